@@ -47,6 +47,42 @@ def test_strangers_make_room_before_peers_that_have_proved_who_they_are() -> Non
     assert known.is_evicted
 
 
+def test_a_smaller_address_makes_room_where_all_of_the_largest_are_busy() -> None:
+    limits = ConnectionLimits(3, 3)
+    idle = Guest(0.0)
+    assert all(limits.admit(each, "a") for each in (Guest(None), Guest(None)))
+    assert limits.admit(idle, "b")
+    assert limits.admit(Guest(1.0), "c")
+    assert idle.is_evicted
+
+
+def test_a_principal_counts_as_an_address_does() -> None:
+    limits = ConnectionLimits(5, 2)
+    first, second, third, stranger = (Guest(float(number), is_authenticated=True) for number in range(4))
+    assert all(limits.admit(each, f"address {number}") for number, each in enumerate((first, second, third)))
+    assert limits.identify(second, "p")
+    assert limits.identify(third, "p")
+    assert limits.admit(stranger, "b")
+    assert limits.identify(stranger, "p")
+    assert (first.is_evicted, second.is_evicted, third.is_evicted) == (False, True, False)
+    stranger.idle_since = third.idle_since = None
+    busy = Guest(None)
+    assert limits.admit(busy, "c")
+    assert not limits.identify(busy, "p")
+
+
+def test_when_all_places_are_taken_the_principal_with_most_makes_room() -> None:
+    limits = ConnectionLimits(4, 3)
+    greedy = [Guest(3.0), Guest(4.0), Guest(5.0)]
+    modest = Guest(0.0)
+    assert limits.admit(modest, "a")
+    for number, each in enumerate(greedy):
+        assert limits.admit(each, f"address {number}")
+        assert limits.identify(each, "p")
+    assert limits.admit(Guest(6.0), "b")
+    assert (greedy[0].is_evicted, modest.is_evicted) == (True, False)
+
+
 def test_nobody_who_is_busy_is_closed() -> None:
     limits = ConnectionLimits(2, 1)
     busy = Guest(None)

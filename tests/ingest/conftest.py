@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from penstock.access.file import AccessControl
 from penstock.core.errors import StoreFailed
 from penstock.core.types import Buffer, Position
 from penstock.ingest.catalog import SourceCatalog
@@ -163,6 +164,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         store_settings: StoreSettings = SMALL,
         gate: Gate | None = None,
         files: type[RealFiles] = RealFiles,
+        access: AccessControl | None = None,
         **settings: object,
     ) -> RunningGateway:
         """`gate` guards it from the start, so it also gets the streams that ended with the last one."""
@@ -176,7 +178,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         sources = SourceCatalog(store, durability, replace(GatewaySettings(port=0), **settings))  # type: ignore[arg-type]
         if gate is not None:
             sources.guard(gate)
-        gateway = Gateway(sources)
+        gateway = Gateway(sources, access)
         started.append(RunningGateway(gateway, sources, store, await gateway.start(), committer, journal))
         return started[-1]
 
@@ -195,8 +197,10 @@ async def connect() -> AsyncIterator[Connect]:
     """Connects, and sends HELLO unless `hello` is false."""
     peers: list[Peer] = []
 
-    async def open_peer(running: RunningGateway, source: str = "source", *, hello: bool = True) -> Peer:
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    async def open_peer(
+        running: RunningGateway, source: str = "source", *, hello: bool = True, address: str = "127.0.0.1"
+    ) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port, local_addr=(address, 0))
         peer = Peer(reader, writer)
         peers.append(peer)
         if hello:

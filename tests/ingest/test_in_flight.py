@@ -19,6 +19,7 @@ SESSIONS = 60
 BUDGET = 16 * MIB
 FRAME = 4000
 MESSAGES = 300
+LIMITS = {"sessions_max": SESSIONS, "address_sessions_max": SESSIONS}
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ async def joined(running: RunningGateway, connect: Connect, source: str) -> Prog
 async def test_sixty_sessions_before_a_stalled_disk_stay_within_the_budget_and_all_finish(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:
-    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, window_bytes=MIB, sessions_max=SESSIONS)
+    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, window_bytes=MIB, **LIMITS)
     budget = running.sources.in_flight
     sources = [await joined(running, connect, f"source-{number}") for number in range(SESSIONS)]
     disk.gate.clear()
@@ -83,7 +84,7 @@ async def test_a_session_that_joins_a_full_worker_gets_its_turn(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:
     """The others hold on to all the credits they were granted: they never send again."""
-    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, window_bytes=MIB, sessions_max=SESSIONS)
+    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, window_bytes=MIB, **LIMITS)
     for number in range(SESSIONS - 1):
         await connect(running, f"idle-{number}")
     await (await joined(running, connect, "late")).run(MESSAGES)
@@ -108,7 +109,7 @@ async def test_what_a_lost_session_has_sent_counts_until_it_is_durable(
 
 
 async def test_frames_larger_than_a_share_pass_one_by_one(serve: Serve, connect: Connect) -> None:
-    running = await serve(STORE, in_flight_bytes_max=8 * MIB, window_bytes=4 * MIB, sessions_max=SESSIONS)
+    running = await serve(STORE, in_flight_bytes_max=8 * MIB, window_bytes=4 * MIB, **LIMITS)
     peers = [await connect(running, f"large-{number}") for number in range(4)]
     for peer in peers:
         await peer.open(1)

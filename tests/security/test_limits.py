@@ -154,6 +154,13 @@ def test_connections_without_hello_do_not_lock_the_connector_port(worker: Worker
         until(lambda: good.rounds > rounds + 2 or good.error)
 
 
+def test_sessions_that_do_nothing_do_not_lock_the_connector_port(worker: WorkerProcess) -> None:
+    with a_good_client(worker) as good, connections(worker.connector_port, HELLO) as opened:
+        rounds = good.rounds
+        until(lambda: good.rounds > rounds + 2 or good.error)
+        assert sum(map(is_closed, opened)) > ATTACKERS - FILES
+
+
 def test_who_sends_no_request_is_closed_on_every_port(worker: WorkerProcess) -> None:
     """Also who sends a byte now and then: the time is for all of it."""
     ports = {worker.http_port: HALF_A_REQUEST, worker.segment_port: b"\0\0\0\0", worker.connector_port: HELLO[:4]}

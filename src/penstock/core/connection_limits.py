@@ -1,9 +1,8 @@
 """How many connections a port accepts, in total and from one address, and whom it closes to let another one in."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from operator import itemgetter
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 
 class Guest(Protocol):
@@ -26,53 +25,71 @@ class Guest(Protocol):
 
 class ConnectionLimits:
     """A newcomer takes the place of the connection that has been idle for longest: of its own address if that has too
-    many, otherwise of the address with most. So connections that do nothing lock nobody out, and an address that opens
-    many closes its own first. Strangers go before peers that have proved who they are. Where all are busy, the newcomer
-    is refused.
+    many, otherwise of the address with most that has an idle one. So connections that do nothing lock nobody out, and
+    an address that opens many closes its own first. Strangers go before peers that have proved who they are. Where all
+    are busy, the newcomer is refused. A principal counts as an address does, once a connection has proved to be its.
     """
 
     def __init__(self, total_max: int, address_max: int) -> None:
         self._total_max = total_max
         self._address_max = address_max
-        self._addresses: dict[Guest, str] = {}
-        self._guests: defaultdict[str, dict[Guest, None]] = defaultdict(dict)
+        self._groups: dict[Guest, list[_Group]] = {}
+        self._guests: defaultdict[_Group, dict[Guest, None]] = defaultdict(dict)
 
     def __len__(self) -> int:
-        return len(self._addresses)
+        return len(self._groups)
 
     def admit(self, guest: Guest, address: str) -> bool:
         """False: refuse it."""
-        if len(self._guests.get(address, ())) >= self._address_max and not self._evict(self._guests[address]):
+        group = _Group("address", address)
+        if not self._has_place(group):
             return False
-        if len(self) >= self._total_max and not self._evict(self._largest_address()):
+        if len(self) >= self._total_max and not self._evict(self._groups, self._crowd):
             return False
-        self._addresses[guest] = address
-        self._guests[address][guest] = None
+        self._groups[guest] = [group]
+        self._guests[group][guest] = None
+        return True
+
+    def identify(self, guest: Guest, principal: str) -> bool:
+        """One that was admitted has proved to be this principal's. False: refuse it."""
+        group = _Group("principal", principal)
+        if not self._has_place(group):
+            return False
+        self._groups[guest].append(group)
+        self._guests[group][guest] = None
         return True
 
     def leave(self, guest: Guest) -> None:
         """Closed, or no longer limited; may be called again."""
-        address = self._addresses.pop(guest, None)
-        if address is not None:
-            self._guests[address].pop(guest)
-            if not self._guests[address]:
-                del self._guests[address]
+        for group in self._groups.pop(guest, ()):
+            self._guests[group].pop(guest)
+            if not self._guests[group]:
+                del self._guests[group]
 
-    def evict_oldest(self, besides: Guest) -> bool:
-        """Close the one that has been idle for longest, whatever its address; False if there is none."""
-        return self._evict(guest for guest in self._addresses if guest is not besides)
+    def _has_place(self, group: "_Group") -> bool:
+        guests = self._guests.get(group, {})
+        return len(guests) < self._address_max or self._evict(guests)
 
-    def _largest_address(self) -> dict[Guest, None]:
-        return max(self._guests.values(), key=len, default={})
-
-    def _evict(self, guests: Iterable[Guest]) -> bool:
-        idle = [(guest.is_authenticated, since, guest) for guest in guests if (since := guest.idle_since) is not None]
+    def _evict(self, guests: Iterable[Guest], crowd: Callable[[Guest], int] = lambda _: 0) -> bool:
+        """Close one of these, of the largest crowd; False if none is idle."""
+        idle = [(guest, since) for guest in guests if (since := guest.idle_since) is not None]
         if not idle:
             return False
-        _, _, first = min(idle, key=itemgetter(0, 1))
+        first, _ = min(idle, key=lambda one: (one[0].is_authenticated, -crowd(one[0]), one[1]))
         self.leave(first)
         first.evict()
         return True
+
+    def _crowd(self, guest: Guest) -> int:
+        """How many there are of its address or its principal, whichever has more."""
+        return max([len(self._guests[group]) for group in self._groups[guest]])
+
+
+class _Group(NamedTuple):
+    """Guests that are limited together."""
+
+    kind: str
+    name: str
 
 
 def address_of(peer: object) -> str:

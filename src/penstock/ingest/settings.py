@@ -90,7 +90,12 @@ class GatewaySettings:
     """How long a peer may take to send its HELLO."""
 
     sessions_max: int = 1000
-    """Beyond it a new connection is closed at once, and counted: each costs a receive buffer and a window."""
+    """Each costs a receive buffer and a window. Beyond it a new one takes the place of one that has no stream and waits
+    for nothing; if there is none, it is closed at once, and counted."""
+
+    address_sessions_max: int | None = None
+    """Of these from one address, and of one principal; None: four fifths. All programs may run on one machine, and one
+    on another machine must still get in."""
 
     joining_max: int = 500
     """Connections that have not sent their HELLO; beyond it the oldest of them makes room for a new one."""
@@ -134,6 +139,10 @@ class GatewaySettings:
 
     snapshot_bytes: int = 64 * MIB
     """Data after which a source's table of streams is written again: bounds what a restart must read."""
+
+    @property
+    def address_max(self) -> int:
+        return self.address_sessions_max or max(self.sessions_max * 4 // 5, 1)
 
     def of(self, name: str) -> SourceSettings:
         """The settings of this source."""

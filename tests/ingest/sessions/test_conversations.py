@@ -215,10 +215,11 @@ async def test_a_handshake_that_takes_too_long_is_ended(serve: Serve, connect: C
 async def test_too_many_streams_or_sessions_are_refused(serve: Serve, connect: Connect) -> None:
     running = await serve(sessions_max=1, streams_per_session_max=2)
     peer = await connect(running)
+    await peer.open(1, "a")
     other = await connect(running, hello=False)
     assert await other.frames_until_closed() == [], "a plain close: the source tries again"
     assert running.sources.counters.sessions_refused == 1
-    peer.send(Notify(1, "a"), Notify(2, "b"), Notify(3, "c"))
+    peer.send(Notify(2, "b"), Notify(3, "c"))
     frames = await peer.frames_until_closed()
     assert isinstance(frames[-1], Error)
     assert "streams_per_session_max" in frames[-1].text

@@ -143,7 +143,7 @@ async def test_after_a_while_it_is_closed_without(serve: Serve, connect: Connect
 
 
 async def test_it_makes_room_for_a_new_session(serve: Serve, connect: Connect) -> None:
-    running = await serve(sessions_max=2)
+    running = await serve(sessions_max=2, address_sessions_max=2)
     completion(running).hold({})
     source, other = Listener(await connect(running)), Listener(await connect(running))
     await source.open(1)

@@ -61,7 +61,12 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = self._loop.call_later(settings.handshake_seconds, self._too_late)
         if not self._table.opened(self._session, address_of(peer)):
             # Silently: a program takes an ERROR for final, and there may be room for it soon.
-            log.warning("%s: there are %s sessions already (sessions_max)", self.peer, settings.sessions_max)
+            log.warning(
+                "%s: refused, it will try again: there may be %s sessions, %s from one address; all are busy",
+                self.peer,
+                settings.sessions_max,
+                settings.address_max,
+            )
             self._session.close()
 
     def _too_late(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from penstock.access.principals import Principal
 from penstock.core.connection_limits import ConnectionLimits
 from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.logs import QUOTED_CHARS_MAX, one_line, quoted
@@ -78,11 +79,10 @@ class SessionTable:
     """The sessions of a gateway: how many there are, which of them to flush, and the last errors."""
 
     def __init__(self, settings: GatewaySettings, counters: Counters) -> None:
-        self._sessions_max = settings.sessions_max
         self._joining = ConnectionLimits(settings.joining_max, settings.address_joining_max)
+        self._limits = ConnectionLimits(settings.sessions_max, settings.address_max)
         self._counters = counters
         self._sessions: set[SourceSession] = set()
-        self._half_closed: dict[SourceSession, None] = {}
         self._to_flush: set[SourceSession] = set()
         self._flush_called = False
         self.errors: deque[SessionError] = deque(maxlen=_ERRORS_KEPT)
@@ -95,32 +95,26 @@ class SessionTable:
         return len(self._sessions)
 
     def opened(self, session: "SourceSession", address: str) -> bool:
-        """False when there are too many. Those that have not sent HELLO yet make room for others, the oldest first."""
-        self._joining.admit(session, address)
-        if len(self._sessions) >= self._sessions_max and self._half_closed:
-            first = next(iter(self._half_closed))
-            first.close()
-            self.closed(first)
-        if len(self._sessions) >= self._sessions_max:
-            self._joining.evict_oldest(besides=session)
-        if len(self._sessions) >= self._sessions_max:
-            self._counters.sessions_refused += 1
-            return False
-        self._sessions.add(session)
-        return True
-
-    def joined(self, session: "SourceSession") -> None:
-        """It has sent its HELLO."""
+        """False when there are too many, and all of them are busy. Otherwise an idle one makes room: first those that
+        have not sent HELLO yet or have closed their side, then those without a stream.
+        """
+        if self._joining.admit(session, address) and self._limits.admit(session, address):
+            self._sessions.add(session)
+            return True
         self._joining.leave(session)
+        self._counters.sessions_refused += 1
+        return False
 
-    def half_closed(self, session: "SourceSession") -> None:
-        """It only waits for acknowledgements: the first to go when there are too many sessions."""
-        self._half_closed[session] = None
+    def joined(self, session: "SourceSession", principal: Principal | None) -> None:
+        """It has sent its HELLO. Raises NoRoom if this principal has too many, and all of them are busy."""
+        self._joining.leave(session)
+        if principal is not None and not self._limits.identify(session, principal.name):
+            raise NoRoom(f"{principal.name!r} has too many sessions already (address_sessions_max)")
 
     def closed(self, session: "SourceSession") -> None:
         self._joining.leave(session)
+        self._limits.leave(session)
         self._sessions.discard(session)
-        self._half_closed.pop(session, None)
         self._to_flush.discard(session)
 
     def remember_error(self, peer: str, text: str) -> None:
@@ -151,7 +145,7 @@ class SourceSession:
         self._access = access
         self._outlet = outlet
         self._loop = asyncio.get_running_loop()
-        self._opened_at = self._loop.time()
+        self._received_at = self._loop.time()
         self._session = Session(Use.SOURCE, Role.ACCEPTOR)
         self._log: SourceLog | None = None
         self._unsettled: deque[Run] = deque()
@@ -187,6 +181,7 @@ class SourceSession:
     def received_all(self) -> None:
         """Everything in the receive buffer was received."""
         if self._log is not None:
+            self._received_at = self._loop.time()
             self._flush_marks()
             self._log.snapshot_if_due()
 
@@ -203,12 +198,12 @@ class SourceSession:
 
     def _hello(self, hello: Hello) -> None:
         self._access.check_source(hello.instance)
+        self._table.joined(self, self._access.principal)
         self._log = self._sources.joined_by_program(hello.instance, self._access.principal)
         self._completion: Completion = self._sources.completion(hello.instance)
         program, announced = announced_window(hello.program)
         self._program = one_line(program, QUOTED_CHARS_MAX)
         self._outlet.cancel_deadline()
-        self._table.joined(self)
         largest_window = self._settings.window_bytes
         window = min(max(self._log.settings.window_bytes, announced), largest_window)
         self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
@@ -362,7 +357,6 @@ class SourceSession:
             self._await_release()
         if self._owes_nothing:
             return False
-        self._table.half_closed(self)
         self._outlet.set_deadline(self._settings.half_closed_seconds, self.close)
         return True
 
@@ -414,20 +408,27 @@ class SourceSession:
             self._streams.release_all()
         self._outlet.end(lingers=lingers)
 
+    # As core.connection_limits.Guest.
+
     @property
     def idle_since(self) -> float | None:
-        """As `Guest` of `core.connection_limits`, where it is only until its HELLO."""
-        return self._opened_at
+        """None for a program that has a stream open, or waits for an acknowledgement and could still send."""
+        is_busy = self.is_authenticated and not self._owes_nothing
+        return None if is_busy else self._received_at
 
     @property
     def is_authenticated(self) -> bool:
-        return False  # its HELLO proves it, and then it is no longer one of those that are joining
+        """Not before its HELLO, and not when it only waits: for its last acknowledgements, or to be closed."""
+        return self._log is not None and not self._is_half_closed and not self._session.is_over
 
     def evict(self) -> None:
-        """Silently: the program connects again."""
-        self._counters.sessions_refused += 1
+        """Without an ERROR, which programs take for final: they connect again."""
         self._table.closed(self)
-        self.close()
+        if self._log is None:
+            self._counters.sessions_refused += 1
+            self.close()
+        else:
+            self.close_for_room(NoRoom("it has no stream open, and another program needs its place (sessions_max)"))
 
     def lost(self) -> None:
         """The connection is gone."""
