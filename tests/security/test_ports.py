@@ -707,6 +707,33 @@ def test_a_source_gets_the_quota_of_the_principal_that_joins_it(attacked: Attack
     assert sources.settings_of("demo-free").quota_bytes == sources.settings.source.quota_bytes
 
 
+def test_a_quota_also_limits_the_number_of_streams(attacked: Attacked) -> None:
+    """Of all its sources together. They are remembered, though nothing is stored of them."""
+    token = attacked.added(StoredGrant("opener", "write", ["opener"], quota_bytes=QUOTA_BYTES)).encode()
+    limit = 100 + QUOTA_BYTES // 1024
+    assert "allows" not in notified(attacked, token, "opener-1", 0, limit // 2)
+    assert f"its sources have {limit} streams: a quota of {QUOTA_BYTES} bytes allows {limit}" in notified(
+        attacked, token, "opener-2", limit // 2, 1000
+    )
+    sources = [attacked.worker._worker._sources.existing(name) for name in ("opener-1", "opener-2")]
+    assert sum(len(source.streams) for source in sources) == limit
+    assert "allows" not in notified(attacked, token, "opener-1", 0, limit // 2), "known streams can be opened again"
+
+
+def notified(attacked: Attacked, token: bytes, source: str, first: int, count: int) -> str:
+    """Open so many streams. Returns the ERROR, if there is one."""
+    notifies = [programs.Notify(number, str(number)) for number in range(first, first + count)]
+    with socket.create_connection(("127.0.0.1", attacked.connector_port), 30) as peer:
+        decoder, opened = programs.Decoder(programs.Use.SOURCE), 0
+        peer.sendall(b"".join(map(programs.encode, [programs.Hello("0.0.1", token, "p", source), *notifies])))
+        while opened < count and (data := peer.recv(65536)):
+            for frame in decoder.feed(data):
+                if isinstance(frame, programs.Error):
+                    return frame.text
+                opened += isinstance(frame, programs.NotifyAck)
+    return ""
+
+
 def test_a_revoked_token_ends_its_session(attacked: Attacked) -> None:
     token = attacked.added(StoredGrant("visitor", "write", ["visitor"]))
     with socket.create_connection(("127.0.0.1", attacked.connector_port), 30) as peer:

@@ -44,6 +44,11 @@ _SEGMENTS_MIN = 100
 """In addition: a small quota must still be enough for a few sources, each with several segments."""
 
 
+def count_max(quota_bytes: int) -> int:
+    """How many segments a quota allows, and how many streams: each takes memory of the worker, however empty it is."""
+    return _SEGMENTS_MIN + quota_bytes // _SEGMENT_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     name: str
@@ -58,7 +63,7 @@ class Principal:
         """
         if self.quota_bytes is None:
             return
-        limit = _SEGMENTS_MIN + self.quota_bytes // _SEGMENT_BYTES
+        limit = count_max(self.quota_bytes)
         if count >= limit:
             raise QuotaReached(
                 f"{self.name!r} has {count} segments: its quota of {self.quota_bytes} bytes allows {limit}"

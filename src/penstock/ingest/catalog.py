@@ -19,7 +19,7 @@ from penstock.ingest.in_flight import InFlightBudget
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
 from penstock.ingest.settings import GatewaySettings, SourceSettings
-from penstock.ingest.source_log import SourceLog, SourceSegments, TotalQuota
+from penstock.ingest.source_log import SourceLog, TotalQuota
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
 from penstock.ingest.worker_sources import SystemStreams
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, InputOf, check_source_name
@@ -214,11 +214,11 @@ class SourceCatalog:
         """The same for all sources of a principal."""
         key = (prefixes, quota_bytes)
         if key not in self._total_quotas:
-            self._total_quotas[key] = TotalQuota(stored, quota_bytes, partial(self._data_segments, prefixes))
+            self._total_quotas[key] = TotalQuota(stored, quota_bytes, partial(self._under, prefixes))
         return self._total_quotas[key]
 
-    def _data_segments(self, prefixes: tuple[str, ...]) -> Iterator[SourceSegments]:
-        return (log.data_segments for log in self._logs.values() if log.name.startswith(prefixes))
+    def _under(self, prefixes: tuple[str, ...]) -> Iterator[SourceLog]:
+        return (log for log in self._logs.values() if log.name.startswith(prefixes))
 
     def reserve(self, name: str) -> SourceLog:
         """As `configured`, for a source that the worker itself writes: programs are refused from now on."""

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from penstock.core.errors import NoRoom, PenstockError, StoreFailed
+from penstock.access.principals import count_max
+from penstock.core.errors import NoRoom, PenstockError, RequestError, StoreFailed
 from penstock.core.types import INCARNATION, QUOTA, Offset, Position
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.event_times import ArrivalClock, EventTimes
@@ -116,24 +117,39 @@ class TotalQuota:
     what every pipeline has completed does not count.
     """
 
-    def __init__(self, stored: Measure, quota_bytes: int, sources: Callable[[], Iterable[SourceSegments]]) -> None:
+    def __init__(self, stored: Measure, quota_bytes: int, sources: Callable[[], Iterable["SourceLog"]]) -> None:
         """`sources`: those of the principal, as many as there are now."""
         self._stored = stored
         self._quota_bytes = quota_bytes
         self._sources = sources
         self._finished_bytes: int | None = None
+        self._streams: int | None = None
 
     def has_room(self) -> bool:
         """Below the quota this looks at no source. At the quota the first call after a tick looks at all of them."""
         if self._stored.size < self._quota_bytes:
             return True
         if self._finished_bytes is None:
-            self._finished_bytes = sum(one.finished_bytes for one in self._sources())
+            self._finished_bytes = sum(one.data_segments.finished_bytes for one in self._sources())
         return self._stored.size - self._finished_bytes < self._quota_bytes
 
+    def count_stream(self) -> None:
+        """There is one stream more. Raises RequestError if that is too many: a stream is remembered for good, even if
+        nothing is ever stored of it. The first call after a tick looks at all sources.
+        """
+        if self._streams is None:
+            self._streams = sum(len(one.streams) for one in self._sources())
+        limit = count_max(self._quota_bytes)
+        if self._streams >= limit:
+            raise RequestError(
+                f"its sources have {self._streams} streams: a quota of {self._quota_bytes} bytes allows {limit}",
+                "Use fewer streams, or ask for a larger quota.",
+            )
+        self._streams += 1
+
     def tick(self) -> None:
-        """Call it several times a second: pipelines may have completed more."""
-        self._finished_bytes = None
+        """Call it several times a second: pipelines may have completed more, and others opened streams."""
+        self._finished_bytes = self._streams = None
 
 
 class Companion(NamedTuple):

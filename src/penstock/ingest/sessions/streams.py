@@ -92,9 +92,13 @@ class SessionStreams:
         self._opening[known.route].append(stream_id)
 
     def _check_known(self, stream_id: int) -> None:
+        if stream_id in self._log.streams:
+            return
         limit = self._sources.settings.streams_per_source_max
-        if len(self._log.streams) >= limit and stream_id not in self._log.streams:
+        if len(self._log.streams) >= limit:
             raise ProtocolError(f"NOTIFY: this source has had {limit} streams already (streams_per_source_max)")
+        if self._log.total_quota is not None:
+            self._log.total_quota.count_stream()
 
     def _refuse(self, stream: Stream) -> None:
         stream.notify_ack(False, 0, Side.OURS)
