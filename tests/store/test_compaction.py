@@ -1,10 +1,13 @@
 """Truncated bytes are given back, and one slow segment pins no disk."""
 
+import threading
+
 from penstock.store.chapters import chapter_name
 from penstock.store.compaction import Compactor
+from penstock.store.file_journal import FileJournal
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
-from tests.store.small import commit, compact_step, flip, heads, next_chapter, open_store
+from tests.store.small import commit, compact_step, flip, heads, journal_of, next_chapter, open_store
 
 
 def compact(store: SegmentStore, compactor: Compactor | None = None) -> Compactor:
@@ -129,3 +132,45 @@ def test_a_dropped_chapter_that_a_power_cut_brings_back_is_dropped_again() -> No
         again = open_store(files.crash())
         compact(again)
         assert len(again.journal.chapters) <= 3
+
+
+def with_dropped(files: FaultyFiles) -> FileJournal:
+    """It has dropped chapters whose files are still there."""
+    store = slow_and_fast(files)
+    compactor = Compactor(store)
+    while compactor.step_without_files() or not journal_of(store).has_dropped:
+        commit(store)
+    return journal_of(store)
+
+
+def test_the_directory_is_locked_until_a_dropped_chapter_is_removed() -> None:
+    """Otherwise the next process may find a file that is about to disappear."""
+    files, removing, answers = FaultyFiles(), threading.Event(), threading.Event()
+    journal = with_dropped(files)
+
+    def before(operation: str) -> None:
+        if operation.startswith("remove 0"):
+            removing.set()
+            answers.wait()
+
+    files.before_each = before
+    threads = [threading.Thread(target=act) for act in (journal.remove_dropped, journal.close)]
+    threads[0].start()
+    removing.wait()
+    threads[1].start()
+    try:
+        threads[1].join(0.5)
+        assert threads[1].is_alive()
+    finally:
+        answers.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_dropped_chapter_that_is_gone_already_is_removed() -> None:
+    files = FaultyFiles()
+    journal = with_dropped(files)
+    for chapter in journal._dropped:
+        files.remove(chapter_name(chapter))
+    journal.remove_dropped()
+    assert not journal.has_dropped

@@ -5,8 +5,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Condition
+from threading import Condition, Lock
 from typing import NamedTuple
 
 from penstock.core.errors import DiskFull, PenstockError, StoreFailed
@@ -113,6 +114,8 @@ class FileJournal:
         self._failure = ""
         self._is_full = False
         self._dropped: deque[Position] = deque()
+        self._removing = Lock()
+        self._is_closing = False
         self.observe_write: Callable[[float], None] = lambda _: None
         """Called with the seconds that each group of records took to write and to sync."""
         files.lock()
@@ -397,16 +400,23 @@ class FileJournal:
         return bool(self._dropped)
 
     def remove_dropped(self) -> None:
-        while self._dropped:  # what cannot be removed is found to be dead again after the next start
-            self._open.remove(self._dropped.popleft())
-        self._spares.fill()
+        with self._removing:
+            while self._dropped and not self._is_closing:  # what is left is found to be dead again after the next start
+                with suppress(FileNotFoundError):
+                    self._open.remove(self._dropped.popleft())
+            if not self._is_closing:
+                self._spares.fill()
 
     def close(self) -> None:
-        """Close the files. Steps that are queued and not committed are not written."""
-        self._open.clear()
-        self._spares.close()
-        self._file.close()
-        self._files.close()
+        """Close the files. Steps that are queued and not committed are not written. A file that another thread removes
+        is gone before the directory is unlocked: the next process must not find it.
+        """
+        self._is_closing = True
+        with self._removing:
+            self._open.clear()
+            self._spares.close()
+            self._file.close()
+            self._files.close()
 
 
 def _snapshot_head(
