@@ -91,7 +91,7 @@ def test_tokens_are_not_stored(tmp_path: Path) -> None:
     token = AccessFile(tmp_path).add(StoredGrant("shop", "write"))
     stored = (tmp_path / "access.json").read_text()
     assert token not in stored
-    assert mode(tmp_path / "access.json") == 0o600
+    assert {mode(tmp_path / name) for name in ("access.json", "access.lock")} == {0o600}
     assert json.loads(stored)["principals"][0]["name"] == "shop"
 
 

@@ -176,7 +176,8 @@ class AccessFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """No other process changes the file meanwhile."""
-        with self._file.with_name("access.lock").open("w") as lock:
+        descriptor = os.open(self._file.with_name("access.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
