@@ -138,7 +138,7 @@ def with_dropped(files: FaultyFiles) -> FileJournal:
     """It has dropped chapters whose files are still there."""
     store = slow_and_fast(files)
     compactor = Compactor(store)
-    while compactor.step_without_files() or not journal_of(store).has_dropped:
+    while compactor.step() or not journal_of(store).has_dropped:
         commit(store)
     return journal_of(store)
 
