@@ -29,6 +29,7 @@ _TOKEN_BYTES = 32
 _TOKEN_CHARS_MIN = 20
 _CHECK_SECONDS = 1.0
 _GRANTS_MAX = 10_000
+_NOBODY = Access()
 _NAME_CHARS_MAX = 100
 
 
@@ -95,8 +96,7 @@ class AccessFile:
         self._clock = clock
         self._checked_at = float("-inf")
         self._seen: tuple[object, object] | None = None
-        self._access = Access()
-        self._is_first = True
+        self._access = _NOBODY
 
     def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
         """Raises Unauthenticated."""
@@ -194,18 +194,17 @@ class AccessFile:
             return
         self._seen = seen
         try:
-            self._access = self._read()
+            owners = self._owners()
+            if self._access is _NOBODY:  # the owner has access even if the other grants cannot be read
+                self._access = Access.of(owners)
+            self._access = Access.of([*owners, *(one.grant() for one in self.grants())])
         except (RequestError, OSError, UnicodeDecodeError) as error:
             log.error("access stays as it was: %s", error)
 
-    def _read(self) -> Access:
-        """Raises RequestError, OSError and UnicodeDecodeError; the owner has access before others are read."""
-        owner = self._token_file.read_text().strip() if self._token_file.exists() else ""
-        owners = [Grant(Principal(OWNER, Role.ADMIN), digest(owner))] if owner else []
-        if self._is_first:
-            self._is_first = False
-            self._access = Access.of(owners)
-        return Access.of([*owners, *(one.grant() for one in self.grants())])
+    def _owners(self) -> list[Grant]:
+        """One, unless there is no token. Raises OSError, UnicodeDecodeError."""
+        token = self._token_file.read_text().strip() if self._token_file.exists() else ""
+        return [Grant(Principal(OWNER, Role.ADMIN), digest(token))] if token else []
 
 
 _RANDOM_HINT = "It must contain a long random text alone, such as: openssl rand -hex 32"
