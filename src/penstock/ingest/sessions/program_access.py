@@ -6,7 +6,8 @@ except for what a principal's token or a listed certificate limits its owner to.
 certificates admits listed ones only: whoever is revoked must not get more than before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hmac import compare_digest
 
 from penstock.access.file import AccessControl
@@ -26,34 +27,43 @@ class ProgramAccess:
         self._token = ""
         self.certificate_names: Sequence[str] = ()
         self.principal: Principal | None = None
-        """None: the worker's cookie, or nothing, was asked for."""
+        """None if the session is not limited to a principal."""
 
     def check_cookie(self, cookie: bytes) -> None:
         """Raises ProtocolError, which never reveals a cookie or a token."""
         knows_cookie = bool(self._cookie) and compare_digest(cookie, self._cookie)  # in constant time
         self._token = "" if knows_cookie else cookie.decode("utf-8", "replace")
+        with self._counted():
+            self.principal = self._with_cookie() if knows_cookie or not self._cookie else self._without_cookie()
+
+    def _without_cookie(self) -> Principal:
+        """The worker has a cookie, and this is not it: it must be a token, or come with a certificate."""
         found = self._identify()
-        if self._cookie and not knows_cookie:
-            if found is None or found is EVERYONE:  # without access control the cookie alone decides
-                self._refusals.count(Port.CONNECTOR)
-                raise ProtocolError("the cookie is wrong")
-            self.principal = found
-            return
+        if found is None or found is EVERYONE:  # without access control the cookie alone decides
+            raise ProtocolError("the cookie is wrong")
+        return found
+
+    def _with_cookie(self) -> Principal | None:
+        """Also for a worker without one."""
+        found = self._identify()
         if found is None and self._token:  # a cookie where none is needed: not a token
             self._token = ""
             found = self._identify()
         if found is None and self.certificate_names and not self._cookie:
-            self._refusals.count(Port.CONNECTOR)
             raise ProtocolError("the certificate is not listed: penstock access add NAME --role write --certificate …")
-        self.principal = found if found is not None and found is not EVERYONE and found.name != ANONYMOUS else None
+        return None if found is None or found is EVERYONE or found.name == ANONYMOUS else found
 
     def check_source(self, name: str) -> None:
         """Raises Forbidden."""
-        if self.principal is None:
-            return
+        if self.principal is not None:
+            with self._counted():
+                self.principal.check(Role.WRITE, name, f"source {name!r}")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         try:
-            self.principal.check(Role.WRITE, name, f"source {name!r}")
-        except Forbidden:
+            yield
+        except (ProtocolError, Forbidden):
             self._refusals.count(Port.CONNECTOR)
             raise
 
