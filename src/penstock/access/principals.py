@@ -77,7 +77,7 @@ class Principal:
         """Raises Forbidden. `what` names the thing in the message, as in "pipeline 'counts'"."""
         if not self.may(role, name):
             limit = "" if self.prefixes == ("",) else f" for names that start with {' or '.join(self.prefixes)}"
-            about = f" on {what or repr(name)}" if what or name else " without a prefix" if limit else ""
+            about = f" on {what or repr(name)}" if what or name else " on the whole worker" if limit else ""
             raise Forbidden(f"{self.name!r} has the role {self.role.value}{limit}; this needs {role.value}{about}")
 
 

@@ -172,7 +172,8 @@ def _mistakes(error: ValidationError, *, has_secrets: bool) -> Iterator[str]:
     for one in error.errors(include_input=False, include_url=False):
         own = one["type"] in ("value_error", "assertion_error")  # its message may contain the value
         hidden = has_secrets and own and not isinstance(one.get("ctx", {}).get("error"), PlainOnly)
-        yield f"{'.'.join(map(str, one['loc'])) or 'config'}: {'cannot be this' if hidden else one['msg']}"
+        where = ".".join(map(str, one["loc"])) or "config"
+        yield f"{where}: {'invalid value (hidden: it may be a secret)' if hidden else one['msg']}"
 
 
 def make_connector(

@@ -30,7 +30,7 @@ class HttpProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Instead of the application's reply, if there is one to come. h11 raises for a second reply, and for text in a
-        reply to HEAD: then the connection is closed without another word.
+        reply to HEAD: then the connection is closed without a reply.
         """
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         if cycle is not None and not cycle.response_complete:

@@ -100,7 +100,7 @@ def _read_ranges(body: api.AskSplits) -> dict[str, str]:
 
 def _used_by_sinks(body: Bind) -> dict[str, str]:
     """The segments that the worker itself appends to for them, whatever their names are, and the application's
-    connectors. What the worker's environment and files contain is nobody's but its owners'.
+    connectors. Only principals without a prefix may use the worker's environment and files.
     """
     names = {}
     for spec in body.sinks.values():

@@ -130,7 +130,7 @@ class Worker:
         self._rates = Rates(self._counts, time.monotonic)
         sampling = self.supervisor.every("rates", SAMPLE_SECONDS, self._rates.sample)
         http = HttpServer(self, self.settings, self.supervisor)
-        self._loop_watch.start()  # before that nobody waits
+        self._loop_watch.start()  # until the ports are open, a stall delays nobody
         self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
         self.ports |= {"http": await http.start()}
         if self._runtime is not None:

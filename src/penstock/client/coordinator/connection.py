@@ -73,7 +73,7 @@ class Connection:
         except Interrupted:
             if not was_open:
                 raise
-        # The worker closes connections that are idle, and a restarted one knows none: it may be well all the same.
+        # The worker closes connections that are idle, and a restarted one knows none: so try once more.
         return self._exchange(method, path, body, wait_seconds)
 
     def close(self) -> None:
