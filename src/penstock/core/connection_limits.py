@@ -1,4 +1,4 @@
-"""How many connections a port accepts, in total and from one address, and whom it closes to let another one in."""
+"""Limits a port's connections, in total and per address, and decides which one to close to admit another."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -10,24 +10,25 @@ class Guest(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when its peer has had nothing to wait for, on a monotonic clock; None while it has."""
+        """When its peer last stopped waiting for something, on a monotonic clock; None while it waits."""
         ...
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether its peer has proved who it is, and keeps its place while there is a stranger to close instead."""
+        """Whether its peer has authenticated. Unauthenticated connections are evicted first."""
         ...
 
     def evict(self) -> None:
-        """Close it at once: another one needs its place."""
+        """Close it at once, to make room for another connection."""
         ...
 
 
 class ConnectionLimits:
-    """A newcomer takes the place of the connection that has been idle for longest: of its own address if that has too
-    many, otherwise of the address with most that has an idle one. So connections that do nothing lock nobody out, and
-    an address that opens many closes its own first. Strangers go before peers that have proved who they are. Where all
-    are busy, the newcomer is refused. A principal counts as an address does, once a connection has proved to be its.
+    """A new connection replaces the one that has been idle longest: one of its own address if that address is over its
+    limit, otherwise one of the address with the most connections among those that have an idle one. So idle connections
+    cannot lock anyone out, and an address that opens many closes its own first. Unauthenticated peers are evicted
+    before authenticated ones. If all connections are busy, the new one is refused. Once a connection has authenticated,
+    its principal is limited like an address.
     """
 
     def __init__(self, total_max: int, address_max: int) -> None:
@@ -40,7 +41,7 @@ class ConnectionLimits:
         return len(self._groups)
 
     def admit(self, guest: Guest, address: str) -> bool:
-        """False: refuse it."""
+        """Return False if the connection must be refused."""
         group = _Group("address", address)
         if not self._has_place(group):
             return False
@@ -51,7 +52,9 @@ class ConnectionLimits:
         return True
 
     def identify(self, guest: Guest, principal: str) -> bool:
-        """One that was admitted has proved to be this principal's. False: refuse it."""
+        """Count an admitted connection for the principal it has authenticated as. Return False if it must
+        be refused.
+        """
         group = _Group("principal", principal)
         if not self._has_place(group):
             return False
@@ -60,7 +63,7 @@ class ConnectionLimits:
         return True
 
     def leave(self, guest: Guest) -> None:
-        """Closed, or no longer limited; may be called again."""
+        """Stop counting the connection: it has closed, or is exempt from now on. Idempotent."""
         for group in self._groups.pop(guest, ()):
             self._guests[group].pop(guest)
             if not self._guests[group]:
@@ -71,7 +74,7 @@ class ConnectionLimits:
         return len(guests) < self._address_max or self._evict(guests)
 
     def _evict(self, guests: Iterable[Guest], crowd: Callable[[Guest], int] = lambda _: 0) -> bool:
-        """Close one of these, of the largest crowd; False if none is idle."""
+        """Close an idle one, from the largest address or principal; False if none is idle."""
         idle = [(guest, since) for guest in guests if (since := guest.idle_since) is not None]
         if not idle:
             return False
@@ -81,7 +84,7 @@ class ConnectionLimits:
         return True
 
     def _crowd(self, guest: Guest) -> int:
-        """How many there are of its address or its principal, whichever has more."""
+        """The number of connections of its address or of its principal, whichever is larger."""
         return max([len(self._guests[group]) for group in self._groups[guest]])
 
 
@@ -93,5 +96,5 @@ class _Group(NamedTuple):
 
 
 def address_of(peer: object) -> str:
-    """The address in what a transport calls `peername`; "" for a local socket, which has none."""
+    """The address in a transport's `peername`; "" for a local socket, which has none."""
     return str(peer[0]) if isinstance(peer, tuple) and peer else ""

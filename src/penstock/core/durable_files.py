@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def sync_directory(directory: Path) -> None:
-    """After a file in it was created or renamed: its name is then as durable as its bytes."""
+    """Make the names in the directory durable. Call it after a file in it was created or renamed."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -14,7 +14,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_private(file: Path, data: bytes) -> None:
-    """Readable by its owner alone; durable, and written whole or not at all."""
+    """Write a file that only its owner can read: durably, and either completely or not at all."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(data)

@@ -23,7 +23,7 @@ _HINT = "Write it like 500ms, 90s, '1 minute' or '1 hour 30 minutes'."
 
 
 def parse_duration_ms(text: str) -> int:
-    """Rounded to milliseconds. Raises RequestError for anything else than a positive duration, or zero."""
+    """The duration, rounded to milliseconds; zero is allowed. Raises RequestError for a negative or invalid one."""
     length_us = _parse_us(text)
     if length_us < 0:
         raise RequestError(f"{text!r} is not a valid duration: it is negative", _HINT)
@@ -31,7 +31,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_duration_us(name: str, value: Duration) -> int:
-    """In microseconds. Raises RequestError, which names the option, unless it is a whole number of them."""
+    """The duration in microseconds. Raises RequestError, naming the option, unless it is a whole number of them."""
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
     try:
@@ -60,7 +60,7 @@ def _unit_us(value: object, unit: str) -> int:
 
 
 def format_duration(length_us: int) -> str:
-    """In the largest unit that it is a whole number of: 90s, 1h, 500ms."""
+    """The duration in the largest unit that divides it: 90s, 1h, 500ms."""
     for unit in ("d", "h", "m", "s", "ms"):
         if length_us and length_us % _UNITS_US[unit] == 0:
             return f"{length_us // _UNITS_US[unit]}{unit}"

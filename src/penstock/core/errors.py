@@ -7,7 +7,7 @@
     │   ├── SegmentSealed
     │   ├── SegmentTruncated       the bytes asked for were removed by retention
     │   ├── ConditionFailed        a conditional append or update lost the race
-    │   ├── LimitExceeded          a named limit would be passed
+    │   ├── LimitExceeded          a named limit would be exceeded
     │   ├── Fenced                 a newer generation of the pipeline has taken over
     │   ├── Unauthenticated        no valid token or certificate
     │   ├── Forbidden              the principal's role or prefixes do not allow it
@@ -20,10 +20,10 @@
     │   └── UnreadableFormat       another version wrote the data: use that one, or start over
     ├── StoreFailed                restart the worker: the disk refused a write or an fsync
     ├── WorkerFailed               restart the worker: a part that it cannot run without has ended
-    ├── StoreInUse                 another process has this data directory
-    ├── CheckpointFailed           the files of a pipeline's checkpoint cannot be used (now)
+    ├── StoreInUse                 another process uses this data directory
+    ├── CheckpointFailed           the files of a pipeline's checkpoint cannot be used at the moment
     ├── ProtocolError              the peer sent what the protocol does not allow
-    └── Unavailable                the worker cannot be reached (now)
+    └── Unavailable                the worker cannot be reached at the moment
 
 Each carries a *hint*: what to do next, in one sentence.
 """
@@ -57,7 +57,7 @@ class SegmentSealed(RequestError):
 
 
 class SegmentTruncated(RequestError):
-    """Bytes below the start offset were asked for; `start` is the first one still there."""
+    """The requested bytes are below the start offset; `start` is the first offset that can still be read."""
 
     hint = "Read from the segment's start offset: penstock segment info NAME"
 
@@ -71,23 +71,23 @@ class ConditionFailed(RequestError):
 
 
 class LimitExceeded(RequestError):
-    """A named limit would be passed; nothing was changed."""
+    """A named limit would be exceeded; nothing was changed."""
 
 
 class Fenced(RequestError):
-    """A newer generation of the pipeline has taken over; the older one changes nothing any more."""
+    """A newer generation of the pipeline has taken over; the older one can no longer change anything."""
 
     hint = "Another run of the pipeline has replaced this one: stop this one."
 
 
 class Unauthenticated(RequestError):
-    """The worker does not know who asks."""
+    """The worker could not authenticate the caller."""
 
     hint = "Name the file with your token in PENSTOCK_TOKEN_FILE; on the worker's machine it is DATA/token."
 
 
 class Forbidden(RequestError):
-    """The worker knows who asks, and does not allow it."""
+    """The caller is authenticated, but not allowed to do this."""
 
     hint = "Ask an administrator of the worker for another role or prefix: penstock access add"
 
@@ -123,11 +123,11 @@ class Damaged(PenstockError):
 
 
 class UnreadableFormat(Damaged):
-    """Data in a format that this version does not read. They are refused as a whole: nothing in them is guessed at."""
+    """The data are in a format that this version cannot read. They are refused as a whole."""
 
     def __init__(self, what: str, found: int | None, known: int, start_over: str) -> None:
-        """`what` names the data and where they are; `found` is None for data without a format version; `start_over`
-        is how to continue without the data.
+        """`what` names the data and their location; `found` is None for data without a format version; `start_over`
+        explains how to continue without the data.
         """
         format_found = "no format version" if found is None else f"format {found}"
         formats = f"{format_found}; this version reads format {known}"
@@ -138,7 +138,7 @@ class UnreadableFormat(Damaged):
 
 
 class StoreFailed(PenstockError):
-    """A write or an fsync failed. What was not acknowledged may be lost, what was is safe."""
+    """A write or an fsync failed. Acknowledged data are safe; the rest may be lost."""
 
     hint = "Check the disk, then restart the worker; it recovers by itself."
 

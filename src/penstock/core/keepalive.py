@@ -9,7 +9,7 @@ _TIMEOUT_MS_MAX = (1 << 31) - 1
 
 
 def find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
-    """Ends connections to dead peers: a half-open session must not lock out its successor."""
+    """Close connections to dead peers, so that a half-open session does not lock out its successor."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

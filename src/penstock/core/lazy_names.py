@@ -1,6 +1,6 @@
-"""Names of a package that are imported when they are first used.
+"""Names of a package that are imported on first use.
 
-`dir()` and completion show them nevertheless, and type checkers see them through imports under TYPE_CHECKING.
+`dir()` and completion list them all the same, and type checkers see them through imports under TYPE_CHECKING.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ SPARK_EXTRA = "pip install 'penstock-streams[spark]'"
 
 
 def lazy_name(package: str, homes: Mapping[str, str], name: str) -> object:
-    """The `name` of a `package`, for its `__getattr__`. `homes` has the place of each: `module:attribute`, or a module.
+    """The `name` of a `package`, for its `__getattr__`. `homes` maps each name to `module:attribute`, or to a module.
 
-    Raises AttributeError for a name that is not there, and ImportError with the pip line where Spark is not installed.
+    Raises AttributeError for an unknown name, and ImportError with the pip command if Spark is not installed.
     """
     home = homes.get(name)
     if home is None:

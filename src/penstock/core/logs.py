@@ -1,8 +1,9 @@
-"""Log lines, alike in every process: `2026-03-01T09:30:00.250Z WARNING penstock.store.spares: what happened`.
+"""Log lines, in the same format in every process: `2026-03-01T09:30:00.250Z WARNING penstock.store.spares: what
+happened`.
 
-Much of what is logged comes from peers: names, paths, error texts. None of it can forge a line, because control
-characters are escaped and what follows a line is indented; and none can fill the disk, because lines are cut, lines of
-one kind are limited, and files rotate. Values that a configuration refers to as secrets are in no line.
+Much of what is logged comes from peers: names, paths, error texts. A peer cannot forge a line, because control
+characters are escaped and continuation lines are indented; and it cannot fill the disk, because lines are truncated,
+lines of one kind are limited, and files rotate. Values that a configuration marks as secrets are never logged.
 """
 
 import json
@@ -27,18 +28,18 @@ from weakref import ref
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 QUOTED_CHARS_MAX = 300
-"""Of a peer's text: enough for any sentence."""
+"""How much of a peer's text is logged: enough for any sentence."""
 LINE_CHARS_MAX = 4000
 TRACEBACK_CHARS_MAX = 16_000
 
 LINES_PER_WINDOW = 20
 WINDOW_SECONDS = 10.0
-"""So many lines of one kind are written in so much time; the rest is counted."""
+"""At most this many lines of one kind are written per window; the rest is only counted."""
 KINDS_MAX = 500
-"""Kinds that are counted one by one. Messages are templates, so there are few; beyond that they share one count."""
+"""Kinds that are counted separately. Messages are templates, so there are few; any beyond this share one count."""
 
 audit_log = logging.getLogger("penstock.audit")
-"""A line for each action that manages a worker: who, from where, what, and how it ended."""
+"""The audit log, a line for each administrative action: who, from where, what, and the outcome."""
 
 FILE_BYTES_MAX = 10 << 20
 FILES_KEPT = 3
@@ -46,38 +47,38 @@ FILES_KEPT = 3
 
 
 def quoted(text: object, chars_max: int = QUOTED_CHARS_MAX) -> str:
-    """A peer's text for a log line or a status: in quotes, without control characters, cut."""
+    """A peer's text for a log line or a status: quoted, without control characters, truncated."""
     whole = _without_secrets(str(text))
     shown = escaped(whole[:chars_max]).replace('"', '\\"')
     return f'"{shown}"' if len(whole) <= chars_max else f'"{shown}…" ({len(whole)} characters)'
 
 
 def one_line(text: object, chars_max: int = LINE_CHARS_MAX) -> str:
-    """A sentence that may have a peer's text in it: without control characters, cut."""
+    """A sentence that may contain a peer's text: without control characters, truncated."""
     whole = _without_secrets(str(text))
     shown = escaped(whole[:chars_max])
     return shown if len(whole) <= chars_max else f"{shown}… ({len(whole)} characters)"
 
 
 def escaped(text: str) -> str:
-    """Without anything that ends a line or controls a terminal."""
+    """The text without anything that ends a line or controls a terminal."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-# Values that no line may have: libraries log errors, too, and know of no secrets.
+# Values that must never be logged. Checked for every line, because libraries log errors too, unaware of secrets.
 
 
 class KnowsSecrets(Protocol):
     @property
     def hidden_in_logs(self) -> Mapping[str, str]:
-        """What to show instead of each text; the texts are in lower case, and looked for in any case."""
+        """The replacement for each secret text. The texts are in lower case, and matched case-insensitively."""
         ...
 
 
 class _Secrets(NamedTuple):
-    """Never changed, but replaced: a line may be formatted in any thread, and while another line is."""
+    """Immutable, and replaced as a whole: several threads may be formatting lines at the same time."""
 
     holders: tuple[ref[KnowsSecrets], ...] = ()
     shown_instead: Mapping[str, str] = {}
@@ -89,7 +90,7 @@ _secrets_lock = Lock()
 
 
 def hide_in_logs(holder: KnowsSecrets) -> None:
-    """As long as the holder exists."""
+    """Hide these texts as long as the holder exists."""
     global _secrets  # noqa: PLW0603
     with _secrets_lock:
         living = [one for known in _secrets.holders if (one := known()) is not None and one is not holder]
@@ -98,7 +99,7 @@ def hide_in_logs(holder: KnowsSecrets) -> None:
 
 
 def any_of(texts: Collection[str]) -> re.Pattern[str] | None:
-    """Finds the longest of the texts, in any case."""
+    """A pattern that finds the longest of the texts, ignoring case."""
     longest_first = sorted(texts, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
 
@@ -114,7 +115,7 @@ _ExceptionInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackT
 
 
 class _Times(logging.Formatter):
-    """Times as ISO 8601 writes them, in UTC: the lines of several processes and machines can be sorted together."""
+    """Times in ISO 8601 and UTC, so that lines of several processes and machines can be sorted together."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
         at = datetime.fromtimestamp(record.created, UTC)
@@ -122,14 +123,14 @@ class _Times(logging.Formatter):
 
 
 class _Formatter(_Times):
-    """One line for each record, whatever a peer has put into it, and without secrets."""
+    """One line per record, whatever text a peer has put into it, and without secrets."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: _ExceptionInfo) -> str:  # noqa: N802
-        """Indented: the text of an exception may be a peer's, and look like a line."""
+        """Indented, because the text of an exception may come from a peer and look like a log line."""
         text = _without_secrets(super().formatException(ei))
         if len(text) > TRACEBACK_CHARS_MAX:
             text = f"{text[: TRACEBACK_CHARS_MAX // 2]}\n…\n{text[-TRACEBACK_CHARS_MAX // 2 :]}"
@@ -137,7 +138,7 @@ class _Formatter(_Times):
 
 
 class _JsonFormatter(_Formatter):
-    """One JSON object for each record, for programs that collect logs."""
+    """One JSON object per record, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown = {
@@ -162,7 +163,7 @@ class _Window:
 
 
 class LineLimit:
-    """Limits the lines of each kind: of one logger, level and message template."""
+    """Limits the lines of each kind: the same logger, level and message template."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -171,7 +172,7 @@ class LineLimit:
 
     def admits(self, record: logging.LogRecord) -> bool:
         if record.name == audit_log.name and record.levelno == logging.INFO:
-            return True  # what somebody was allowed to do is never left out
+            return True  # the audit log is always complete
         now = self._clock()
         self._close(now)
         kind = (record.name, record.levelno, str(record.msg))
@@ -185,13 +186,13 @@ class LineLimit:
         return True
 
     def left_out(self) -> list[logging.LogRecord]:
-        """A line for each kind of which some were left out, in a window that is over."""
+        """One line for each kind that exceeded its limit in a window that is now over."""
         lines = [_left_out(kind, count) for kind, count in self._over]
         self._over.clear()
         return lines
 
     def _close(self, now: float) -> None:
-        """They are in the order in which they began."""
+        """Windows are ordered by their start."""
         while self._windows:
             kind, window = next(iter(self._windows.items()))
             if now - window.began < WINDOW_SECONDS:
@@ -208,7 +209,7 @@ def _left_out(kind: _Kind, count: int) -> logging.LogRecord:
 
 
 class _Stderr(logging.Handler):
-    """Writes to the present sys.stderr: a live table on a terminal replaces it for a while."""
+    """Writes to the current sys.stderr: a live table on a terminal replaces it temporarily."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -220,12 +221,12 @@ class _Stderr(logging.Handler):
             for one in [*self._limit.left_out(), *([record] if admitted else [])]:
                 sys.stderr.write(f"{self.format(one)}\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # it is closed: there is nowhere to report that
+        except (OSError, ValueError):  # stderr is closed: there is nowhere to report that
             pass
 
 
 class _LogFile(RotatingFileHandler):
-    """A file that rotates. Standard output and error of the process, if they go to the same file, rotate with it."""
+    """A rotating file. If the process's stdout or stderr go to the same file, they rotate with it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT, encoding="utf-8", errors="replace")
@@ -237,7 +238,7 @@ class _LogFile(RotatingFileHandler):
             super().emit(one)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """The file cannot be written, most likely because the disk is full: whoever reads stderr gets the line."""
+        """The file cannot be written, most likely because the disk is full: write the line to stderr instead."""
         with suppress(OSError, ValueError):  # there is nowhere to report that
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
@@ -281,14 +282,14 @@ def set_up_logging(
 
 
 def set_log_level(level: LogLevel) -> None:
-    """Of what Penstock logs, from now on. What is done to manage a worker is logged at every level."""
+    """Set the level of Penstock's loggers. The audit log is written at every level."""
     logging.getLogger("penstock").setLevel(level.name)
     audit_log.setLevel(logging.INFO)
 
 
 def log_line(text: str, name: str, level: int = logging.INFO, form: LogFormat = LogFormat.TEXT) -> str:
-    """What a command reports while it runs, as log lines: for output that is not watched on a terminal. An error in the
-    user's code keeps its lines.
+    """Log what a command reports while it runs, for output that does not go to a terminal. Tracebacks of the user's
+    code keep their line breaks.
     """
     record = logging.LogRecord(name, level, "", 0, text, None, None)
     return (_JsonFormatter() if form is LogFormat.JSON else _Times(_FORMAT)).format(record)

@@ -1,4 +1,4 @@
-"""When to try again: after a pause that grows with each failure, up to a longest one, and is random in part.
+"""When to retry: after a pause that grows with each failure, up to a maximum, and is partly random.
 
 Loops run on tenacity (`retrying`, `async_retrying`). Event-driven code counts its failures and calls `pause`.
 """
@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
 Uniform: TypeAlias = Callable[[float, float], float]
 
 _POWER_MAX = 60
-"""Far more failures than any pause needs to become the longest; it keeps the power a finite number."""
+"""By then every pause has long reached its maximum; the bound keeps the power finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class RetryPolicy:
     """The random part of a pause, so that many clients do not retry at once: 0 for none of it, 1 for all."""
 
     def pause(self, failures: int, uniform: Uniform = random.uniform) -> float:
-        """Seconds to wait after so many failures in a row, at least one."""
+        """Seconds to wait after this many consecutive failures (at least 1)."""
         longest = min(self.first_seconds * self.factor ** min(failures - 1, _POWER_MAX), self.max_seconds)
         return uniform(longest * (1 - self.jitter), longest)
 
     def retrying(self, seconds_max: float, *on: type[Exception]) -> Retrying:
-        """To be iterated: each attempt is a context manager. The last error is raised when the time is up."""
+        """Iterate over it: each attempt is a context manager. Raises the last error when the time is up."""
         return Retrying(**self._arguments(seconds_max, on))
 
     def async_retrying(self, seconds_max: float, *on: type[Exception]) -> AsyncRetrying:
-        """As `retrying`, with `async for`."""
+        """Like `retrying`, for `async for`."""
         return AsyncRetrying(**self._arguments(seconds_max, on))
 
     def _arguments(self, seconds_max: float, on: tuple[type[Exception], ...]) -> dict[str, Any]:
@@ -50,13 +50,13 @@ class RetryPolicy:
 
 
 class Pauses:
-    """The pauses of a policy in turn, from the first one again after `reset`."""
+    """The pauses of a policy, one after another; `reset` starts over."""
 
     def __init__(self, policy: RetryPolicy, uniform: Uniform = random.uniform) -> None:
         self._policy = policy
         self._uniform = uniform
         self.failures = 0
-        """In a row."""
+        """Consecutive failures so far."""
 
     def next(self) -> float:
         """The pause after one more failure."""
@@ -64,5 +64,5 @@ class Pauses:
         return self._policy.pause(self.failures, self._uniform)
 
     def reset(self) -> None:
-        """After a success."""
+        """Start over; call it after a success."""
         self.failures = 0

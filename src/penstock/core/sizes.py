@@ -28,7 +28,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """As it would be written: in the largest unit that it is a whole number of."""
+    """The size in the largest unit that divides it; `parse_size` accepts it."""
     for unit in ("gib", "mib", "kib"):
         if count % _UNITS[unit] == 0:
             return f"{count // _UNITS[unit]}{unit[0].upper()}iB"
@@ -36,7 +36,7 @@ def format_size(count: int) -> str:
 
 
 def show_size(count: int) -> str:
-    """To be read: rounded to a tenth of its unit."""
+    """The size for people, rounded to a tenth of its unit."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -1,4 +1,4 @@
-"""Hints for names that do not exist: the one that was probably meant, or all there are."""
+"""Hints for unknown names: the name that was probably meant, or the known ones."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ NAMES_SHOWN_MAX = 20
 """Names in a hint: a longer list does not help."""
 
 _ALIKE_MIN = 0.5
-"""Names are short: at difflib's own 0.6 one slip in a name of four characters finds nothing."""
+"""Names are short: with difflib's default of 0.6, one typo in a name of four characters matches nothing."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -18,7 +18,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str], there_are: str = "There are") -> str:
-    """A hint for the user: `Did you mean "…"?`, or the names there are."""
+    """A hint for the user: `Did you mean "…"?`, or a list of the known names."""
     names = sorted(known)
     near = nearest(name, names)
     if near is not None:

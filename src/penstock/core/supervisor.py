@@ -5,7 +5,7 @@
     serving = supervisor.run("http", serve, OnDeath.END)    # a coroutine function that may return when it is done
     await sweeping.stop()
 
-A task dies if it raises, or if somebody other than its owner cancels it. Then it is restarted after a back-off, or the
+A task dies if it raises, or if anyone other than its owner cancels it. Then it is restarted after a back-off, or the
 process ends, as the task's owner has declared. Each death is logged and counted, and is a problem until the task has
 run well for a while.
 """

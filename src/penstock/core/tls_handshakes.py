@@ -22,12 +22,14 @@ class HandshakeLimits:
     total_max: int = 200
     """A handshake takes some milliseconds on a local network, so this is thousands of new connections a second."""
     address_max: int = 160
-    """Of these from one address: another one still gets in."""
+    """Unfinished handshakes from one address: well below the total, so that other addresses still get in."""
     seconds: float = 10.0
 
 
 class TlsHandshakes:
-    """The unfinished handshakes of one port. A newcomer takes the place of the oldest, of its own address first."""
+    """The unfinished handshakes of one port. A new connection replaces the oldest one, preferably of its
+    own address.
+    """
 
     def __init__(self, context: ssl.SSLContext, limits: HandshakeLimits) -> None:
         self.context = context
@@ -36,14 +38,14 @@ class TlsHandshakes:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def protocol(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.Protocol:
-        """For `create_server`: of a connection whose own protocol, from `factory`, begins after the handshake."""
+        """A protocol for `create_server`. The connection's own protocol, from `factory`, begins after the handshake."""
         return _Handshake(self, factory)
 
 
 def with_tls(
     factory: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext | None, seconds: float
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """The protocol factory of a port with TLS; without a context, of one without."""
+    """The protocol factory of a port: with TLS if there is a context, otherwise without."""
     if context is None:
         return factory
     handshakes = TlsHandshakes(context, HandshakeLimits(seconds=seconds))
@@ -51,7 +53,7 @@ def with_tls(
 
 
 class _Handshake(asyncio.Protocol):
-    """One connection until its handshake is finished; a Guest of ConnectionLimits, which can always be evicted."""
+    """One connection until its handshake is finished. As a Guest of ConnectionLimits it can always be evicted."""
 
     is_authenticated = False
 
@@ -82,12 +84,12 @@ class _Handshake(asyncio.Protocol):
     async def _shake_hands(self, tls: "_Begun[asyncio.Transport | None]") -> None:
         try:
             transport = await tls
-        except OSError:  # refused, too slow, or gone: a peer's business
+        except OSError:  # refused, too slow, or gone: the peer's problem
             self._transport.abort()
             return
         finally:
             self._port.unfinished.leave(self)
-        if transport is not None and not transport.is_closing():  # it may be lost, closed or evicted meanwhile
+        if transport is not None and not transport.is_closing():  # it may be gone by now
             self._begin(transport)
 
     def _begin(self, transport: asyncio.Transport) -> None:
@@ -99,14 +101,14 @@ class _Handshake(asyncio.Protocol):
                 _feed(protocol, data)
 
     def data_received(self, data: bytes) -> None:
-        """What a peer sends right behind its handshake arrives before the loop gets back to `_shake_hands`: no more
-        than one read of the socket.
+        """Buffer what the peer sends right after its handshake, which may arrive before `_shake_hands` resumes: at most
+        one read of the socket.
         """
         self._early.append(data)
 
 
 def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """As a transport would."""
+    """Pass the bytes on as a transport would."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         cast("asyncio.Protocol", protocol).data_received(data)
         return
@@ -120,7 +122,7 @@ def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
 
 
 class _Begun(Generic[T]):
-    """Runs a coroutine up to its first wait at once; whoever awaits this awaits the rest of it."""
+    """Runs a coroutine up to its first suspension at once; awaiting this object runs the rest."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine

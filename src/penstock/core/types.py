@@ -1,4 +1,4 @@
-"""The types that cross the borders between parts."""
+"""Types that several packages share."""
 
 from enum import Enum
 from typing import NewType, TypeAlias
@@ -10,7 +10,7 @@ Offset = NewType("Offset", int)
 """A place in a segment: bytes before it since the segment was created, including truncated ones."""
 
 SegmentId = NewType("SegmentId", int)
-"""A segment's number inside its journal; never used again, unlike its name."""
+"""A segment's number in its journal. Unlike its name, it is never reused."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -21,14 +21,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class Guarantee(Enum):
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
-    """It may get the same thing twice, with the same result."""
+    """It may receive the same data twice; the result is the same as once."""
     AT_LEAST_ONCE = "at-least-once"
     AT_MOST_ONCE = "at-most-once"
-    """For a source whose peer cannot send again: what it had not handed over is lost with the connection."""
+    """For a source whose peer cannot resend: data in transit are lost with the connection."""
 
 
 NO_EPOCH = -1
-"""In place of an epoch where there is none yet. The first epoch is 0, as Spark's first batch is."""
+"""Stands for "no epoch yet". The first epoch is 0, like Spark's first batch."""
 
 # Attributes of segments that have a meaning: 16-byte keys, i64 values.
 
@@ -36,11 +36,12 @@ QUOTA = b"penstock.quota\0\0"
 """A segment's own quota in bytes."""
 
 INCARNATION = b"penstock.incarn\0"
-"""Of a connector's table of streams: how often ids have been assigned again to streams that cannot resume."""
+"""On a connector's table of streams: how often ids were reassigned to streams that cannot resume."""
 
 OWN_TIMES = b"penstock.owntime"
-"""Of a connector's table of streams: 1 once an event has arrived with its own time; 0 while all events since this is
-recorded got their time of arrival; absent while that is unknown."""
+"""On a connector's table of streams: 1 once an event has arrived with its own time; 0 if all events since recording
+began got their time of arrival; absent while that is unknown.
+"""
 
 NO_VALUE = -(2**63)
 """Means that an attribute is absent. No attribute can have this value."""

@@ -28,7 +28,7 @@ from penstock.store.record import (
 )
 
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Not the disk's fault, and soon over."""
+"""Errors that are not the disk's fault, and usually pass soon."""
 _RETRY = "Try again; if it lasts, allow the worker more open files (ulimit -n)."
 
 _NAME = re.compile(r"(\d{20})\.journal")
@@ -52,11 +52,10 @@ def locate(base: Position, position: int) -> str:
 
 
 class OpenChapters:
-    """Chapters by base, opened when first read; the one not used for longest is closed when there are too many.
+    """Chapters by base, opened on first read. Beyond the limit, the least recently used one is closed.
 
-    A file is closed when its last user lets go of it, so that a reader in another thread is never cut off.
-    All methods raise LookupError for a chapter that is not there any more, and Damaged for one that the disk cannot
-    read.
+    A file is closed when its last user releases it, so that a reader in another thread is never interrupted. All
+    methods raise LookupError for a chapter that no longer exists, and Damaged for one that the disk cannot read.
     """
 
     def __init__(self, files: Files, open_max: int) -> None:
@@ -126,7 +125,7 @@ class OpenChapters:
 
 
 class _Readable:
-    """A chapter's file for readers: what the disk cannot read is damage of this place alone."""
+    """A chapter's file for readers: a read error of the disk counts as damage of those bytes only."""
 
     def __init__(self, file: File, name: str) -> None:
         self._file = file
@@ -153,7 +152,7 @@ _START_OVER = "Start with a new data directory; checkpoints and sinks of the old
 
 
 def read_header(file: Readable, base: Position) -> int:
-    """The chain that the chapter starts with. Raises Damaged; UnreadableFormat if another version wrote it."""
+    """The chain value with which the chapter starts. Raises Damaged; UnreadableFormat if another version wrote it."""
     name = chapter_name(base)
     try:
         header = parse_chapter_header(file.read(0, CHAPTER_HEADER_BYTES))

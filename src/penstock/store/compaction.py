@@ -14,7 +14,7 @@ from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
 
-# A damaged snapshot is rebuilt from the chapter before, which must therefore exist.
+# A damaged snapshot is rebuilt from the preceding chapter, which must therefore exist.
 _KEEP_CLOSED = 2
 _STEP_BYTES = 1 << 20
 # Segments that are looked at in one step: some 10 ms.
@@ -36,8 +36,8 @@ class Compactor:
         self.dropped_chapters = 0
 
     def step(self) -> bool:
-        """Do a little; False when there is nothing to do now. The files of dropped chapters are left to
-        `journal.remove_dropped`.
+        """Do a small amount of work; False when there is none now. `journal.remove_dropped` deletes the files of
+        dropped chapters.
         """
         if self._moving is None:
             self._schedule_dead()
@@ -69,7 +69,9 @@ class Compactor:
         return dropped
 
     def _candidates(self) -> list[Position]:
-        """Closed chapters that may be dropped once they are dead; only those that are written and named by now."""
+        """Closed chapters that may be dropped once they are dead. They must already be written under their
+        final name.
+        """
         waiting = {chapter for _, chapter in self._dropping}
         chapters, durable = self._store.journal.chapters, self._store.journal.durable
         closed = list(pairwise(chapters))[:-_KEEP_CLOSED]
@@ -87,7 +89,7 @@ class Compactor:
         return None
 
     def _give_up(self, chapter: Position, error: Damaged) -> None:
-        """It stays as it is until the next start; the others are compacted."""
+        """Leave the chapter as it is until the next start, and compact the others."""
         log.error("%s cannot be compacted: %s", self._store.journal.locate(chapter, chapter), error)
         self._stuck.add(chapter)
         self._moving = None
@@ -127,7 +129,7 @@ class Compactor:
             self._give_up(chapter, error)
 
     def _next_pieces(self, segment: Segment, chapter: Position) -> list[Piece]:
-        """Some of the segment's live rows in the chapter, none when there are no more."""
+        """Some of the segment's live rows in the chapter; empty when there are no more."""
         if self._store.table.numbered(segment.id) is not segment:
             return []
         for number, run in enumerate(segment.runs):

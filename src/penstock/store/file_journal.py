@@ -43,10 +43,12 @@ class WriteStep:
     buffers: list[Buffer]
     end: Position
     queued_at: float = field(default_factory=time.monotonic)
-    """Since when its first record waits."""
+    """When its first record was queued."""
 
     def perform(self, _files: Files) -> bool:
-        """False when there is no room: perform it again later. Raises OSError when it cannot be trusted any more."""
+        """False when there is no room: perform it again later. Raises OSError when the file can no longer
+        be trusted.
+        """
         if not _write(self.file, self.offset, self.buffers):
             return False
         self.file.sync()
@@ -66,7 +68,7 @@ class TurnStep(NamedTuple):
     queued_at: float
 
     def perform(self, files: Files) -> bool:
-        """As a WriteStep. The old chapter is whole and durable before the new one has a name."""
+        """Like a WriteStep. The old chapter is complete and durable before the new one gets its name."""
         if not _write(self.old, self.old_size, [trailer(self.index_position)]):
             return False
         if not _write(self.spare.file, 0, self.first):
@@ -91,10 +93,11 @@ def _write(file: File, offset: int, buffers: list[Buffer]) -> bool:
 
 log = logging.getLogger(__name__)
 
-# Room beside a chapter's records and its index: the heads of its last ones, the trailer, and the empty records that
-# may follow one of the store's before it asks again (one when the journal falls idle, one when it is opened).
+# Room that a chapter needs beyond its records and index: the heads of the last records, the trailer, and the empty
+# records that may be added before the store checks for room again (one when the journal becomes idle, one when it is
+# opened).
 _SLACK_BYTES = 1024
-# A chapter is this many times as large as the snapshot that it starts with, so that most of it is records.
+# A chapter is at least this many times as large as its snapshot, so that most of it is records.
 _SNAPSHOT_SHARE = 4
 _EMPTY = pack([])
 _UNNAMED = "first-chapter"
@@ -140,8 +143,8 @@ class FileJournal:
         self._open.put(self.chapter, self._file)
         self._spares = Spares(self._files, self._settings.chapter_bytes, self._settings.reserve_chapters)
         self._spares.fill()
-        # What is left of the last chapter does not count: a restart on a full disk would let sources in, to close them
-        # again with their first large append.
+        # The rest of the last chapter does not count as room: otherwise a restart on a full disk would admit sources,
+        # only to close them at their first large append.
         self._is_full = not self._spares.has_one_for_ingest
         self.prove()
 
@@ -271,7 +274,9 @@ class FileJournal:
         self._open.put(base, spare.file)
 
     def prove(self) -> None:
-        """Queue an empty record, unless something is queued already: it proves that everything before it is durable."""
+        """Queue an empty record, unless something is queued already: on disk, it proves that everything before it is
+        durable.
+        """
         with self._changed:
             if self._steps or self.proved:
                 return
@@ -282,8 +287,8 @@ class FileJournal:
     # Writing: one thread.
 
     def commit(self) -> bool:
-        """Write and sync what is queued. False when the disk is full: nothing is lost, call again later.
-        Raises StoreFailed, as everything does from then on, when a write or an fsync fails.
+        """Write and sync what is queued. False when the disk is full: nothing is lost, call again later. Raises
+        StoreFailed when a write or an fsync fails; from then on all calls do.
         """
         self.check()
         with self._changed:
@@ -327,18 +332,18 @@ class FileJournal:
             try:
                 listener()
             except Exception:
-                # Its mistake; what is durable stays durable.
+                # The listener's bug: it must not affect durability.
                 log.exception("a listener to the journal failed")
 
     def wait_for_work(self, timeout_seconds: float | None) -> bool:
-        """Whether anything is queued; returns when something is, after this time, or after `wake`."""
+        """Wait until something is queued, the time is up, or `wake` is called. Returns whether something is queued."""
         with self._changed:
             self._changed.wait_for(lambda: self._steps or self._woken, timeout_seconds)
             self._woken = False
             return bool(self._steps)
 
     def wake(self) -> None:
-        """Let `wait_for_work` return, now or when it is next called."""
+        """Make `wait_for_work` return, now or at its next call."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
@@ -346,7 +351,7 @@ class FileJournal:
     # Waiting and reading: any thread.
 
     def free_bytes(self) -> int:
-        """On the disk, for everybody."""
+        """Free bytes on the disk, which others may use too."""
         return self._files.free_bytes()
 
     @property
@@ -401,15 +406,15 @@ class FileJournal:
 
     def remove_dropped(self) -> None:
         with self._removing:
-            while self._dropped and not self._is_closing:  # what is left is found to be dead again after the next start
+            while self._dropped and not self._is_closing:  # the rest is found dead again at the next start
                 with suppress(FileNotFoundError):
                     self._open.remove(self._dropped.popleft())
             if not self._is_closing:
                 self._spares.fill()
 
     def close(self) -> None:
-        """Close the files. Steps that are queued and not committed are not written. A file that another thread removes
-        is gone before the directory is unlocked: the next process must not find it.
+        """Close the files, without writing steps that are not committed. Waits for a file that another thread is
+        removing, before it unlocks the directory: the next process must not find it.
         """
         self._is_closing = True
         with self._removing:
@@ -422,7 +427,7 @@ class FileJournal:
 def _snapshot_head(
     snapshot: bytes, *, chain: int, term: int, position: Position, durable: Position
 ) -> tuple[bytes, int]:
-    """The head of the record whose data the snapshot is, and the record's checksum."""
+    """The head of the record that contains the snapshot as its data, and the record's checksum."""
     meta = pack([Snapshot(len(snapshot), checksum([snapshot]))])
     return record_head(meta, chain=chain, term=term, position=position, durable=durable, data_length=len(snapshot))
 
@@ -434,7 +439,9 @@ _RETRY_SECONDS = 0.2
 
 
 class Committer:
-    """Runs `journal.commit` until it is stopped or the journal fails; proves the last records when all is quiet."""
+    """Runs `journal.commit` until it is stopped or the journal fails. When the journal is idle, it proves the last
+    records durable.
+    """
 
     def __init__(self, journal: FileJournal, idle_proof_seconds: float) -> None:
         self._journal = journal
@@ -459,7 +466,7 @@ class Committer:
                 self._journal.prove()
                 self._journal.commit()
         except Exception as error:
-            # Without this thread nothing becomes durable: whatever ends it must end all waiting calls too.
+            # Without this thread nothing becomes durable, so if it ends, all waiting calls must end too.
             if not self._journal.failed:
                 self._journal.fail(error)
             log.critical("%s", error)

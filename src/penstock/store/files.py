@@ -123,9 +123,9 @@ IOV_MAX = 1024
 LOCK = "lock"
 
 _CLOSED = 0x7FFF_FFFF
-"""No file ever has this number: using it is EBADF. (-1 means "no number" to some calls.)"""
+"""No file ever has this number: using it fails with EBADF. (-1 means "no number" to some calls.)"""
 
-# Linux writes a new size with fdatasync too, and leaves out only what a reader does not need.
+# On Linux, fdatasync also writes a new file size; it skips only metadata that readers do not need.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
@@ -144,7 +144,7 @@ class RealFile:
         return self._read_on(data, offset, length)
 
     def _read_on(self, data: bytes, offset: int, length: int) -> bytes:
-        """The kernel may stop early anywhere; only no bytes at all mean the end of the file."""
+        """The kernel may return fewer bytes at any time; only an empty read means the end of the file."""
         parts = [data]
         while data and length > len(data):
             offset += len(data)
@@ -162,7 +162,7 @@ class RealFile:
         self._write_on(written, offset, buffers)
 
     def _write_on(self, written: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the rest of the buffers when the first `written` bytes of them are there."""
+        """Write the buffers from the byte `written` on, after a partial write."""
         views = [memoryview(buffer) for buffer in buffers if len(buffer)]
         first = 0
         while True:
@@ -175,7 +175,7 @@ class RealFile:
             views[first] = views[first][written:]
             written = os.pwritev(self._fd, views[first : first + IOV_MAX], offset)
             if not written:
-                raise OSError(EIO, "the disk took no bytes, and gave no reason")
+                raise OSError(EIO, "the disk accepted no bytes, without an error")
 
     def sync(self) -> None:
         _sync_data(self._fd)
@@ -187,7 +187,7 @@ class RealFile:
         try:
             os.posix_fallocate(self._fd, 0, size)
         except OSError:
-            # ext4 keeps what it had allocated when it ran out of room, and the size with it.
+            # When ext4 runs out of room, the file keeps what was allocated so far, and that size.
             os.ftruncate(self._fd, old)
             raise
 
@@ -199,7 +199,7 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        # The number may soon be another file's: this object must not keep it.
+        # The number may soon refer to another file, so this object must forget it.
         fd, self._fd = self._fd, _CLOSED
         if fd != _CLOSED:
             os.close(fd)
@@ -211,8 +211,7 @@ class RealFile:
 class RealFiles:
     """The plain files of one directory; anything else in it is left alone.
 
-    `create` creates the directory, durably, if it is missing. Nobody but the owner may read it or
-    what is in it.
+    `create` creates the directory, durably, if it is missing. Only the owner may read it and its files.
     """
 
     def __init__(self, directory: Path, create: bool = True) -> None:
@@ -261,12 +260,12 @@ class RealFiles:
             os.close(fd)
             raise
         self._lock_fd = fd
-        # The lock holds without the number in it, and must hold on a full disk.
+        # The lock is valid without the process id in the file, and must work on a full disk.
         with suppress(OSError):
             _write_holder(fd)
 
     def close(self) -> None:
-        # The lock file stays: removing it would let two others lock two different files.
+        # The lock file stays: if it were removed, two processes could lock two different files.
         for fd in (self._lock_fd, self._fd):
             if fd != _CLOSED:
                 os.close(fd)

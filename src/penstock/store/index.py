@@ -19,7 +19,7 @@ _ROW_BYTES = 8 * _WIDTH
 _KEY_BYTES = 16
 _COUNTS_BYTES = 8
 INDEX_BYTES_PER_ROW_MAX = _ROW_BYTES + _KEY_BYTES
-"""What one more append or move can add to an index."""
+"""The most that one more append or move can add to an index."""
 
 
 class Row(NamedTuple):
@@ -65,7 +65,7 @@ class OpenIndex:
         self._count = 0
 
     def add(self, key: SegmentId, row: Row) -> None:
-        """Rows of a key are added in any order of offsets when compaction moves them; usually they ascend."""
+        """Add a row. Offsets of a key usually ascend, but compaction may move rows in any order."""
         rows = self._rows.get(key)
         if rows is None:
             rows = self._rows[key] = array("Q")
@@ -99,7 +99,7 @@ class OpenIndex:
 
 
 class ClosedIndex:
-    """The index of a closed chapter, as its index record holds it."""
+    """The index of a closed chapter, as stored in its index record."""
 
     def __init__(self, data: Buffer) -> None:
         view = memoryview(data)

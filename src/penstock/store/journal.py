@@ -1,4 +1,5 @@
-"""What the store needs from a journal. Files on a local disk are one (`file_journal.py`); a replicated log could be.
+"""What the store needs from a journal. `file_journal.py` implements it with local files; a replicated log could as
+well.
 
 A journal is a sequence of records addressed by position alone. It is divided into chapters, each starting with a
 snapshot of the table of segments and ending with an index of its own bytes, so that only the last chapter is read to
@@ -39,7 +40,7 @@ class Recovered(NamedTuple):
 
 
 class Journal(Protocol):
-    """One writer; any number of readers. Opening one takes it over with a higher term."""
+    """One writer, any number of readers. Opening a journal takes it over with a higher term."""
 
     @property
     def chapter(self) -> Position:
@@ -60,7 +61,7 @@ class Journal(Protocol):
         ...
 
     def take_recovered(self) -> Recovered:
-        """What was found on opening; only once, because it may be large."""
+        """What was found on opening. Can be taken once only, because it may be large."""
         ...
 
     def check_room(self, *, draining: bool) -> None:
@@ -68,11 +69,13 @@ class Journal(Protocol):
         ...
 
     def fits(self, length: int, closing: int) -> bool:
-        """Whether a record of this length, and a closing one of that, still fit into the chapter."""
+        """Whether a record of this length still fits into the chapter, together with the closing record."""
         ...
 
     def filled(self, closing: int) -> float:
-        """The share of the chapter that is used, a closing record of that length included: at 1 it has to turn."""
+        """The share of the chapter that is used, including a closing record of that length. At 1, the chapter must
+        turn.
+        """
         ...
 
     def append(self, meta: bytes, buffers: Sequence[Buffer], length: int) -> Position:
@@ -120,7 +123,9 @@ class Journal(Protocol):
         ...
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call it, in the journal's own thread, whenever `durable` has grown or the journal has failed."""
+        """Register a function that the journal's thread calls whenever `durable` has grown or the journal
+        has failed.
+        """
         ...
 
     def locate(self, chapter: Position, position: Position) -> str:
@@ -129,7 +134,7 @@ class Journal(Protocol):
 
     @property
     def oldest_unsynced_seconds(self) -> float:
-        """How long the oldest record that is not durable has been waiting for it; 0 if all are durable."""
+        """How long the oldest record that is not yet durable has waited; 0 if all are durable."""
         ...
 
     @property
@@ -138,7 +143,7 @@ class Journal(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise StoreFailed if it has."""
+        """Raise StoreFailed if the journal has failed."""
         ...
 
     def close(self) -> None: ...
@@ -146,7 +151,7 @@ class Journal(Protocol):
 
 # Runs what must wait until the journal is durable up to a position, in the event loop, in order.
 
-# Actions that are run before the loop gets its turn: so many take about a millisecond.
+# Actions to run before yielding to the loop: this many take about a millisecond.
 _ACTIONS_PER_TURN = 500
 
 log = logging.getLogger(__name__)
@@ -171,7 +176,7 @@ class Durability:
             self._waiting.append((position, action))
 
     async def caught_up(self) -> None:
-        """Return when everything that is queued now is durable, and the actions before that have run; at once if the
+        """Return when everything that is queued now is durable and the actions up to there have run; at once if the
         journal has failed.
         """
         if not self._journal.failed:
@@ -180,11 +185,11 @@ class Durability:
             await done.wait()
 
     def after_each_group(self, action: Callable[[], None]) -> None:
-        """Run it whenever some of the actions have been run: once for all of them."""
+        """Run it once after each group of actions."""
         self._afterwards.append(action)
 
     def _wake(self) -> None:
-        """In the journal's thread. One call into the loop serves many groups."""
+        """Runs in the journal's thread. One call into the loop serves many groups."""
         if not self._called:
             self._called = True
             self._loop.call_soon_threadsafe(self._advance)
@@ -204,8 +209,8 @@ class Durability:
             self._on_failure()
 
     def _run(self, action: Callable[[], None]) -> None:
-        """One that fails must not keep others from being acknowledged."""
+        """An action that fails must not prevent the acknowledgement of others."""
         try:
             action()
         except Exception:
-            log.exception("what waited for the disk has failed")
+            log.exception("an action that waited for the disk has failed")

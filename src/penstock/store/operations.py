@@ -1,4 +1,4 @@
-"""What a record does: its operations, as named tuples, to and from the msgpack of a record's meta."""
+"""The operations of a record, as named tuples, and their msgpack form in the record's meta."""
 
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
@@ -54,7 +54,7 @@ class Merge(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Bytes that the segment already has, in a new place."""
+    """Bytes that the segment already has, at a new place in the journal."""
 
     segment: SegmentId
     offset: Offset
@@ -100,7 +100,7 @@ def pack(operations: Iterable[Operation]) -> bytes:
 
 
 def unpack(meta: Buffer) -> list[Operation]:
-    """Raises UnknownOperation for what this version does not know, ValueError for what is not meta at all."""
+    """Raises UnknownOperation for an operation of a newer version, ValueError for bytes that are not valid meta."""
     return [_operation(*fields) for fields in msgpack.unpackb(meta)]
 
 

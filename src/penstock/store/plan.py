@@ -1,4 +1,4 @@
-"""What appends, merges and updates of attributes will write: worked out and checked before anything is changed."""
+"""Plans what appends, merges and attribute updates will write, and checks it before anything is changed."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class PlannedAppend(NamedTuple):
 
 
 class AttributeUpdate(NamedTuple):
-    """Set `key` of `segment` to `value`, if it is `expected` now: None for anything, NO_VALUE for absent."""
+    """Set `key` of `segment` to `value` if it is `expected` now. None: any value; NO_VALUE: absent."""
 
     segment: str
     key: bytes
@@ -59,7 +59,7 @@ def plan_append(
     writer: bytes = NO_WRITER,
     number: int = 0,
 ) -> PlannedAppend:
-    """To a segment that is writable, as far as its quota allows."""
+    """Plan an append. Raises an error unless the segment is writable and its quota has room."""
     length = sum(map(len, buffers))
     _check_quota(segment, length, settings)
     head_length = len(head) and HEAD_CHECKSUM_BYTES + len(head)
@@ -84,7 +84,7 @@ def _check_quota(segment: Segment, length: int, settings: StoreSettings) -> None
 
 
 def plan_merges(table: SegmentTable, merges: Sequence[tuple[str, str]]) -> list[Merge]:
-    """For each (target, source) in turn; several sources of one target follow each other."""
+    """Plan each (target, source) in order; several sources of one target are placed one after another."""
     sources = {source for _, source in merges}
     if len(sources) < len(merges) or sources & {target for target, _ in merges}:
         raise ConditionFailed("a segment can be merged once, and not be a target as well")

@@ -1,4 +1,4 @@
-"""The way from a segment's offset to its bytes: runs, then rows, then the journal. Every checksum is checked."""
+"""From a segment's offset to its bytes: runs, then rows, then the journal. Every checksum is verified."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +15,10 @@ from penstock.store.operations import Append, Move, data_length
 from penstock.store.record import HEAD_CHECKSUM_BYTES, Entry, head_checksum
 from penstock.store.segment import Segment
 
-# Small records lie close together: read them, with the heads between them, in one go.
+# Small records lie close together: one read fetches them with the heads between them.
 _SPAN_GAP_BYTES = 4096
 _SPAN_BYTES_MAX = 4 << 20
-# Heads are read without the data between them, unless that is so little that a read of its own costs more.
+# Heads are read without the data between them, unless these are so few bytes that a separate read would cost more.
 _HEAD_GAP_BYTES = 8192
 
 
@@ -41,7 +41,7 @@ class Indexes:
         self._cached: OrderedDict[Position, ClosedIndex] = OrderedDict()
         self._size = 0
         self._pinned: dict[Position, Position] = {}
-        """Closed chapters that cannot be read from the disk before the journal is durable up to there."""
+        """Closed chapters that cannot be read from disk until the journal is durable up to the given position."""
         self._moved: dict[Position, tuple[Position, Row]] = {}
         self.open = OpenIndex()
 
@@ -65,11 +65,11 @@ class Indexes:
             self._size -= index.size_bytes
 
     def note_move(self, position: Position, piece: Piece) -> None:
-        """The piece's row is to be at `position`: until that is durable, it is read where it was."""
+        """The piece's row moves to `position`. Until that is durable, it is read from its old place."""
         self._moved[position] = piece.chapter, piece.row
 
     def settle(self, durable: Position) -> None:
-        """Moves before `durable` are done."""
+        """Forget the moves before `durable`: they are complete."""
         while self._moved and (first := next(iter(self._moved))) < durable:
             del self._moved[first]
 
@@ -101,7 +101,7 @@ class Indexes:
 
 
 def rebuild_index(journal: Journal, chapter: Position) -> OpenIndex:
-    """A chapter's index rebuilt from its records: for one whose index record is damaged."""
+    """Rebuild a chapter's index from its records, if the index record is damaged."""
     index = OpenIndex()
     for found in journal.scan(chapter):
         if isinstance(found, Entry):
@@ -146,15 +146,15 @@ def _missing(segment: Segment, offset: Offset) -> str:
 
 
 def fetch(journal: Journal, located: list[Piece]) -> list[memoryview]:
-    """The bytes of the pieces, each row's checksum checked. From any thread.
-    Raises Damaged, or LookupError when a chapter has been dropped meanwhile: locate again.
+    """The bytes of the pieces; each row's checksum is verified. Any thread may call it. Raises Damaged, or LookupError
+    if a chapter was dropped in the meantime: locate the bytes again.
     """
     return [view[piece.row.head_length + piece.skip :][: piece.take] for piece, view in fetch_rows(journal, located)]
 
 
 def fetch_heads(journal: Journal, located: list[Piece]) -> list[tuple[Offset, memoryview]]:
-    """Each row's head, with the offset at which its bytes end; empty where the row has none. From any thread.
-    Reads the heads alone, and checks each one's own checksum; else as `fetch`.
+    """Each row's head, with the offset at which the row's bytes end; empty if the row has no head. Reads only the
+    heads, and verifies their own checksums. Otherwise like `fetch`.
     """
     found: list[tuple[Offset, memoryview]] = []
     for span in _spans(located, _near_heads):
@@ -178,7 +178,7 @@ def _opened(journal: Journal, piece: Piece, sealed: memoryview) -> memoryview:
 
 
 def fetch_rows(journal: Journal, located: list[Piece]) -> Iterator[tuple[Piece, memoryview]]:
-    """Each piece with its row's head and bytes, whole. As `fetch`."""
+    """Each piece with its row's whole head and bytes. Otherwise like `fetch`."""
     for span in _spans(located, _near):
         first, last = span[0].row, span[-1].row
         length = last.position + last.head_length + last.length - first.position
@@ -192,7 +192,7 @@ def fetch_rows(journal: Journal, located: list[Piece]) -> Iterator[tuple[Piece, 
 
 
 def _spans(located: list[Piece], near: Callable[[list[Piece], Piece], bool]) -> Iterator[list[Piece]]:
-    """Pieces that lie so close together that one read serves them all."""
+    """Groups pieces that lie close enough together for one read."""
     span: list[Piece] = []
     for piece in located:
         if span and not near(span, piece):
@@ -226,11 +226,11 @@ class Appended(NamedTuple):
     end: Offset
     position: Position
     stored: bool
-    """False for a number that was stored before: the append is acknowledged again, and nothing is added."""
+    """False for a duplicate: a number that was stored before is acknowledged again, without storing anything."""
 
 
 class Located(NamedTuple):
-    """Where the bytes of a read are; `fetch` brings them, from any thread."""
+    """Where the bytes of a read are. `fetch` reads them, in any thread."""
 
     pieces: list[Piece]
     at_tail: bool
@@ -248,7 +248,7 @@ class Record(NamedTuple):
 class SegmentInfo:
     name: str
     number: int
-    """Never used again: a segment that is created later under the same name has another one."""
+    """Never reused: a segment that is created later under the same name has a different one."""
     start: int
     length: int
     sealed: bool

@@ -19,8 +19,8 @@ from penstock.store.operations import (
 )
 
 FORMAT = 2
-"""The format version of a whole journal: of its bytes, and of what the worker stores in them. 1 was written before 0.1,
-when epochs were not numbered as Spark's batches are.
+"""The format version of a whole journal: of its bytes, and of what the worker stores in them. Version 1 was written
+before 0.1, when epochs were not numbered like Spark's batches.
 """
 
 _CHAPTER = struct.Struct("<8sIIQII")
@@ -70,7 +70,7 @@ class NotAChapter(ValueError):
 
 
 class OtherFormat(ValueError):
-    """The header is sound, and of a format that this version does not read."""
+    """The header is sound, but its format is one that this version cannot read."""
 
     def __init__(self, found: int) -> None:
         super().__init__(f"the chapter has format {found}; this version reads format {FORMAT}")
@@ -85,7 +85,7 @@ def checksum(buffers: Iterable[Buffer]) -> int:
 
 
 def head_checksum(head: Buffer) -> bytes:
-    """The bytes before a head."""
+    """The checksum that precedes a head."""
     return crc32c(head).to_bytes(HEAD_CHECKSUM_BYTES, "little")
 
 
@@ -99,7 +99,7 @@ def record_head(
 
 
 def parse_record_header(data: Buffer) -> RecordHeader | None:
-    """The header at the start of `data`, not yet checked; None where there cannot be one."""
+    """The header at the start of `data`, not yet verified; None if there cannot be one."""
     if len(data) < RECORD_HEADER_BYTES:
         return None
     magic, *fields = _RECORD.unpack_from(data)
@@ -107,7 +107,7 @@ def parse_record_header(data: Buffer) -> RecordHeader | None:
 
 
 def head_is_sound(header: RecordHeader, data: Buffer) -> bool:
-    """Whether header and meta, at the start of `data`, have the checksum that they claim."""
+    """Whether header and meta, at the start of `data`, match their checksum."""
     end = RECORD_HEADER_BYTES + header.meta_length
     return crc32c(memoryview(data)[_CHECKED_FROM:end]) == header.checksum
 
@@ -136,7 +136,7 @@ def trailer(index_position: Position) -> bytes:
 
 
 def parse_trailer(data: bytes) -> Position | None:
-    """Where the index record starts; None where this is not a trailer."""
+    """Where the index record starts; None if this is not a trailer."""
     if len(data) != TRAILER_BYTES:
         return None
     position, magic, value = _TRAILER.unpack(data)
@@ -190,8 +190,8 @@ Found: TypeAlias = Entry | Flaw
 
 
 def scan(file: Readable, base: Position, chain: int | None, name: str) -> Iterator[Found]:
-    """The chapter's records in order, until its index record or the zeros after the last one.
-    `chain` is the checksum that the first one must follow, None where it is not known.
+    """The chapter's records in order, until its index record or the zeros after the last one. `chain` is the checksum
+    that the first record must continue; None if it is unknown.
     """
     return _Scan(file, base, chain, name).run()
 
@@ -233,7 +233,7 @@ class _Scan:
         try:
             operations = unpack(meta)
         except (TypeError, ValueError) as error:
-            # The checksum holds, so these are the bytes that were written: never cut them as if they were torn.
+            # The checksum is right, so these are the bytes that were written: they must not be cut off as a torn tail.
             raise Damaged(
                 f"{self._name} at offset {offset}: the record cannot be read by this version: {error}",
                 hint="Use the version of Penstock that wrote it, or a newer one.",
@@ -261,7 +261,7 @@ class _Scan:
         return offset == self._offset(header.end)
 
     def _flaw(self, offset: int) -> Flaw | None:
-        """From `offset` to the next record, or to the last byte that is not zero; None where only zeros are left."""
+        """The bytes from `offset` to the next record, or to the last nonzero byte; None if only zeros are left."""
         end = self._end_of_bytes(offset)
         if end == offset:
             return None
@@ -282,7 +282,7 @@ class _Scan:
         return -1
 
     def _end_of_bytes(self, offset: int) -> int:
-        """Where the last byte that is not zero ends."""
+        """The end of the last nonzero byte."""
         end = offset
         while block := self._file.read(offset, _WINDOW_BYTES):
             if rest := len(block.rstrip(b"\0")):
@@ -295,7 +295,7 @@ class _Scan:
         return memoryview(self._window)[start : start + length]
 
     def _load(self, offset: int, length: int) -> int:
-        """Load these bytes, as far as the file has them, into the window; returns where in it they start."""
+        """Load these bytes, as far as the file has them, into the window. Returns their start in it."""
         start = offset - self._window_at
         if start < 0 or start + length > len(self._window):
             self._window = self._file.read(offset, max(length, _WINDOW_BYTES))

@@ -38,7 +38,7 @@ class _Chapter(NamedTuple):
 
     @property
     def proved(self) -> Position:
-        """Everything before it was durable while a later record was written."""
+        """Everything before this position was durable when a later record was written."""
         return max((f.header.durable for f in self.found if isinstance(f, Entry)), default=Position(0))
 
     @property
@@ -97,7 +97,7 @@ def recover(files: Files, capacity: int) -> Opened | None:
 
 
 def sound_records(files: Files, bases: list[Position]) -> SoundRecords:
-    """As `recover`, but nothing is repaired."""
+    """Like `recover`, without repairing anything."""
     chapters = _read_from_snapshot(files, bases)
     found, chapters[-1] = chapters[-1], _without_torn_tail(chapters[-1])
     last = chapters[-1]
@@ -111,7 +111,7 @@ def _records(chapters: list[_Chapter]) -> SoundRecords:
 
 
 def _read_from_snapshot(files: Files, bases: list[Position]) -> list[_Chapter]:
-    """The last chapter, and those before it as far back as a snapshot can be read. The first of all needs none."""
+    """The last chapter, and those before it back to the last readable snapshot. The very first chapter needs none."""
     chapters = [_read(files, bases[-1])]
     while chapters[0].base and not _begins_with_snapshot(chapters[0]):
         chapters.insert(0, _read_before(files, bases, chapters[0]))
@@ -147,9 +147,9 @@ def _begins_with_snapshot(chapter: _Chapter) -> bool:
 
 
 def _without_torn_tail(chapter: _Chapter) -> _Chapter:
-    """Only bytes that were never acknowledged are a torn tail: what fails at or beyond what is proved durable,
-    and an index that was to close the chapter, since the next one was not started.
-    The snapshot was durable before the chapter had a name: it cannot be torn.
+    """Only bytes that were never acknowledged are a torn tail: a bad record at or beyond what is proved durable, and an
+    index that was to close the chapter if the next one was not started. The snapshot was durable before the chapter got
+    its name, so it cannot be torn.
     """
     proved = max(chapter.proved, chapter.base + 1)
     for number, found in enumerate(chapter.found):
@@ -161,8 +161,9 @@ def _without_torn_tail(chapter: _Chapter) -> _Chapter:
 
 def _clean_spares(files: Files) -> None:
     """The next chapter is written to a spare after the index that closes the last one. If that was interrupted, the
-    index is a torn tail, and a spare may have bytes in it: they go first, while the index still shows that. In place:
-    on a full disk, space that is freed for a moment belongs to whoever writes next.
+    index is a torn tail and a spare may contain bytes. Clear the spare first, while the index still shows the
+    interruption. It is overwritten in place: on a full disk, another program could take space that is freed even
+    briefly.
     """
     for name in spare_names(files):
         file = files.open(name)
@@ -172,8 +173,9 @@ def _clean_spares(files: Files) -> None:
 
 
 def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_torn: bool) -> None:
-    """Zero the torn bytes, and rewrite those that are not proved durable: after a failed fsync the kernel may call
-    pages clean that never reached the disk. The names, too, may be known to the kernel alone.
+    """Zero the torn bytes, and rewrite those that are not proved durable: after a failed fsync the kernel may consider
+    pages clean that never reached the disk. The directory is synced too, because file names may exist in the page cache
+    only.
     """
     end = file_offset(chapter.base, chapter.end)
     proved = min(file_offset(chapter.base, chapter.proved), end) if chapter.proved > chapter.base else 0
@@ -186,7 +188,9 @@ def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_tor
 
 
 def _allocate(files: Files, file: File, capacity: int) -> None:
-    """Reserve the last chapter's room again, if necessary from spares: without it the chapter could not be closed."""
+    """Reserve the rest of the last chapter again, from spares if necessary: without it the chapter could
+    not be closed.
+    """
     spares = spare_names(files)
     while True:
         try:

@@ -61,7 +61,7 @@ class _Replay:
             self._suspects.clear()
 
     def _suspect(self, damage: Found) -> None:
-        """Lost bytes whose segment is unknown may have been the last ones of any segment that is not sealed."""
+        """If bytes of an unknown segment are lost, any segment that is not sealed may have lost its last bytes."""
         log.error("%s", damage)
         if damage.entry is None and damage.position < damage.end:
             self._suspects |= {s.id: str(damage) for s in self._table if not s.sealed}
@@ -104,7 +104,7 @@ class _Replay:
             self._lose(segment_id, end, reason)
 
     def _reach(self, segment_id: SegmentId, end: int) -> None:
-        """The segment has bytes up to `end`, at the least."""
+        """The segment has bytes at least up to `end`."""
         segment = self._table.numbered(segment_id)
         if segment is not None and segment.length < end:
             segment.length = Offset(end)

@@ -34,7 +34,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """What `flat` returned."""
+        """The inverse of `flat`."""
         values = [*numbers]
         return cls(bytearray(Layout(f"={len(values)}Q").pack(*values)))
 
@@ -49,14 +49,14 @@ class Runs(msgspec.Struct, gc=False, eq=False):
         return (self[number] for number in range(len(self)))
 
     def touch(self, chapter: Position) -> bool:
-        """Whether some of them are in the chapter."""
+        """Whether any of them is in the chapter."""
         return chapter in self.flat()[1::_WIDTH]
 
     def flat(self) -> list[int]:
         return memoryview(self._packed).cast("Q").tolist()
 
     def find(self, offset: Offset) -> int:
-        """The number of the run that holds `offset`; -1 where none does: its bytes were lost."""
+        """The number of the run that contains `offset`; -1 if none does, because its bytes were lost."""
         return bisect_right(range(len(self)), int(offset), key=self._start) - 1
 
     def end(self, number: int, length: Offset) -> Offset:
@@ -78,7 +78,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
             del self._packed[: first * _RUN.size]
 
     def replace(self, start: Offset, end: Offset, run: Run, length: Offset) -> None:
-        """Let `run` hold [start, end), in a segment of this length."""
+        """Make `run` cover [start, end), in a segment of this length."""
         first, last = max(self.find(start), 0), self.find(Offset(end - 1))
         after = self[last]
         new: list[Run] = []
@@ -106,11 +106,11 @@ class Damage(NamedTuple):
     reason: str
     end: Offset
     known: bool
-    """Bytes before `end` are lost, and none after it; otherwise it is unknown whether some after it are."""
+    """Whether all lost bytes are known to be before `end`; otherwise later ones may be lost too."""
 
 
 class Segment(msgspec.Struct, gc=False, eq=False):
-    """`length` counts every byte that was accepted, `durable` those an fsync has covered: readers see only these."""
+    """`length` counts all accepted bytes, `durable` those that an fsync has covered. Readers see durable bytes only."""
 
     id: SegmentId
     name: str

@@ -26,7 +26,7 @@ class StoreSettings:
     """Journal files open at a time; far below the usual limit of 1,024 descriptors."""
 
     append_bytes_max: int = 16 * MIB
-    """Largest single append: the segment protocol's largest message, and then some."""
+    """Largest single append: somewhat more than the segment protocol's largest message."""
 
     segment_quota_bytes: int | None = None
     """Bytes that a segment may contain before appends to it are refused, unless it has a quota of its own."""
@@ -44,13 +44,13 @@ class StoreSettings:
     """Attributes are for small facts; anything larger is data."""
 
     compact_below: float = 0.25
-    """A closed chapter with a smaller share of live bytes than this has them moved, and is deleted."""
+    """If a closed chapter has a smaller share of live bytes than this, they are moved and the chapter is deleted."""
 
     snapshot_rows_max: int = 2000
     """Segments that a snapshot encodes at once, in some 10 ms; with more, it is encoded ahead, in steps."""
 
     unsynced_seconds_max: float = 10.0
-    """A write that is not on disk after so long is a problem: a disk that answers does it in milliseconds."""
+    """A write that is not on disk after this long is reported as a problem: a healthy disk takes milliseconds."""
 
     idle_proof_seconds: float = 0.05
     """Silence after which the journal proves its last records durable with an empty one."""

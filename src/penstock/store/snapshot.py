@@ -16,18 +16,18 @@ from penstock.core.types import SegmentId
 BEGIN_AT = 0.5
 """The share of a chapter that is filled when encoding begins: before that, rows would change again."""
 DONE_AT = 0.9
-"""The share at which all rows are encoded, but for the last changes."""
+"""The share at which all rows are encoded, except for the last changes."""
 STEP_ROWS = 1000
-"""Encoded at once in the background: some 5 ms."""
+"""Rows per step in the background: about 5 ms."""
 WRITE_ROWS_MAX = 5000
-"""Encoded in one write, however large it is: some 25 ms."""
+"""Rows per write, however large the write is: about 25 ms."""
 
 
 class EncodedRows:
-    """`row` returns what is to be encoded of a segment; None for one that is gone."""
+    """`row` returns what to encode for a segment; None if it no longer exists."""
 
     def __init__(self, ids: Iterable[SegmentId], next_id: SegmentId, row: Callable[[SegmentId], object | None]) -> None:
-        """Of these segments, and of those from `next_id` on that will be created."""
+        """For these segments, and for those that are created later, numbered from `next_id` on."""
         self._to_do = [*ids][::-1]
         self._first_new = next_id
         self._row = row
@@ -46,15 +46,15 @@ class EncodedRows:
         self._changed.pop(segment, None)
 
     def step(self, filled: float, left_max: int) -> None:
-        """The chapter is filled to this share: encode so many rows that all but `left_max` are done in time, within the
-        limit of one write.
+        """The chapter is filled to this share: encode enough rows for all but `left_max` to be done in time, up to the
+        limit per write.
         """
         before, self._filled = self._filled, max(filled, self._filled)
         share = 1.0 if self._filled >= DONE_AT else (self._filled - before) / (DONE_AT - before)
         self._encode(min(ceil(self._due(left_max) * share), WRITE_ROWS_MAX))
 
     def step_ahead(self, left_max: int) -> bool:
-        """Encode some rows, whatever the chapter is filled to; False if all but `left_max` are done."""
+        """Encode some rows, however full the chapter is; False if all but `left_max` are done."""
         rows = min(self._due(left_max), STEP_ROWS)
         self._encode(rows)
         return rows > 0

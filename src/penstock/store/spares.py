@@ -1,4 +1,4 @@
-"""Preallocated files that will be chapters; the reserve consists of them."""
+"""Preallocated files that become chapters. They also form the disk reserve."""
 
 import errno
 import logging
@@ -28,7 +28,7 @@ def spare_names(files: Files) -> list[str]:
 
 
 class Spares:
-    """`reserved` of them are only for draining; one more is allocated while there is room, for the next chapter."""
+    """`reserved` spares are only for draining. One more is kept for the next chapter while there is room."""
 
     def __init__(self, files: Files, size: int, reserved: int) -> None:
         self._files = files
@@ -41,8 +41,8 @@ class Spares:
             self._adopt(name)
 
     def _adopt(self, name: str) -> None:
-        """Take over a spare of an earlier process, which is zeros: see `recovery`. It keeps its space: on a full disk,
-        another program would take what is freed for a moment.
+        """Take over a spare of an earlier process; `recovery` has zeroed it. Its space is never freed: on a full disk,
+        another program could take it.
         """
         self._next = max(self._next, int(name.removeprefix("spare-")) + 1)
         spare = Spare(name, self._files.open(name))
@@ -62,7 +62,7 @@ class Spares:
 
     @property
     def missing_bytes(self) -> int:
-        """What must be free on the disk before the reserve, and the spare for ingest, are whole."""
+        """Bytes that the disk must have free to complete the reserve and the spare for ingest."""
         return max(0, self._reserved + 1 - len(self._spares)) * self._size
 
     def fill(self) -> None:
@@ -90,8 +90,8 @@ class Spares:
         return True
 
     def take(self, wanted: int, least: int, *, draining: bool) -> Spare | None:
-        """A spare of `wanted` bytes, or of at least `least`; None when there is none for this purpose.
-        One larger than a chapter may cost others of the reserve, so that a full store can drain whatever its size.
+        """A spare of `wanted` bytes, or of at least `least`; None if there is none for this purpose. A chapter larger
+        than a spare may use up several of the reserve, so that a full store can drain at any size.
         """
         with self._lock:
             if len(self._spares) < (1 if draining else self._reserved + 1):
@@ -107,7 +107,7 @@ class Spares:
             return spare
 
     def close(self) -> None:
-        """Close the files; the next process takes them over."""
+        """Close the files, which the next process takes over."""
         with self._lock:
             while self._spares:
                 self._spares.pop().file.close()
@@ -119,7 +119,7 @@ class Spares:
 
 
 def make_zeros(file: File, start: int) -> None:
-    """From `start` on. The file keeps its size: on a full disk it would not get it back."""
+    """Zero the file from `start` on. It keeps its size: on a full disk, freed space might be lost."""
     size = file.size()
     for offset in range(start, size, len(_ZEROS)):
         zeros = _ZEROS[: size - offset]

@@ -96,7 +96,7 @@ class SegmentStore:
     # Changes.
 
     def create(self, name: str, attributes: Mapping[bytes, int] | None = None, *, draining: bool = False) -> Position:
-        """Only a `draining` one, which a merge needs, may use the reserve."""
+        """Create a segment. Only a `draining` one, which a merge needs, may use the reserve."""
         if self.table.named(name) is not None:
             raise SegmentExists(f"segment {name!r} exists already")
         if not 0 < len(name.encode()) <= self.settings.name_bytes_max:
@@ -119,8 +119,8 @@ class SegmentStore:
         expected_offset: int | None = None,
         draining: bool = False,
     ) -> Appended:
-        """Append the buffers as one. A writer's number that is not greater than its last one is not stored again.
-        Only a `draining` append, one that a truncation needs, may use the reserve.
+        """Append the buffers as one. Stores nothing if the writer's number is not greater than its last one. Only a
+        `draining` append, which a truncation needs, may use the reserve.
         """
         segment = self._segment(name)
         if writer:
@@ -166,7 +166,9 @@ class SegmentStore:
         return self.journal.end
 
     def truncate(self, name: str, offset: int) -> Position:
-        """Remove the bytes below `offset`; past damage, this ends it. Does nothing below what is already truncated."""
+        """Remove the bytes below `offset`. Truncating past damage clears it. Does nothing if those bytes are removed
+        already.
+        """
         segment = self._segment(name)
         if offset > segment.length:
             raise ConditionFailed(f"segment {name!r} ends at {segment.length}, before {offset}")
@@ -177,14 +179,16 @@ class SegmentStore:
         return self.write([Truncate(segment.id, Offset(offset))])
 
     def before_truncate(self, prepare: Callable[[str], None]) -> None:
-        """Call it with a segment's name before bytes are removed; what it writes is durable if the truncation is."""
+        """Register a function that is called with a segment's name before bytes are removed. What it writes is durable
+        if the truncation is.
+        """
         self._before_truncate.append(prepare)
 
     def delete(self, name: str) -> Position:
         return self.write([Delete(self._segment(name).id)])
 
     def update_attributes(self, updates: Sequence[AttributeUpdate]) -> Position:
-        """Set all of them, or none. As `merge`, but may not use the reserve."""
+        """Set all of them, or none. Like `merge`, but may not use the reserve."""
         limit = self.settings.attributes_per_segment_max
         return self.write(plan_updates(self.table, updates, limit), draining=False)
 
@@ -204,7 +208,7 @@ class SegmentStore:
         appends = [] if note is None else [plan_note(self.table, *note)]
         gone, changed = {m.source for m in planned}, {m.target for m in planned}
         if {a.segment for a in attributes} & gone or {a.segment for a in appends} & (gone | changed):
-            raise ConditionFailed("a segment that is merged away cannot be changed, nor a target be noted in")
+            raise ConditionFailed("a merge cannot also change its source, or append its note to a target")
         data = [] if note is None else [note[1]]
         position = self.write([*planned, *attributes, *appends], data, sum(map(len, data)))
         for number in [*(m.target for m in planned), *(a.segment for a in appends)]:
@@ -221,7 +225,9 @@ class SegmentStore:
         *,
         draining: bool = True,
     ) -> Position:
-        """Put valid operations into one record and apply them. Raises DiskFull or StoreFailed, with nothing done."""
+        """Write validated operations as one record and apply them. If it raises DiskFull or StoreFailed, nothing has
+        changed.
+        """
         journal = self.journal
         meta = pack(operations)
         total = len(meta) + length
@@ -237,8 +243,8 @@ class SegmentStore:
         return journal.end
 
     def encode_ahead(self) -> bool:
-        """Encode a little of the next snapshot, if it is due soon; False if there is nothing to do now. To be called
-        again and again between the store's other calls.
+        """Encode a part of the next snapshot if it is due soon; False if there is nothing to do now. Call it repeatedly
+        between the store's other calls.
         """
         if len(self.table) <= self.settings.snapshot_rows_max:
             return False
@@ -251,7 +257,7 @@ class SegmentStore:
         self.table.forget_encoded()
         self.indexes.close_chapter(encoded)
 
-    # Looking.
+    # Queries.
 
     def exists(self, name: str) -> bool:
         return self.table.named(name) is not None
@@ -261,7 +267,7 @@ class SegmentStore:
         return self._segment(name).last_number(writer)
 
     def length(self, name: str) -> Offset:
-        """Where the next append to the segment will start, whether what is before it is durable or not."""
+        """Where the next append to the segment will start, counting bytes that are not durable yet."""
         return self._segment(name).length
 
     def attribute(self, name: str, key: bytes) -> int | None:
@@ -279,13 +285,15 @@ class SegmentStore:
         return [info_of(self._segment(name)) for name in chosen]
 
     def record(self, name: str, offset: int) -> Record:
-        """The append that holds the durable byte at `offset`. As `locate`; ConditionFailed where there is no byte."""
+        """The append that contains the durable byte at `offset`. Raises like `locate`, and ConditionFailed if there is
+        no byte.
+        """
         piece = self._piece(name, offset)
         return Record(piece.offset, Offset(piece.offset + piece.row.length))
 
     def position(self, name: str, offset: int) -> Position:
-        """Where in the journal that append is: in order of arrival, except for appends that compaction has
-        moved. As `record`.
+        """The position of that append in the journal. Positions follow the order of arrival, except for appends that
+        compaction has moved. Raises like `record`.
         """
         return self._piece(name, offset).row.position
 
@@ -315,8 +323,8 @@ class SegmentStore:
         self.indexes.settle(durable)
 
     def locate(self, name: str, offset: int, length: int) -> Located:
-        """Where to find up to about `length` durable bytes at `offset`. No bytes at the tail, whole appends before it.
-        Raises SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
+        """Where to find about `length` durable bytes at `offset`, in whole appends; none at the tail. Raises
+        SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
         """
         self._settle()
         segment = self._segment(name)
@@ -340,7 +348,7 @@ class SegmentStore:
         return Located(located, at_tail, at_tail and self._sealed(segment))
 
     def _sealed(self, segment: Segment) -> bool:
-        """Durably, and so are all its bytes."""
+        """Whether the segment is sealed, and that and all its bytes are durable."""
         return segment.sealed and segment.id not in self._sealing
 
     def _readable(self, segment: Segment, offset: int, end: int) -> Iterator[Piece]:
@@ -350,21 +358,23 @@ class SegmentStore:
             raise Damaged(f"segment {segment.name!r} at {offset}: {error}") from None
 
     def fetch(self, located: Located) -> list[memoryview]:
-        """The located bytes. Raises Damaged, or LookupError when they have been moved or truncated meanwhile."""
+        """The located bytes. Raises Damaged, or LookupError if they were moved or truncated in the meantime."""
         return fetch(self.journal, located.pieces)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         return b"".join(self.fetch(self.locate(name, offset, length)))
 
     def heads(self, name: str, start: int, end: int) -> list[tuple[Offset, memoryview]]:
-        """The heads of the appends in [start, end), each with the offset at which its bytes end. As `locate`."""
+        """The heads of the appends in [start, end), each with the offset at which its bytes end. Raises
+        like `locate`.
+        """
         return self.fetch_heads(self.locate_heads(name, start, end))
 
     def locate_heads(
         self, name: str, start: int, end: int, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> list[Piece]:
-        """Where the heads of the appends in [start, end) are: of the first `rows_max` of them, no more than fit into
-        `bytes_max`, one at least. `fetch_heads` brings them, from any thread. As `locate`.
+        """Where the heads of the appends in [start, end) are: at most `rows_max` of them and `bytes_max` in total, but
+        at least one. `fetch_heads` reads them, in any thread. Raises like `locate`.
         """
         self._settle()
         segment = self._segment(name)
@@ -379,23 +389,23 @@ class SegmentStore:
         return located
 
     def fetch_heads(self, located: list[Piece]) -> list[tuple[Offset, memoryview]]:
-        """The located heads, without the data between them. As `fetch`."""
+        """The located heads, without the data between them. Raises like `fetch`."""
         return fetch_heads(self.journal, located)
 
     def _segment(self, name: str) -> Segment:
         return find(self.table, name)
 
     def check_writable(self, name: str) -> None:
-        """Raise what an append would: NoSuchSegment, SegmentSealed or Damaged."""
+        """Raise the error that an append would raise: NoSuchSegment, SegmentSealed or Damaged."""
         check_writable(self._segment(name))
 
     def is_damaged(self, name: str) -> bool:
-        """Whether some of its bytes are known to be lost, or were found to be."""
+        """Whether some of its bytes are lost: known since opening, or found by a reader."""
         segment = self.table.named(name)
         return segment is not None and (segment.damage is not None or segment.id in self._noted_damage)
 
     def note_damage(self, name: str, error: Damaged) -> None:
-        """A reader has found damage: log it as an error, once for each place."""
+        """A reader has found damage: log it as an error, once per location."""
         if self.exists(name):
             self._noted_damage.add(self._segment(name).id)
         text = f"segment {name!r}: {error}"

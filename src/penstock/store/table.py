@@ -1,6 +1,6 @@
-"""The table of segments: what the operations of all records so far add up to. No I/O.
+"""The table of segments: the result of all operations so far. No I/O.
 
-The same `apply` runs when a record is written and when it is replayed, so that a crash changes nothing in memory.
+The same `apply` runs when a record is written and when it is replayed, so that the table is the same after a crash.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from penstock.store.segment import Damage, Run, Runs, Segment
 from penstock.store.snapshot import BEGIN_AT, EncodedRows
 
 Includes: TypeAlias = Callable[[str], bool]
-"""Whether a measure includes the segment with this name. Equal ones have the same measure."""
+"""Whether a measure includes the segment with this name. Equal predicates share one measure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,8 @@ class SegmentTable:
         self._followed: dict[str, set[str]] = {}
         self._measures: dict[Includes, Measure] = {}
         self._measured: dict[SegmentId, tuple[Measure, ...]] = {}
-        # Few combinations of measures for many segments: garbage collections need not walk over a tuple for each.
+        # Many segments share few combinations of measures: one tuple per combination spares the garbage collector a
+        # tuple per segment.
         self._combinations: dict[tuple[Measure, ...], tuple[Measure, ...]] = {}
         self._ahead: EncodedRows | None = None
         self.live: Counter[Position] = Counter()
@@ -65,19 +66,21 @@ class SegmentTable:
         return iter(self._by_id.values())
 
     def names(self, prefix: str = "") -> Iterable[str]:
-        """All names with this prefix, and others: few of them if `follow` was called for the prefix."""
+        """A superset of the names with this prefix: a small one if `follow` was called for the prefix."""
         for followed, names in self._followed.items():
             if prefix.startswith(followed):
                 return names
         return self._by_name
 
     def follow(self, prefix: str) -> None:
-        """Index the names that start with `prefix`: the cost of finding them is independent of all other names."""
+        """Index the names that start with `prefix`, so that finding them costs the same however many others
+        there are.
+        """
         if prefix not in self._followed:
             self._followed[prefix] = {name for name in self._by_name if name.startswith(prefix)}
 
     def measure(self, includes: Includes) -> Measure:
-        """Kept for as long as the table is. The first call looks at all segments."""
+        """The measure, kept for the lifetime of the table. The first call scans all segments."""
         if (known := self._measures.get(includes)) is not None:
             return known
         measure = self._measures[includes] = Measure()
@@ -109,7 +112,7 @@ class SegmentTable:
         self._next_id = max(self._next_id, segment_id + 1)
 
     def apply(self, operations: Sequence[Operation], data: Position, chapter: Position, index: OpenIndex) -> None:
-        """Apply one record's operations; its data start at `data`, in `chapter`, whose rows go into `index`."""
+        """Apply one record's operations. Its data start at `data` in `chapter`, whose rows go into `index`."""
         for operation in operations:
             self._apply(operation, data, chapter, index)
             if self._ahead is not None and not isinstance(operation, Snapshot | Index):
@@ -219,7 +222,7 @@ class SegmentTable:
             self._ahead.remove(segment.id)
 
     def _count(self, segment: Segment, start: Offset, end: Offset, sign: int) -> None:
-        """Add to (or take from) each chapter's live bytes what the segment has there in [start, end)."""
+        """Add the segment's bytes in [start, end) to each chapter's live bytes, or subtract them."""
         start = max(start, segment.start)
         if start >= end:
             return
@@ -244,14 +247,14 @@ class SegmentTable:
         return b"".join([packer.bytes(), *rows])
 
     def encode_ahead(self, filled: float, left_max: int) -> None:
-        """Encode a part of it, if it is time: the chapter is filled to this share. `encode` will find no more than
-        `left_max` rows left to do, unless writes are so large and fast that `encode_step` does not keep up.
+        """Encode a part of the table if it is time, with the chapter filled to this share. `encode` then finds at most
+        `left_max` rows left, unless writes are so large and fast that `encode_step` cannot keep up.
         """
         if ahead := self._rows_ahead(filled):
             ahead.step(filled, left_max)
 
     def encode_step(self, filled: float, left_max: int) -> bool:
-        """The same between writes; False if there is nothing to do now."""
+        """Encode a part between writes; False if there is nothing to do now."""
         ahead = self._rows_ahead(filled)
         return ahead is not None and ahead.step_ahead(left_max)
 

@@ -19,16 +19,16 @@ from penstock.store.recovery import SoundRecords, sound_records
 from penstock.store.replay import replay
 from penstock.store.table import SegmentTable
 
-# The last chapter grows while it is read: what is wrong with it each time is damage.
+# The last chapter grows while it is read: only what is wrong in every pass is damage.
 _TRIES = 3
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes read so far, and with how many there are."""
+"""Called with the number of bytes read so far, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Damage in one place. `segments` are those that have bytes there, or may have lost some."""
+    """Damage at one place. `segments` have bytes there, or may have lost some."""
 
     file: str
     offset: int
@@ -46,7 +46,7 @@ class VerifyReport:
     records: int = 0
     bytes_read: int = 0
     torn: str = ""
-    """Where the last file's tail is torn, or is being written: nothing acknowledged is in it."""
+    """Where the last file's tail is torn or still being written. It contains nothing acknowledged."""
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -55,7 +55,7 @@ class VerifyReport:
 
 
 def verify(files: Files, progress: Progress = lambda _done, _total: None) -> VerifyReport:
-    """Check all chapters that are there now. Raises UnreadableFormat for what another version wrote."""
+    """Check all chapters that exist now. Raises UnreadableFormat for data of another version."""
     return _Verify(files, progress).run()
 
 
@@ -138,7 +138,9 @@ class _Verify:
     def _check_index(
         self, file: File, base: Position, found: Sequence[Found], rows: list[tuple[SegmentId, Row]]
     ) -> None:
-        """The index, where it can be read, has the rows that the records have. Without records, it is all there is."""
+        """Check that the index, if readable, has the same rows as the records. Without records, the index is all there
+        is.
+        """
         end = max(file.size() - TRAILER_BYTES, 0)
         try:
             indexed = list(ClosedIndex(read_index(file, base)).all())
@@ -161,7 +163,9 @@ class _Verify:
         self._problem(chapter_name(base), file_offset(base, flaw.position), what, touched)
 
     def _owners(self, base: Position, key: SegmentId, row: Row) -> Iterator[str]:
-        """Who has bytes of this row now; after a merge that is not the segment that they were appended to."""
+        """The segments that now have bytes of this row. After a merge, that is not the segment they were
+        appended to.
+        """
         for segment in self._table:
             for number, run in enumerate(segment.runs):
                 start = max(run.start, segment.start) - run.start + run.key_start
@@ -170,7 +174,7 @@ class _Verify:
                     yield segment.name
 
     def _check_missing(self) -> None:
-        """Every chapter with live bytes is there."""
+        """Check that every chapter with live bytes exists."""
         for base in self._table.live.keys() - set(self._bases):
             names = {s.name for s in self._table if any(run.chapter == base for run in s.runs)}
             self._problem(chapter_name(base), 0, "the file is missing", names)
@@ -200,7 +204,7 @@ def _rows_of(found: Sequence[Found]) -> list[tuple[SegmentId, Row]]:
 
 
 class _Watched:
-    """A file that reports how far it has been read."""
+    """A file that reports the progress of reading."""
 
     def __init__(self, file: File, report: Callable[[int], None]) -> None:
         self._file = file
