@@ -129,5 +129,5 @@ def test_pipelines_read_the_segment_itself_but_not_that_of_another_worker() -> N
 
 
 def test_a_segment_that_is_the_worker_s_own_is_refused() -> None:
-    with pytest.raises(RequestError, match="holds stored events"):
+    with pytest.raises(RequestError, match="contains stored events"):
         make_connector("segment", {"segment": "pipeline/p/out"})

@@ -1,1 +1,3 @@
-"""The coordinator: epochs, cuts, merges and what follows from them. A pure state machine, its ledger, its service."""
+"""The coordinator decides epochs and cuts, merges their output, and releases what is complete. It consists of a pure
+state machine, its ledger, and its service.
+"""

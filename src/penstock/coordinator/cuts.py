@@ -129,7 +129,7 @@ class Cuts:
         wait_seconds: float = 0.0,
         state: LoadState | None = None,
     ) -> Cut:
-        """The same start gets the same end. If there is nothing new, or the pipeline is blocked, it waits up to
+        """The same start always gets the same end. If there is nothing new, or the pipeline is blocked, it waits up to
         `wait_seconds` and then returns the start. `load` distinguishes loads of the same input: Spark reads a DataFrame
         twice if it is joined with itself. `state` comes from a load of control rows; it is repeated with every request,
         because the worker may have been restarted.
@@ -150,7 +150,7 @@ class Cuts:
                 end, blocked_by = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]
                 leads = pipeline.leader == asker
-            # A load that does not lead gains nothing by waiting: the leader's request decides the cut.
+            # Waiting does not help a load that is not the leader: the leader's request decides the cut.
             if end > epoch or not leads or loop.time() >= deadline:
                 await shared.keeper.settled()
                 return Cut(_offset(pipeline, key, end), blocked_by)
@@ -230,7 +230,7 @@ class Cuts:
                 )
 
     def _remember(self, name: str, generation: int, key: str, upto: Segments | None) -> None:
-        """A query with an end includes what was replayed before it started."""
+        """A query with an end also reads what was replayed before it started."""
         if upto is not None:
             query = self._queries.of(name, generation)
             replays = str(replay_source(name, key).segment)

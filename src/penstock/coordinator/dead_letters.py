@@ -1,4 +1,4 @@
-"""Lists the dead letters of pipelines and replays them: each once, whatever crashes."""
+"""Lists the dead letters of pipelines and replays them, each exactly once even after a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -72,7 +72,7 @@ LIST_MAX = 1000
 
 _COPIES_PREFIX = f"{COORDINATOR_PREFIX}replaying/"
 _STEP_BYTES = 4 << 20
-"""Read and copied at a time, if no single record is longer."""
+"""Bytes to read and copy per step, unless a single record is longer."""
 _UNWRITTEN_BYTES_MAX = 16 << 20
 """Limit for copies that are not durable yet: they are in memory."""
 
@@ -121,7 +121,7 @@ class DeadLetters:
         return found[:limit]
 
     async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
-        """Reads record by record, from the end."""
+        """The last dead letters of a segment, found by reading backwards, record by record."""
         found: list[Letter] = []
         end = about.end
         while end > about.start and len(found) < limit:
@@ -132,7 +132,7 @@ class DeadLetters:
         return found[max(0, len(found) - limit) :]
 
     async def _read(self, segment: str, start: int, end: int) -> AsyncIterator[list[Letter]]:
-        """All dead letters between two offsets at which one starts or ends, some at a time."""
+        """All dead letters between two offsets, at each of which one starts or ends; in batches."""
         at = start
         while at < end:
             length = max(_STEP_BYTES, self._shared.store.record(segment, at).end - at)
@@ -172,7 +172,7 @@ class DeadLetters:
     async def _sorted_all(
         self, name: str, segment: str, after: int, upto: int, key: str | None, copies: "_Copies | None" = None
     ) -> Replayed:
-        """Counts them; with `copies`, copies them too."""
+        """Count the dead letters to replay. With `copies`, also copy their events."""
         count = left_out = 0
         async for found in self._sorted(name, segment, after, upto, key):
             if copies is not None:
@@ -182,7 +182,7 @@ class DeadLetters:
         return Replayed(count, left_out)
 
     async def _sorted(self, name: str, segment: str, after: int, upto: int, key: str | None) -> AsyncIterator[Sorted]:
-        """Sorted by input, some at a time. What retention by time or size has removed is left out."""
+        """The dead letters by input, in batches. Skips what retention by time or size has removed."""
         pipeline = known(self._shared.state, name)
         start = max(after, min(self._shared.records.begin(segment), upto))
         async for dead_letters in self._read(segment, start, upto):

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 _PARKING_PREFIX = f"{COORDINATOR_PREFIX}parking/"
 _COPY_BYTES = 4 << 20
-"""Copied at a time, if no single record is longer."""
+"""Bytes to copy per step, unless a single record is longer."""
 _UNWRITTEN_BYTES_MAX = 16 << 20
 """Limit for a copy that is not durable yet: it is in memory."""
 
@@ -67,20 +67,20 @@ class Deliveries:
         await self.settled()
 
     async def adopt(self, command: Adopt) -> None:
-        """A sink continues from what it has. Raises PipelineError if it has changed since it was compared, or the
-        output that it is to get again was removed meanwhile.
+        """Let a sink continue from the data it has. Raises PipelineError if the sink has changed since it was compared,
+        or if output that it must receive again was removed.
         """
         sink = known(self.state, command.pipeline).sinks.get(command.sink)
         if sink is not None and command.at < min(
             sink.at, self.records.begin(output_segment(command.pipeline, sink.port))
         ):
-            raise PipelineError(f"the output that sink {command.sink!r} lacks was removed meanwhile")
+            raise PipelineError(f"the output that sink {command.sink!r} lacks was removed in the meantime")
         self._shared.keeper.commit(command)
         await self.settled()
 
     def attempt(self, name: str, seen: Pipeline) -> int:
-        """The number of a new round, for the pipeline as the caller has `seen` it; durable after `settled`. Raises
-        PipelineError if its voting sinks have changed since: the caller must look again.
+        """The number of a new round, for the pipeline state that the caller has `seen`; durable after `settled`. Raises
+        PipelineError if the voting sinks have changed since: the caller must read the state again.
         """
         now = known(self.state, name)
         if (now.incarnation, _voting(now)) != (seen.incarnation, _voting(seen)):
@@ -96,9 +96,9 @@ class Deliveries:
         await self.settled()
 
     async def follow(self, name: str, seen: Pipeline, sink: str, epoch: int, sent: int) -> None:
-        """A non-voting sink has taken an epoch of the pipeline as the caller has `seen` it. Raises PipelineError if the
-        pipeline has changed since: in another incarnation the same number means other bytes, and the sink may
-        have another position or URL.
+        """A non-voting sink has accepted an epoch of the pipeline state that the caller has `seen`. Raises
+        PipelineError if the pipeline has changed since: in another incarnation the same number means other bytes, and
+        the sink may have another position or URL.
         """
         now = known(self.state, name)
         if now.incarnation != seen.incarnation or now.sinks.get(sink) != seen.sinks[sink]:
@@ -111,13 +111,13 @@ class Deliveries:
         self._shared.flow.delivered(name, rows)
 
     async def park(self, name: str, sink: str, epoch: int) -> None:
-        """The sink never gets the epoch: its bytes are copied to the sink's `parked` port, in the journal record of the
-        ledger entry.
+        """Park an epoch for a sink, which never receives it: its bytes are copied to the sink's `parked` port, in the
+        journal record of the ledger entry.
         """
         async with self._shared.lock(name):
             pipeline = known(self.state, name)
             check_park(pipeline, Park(name, sink, epoch))
-            await self.settled()  # what was merged can be read now
+            await self.settled()  # only durable output can be read
             copy = f"{_PARKING_PREFIX}{uuid4()}"
             self._shared.store.create(copy, NO_QUOTA, draining=True)
             try:
@@ -130,8 +130,8 @@ class Deliveries:
             await self.settled()
 
     async def _copy(self, name: str, pipeline: Pipeline, sink: str, epoch: int, copy: str) -> None:
-        """Copies whole records, because the cuts of readers are at record ends. What retention by time or size has
-        removed is left out: it must not block the sink for ever.
+        """Copies whole records, because the cuts of readers are at record ends. Skips what retention by time or size
+        has removed: that must not block the sink forever.
         """
         bound, records = pipeline.sinks[sink], self._shared.records
         segment, end = output_segment(name, bound.port), pipeline.epochs[epoch].ends[bound.port]

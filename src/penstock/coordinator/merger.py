@@ -1,4 +1,4 @@
-"""Merges what the tasks of an epoch have staged into the output segments, once, and removes leftovers."""
+"""Merges the staged output of an epoch's tasks into the output segments, exactly once, and removes leftovers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -33,7 +33,9 @@ class Sweeper:
         return self._delete([info.name for info in self._store.segments(prefix)])
 
     def sweep_orphans(self, state: State) -> int:
-        """Delete what the state does not need. Segments of an unknown pipeline stay for a while: it may be starting."""
+        """Delete staged segments that the state does not need. Those of an unknown pipeline stay for a while: it may be
+        starting.
+        """
         names = [info.name for info in self._store.segments(STAGING_PREFIX)]
         now = self._clock()
         self._first_seen = {name: self._first_seen.get(name, now) for name in names if not _is_known(state, name)}
@@ -61,7 +63,7 @@ def _is_known(state: State, name: str) -> bool:
 
 
 def is_useless(state: State, name: str) -> bool:
-    """Whether it is of an older generation of its pipeline, which is known, or of a merged epoch."""
+    """Whether the segment belongs to an older generation of a known pipeline, or to a merged epoch."""
     _, pipeline, generation, epoch, *_ = [*name.split("/", 4), "", "", ""]
     known = state.pipelines[pipeline]
     if generation not in (NO_GENERATION, str(known.generation)):
@@ -77,7 +79,7 @@ class Merger:
 
     def check_staging(self, segment: str) -> None:
         """Raises Fenced if a task may not stage this segment: its pipeline has started a newer generation, so it would
-        never be merged. A pipeline that is unknown may be starting; a query of its own has no generation.
+        never be merged. An unknown pipeline may be starting, and a query that uses only the sink has no generation.
         """
         _, pipeline, generation, *_ = [*segment.split("/", 3), "", ""]
         known = self._shared.state.pipelines.get(pipeline)
@@ -87,8 +89,8 @@ class Merger:
             )
 
     async def merge(self, name: str, generation: int | None, epoch: int, staged: Sequence[Staged]) -> Merged:
-        """Merges in one journal record, together with the ledger entry. For an epoch that is already merged nothing
-        happens, except that what was staged again is deleted. Never refused for a quota.
+        """Merge the epoch in one journal record, together with the ledger entry. If it is already merged, only the
+        newly staged segments are deleted. Never refused for a quota.
         """
         _check(name, generation, epoch, staged)
         shared = self._shared
@@ -115,8 +117,8 @@ class Merger:
         return self._shared.state.pipelines.get(name) or Pipeline(incarnation=0, generation=0)
 
     def _ends(self, name: str, pipeline: Pipeline, staged: Sequence[Staged]) -> dict[str, int]:
-        """Port → where its output segment will end; creates those that are missing. Raises PipelineError if a staged
-        segment is not as its task has reported.
+        """Port → where its output segment will end. Creates missing segments. Raises PipelineError if the length of a
+        staged segment is not what its task has reported.
         """
         store = self._shared.store
         for one in staged:

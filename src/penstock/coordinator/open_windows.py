@@ -165,7 +165,7 @@ class Demand(NamedTuple):
     """For each pipeline with windows, the first time, in microseconds, at which one of them fires or is removed. All
     of these times count: a pipeline that lags reports an old time long after the mark that it needs was written."""
     is_unknown: bool = False
-    """There may be unreported state: in Spark's own operators, or in windows after a restart of the worker."""
+    """Whether there may be unreported state: in Spark's own operators, or in windows after a restart of the worker."""
 
     def __or__(self, other: "Demand") -> "Demand":
         return Demand(self.next_times | other.next_times, self.is_unknown or other.is_unknown)
@@ -239,7 +239,7 @@ class OpenWindows:
         self._now_us = now_us
 
     def shown(self, status: PipelineStatus) -> PipelineStatus:
-        """The same status, with what is known about the pipeline's windows."""
+        """The status, extended by what is known about the pipeline's windows."""
         summary = self._windows.summary(status.name)
         known = None if summary.epoch < 0 else summary.waiting
         found = replace(status, open_windows=known, open_windows_end=summary.first_end)
@@ -318,7 +318,7 @@ def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
 
 
 def _event_awaited(pipeline: Watermarked, times: SourceTimes, now_us: int) -> str:
-    """Where everything has been read, and no clock moves the watermark."""
+    """The event that windows wait for when everything has been read and no clock advances the watermark."""
     blocker, source = pipeline.blocker, _source_waited_for(pipeline)
     if blocker is not None and blocker.source not in pipeline.sources:
         return f"the watermark of {blocker.source}, which is {_moment(blocker.time, now_us)}"

@@ -1,4 +1,4 @@
-"""Offsets for readers without a pipeline, and, for all readers, the ranges of their tasks. Nothing is stored."""
+"""Computes offsets for readers without a pipeline, and the ranges of tasks for all readers. Stores nothing."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from penstock.protocol.stored.names import CONNECTOR_PREFIX
 # than they are.)
 
 _TURNS = 16
-"""Turns of each segment in one cut: at most a sixteenth of what the cut may read stays unused."""
+"""How often each segment gets its turn in one cut: at most a sixteenth of the cut's allowance stays unused."""
 
 
 class Backlog(NamedTuple):
@@ -31,7 +31,7 @@ class Backlog(NamedTuple):
 
 
 def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
-    """How far each segment can be read within so many bytes, at least one record: the segment whose next record is
+    """How far to read each segment within this many bytes, but at least one record. The segment whose next record is
     the oldest is always next.
     """
     if bytes_max >= sum(backlog.size for backlog in waiting.values()):
@@ -55,7 +55,7 @@ def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max:
 
 
 def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
-    """Reduces these ends to the records that arrived before the first one that is left out. Something is always left,
+    """Reduce these ends to the records that arrived before the first excluded one. At least one record always remains,
     even if the positions of moved records suggest otherwise.
     """
     left = {name: records.position(name, end) for name, end in ends.items() if end < waiting[name].end}
@@ -73,14 +73,14 @@ def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str,
 
 
 class Allowance(NamedTuple):
-    """What one cut may take, over all segments; rows None: no limit but the bytes."""
+    """The limits of one cut, over all segments. `rows` None: only bytes are limited."""
 
     bytes: int
     rows: int | None = None
 
 
 def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str, Backlog]:
-    """What is durable and not read yet, of each segment; `upto` may end it earlier."""
+    """The durable bytes of each segment that are not read yet, up to `upto`."""
     found = {}
     for name, start in positions.items():
         end = min(records.end(name), upto.get(name, 1 << 63))
@@ -90,8 +90,8 @@ def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str,
 
 
 async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
-    """Where the cut ends in each segment, with at least one record: connectors' records in order of arrival, and of
-    each other segment a part in proportion to its backlog.
+    """Where the cut ends in each segment; it contains at least one record. Records of connectors are taken in order of
+    arrival, other segments in proportion to their backlog.
     """
     total = sum(backlog.size for backlog in waiting.values())
     connectors = {name: backlog for name, backlog in waiting.items() if name.startswith(CONNECTOR_PREFIX)}
@@ -124,11 +124,11 @@ async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -
 # Ranges of segments in parts of about the same size, for many readers: contiguous, in order, on record ends.
 
 PARTS_MAX = 100_000
-"""Each is a Spark task, and an entry in the reply."""
+"""Each part is a Spark task, and an entry in the reply."""
 
 
 def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
-    """Raises DataLoss where bytes are gone; with `skip_lost` they are skipped and reported."""
+    """Raises DataLoss if bytes were removed; with `skip_lost` they are skipped and reported instead."""
     if not 1 <= parts <= PARTS_MAX:
         raise RequestError(f"{parts} parts", f"Ask for 1 to {PARTS_MAX}.")
     there, lost = [], []
@@ -145,7 +145,7 @@ def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int,
 
 
 def _begin(records: Records, wanted: Range) -> int:
-    """The first byte that is still stored. A segment that does not exist has none."""
+    """The first offset that is still stored. A segment that does not exist has lost all its bytes."""
     end = records.end(wanted.segment)
     if not end:
         return wanted.end
@@ -160,7 +160,7 @@ def _gone(lost: Range) -> DataLoss:
 
 
 def _parts(records: Records, whole: Range, size: int) -> Iterator[Range]:
-    """No part is smaller than `size`, unless the whole is: the rest at the end goes to the last part."""
+    """Parts of at least `size` bytes, unless the whole range is smaller: the last part includes the remainder."""
     start = whole.start
     for left in range((whole.end - start) // size, 1, -1):
         target = start + max(size, (whole.end - start) // left)
@@ -188,7 +188,7 @@ class Readers:
         limits: Limits | None = None,
         wait_seconds: float = 0.0,
     ) -> dict[str, int]:
-        """Where to read to from `start`; the start itself if there is nothing new, after waiting for it."""
+        """Where to read to from `start`. Waits for new data; returns the start itself if none arrived."""
         shared, loop = self._shared, asyncio.get_running_loop()
         deadline = loop.time() + min(wait_seconds, shared.settings.wait_seconds_max)
         names = normalised(sources)

@@ -11,7 +11,7 @@ from penstock.coordinator.machine.state import State
 from penstock.protocol.api.pipelines import StartingPipeline
 
 _LOOK_SECONDS = 1.0
-"""A driver that was killed reports nothing: only its silence can be noticed."""
+"""How often to check: a killed driver reports nothing, so only its silence can be noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Readiness:
         return SourceReadiness(self, source)
 
     def not_ready(self, source: str) -> NotReady | None:
-        """Of the registered pipelines on a source, the one that will be ready last; None: all of them take events."""
+        """The registered pipeline on a source that will be ready last; None: all of them process events."""
         waiting = [self._not_ready(name) for name, state in self._states(source).items() if state != "RUNNING"]
         return max(waiting, key=lambda one: math.inf if one.seconds is None else one.seconds, default=None)
 
     def is_waited_for(self, source: str, *, by_all: bool) -> bool:
-        """Whether events should be sent later: none of the pipelines on the source runs, or `by_all` and one of
-        them is starting. One that failed or was stopped does not keep events from the others.
+        """Whether to send events later: because none of the pipelines on the source runs, or, with `by_all`, because
+        one of them is starting. A failed or stopped pipeline does not keep events from the others.
         """
         states = [*self._states(source).values()]
         return bool(states) and ("RUNNING" not in states or (by_all and "STARTING" in states))
@@ -71,27 +71,29 @@ class Readiness:
                 )
 
     async def ready(self, source: str, *, by_all: bool) -> None:
-        """Return when nothing is waited for."""
+        """Return when `is_waited_for` is false."""
         while self.is_waited_for(source, by_all=by_all):
             await self._changed.wait()
 
     def is_on_first_epoch(self, source: str, *, by_all: bool) -> bool:
-        """Whether one of the pipelines that start or run has not processed its first events yet; unless `by_all`,
-        whether none of them has.
+        """With `by_all`, whether one of the starting or running pipelines has not processed its first events yet;
+        otherwise, whether none of them has.
         """
         alive = [name for name, state in self._states(source).items() if state in ("STARTING", "RUNNING")]
         cold = [self._heartbeats.is_on_first_epoch(name) for name in alive]
         return any(cold) if by_all else bool(cold) and all(cold)
 
     async def warm(self, source: str, *, by_all: bool) -> None:
-        """Return when no first epoch is waited for: it is merged, or its pipeline is gone."""
+        """Return when no first epoch is outstanding: it is merged, or its pipeline is gone."""
         while self.is_on_first_epoch(source, by_all=by_all):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
 
     def starting(self) -> list[StartingPipeline]:
-        """Includes pipelines that are not registered yet, because their driver is still starting Spark."""
+        """The pipelines that are starting, including those that are not registered yet because their driver is still
+        starting Spark.
+        """
         known = {name: sorted(one.sources) for name, one in self._state().pipelines.items()}
         announced = {name: sorted(sources) for name, sources in self._heartbeats.announced().items()}
         return [

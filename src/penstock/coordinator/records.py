@@ -1,4 +1,4 @@
-"""Reads of a segment's records in bounded steps, in a thread where they are long: the loop gets its turn."""
+"""Reads a segment's records in bounded steps, long ones in a thread, so that the event loop is not blocked."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -17,9 +17,9 @@ _HEADS_PER_STEP = 300
 _HEAD_BYTES_PER_STEP = 256 << 10
 _DATA_BYTES_PER_STEP = 4 << 20
 _READ_AT_ONCE = 32
-"""Heads that are read without a thread: the page cache has them, and a thread costs more than that."""
+"""Heads to read without a thread: they are in the page cache, and a thread would cost more."""
 _TRIES = 10
-"""Compaction may move what is about to be read; if it does so this often, something is wrong."""
+"""Compaction may move bytes that are about to be read; if that happens this often, something is wrong."""
 
 _HEADER_SIZE = 8
 
@@ -33,7 +33,7 @@ class Record(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Some heads, in order, each with the offset at which its record ends."""
+    """Consecutive heads, each with the offset at which its record ends."""
 
     found: list[tuple[int, memoryview]]
     end: int
@@ -52,7 +52,9 @@ class Records:
         return self._store.info(name).length if self._store.exists(name) else 0
 
     def boundary(self, name: str, start: int, limit: int) -> int:
-        """The last record end up to `limit`, or else the first one after `start`. Durable bytes only."""
+        """The last record end up to `limit`; if there is none, the first one after `start`. Only durable
+        records count.
+        """
         end = self.end(name)
         if limit >= end or start >= end:
             return max(end, start)
@@ -64,11 +66,13 @@ class Records:
         return self._store.record(name, offset - 1).end
 
     def position(self, name: str, offset: int) -> int:
-        """Where in the journal the record is: in order of arrival, except for records that were moved."""
+        """The record's position in the journal. Positions follow the order of arrival, except for moved records."""
         return int(self._store.position(name, max(offset, self.begin(name))))
 
     def arrived_before(self, name: str, start: int, end: int, position: int) -> int:
-        """The end of the records in [start, end) that are before this place in the journal; `start` if none is."""
+        """The end of the records in [start, end) that are before this position in the journal; `start` if there are
+        none.
+        """
         low, high = start, end
         while low < high:
             at = max((low + high) // 2, self.begin(name))
@@ -97,7 +101,7 @@ class Records:
             step = min(4 * step, _HEADS_PER_STEP)
 
     async def _heads(self, name: str, start: int, end: int, heads_max: int) -> list[tuple[int, memoryview]]:
-        """The first of them."""
+        """The first few heads in the range."""
         for _ in range(_TRIES):
             start = max(start, self.begin(name))
             located = self._store.locate_heads(name, start, end, rows_max=heads_max, bytes_max=_HEAD_BYTES_PER_STEP)
@@ -107,7 +111,7 @@ class Records:
                     await asyncio.sleep(0)
                 else:
                     found = await asyncio.to_thread(self._store.fetch_heads, located)
-            except LookupError:  # moved meanwhile
+            except LookupError:  # moved in the meantime
                 continue
             except Damaged as error:
                 self._store.note_damage(name, error)
@@ -116,7 +120,7 @@ class Records:
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
     async def walk(self, name: str, start: int, end: int) -> AsyncIterator[list[Record]]:
-        """The records in [start, end), from their heads where they have some, otherwise from their events."""
+        """The records in [start, end), from their heads if they have some, otherwise from their events."""
         stored = kind_of(name).kind is Kind.STORED
         if name.startswith(CONNECTOR_PREFIX):
             async for heads in self.heads(name, start, end):
@@ -160,7 +164,7 @@ class Records:
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
 
     def _counted(self, located: Located, *, stored: bool) -> list[Record]:
-        """Runs in another thread: there may be very many small events."""
+        """Count the events in another thread: there may be very many small ones."""
         pieces = zip(located.pieces, self._store.fetch(located), strict=True)
         return [Record(p.offset + p.row.length, *count_events(view, stored=stored)) for p, view in pieces]
 
@@ -170,7 +174,7 @@ def _highest(head: PackedHead) -> int:
 
 
 def count_events(data: Buffer, *, stored: bool) -> tuple[int, int]:
-    """How many events there are, and the highest event time of stored ones. Those that carry marks do not count."""
+    """The number of events, without those that only carry marks, and the highest event time of stored events."""
     at, rows, highest = 0, 0, NO_TIME
     while at + _HEADER_SIZE <= len(data):
         length = int.from_bytes(data[at + 4 : at + _HEADER_SIZE], "big")
@@ -182,14 +186,14 @@ def count_events(data: Buffer, *, stored: bool) -> tuple[int, int]:
 
 
 def ends_with_an_event(data: Buffer) -> bool:
-    """Whether these bytes, which start with an event, end with one."""
+    """Whether these bytes, which begin at the start of an event, end at the end of one."""
     at = 0
     while at + _HEADER_SIZE <= len(data):
         at += _HEADER_SIZE + int.from_bytes(data[at + 4 : at + _HEADER_SIZE], "big")
     return at == len(data)
 
 
-# From sources to their segments, and from a place to start at to offsets in them.
+# Resolves sources to their segments, and starting positions to offsets in them.
 
 
 class Sources:
@@ -198,7 +202,7 @@ class Sources:
         self._records = records
 
     def segments(self, source: str) -> list[str]:
-        """The segments that exist: a source that does not exist yet is simply empty."""
+        """The existing segments of the sources. A source that does not exist yet has none."""
         parsed = Source.parse(source)
         if parsed.segment is not None:
             return [parsed.segment] if self._store.exists(parsed.segment) else []
@@ -211,7 +215,7 @@ class Sources:
         return [*dict.fromkeys(name for source in sources for name in self.segments(source))]
 
     async def resolve(self, sources: Sequence[str], starting: Starting) -> dict[str, int]:
-        """Where `starting` is in each of the sources' segments. "latest": where the durable bytes end."""
+        """The offset of `starting` in each of the sources' segments. "latest" means the end of the durable bytes."""
         names = self.all_segments(sources)
         match starting:
             case "earliest":
@@ -251,5 +255,5 @@ class Sources:
 
 
 def normalised(sources: Iterable[str]) -> tuple[str, ...]:
-    """Each once, written as `Source` does. Raises RequestError for an invalid source."""
+    """The sources in normal form, without duplicates. Raises RequestError for an invalid source."""
     return tuple(dict.fromkeys(str(Source.parse(source)) for source in sources))

@@ -1,4 +1,4 @@
-"""Truncates what retention allows, in large steps: every truncation writes the tables of streams first."""
+"""Truncates what retention allows, in large steps, because every truncation first writes the tables of streams."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from penstock.store.store import SegmentStore
 log = logging.getLogger(__name__)
 
 _MARKS = 100
-"""Per retention time: data is retained at most a hundredth of it too long."""
+"""Time marks per retention time: data is retained at most a hundredth of it too long."""
 _MARK_SECONDS_MIN, _MARK_SECONDS_MAX = 1.0, 3600.0
 
 
@@ -61,7 +61,7 @@ class RetentionTask:
                 del self._allowed[name]
 
     def _bound(self, state: State) -> None:
-        """A pipeline that has started since a truncation was allowed may need the data."""
+        """The offset that may still be truncated: a pipeline that has started in the meantime may need the data."""
         now = truncatable(state, {source_of(name) for name in self._allowed})
         self._allowed = {name: min(offset, now[name]) for name, offset in self._allowed.items() if name in now}
 
@@ -110,7 +110,7 @@ class RetentionTask:
             if info.length - info.start > amount:
                 try:
                     at = self._store.record(info.name, info.length - amount).start if amount else info.length
-                except Damaged as error:  # of this segment alone
+                except Damaged as error:  # an error of this segment must not stop the others
                     self._store.note_damage(info.name, error)
                 else:
                     self.allow(Truncate({info.name: at}))

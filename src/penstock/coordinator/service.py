@@ -37,15 +37,15 @@ class Completion(Protocol):
     """The acknowledgements of one connector. Offsets are those of its segments; one that is not named is at 0."""
 
     def hold(self, start: Mapping[str, int]) -> None:
-        """Pipelines read the connector: acknowledge only what they have completed, which is this."""
+        """Pipelines read the connector: from now on acknowledge only what they have completed, up to these offsets."""
         ...
 
     def advance(self, ends: Mapping[str, int]) -> None:
-        """All of them have completed this."""
+        """All pipelines have completed the segments up to these offsets."""
         ...
 
     def let_go(self) -> None:
-        """No pipeline reads it any more."""
+        """No pipeline reads the connector any more: acknowledge everything that is durable."""
         ...
 
 
@@ -133,7 +133,9 @@ class Coordinator:
         for name in shared.state.pipelines:
             try:
                 await shared.watermarks.recover(shared.state, name)
-            except PenstockError as error:  # its watermark misses some streams; nothing else depends on the table
+            except (
+                PenstockError
+            ) as error:  # without the table the watermark misses some streams, but nothing else depends on it
                 log.error("the table of streams of pipeline %r is lost: %s", name, error)
         for source, segments in shared.state.released.items():
             self._releases.perform(Release(source, segments))

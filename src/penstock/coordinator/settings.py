@@ -27,7 +27,7 @@ class CoordinatorSettings:
     """How long a request may wait for something new: below the idle timeout of proxies."""
 
     table_bytes: int = 64 * MIB
-    """Data after which a pipeline's table of streams is written again: bounds what a restart must read."""
+    """Bytes of input after which a pipeline's table of streams is written again: bounds what a restart must read."""
 
     watermark_seconds: float = 1.0
     """Between two cuts that advance only the watermark: an epoch without data costs Spark as much as one with some."""

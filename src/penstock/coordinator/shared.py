@@ -35,7 +35,7 @@ class News:
         self._waiting.clear()
 
     def end(self) -> None:
-        """Wake everybody, for good."""
+        """Wake all waiting tasks, now and in the future."""
         self.is_over = True
         self.ring()
 

@@ -21,18 +21,18 @@ class IncrementalDecoder(ABC, Generic[T]):
 
     @abstractmethod
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where to receive next; never empty. The caller has used what `received` returned last."""
+        """Where to receive next; never empty. The caller must have consumed what `received` returned last."""
 
     @abstractmethod
     def received(self, count: int) -> Iterator[T]:
-        """What the next `count` bytes, now at the start of `get_buffer`, complete, in order."""
+        """The messages completed by the next `count` bytes, which are at the start of `get_buffer`, in order."""
 
     @abstractmethod
     def _read(self) -> T | None:
-        """What comes next, or None as long as bytes are missing for it."""
+        """The next message, or None while it is incomplete."""
 
     def _each(self) -> Iterator[T]:
-        """What `_read` returns, until bytes are missing."""
+        """All complete messages, in order."""
         return iter(self._next, None)
 
     def _check_usable(self) -> None:

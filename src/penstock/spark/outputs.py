@@ -1,4 +1,4 @@
-"""Turns what a pipeline's function returns into what one query writes."""
+"""Turns the result of a pipeline's function into the rows that one query writes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ PLACE = ("segment", "offset")
 
 
 def row_schema(frame: DataFrame) -> list[tuple[str, str]] | None:
-    """Names and types of the fields of its rows as JSON; None for rows with a `value` of their own."""
+    """Names and types of the fields of the rows' JSON; None if the rows have their own `value`."""
     if "value" in frame.columns:
         return None
     return [(name, kind) for name, kind in frame.dtypes if name not in ("port", LETTER)]
 
 
 def as_json(frame: DataFrame) -> DataFrame:
-    """Rows as the JSON of their columns, beside those columns that the sink accepts as well."""
+    """Each row as the JSON of its columns, beside the columns that the sink accepts directly."""
     accepted = [name for name, kind in frame.dtypes if kind in _ACCEPTED.get(name, ())]
     return frame.select(_whole(frame, "port").alias("value"), *accepted)
 
@@ -74,7 +74,7 @@ def as_bytes(frame: DataFrame) -> DataFrame:
 
 
 def with_letters(frame: DataFrame) -> DataFrame:
-    """The rows that are dead letters with the contents of `letter`, the others as they would be written without it."""
+    """Writes dead letters with the contents of `letter`, and the other rows as if the column did not exist."""
     from pyspark.sql import functions
 
     others = frame.drop(LETTER)
@@ -269,7 +269,9 @@ def _columns(frame: DataFrame) -> DataFrame:
     sink accepts. With a `value`, other columns are refused: nothing is lost silently.
     """
     if not frame.isStreaming:
-        raise RequestError("a DataFrame that leaves is not a stream", "Make it from the function's inputs.")
+        raise RequestError(
+            "the function returns a DataFrame that is not a stream", "Derive it from the function's inputs."
+        )
     if has_letters(frame):
         return with_letters(frame)
     if "value" in frame.columns:

@@ -49,7 +49,7 @@ def _check(schema: StructType, event_time: str) -> None:
             f"column {event_time!r} not found", "Keep the event time, or name it: watermarked(frame, event_time=…)"
         )
     if (kind := schema[event_time].dataType.simpleString()) != "timestamp":
-        raise RequestError(f"the column {event_time!r} is {kind}, not timestamp", "Keep the event time as it comes.")
+        raise RequestError(f"the column {event_time!r} is {kind}, not timestamp", "Do not convert the event time.")
     if marked := [field.name for field in schema if DELAY_KEY in field.metadata]:
         raise RequestError(
             f"the column {marked[0]!r} has a watermark already", "Use penstock.watermarked once, and no withWatermark."

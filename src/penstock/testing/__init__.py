@@ -1,1 +1,3 @@
-"""For tests of what others build on Penstock. Penstock itself imports nothing from here; some modules need pytest."""
+"""Test support for connectors and other extensions. Penstock itself imports nothing from here; some modules need
+pytest.
+"""

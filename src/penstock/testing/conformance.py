@@ -11,8 +11,9 @@
 
 The connector runs in the real frame (`penstock.testing.frame`) on a real store, with lines of text: `split` before the
 port `out`, `join` after the port `in`. A peer's line sends lines of text, and records the bytes it receives. Each test
-starts with an empty folder and a new peer. Tests of a port that the connector does not have, and of what the attributes
-below declare it cannot do, are skipped: document that for the connector. Needs pytest, but none of its plugins.
+starts with an empty folder and a new peer. Tests of a port that the connector does not have, and of features that the
+attributes below declare unsupported, are skipped: document such limits for the connector. Needs pytest, but none of its
+plugins.
 """
 
 import asyncio
@@ -44,10 +45,10 @@ IN_BUFFERS_BYTES = 32 << 20
 read."""
 
 LONG_SECONDS = 60.0
-"""For what takes time on a busy machine."""
+"""How long to wait for something on a busy machine."""
 
 PAUSE_SECONDS = 0.3
-"""Long enough to see that something does not happen."""
+"""How long to wait to see that something does not happen."""
 
 
 class Conforming:
@@ -76,7 +77,7 @@ class Conforming:
         raise AssertionError(f"{type(self).__name__} has no peer: override make_peer ({folder})")
 
     def given(self, value: bytes) -> bytes:
-        """What a pipeline emits so that the peer receives this value: for a table, an object with it."""
+        """What a pipeline must emit for the peer to receive this value: for a table, an object that contains it."""
         return value
 
     def deployed(self) -> Setup:
@@ -107,7 +108,7 @@ class Conforming:
         """Runs it in an event loop like the worker's."""
         ports = self.connector.about.capabilities.ports
         if (needs is not None and needs not in ports) or not when or (needs is Port.OUT and not self.speaks):
-            pytest.skip(f"{self.connector.about.name} has no such thing")
+            pytest.skip(f"{self.connector.about.name} does not support this")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._perform(folder, scenario, needs, setup or self.deployed(), stops_itself))
 
@@ -172,7 +173,7 @@ async def take_all(frame: Frame, count: int) -> None:
 
 
 async def at_rest(frame: Frame) -> int:
-    """How many events are stored, once the number no longer changes: what was under way has arrived."""
+    """The number of stored events, once it no longer changes."""
     before, stored = -1, frame.instance.host.counters.events
     while before != stored:
         await asyncio.sleep(PAUSE_SECONDS)
@@ -406,8 +407,8 @@ class SourceConformance(Conforming):
             sending = asyncio.create_task(send_many(line, record, count))
             try:
                 await frame.until(lambda: not frame.instance.host.room.there, "the quota")
-                assert await at_rest(frame) < count, "all was stored though there was no room"
-                assert not (sending.done() and self.feels_it), "it was read though there was no room"
+                assert await at_rest(frame) < count, "everything was stored although there was no room"
+                assert not (sending.done() and self.feels_it), "it was read although there was no room"
                 await take_all(frame, count)
                 await asyncio.wait_for(sending, LONG_SECONDS)
             finally:

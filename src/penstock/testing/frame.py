@@ -5,8 +5,9 @@
         await frame.until(lambda: …)
         events = await frame.events()    # what is stored, durably
 
-The test plays the pipelines: `take` completes what is stored, `give` passes an epoch to the port `in`. Besides the
-connector, another sink is downstream of its streams: `frame.other`, which opens every stream unless it is set not to.
+The test plays the role of the pipelines: `take` completes what is stored, `give` passes an epoch to the port `in`.
+Besides the connector, another sink is downstream of its streams: `frame.other`, which opens every stream unless it is
+set not to.
 """
 
 import asyncio
@@ -229,7 +230,7 @@ class Other(Connector[Options]):
 
 
 class Frame:
-    """Call `start` and `stop` once each, or use `async with`. Owns the folder's journal meanwhile."""
+    """Call `start` and `stop` once each, or use `async with`. Owns the folder's journal in between."""
 
     def __init__(
         self,
@@ -359,7 +360,7 @@ class Frame:
         return await self.events(f"{NAME}.err")
 
     async def take(self) -> None:
-        """Plays the pipelines: completes everything that is stored, and removes it to make room."""
+        """Act as the pipelines: complete everything that is stored, and remove it to make room."""
         await self._durability.caught_up()
         for segment in self._segments(NAME):
             self.taken += self._events(segment)
@@ -381,7 +382,7 @@ class Frame:
         """The open streams."""
         return [stream.ref for stream in self.instance.host.streams.values()]
 
-    # What leaves.
+    # Output.
 
     def give(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None = None) -> int:
         """Adds an epoch with these events of a stream for the port `in`, after earlier ones. Returns its number."""
@@ -399,8 +400,8 @@ class Frame:
         return cast("VotingSink", self.connector.make_sink(f"{_PIPELINE}/{NAME}", no_schema))
 
     def has_left(self, epoch: int) -> bool:
-        """Whether all of it has been sent, is retained for a closed stream, or is a dead letter; and all epochs before
-        it.
+        """Whether all rows of the epoch, and of all before it, have been sent, are retained for a closed stream, or are
+        dead letters.
         """
         return self._given.done >= epoch
 

@@ -81,7 +81,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """A dict of contents. They outlive `close`: whoever locks it next finds them. Threads may share it.
+    """A dict of contents. They survive `close`, for the next user that locks it. Threads may share it.
 
     `space` limits the sum of the sizes of all files that have a name.
     """

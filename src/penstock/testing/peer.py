@@ -8,7 +8,9 @@ if TYPE_CHECKING:
 
 
 class Line(Protocol):
-    """What the connector turns into one stream: a connection, file or pipe. It reads whatever it is sent by itself."""
+    """What the connector turns into one stream: a connection, file or pipe. It reads what it is sent without being
+    asked.
+    """
 
     async def send(self, data: bytes) -> None:
         """Return when the data was accepted, at least by the kernel."""

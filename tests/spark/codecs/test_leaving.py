@@ -89,17 +89,17 @@ def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
         ("out.string", b"HELLO"),
         ("err", b"\xff"),
     ]
-    with pytest.raises(RequestError, match="string writes one text, and the rows have: text, more"):
+    with pytest.raises(RequestError, match="string writes one text column, but the rows have: text, more"):
         encoded(frame.selectExpr("text", "1 AS more"), "string")
 
 
 @pytest.mark.parametrize(
     ("columns", "codec", "error"),
     [
-        (["id", "name"], "binary", "binary is for bytes alone"),
+        (["id", "name"], "binary", "binary writes bytes only"),
         (["array(id) AS ids"], "csv", "csv cannot write `ids`, which is array<int>"),
         (["key", "stream_id"], "json", "have no columns of their own"),
-        (["value", "id + 1 AS id"], "json", "have `value` and also `id`, which it does not hold"),
+        (["value", "id + 1 AS id"], "json", "have `value` and also `id`, which it does not contain"),
         (["value", "1 AS more"], "json", "have `value` and also `more`"),
         (["1 AS metadata", "id"], "json", "`metadata` is int"),
     ],

@@ -200,7 +200,7 @@ def test_what_cannot_be_meant_is_refused(events: DataFrame, decoded: DataFrame) 
         (lambda: dead_letters.apply(events, print, "key int", keep=["key"]), "`key` would be there twice"),
         (lambda: dead_letters.apply(decoded, print, "x int", keep=["letter"]), "`letter` would be there twice"),
         (lambda: dead_letters.split(events), "the frame has no dead letters"),
-        (lambda: dead_letters.decode_json(events.withColumn("letter", events["key"]), "x int"), "holds something else"),
+        (lambda: dead_letters.decode_json(events.withColumn("letter", events["key"]), "x int"), "of another type"),
     ]
     for make, said in mistakes:
         with pytest.raises(RequestError, match=said) as caught:

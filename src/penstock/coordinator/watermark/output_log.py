@@ -1,9 +1,9 @@
 """A durable log of the watermarks of a pipeline's output, including those of epochs that the ledger has forgotten.
 
 The ledger has the last merged epochs. Before it forgets them, they are written to a segment of the pipeline, some at a
-time: `u32 length · [incarnation, [port], [[epoch, watermark, [end of each port's output, or -1]]]]`. So a reader
-that starts with the oldest output, or lags by any amount, gets the watermark of its own position. Entries about output
-that retention has removed are removed with it.
+time: `u32 length · [incarnation, [port], [[epoch, watermark, [end of each port's output, or -1]]]]`. So a reader that
+starts with the oldest output, or lags by any amount, gets the watermark of its own position. When retention removes
+output, the entries about it are removed too.
 """
 
 import logging
@@ -26,7 +26,9 @@ CHUNK_EPOCHS = EPOCHS_MAX // 10
 """Merged epochs that are written at once: long before the ledger forgets the first of them."""
 
 _CHUNKS_IN_MEMORY = 2
-"""The newest, because only durable bytes can be read. Each is written an epoch or more after the one before."""
+"""The newest chunks keep their rows in memory, because only durable bytes can be read. Each is written at least an
+epoch after the previous one.
+"""
 
 _LENGTH = struct.Struct(">I")
 _ABSENT = -1
@@ -72,7 +74,7 @@ def log_segment(pipeline: str) -> str:
 
 
 class OutputLog:
-    """Owned by the coordinator's service; call it when what is in the store at its start is durable."""
+    """Owned by the coordinator's service. Create it when everything in the store is durable."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -109,7 +111,7 @@ class OutputLog:
         return [number for number in pipeline.epochs if (pipeline.incarnation, number) > last]
 
     def _give_up(self, name: str) -> None:
-        """Remove chunks whose successor covers only output that is gone. The last two always stay."""
+        """Remove chunks whose successor covers only removed output. The last two always stay."""
         chunks, gone = self._of(name).chunks, 0
         while gone + 2 < len(chunks) and all(self._is_gone(name, *each) for each in chunks[gone + 1].ends.items()):
             gone += 1

@@ -26,7 +26,7 @@ from penstock.store.store import SegmentStore
 __all__ = ["SILENT", "Blocker", "SourceTable", "StreamTable", "Terms", "Times", "advanced"]
 
 SILENT = NO_TIME
-"""In place of a highest event time: the stream is active, but no event of it has arrived."""
+"""Instead of a highest event time: the stream is active, but none of its events has arrived."""
 
 Times = dict[int, int]
 """Stream id → highest event time."""
@@ -78,9 +78,9 @@ class SourceTable:
     segments: int = 0
     """How many segments will have that mark; 0: it was not seen yet."""
     clock: Clock = field(default_factory=Clock)
-    """The arrival clock: no later event of any stream has a time before it."""
+    """The arrival clock: all later events of all streams have this time or a later one."""
     idle_clock: Clock = field(default_factory=Clock)
-    """Counts while no stream is active."""
+    """The idle clock, which counts while no stream is active."""
 
     def copy(self) -> "SourceTable":
         times = dict(self.active), dict(self.idle), dict(self.declared)

@@ -42,7 +42,7 @@ def inherited(
         producer, _, port = parsed.name.partition("/")
         segment = parsed.segment
         if parsed.form is not Form.OUTPUT or segment is None or port.startswith(REPLAY_PREFIX):
-            continue  # replayed dead letters are late by nature: no watermark waits for them
+            continue  # replayed dead letters are late anyway: no watermark waits for them
         at, pipeline = positions.get(segment, 0), state.pipelines.get(producer)
         row = find(producer, pipeline, port, at)
         if pipeline is None and (row is None or at >= end(segment)):
@@ -142,7 +142,7 @@ class _CurrentTable:
 
 
 class Watermarks:
-    """Owns the tables. They are never half updated: a fold works on a copy, with which `keep` replaces the table.
+    """Owns the tables. A table is never half updated: a fold works on a copy, and `keep` replaces the table with it.
 
     `clock` counts seconds.
     """
@@ -193,9 +193,8 @@ class Watermarks:
         return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)), events)
 
     def moved(self, state: State, name: str) -> Folded | None:
-        """As `fold`, for a pipeline that has nothing new to read: None unless an output that it reads has a higher
-        watermark by now and raises the pipeline's own. Soon after the last rise it is None too, except for
-        END_OF_TIME.
+        """Like `fold`, for a pipeline that has nothing new to read. None unless the watermark of an output that it
+        reads has risen and raises the pipeline's own. Also None soon after the last rise, except for END_OF_TIME.
         """
         pipeline = state.pipelines[name]
         current = self._of(name, pipeline)
@@ -239,7 +238,7 @@ class Watermarks:
                 table.of(source).begin(first.open_before(open_now), finished, len(segments))
 
     async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> int:
-        """Returns how many of a connector's events there are. Other segments have no heads."""
+        """Returns the number of a connector's events. Other segments have no heads."""
         events = 0
         if segment.startswith(CONNECTOR_PREFIX):
             async for heads in self._records.heads(segment, start, end):
@@ -258,7 +257,7 @@ class Watermarks:
             try:
                 self._write(name, current)
             except PenstockError as error:  # it can also be rebuilt from the heads, only more slowly
-                log.warning("the table of streams of pipeline %r is not written down: %s", name, error)
+                log.warning("the table of streams of pipeline %r could not be written: %s", name, error)
                 current.folded_bytes = 0
 
     def standing(self, state: State, name: str) -> Standing | None:
@@ -273,7 +272,7 @@ class Watermarks:
         return Standing(current.blocker, self._clock() - current.moved_at)
 
     def _with_outputs(self, state: State, pipeline: Pipeline, current: _CurrentTable) -> StreamTable:
-        """The table with the present watermarks of outputs. It shares the streams: fold a copy."""
+        """The table with the current watermarks of outputs. It shares the streams with the original, so fold a copy."""
         table = StreamTable()
         table.sources = {name: source for name, source in current.table.sources.items() if name in pipeline.sources}
         positions = pipeline.segments(pipeline.planned)

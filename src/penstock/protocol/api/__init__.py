@@ -1,5 +1,5 @@
-"""The worker's HTTP API: what is asked and what is answered, defined once for the client and for the server.
+"""The messages of the worker's HTTP API, defined once for client and server.
 
-Requests are structs that refuse fields they do not know; an older worker does not silently drop what a newer client
-asks for. Replies are read leniently: what a newer worker adds is ignored.
+Requests reject unknown fields, so that an older worker does not silently drop what a newer client asks for. Replies are
+read leniently: fields that a newer worker adds are ignored.
 """

@@ -1,4 +1,4 @@
-"""JSON bodies to typed values and back, with a sentence about what does not fit."""
+"""JSON bodies to typed values and back, with errors that name the invalid field."""
 
 import re
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -9,7 +9,7 @@ from penstock.core.errors import ProtocolError, RequestError
 from penstock.core.types import NO_EPOCH
 
 NUMBER_MAX = 2**63 - 1
-"""Of what is counted here, in bytes or otherwise: what the ledger and Spark can hold."""
+"""The largest count, of bytes or anything else, that the ledger and Spark can store."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)]
@@ -28,11 +28,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Empty(Request, frozen=True, kw_only=True):
-    """A request whose path is all of it."""
+    """A request without a body."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A reply without contents: it is done."""
+    """A reply without contents: the request succeeded."""
 
 
 def encode(value: Any) -> bytes:
@@ -41,7 +41,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode_request(data: bytes | bytearray, kind: type[T]) -> T:
-    """Raises RequestError for what is not JSON, or not of this kind."""
+    """Raises RequestError for a body that is not JSON, or not of this type."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -51,7 +51,7 @@ def decode_request(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def decode_reply(data: bytes, kind: type[T]) -> T:
-    """Raises ProtocolError for what a worker of this version does not answer."""
+    """Raises ProtocolError for a reply that does not fit this version."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
@@ -61,7 +61,7 @@ def decode_reply(data: bytes, kind: type[T]) -> T:
 
 
 def _sentence(error: Exception) -> str:
-    """With the place first, as `limits.bytes: expected …`."""
+    """The error with its location first: `limits.bytes: expected …`."""
     text = str(error)
     found = _AT.search(text)
     problem = text[: found.start()] if found else text

@@ -1,4 +1,4 @@
-"""Dead letters: listed, shown, replayed."""
+"""Requests and replies for listing, showing and replaying dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,38 +10,38 @@ from penstock.protocol.stored.dead_letters import Letter
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPort:
-    """The dead letters of one port, by places in its output segment."""
+    """The dead letters of one port, by their offsets in its output segment."""
 
     port: str
     start: int
-    """Where those begin that are still there."""
+    """Where the first dead letter that still exists begins."""
     replayed: int
-    """Up to here they were sent through again."""
+    """Where the last replay ended."""
     end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One dead letter. Times are in microseconds; None is what is not known."""
+    """One dead letter. Times are in microseconds; unknown values are None."""
 
     port: str
     at: int
-    """Where it begins in its port's output segment: its name."""
+    """Where it begins in its port's output segment. This offset identifies it."""
     end: int
     reason: str
     replayed: bool
     size: int
-    """Bytes of its value."""
+    """The size of its value in bytes."""
     source: str
     stream: str
     stream_id: int
     message_id: int
     event_time: int | None
     segment: str | None
-    """Where its event was read."""
+    """The position from which its event was read."""
     offset: int | None
     watermark: int | None
-    """The one that it missed."""
+    """For a late event: the watermark that it missed."""
     behind_us: int | None
     key: bytes
     value: bytes | None = None
@@ -79,14 +79,14 @@ class DeadLetterList:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many were sent through again, and how many were not, for no input reads what they came from."""
+    """How many were replayed, and how many were skipped because no input reads their source."""
 
     count: int
     left_out: int
 
 
 class Replay(Request, frozen=True, kw_only=True):
-    """Those of a port between two places in its output segment."""
+    """Replay the dead letters of a port between two offsets in its output segment."""
 
     port: str
     after: Count

@@ -1,4 +1,4 @@
-"""Sinks, and the epochs on their way to them."""
+"""Sinks, and the epochs that are being delivered to them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class SinkSpec:
 
     port: str
     url: str
-    """Or the name of a connector that is deployed."""
+    """A URL, or the name of a deployed connector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,27 +27,27 @@ class SinkStatus:
     guarantee: str
     votes: bool
     state: str
-    """CONNECTING, READY, IN ROUND, REFUSED (it votes no), WAITING (it is lost, and tried again later), or DIVERGED
-    (what it has does not fit the ledger).
+    """CONNECTING, READY, IN ROUND, REFUSED (it votes no), WAITING (unreachable, retried later), or DIVERGED (its data
+    do not match the ledger).
     """
     reason: str
     """Why it is not ready; "" if it is."""
     at: int
-    """How far it is in the port's output segment."""
+    """Its position in the port's output segment."""
     sent: int
-    """Bytes of payloads that are committed at it."""
+    """Bytes of payloads that it has committed."""
     parked: int
-    """Epochs that it was never given."""
+    """Parked epochs, which it never received."""
     lacking: int = 0
-    """Epochs that it has not got yet."""
+    """Epochs that it has not received yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """A sink that continues from what it has."""
+    """A sink that was rewound to the data it actually has."""
 
     found: str
-    """What the sink had, and what the ledger had."""
+    """The sink's position and the ledger's, before the rewind."""
     again: int
     """Epochs that are delivered to it again."""
     accepted: str
@@ -56,12 +56,12 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class TableDdl:
-    """What makes the table of a SQL sink fit the rows that it gets."""
+    """The statements that make the table of a SQL sink fit its rows."""
 
     table: str
     exists: bool
     statements: Sequence[str]
-    """In order; none if the table fits."""
+    """In order; empty if the table fits already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Waiting:
     port: str
     reason: str
     attempts: int
-    """How often the epoch was tried, in this run of the worker."""
+    """Attempts to deliver the epoch since the worker started."""
     retry_seconds: float
-    """Until it is tried again; 0 if that goes on now."""
+    """Until the next attempt; 0 while one is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,15 @@ class EpochStatus:
     bytes: int
     """In all output segments."""
     state: str
-    """MERGED: it waits for those before it. DELIVERING, REFUSED, WAITING or DIVERGED: as its sinks are. DECIDED: those
-    that vote have it, others follow.
+    """MERGED: it waits for earlier epochs. DELIVERING, REFUSED, WAITING or DIVERGED: the state of its sinks. DECIDED:
+    the voting sinks have committed it, the others follow.
     """
     waiting: Sequence[Waiting]
 
 
 class Bind(Request, frozen=True, kw_only=True):
     sinks: Annotated[Mapping[str, SinkSpec], msgspec.Meta(max_length=100)]
-    """Each is checked, and opened, before any is bound."""
+    """All of them are validated and opened before any is bound."""
 
 
 class Unbind(Request, frozen=True, kw_only=True):

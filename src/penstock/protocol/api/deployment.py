@@ -1,4 +1,4 @@
-"""An application as it is deployed: every instance of every artefact, and what leads where. Plain values."""
+"""An application as it is deployed: all instances of its artefacts, and the links between them. Plain values."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,29 +11,31 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api.codec import Count, Positive, Request, encode
 from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES
 
-# Which port of a pipeline holds what a sink wants. It depends on the sink's own codec alone: others may come and go
-# beside it, and it stays where it is.
+# Which port of a pipeline contains the rows for a sink. It depends on the sink's own codec only, so it stays the same
+# when other sinks are added or removed.
 
 PLAIN_CODECS = (None, "json", "binary")
-"""What the port itself holds; rows in any other codec are in a port beside it."""
+"""The codec of the port itself; rows in any other codec are in an additional port."""
 
 _LETTERS = ("err", "late")
-"""Their ports hold original bytes, in no codec of ours."""
+"""Ports that contain original bytes, which are not encoded with a codec."""
 
 
 def port_for(port: str, codec: str | None) -> str:
-    """Where the rows of a pipeline's port are for a sink with this codec."""
+    """The port that contains a pipeline port's rows for a sink with this codec."""
     return port if codec in PLAIN_CODECS or port in _LETTERS else f"{port}.{codec}"
 
 
 DEFAULT_INSTANCE = "01"
 PASSTHROUGH = "system::passthrough"
 SYSTEM_STREAMS = "system.streams"
-"""The built-in source of what happens to streams: a connector in links that is not among the deployment's own."""
+"""The built-in source of stream starts and ends. Links name it like a connector, but it is not part of the
+deployment.
+"""
 
 
 SEGMENTS_MAX = 1000
-"""For one connector; each segment is an open log with its own buffers."""
+"""Segments of one connector: each is an open log with its own buffers."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=100 * 365 * 86400)]
 SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=100 * 365 * 86400)]
@@ -47,13 +49,13 @@ class InterceptorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconnectSpec:
-    """Between two tries of a connector's `run`: the first pause, by which it grows each time, and the longest."""
+    """The pauses between attempts of a connector's `run`: the first one, its growth factor, and the longest."""
 
     first_seconds: SomeSeconds = 0.1
     factor: Annotated[float, msgspec.Meta(ge=1)] = 2.0
     max_seconds: SomeSeconds = 30.0
     tries: Positive | None = None
-    """In a row, until it stays closed for an operator to look at; None: for ever."""
+    """Consecutive failures after which it stays closed until an operator acts; None: it retries forever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,11 @@ class BreakerSpec:
     """This many streams failing `within_seconds` trip the whole connector; None: each stream trips alone."""
     within_seconds: SomeSeconds = 1.0
     probe_after_seconds: SomeSeconds = 1.0
-    """From a trip to its probe; doubled with each probe that fails …"""
+    """From a trip to its probe; doubled with each failed probe …"""
     probe_after_seconds_max: SomeSeconds = 60.0
     """… up to this."""
     outbox_bytes_max: Positive = 256 << 20
-    """Limit of the outbox, which retains the rows of tripped streams; when it is full, the sink's epochs wait."""
+    """Limit of the outbox, which retains the rows of tripped streams. While it is full, the sink's epochs wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +78,19 @@ class ConnectorSpec:
     """One instance of a connector."""
 
     name: str
-    """Of its source in the store: the id, with `.INSTANCE` where the binding names instances."""
+    """The name of its source in the store: the id, followed by `.INSTANCE` if the binding names instances."""
     id: str
     instance: str
     type: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    """As written, with the instance's variables filled in. References to secrets (`${NAME}`, `${file:…}`) are
-    left to the worker that makes it."""
+    """As written, with the instance's variables filled in. The worker that creates it resolves references to secrets
+    (`${NAME}`, `${file:…}`).
+    """
     codec: str | None = None
     codec_map: Mapping[str, str] = field(default_factory=dict)
-    """Content type (`text/*` for all of a kind) → codec; `codec` is for the others."""
+    """Content type (`text/*` for all subtypes) → codec; `codec` is for all others."""
     schema: str | None = None
-    """Spark DDL: the columns that the codec makes."""
+    """Spark DDL: the columns into which the codec decodes events."""
     interceptors_in: tuple[InterceptorSpec, ...] = ()
     interceptors_out: tuple[InterceptorSpec, ...] = ()
     reconnect: ReconnectSpec = field(default_factory=ReconnectSpec)
@@ -115,24 +118,24 @@ class PipelineSpec:
     code: str = ""
     """A digest of the file: a changed digest restarts the pipeline."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Those that are given, of trigger (`10s`), mode, starting (`earliest`, `latest`, a time in ISO 8601, segment →
+    """Only those that are set: trigger (`10s`), mode, starting (`earliest`, `latest`, a time in ISO 8601, segment →
     offset), max_bytes_per_epoch (a number), max_rows_per_epoch, outputs (beside out, err and late), guarantee.
     """
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class End:
-    """Of a link: a port of an artefact that is deployed."""
+    """One end of a link: a port of a deployed artefact."""
 
     kind: str
     """`connector` or `pipeline`."""
     name: str
-    """SYSTEM_STREAMS is a connector that the deployment does not hold: it is there by itself."""
+    """May be SYSTEM_STREAMS, which is built in and not part of the deployment."""
     port: str
 
     @property
     def source(self) -> str:
-        """What it is to those who read it, as `Source.parse` takes it."""
+        """The name under which pipelines read it, in the form that `Source.parse` accepts."""
         if self.kind == "pipeline":
             return f"pipeline:{self.name}/{self.port}"
         return f"{self.name}.err" if self.port == "err" else self.name
@@ -143,19 +146,19 @@ class Link:
     source: End
     target: End
     url: str = ""
-    """Of the target, as people have written it: `penstock://connector/my-ws-server/01/in`."""
+    """The target's address as the user wrote it: `penstock://connector/my-ws-server/01/in`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """All that runs. Two that are equal run the same."""
+    """Everything that runs. Equal deployments run the same things."""
 
     connectors: Mapping[str, ConnectorSpec] = field(default_factory=dict)
     pipelines: Mapping[str, PipelineSpec] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
 
     def inputs(self, pipeline: str) -> dict[str, list[End]]:
-        """By the pipeline's input port: where its events come from."""
+        """The sources of each input port of the pipeline."""
         found: dict[str, list[End]] = {}
         for link in self.links:
             if link.target.kind == "pipeline" and link.target.name == pipeline:
@@ -163,14 +166,14 @@ class Deployment:
         return found
 
     def sinks(self, pipeline: str) -> list[tuple[str, str]]:
-        """Ports of the pipeline, and the connectors that they lead to."""
+        """Ports of the pipeline, and the connectors that they are linked to."""
         ends = (link for link in self.links if link.source.kind == "pipeline" and link.source.name == pipeline)
         return [(link.source.port, link.target.name) for link in ends if link.target.kind == "connector"]
 
     def sink_names(self, pipeline: str) -> dict[str, tuple[str, str]]:
-        """The pipeline's sinks by the names under which they are bound: the port that holds what its codec wants,
-        and the connector. A sink has the connector's name, with `.PORT` behind it for all ports but `out`: so each is
-        delivered by itself, and keeps its name when others are linked.
+        """The pipeline's sinks by the names under which they are bound: the port with the rows in the sink's codec, and
+        the connector. A sink has the connector's name, followed by `.PORT` for all ports but `out`: so each is
+        delivered separately, and keeps its name when others are linked.
         """
         found: dict[str, tuple[str, str]] = {}
         for port, connector in dict.fromkeys(self.sinks(pipeline)):
@@ -180,19 +183,19 @@ class Deployment:
         return found
 
     def downstream(self, connector: str) -> frozenset[str]:
-        """The connectors that its streams' pipelines lead to, over any number of pipelines."""
+        """The connectors that its events reach, through any number of pipelines."""
         return frozenset(end.name for end in self._reached("connector", connector) if end.kind == "connector")
 
     def sinks_behind(self, pipeline: str) -> frozenset[str]:
-        """The connectors that the pipeline's results go to, over any number of others."""
+        """The connectors that the pipeline's results reach, through any number of other pipelines."""
         return frozenset(end.name for end in self._reached("pipeline", pipeline) if end.kind == "connector")
 
     def pipelines_of(self, connector: str) -> frozenset[str]:
-        """The pipelines that its events reach."""
+        """The pipelines that its events reach, directly or through others."""
         return frozenset(end.name for end in self._reached("connector", connector) if end.kind == "pipeline")
 
     def reached_by(self, pipeline: str) -> frozenset[End]:
-        """All that the pipeline's results go to, over any number of others."""
+        """Everything that the pipeline's results reach, through any number of other pipelines."""
         return frozenset(self._reached("pipeline", pipeline))
 
     def _reached(self, kind: str, name: str) -> Iterator[End]:
@@ -211,7 +214,7 @@ class Deployment:
         return any((link.target.kind, link.target.name) == ("connector", connector) for link in self.links)
 
     def has_out(self, connector: str) -> bool:
-        """Whether something reads its events, or what could not become an event."""
+        """Whether something reads its events, or its port `err`."""
         return any((link.source.kind, link.source.name) == ("connector", connector) for link in self.links)
 
     def as_json(self) -> dict[str, Any]:
@@ -219,7 +222,7 @@ class Deployment:
 
     @classmethod
     def from_json(cls, data: Any) -> "Deployment":
-        """What `as_json` gave, of this version or an older one. Raises RequestError."""
+        """The inverse of `as_json`, of this version or an older one. Raises RequestError."""
         try:
             found = msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
@@ -234,7 +237,7 @@ class Deployment:
 
 CONNECTORS_MAX = PIPELINES_MAX = 1000
 LINKS_MAX = 5000
-"""What one worker runs. Who leads where is looked up by walking over the links."""
+"""Limits of one worker. Lookups walk over all links, so their number matters."""
 
 
 def _check_counts(found: Deployment) -> None:
@@ -252,7 +255,9 @@ _HINT = "Send what penstock apply sends, in the same version."
 
 
 def _lacking(given: Any, found: Any, path: str) -> Iterator[str]:
-    """Keys that were given and not taken: dropping one silently would run something else than was asked for."""
+    """Keys that were sent but not understood. Silently dropping one would run something other than what was
+    requested.
+    """
     if isinstance(given, dict) and isinstance(found, dict):
         for key, value in given.items():
             inner = f"{path}.{key}".removeprefix(".")
@@ -266,24 +271,24 @@ class Apply(Request, frozen=True, kw_only=True):
     deployment: Mapping[str, Any]
     """As `Deployment.as_json` returns it: `Deployment.from_json` checks it."""
     name: str = ""
-    """What people call it: its file."""
+    """Its name for people: the file it came from."""
 
 
 class Answer(Request, frozen=True, kw_only=True):
-    """Of the driver of the pipelines, to a proposal: why it cannot run it; nothing if it can."""
+    """The pipeline driver's answer to a proposal: why it cannot run it; empty if it can."""
 
     number: Count
     refusals: Sequence[str]
 
 
 class SetLogLevel(Request, frozen=True, kw_only=True):
-    """Of the worker, until it ends."""
+    """Set the worker's log level, until it ends."""
 
     level: Literal["debug", "info", "warning", "error"]
 
 
 class SelectStreams(Request, frozen=True, kw_only=True):
-    """A connector, or one of its streams by its name or its id."""
+    """A connector, or one of its streams by name or id."""
 
     connector: str
     stream: str | int | None = None
@@ -297,7 +302,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is running, draining, drained or failed; `revision` is another one after every change, and 0 before the
+    """`state` is running, draining, drained or failed; `revision` changes with every deployment, and is 0 before the
     first.
     """
 
@@ -306,7 +311,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Deployment
     proposed: Proposal | None = None
     incarnations: Mapping[str, int] = {}
-    """By pipeline: another one after a reset."""
+    """By pipeline; changes when the pipeline is reset."""
     name: str = ""
     waits_for: Sequence[str] = ()
     """What a drain waits for."""

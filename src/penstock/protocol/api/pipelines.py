@@ -1,4 +1,4 @@
-"""Pipelines, their epochs and their inputs: what the coordinator is asked and what it answers."""
+"""Requests to the coordinator about pipelines, their epochs and inputs, and its replies."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,28 +20,28 @@ Segments: TypeAlias = Mapping[str, Count]
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """From the first record on whose highest event time is not below this one."""
+    """From the first record whose highest event time is at or after this time."""
 
     timestamp_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtSegments:
-    """At these offsets; a segment of the source that is not named is read from its start."""
+    """At these offsets. Segments that are not named are read from their start."""
 
     segments: Segments
 
 
 LoadState: TypeAlias = Literal["reported", "unreported"]
-"""Whether the operator that a load of control rows is for reports what its state holds, as `penstock.windows` does."""
+"""Whether the operator that reads these control rows reports the contents of its state, as `penstock.windows` does."""
 
 
 Starting: TypeAlias = Literal["earliest", "latest"] | AtTime | AtSegments
-"""Where a reader that has no offset yet begins."""
+"""Where a reader without an offset begins."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """AtTime or AtSegments, as JSON has them: one of the two fields."""
+    """The JSON form of AtTime or AtSegments: one of the two fields is set."""
 
     timestamp_us: Time | None = None
     segments: Segments | None = None
@@ -72,12 +72,12 @@ def starting_of(place: StartingPlace) -> Starting:
 
 
 def in_order(segments: Segments) -> dict[str, int]:
-    """In the order of the names."""
+    """Sorted by name."""
     return dict(sorted(segments.items()))
 
 
 def segments_from_json(data: Any) -> dict[str, int]:
-    """Checked: names are text, offsets whole and not negative. In the order of the names. Raises RequestError."""
+    """Validated and sorted by name: names are text, offsets are whole and not negative. Raises RequestError."""
     try:
         return in_order(msgspec.convert(data, Segments))
     except msgspec.ValidationError:
@@ -94,7 +94,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much an epoch takes, and how much of a pipeline's output may wait; None: the worker's default."""
+    """The size of an epoch, and how much of a pipeline's output may wait; None: the worker's default."""
 
     bytes: Positive | None = None
     rows: Positive | None = None
@@ -103,8 +103,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class InputOffset:
-    """A place in all of an input's segments, as Spark keeps it: the end of an epoch, or NO_EPOCH where the first one
-    begins. `epoch` is None where no pipeline was named.
+    """A position in all of an input's segments, as stored in Spark's checkpoint: the end of an epoch, or the start of
+    the first one (NO_EPOCH). `epoch` is None for a load without a pipeline.
     """
 
     segments: Segments
@@ -133,19 +133,19 @@ class InputOffset:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """What `as_json` returned. Raises RequestError."""
+        """The inverse of `as_json`. Raises RequestError."""
         try:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
             raise RequestError(
                 f"{data!r:.300} is not an offset: {error}",
-                "Spark's checkpoint holds offsets of another source, or is damaged.",
+                "Spark's checkpoint contains offsets of another source, or is damaged.",
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A new generation of a pipeline. `epoch` is the last one that was planned, or NO_EPOCH."""
+    """A new generation of a pipeline. `epoch` is the last planned one, or NO_EPOCH."""
 
     generation: int
     incarnation: int
@@ -156,7 +156,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`offset` is the start itself when there is nothing new; `blocked` is the reason, unless nothing has arrived."""
+    """`offset` equals the start if there is nothing new. `blocked` is then the reason, unless nothing has arrived."""
 
     offset: InputOffset
     blocked: str | None = None
@@ -164,8 +164,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Spark's current batch holds the epochs after `start_epoch`, up to `end_epoch`; the watermarks of these two cuts,
-    in microseconds, None while nothing is known.
+    """Spark's current batch contains the epochs after `start_epoch`, up to `end_epoch`. The watermarks at both ends are
+    in microseconds; None while unknown.
     """
 
     start_epoch: int
@@ -176,7 +176,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class StoredInput:
-    """Bytes that a pipeline's sources have had since its first epoch began, and how many of them are still stored."""
+    """Bytes that a pipeline's sources have received since its first epoch began, and how many of them are
+    still stored.
+    """
 
     stored: int
     total: int
@@ -188,9 +190,7 @@ class StoredInput:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A segment that a task has staged for an output port, its length, and how many rows that is: None if the task does
-    not know.
-    """
+    """A segment that a task has staged for an output port, with its length and its number of rows (None: unknown)."""
 
     port: str
     segment: str
@@ -228,7 +228,7 @@ class BatchRanges:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """`splits` follow each other in order; `lost` is what was asked for and is gone."""
+    """`splits` are contiguous and in order; `lost` are the requested bytes that no longer exist."""
 
     splits: Sequence[Range]
     lost: Sequence[Range] = ()
@@ -245,11 +245,11 @@ class WatermarkBlocker:
     stream: str = ""
     """The stream's name."""
     time: int | None = None
-    """Its own watermark, in microseconds; None: no event of it was read yet, or the output has none."""
+    """Its own watermark, in microseconds; None: none of its events was read yet, or the output has no watermark."""
 
     def text(self) -> str:
         if self.stream_id is None and Source.parse(self.source).form is Form.CONNECTOR:
-            return f"the worker's clock, as source {self.source} has it"
+            return f"the worker's clock, for source {self.source}"
         who = f"output {self.source}" if self.stream_id is None else f"stream {self.stream or self.stream_id!r}"
         of = "" if self.stream_id is None else f" of source {self.source}"
         if self.time is not None:
@@ -259,12 +259,12 @@ class WatermarkBlocker:
 
 @dataclass(frozen=True, slots=True)
 class StartingPipeline:
-    """One that takes no events yet, because Spark is starting. Its driver may not have registered it so far."""
+    """A pipeline that processes no events yet, because Spark is starting. Its driver may not have registered it yet."""
 
     name: str
     sources: Sequence[str]
     ready_in_seconds: float | None
-    """About; None if nothing is known of its start."""
+    """An estimate; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +291,8 @@ class PipelineStatus:
 
     name: str
     state: Literal["STARTING", "RUNNING", "FAILING", "STOPPED"]
-    """STARTING: it will take events as soon as Spark is up; FAILING: its query has failed, or its driver has not been
-    heard for a while.
+    """STARTING: it will process events as soon as Spark is up; FAILING: its query has failed, or its driver has been
+    silent for too long.
     """
     incarnation: int
     generation: int
@@ -310,31 +310,31 @@ class PipelineStatus:
     inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Input → its sources."""
     outputs: Sequence[str] | None = None
-    """Output segments' ports; None: not known yet."""
+    """Its ports; None: not known yet."""
     watermark_blocked_by: WatermarkBlocker | None = None
-    """None if nothing blocks the watermark: no stream is active, or all that is read has ended."""
+    """None if nothing blocks the watermark: no stream is active, or all sources have ended."""
     is_reset: bool = False
-    """It was reset and has not been started since: an older checkpoint of it is of no use any more."""
+    """It was reset and has not been started since: its older checkpoint is useless."""
     watermark_unmoved_seconds: float | None = None
-    """For how long the watermark has not moved, as far as the worker knows; None: nothing is known."""
+    """How long the watermark has not moved, as far as the worker knows; None: unknown."""
     open_windows: int | None = None
     """Windows that have not fired, one for each key and window; None: nothing was reported since the worker started."""
     open_windows_end: int | None = None
     """When the first of them ends, in microseconds."""
     open_windows_wait: str | None = None
-    """Why, in words that follow "2 windows open, "; None: no window is open. There may be some that nobody has
-    reported: of Spark's own operators, or after a restart of the worker.
+    """What they wait for, as a phrase that follows "2 windows open, "; None: no window is open. Some may be open
+    without being reported: those of Spark's own operators, or after a restart of the worker.
     """
 
     open_windows_sources: Sequence[str] = ()
-    """The sources whose windows no clock closes: only their events do, or their end."""
+    """The sources whose windows no clock closes: only further events or the end of the source do."""
     open_windows_by_clock: bool = False
     """The worker's clock closes them all, while the pipeline runs."""
     failure: QueryFailure | None = None
     """Why its query does not run; None: it runs, or its driver is silent."""
 
     def open_windows_text(self) -> str | None:
-        """One sentence; None: no window is open, as far as the worker knows."""
+        """A sentence about open windows; None: no window is open, as far as the worker knows."""
         if self.open_windows_wait is None:
             return None
         windows = (
@@ -346,7 +346,7 @@ class PipelineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketNumbers:
-    """One bucket of one operator after an epoch. Late events are counted since the state began."""
+    """One bucket of one operator after an epoch. Late events are counted since the state was created."""
 
     bucket: Count
     open_windows: Count
@@ -432,7 +432,7 @@ class Complete(Request, frozen=True, kw_only=True):
 
 
 class Describe(Request, frozen=True, kw_only=True):
-    """Of each port the names and the Spark types of its fields."""
+    """The names and Spark types of the fields of each port."""
 
     generation: Count
     schemas: Mapping[str, Sequence[tuple[str, str]]]
@@ -487,7 +487,7 @@ class NameStreams(Request, frozen=True, kw_only=True):
 class DeclareWatermark(Request, frozen=True, kw_only=True):
     time_us: Time
     stream: str | int | None = None
-    """By its name or its id; None: all that the source has now."""
+    """A stream's name or id; None: all streams that the source has now."""
     after: int | None = None
 
 

@@ -1,5 +1,5 @@
-"""The replies to GET /status, everything that a worker reports about itself, its sources and its pipelines, and to
-probes.
+"""The reply to GET /status: everything that a worker reports about itself, its sources and its pipelines. Also the
+replies to health probes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,12 @@ class StoreStatus(Part, frozen=True, kw_only=True):
 
 
 class LoopStatus(Part, frozen=True, kw_only=True):
-    """How often the event loop stood still for more than 0.25 s, since the worker started, and how long at most."""
+    """How often the event loop was blocked for more than 0.25 s since the worker started, and the longest time."""
 
     stalls: int
     longest_stall_seconds: float
     lag_seconds: float
-    """How late it was when it was last looked at."""
+    """Its delay at the last measurement."""
 
 
 class SegmentServerStatus(Part, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class SegmentServerStatus(Part, frozen=True, kw_only=True):
 
 
 class SourceDefaults(Part, frozen=True, kw_only=True):
-    """Of a source that does not exist yet."""
+    """The settings that a new source gets."""
 
     event_time_unit: str
     event_time_ingest: bool
@@ -82,7 +82,7 @@ class SourceStatus(Part, frozen=True, kw_only=True):
     """Segment → up to where all pipelines have completed it; empty if acknowledgements do not wait for them."""
     acknowledged: Mapping[str, int]
     waiting_bytes: int
-    """Durable, and not acknowledged."""
+    """Durable, but not acknowledged yet."""
     segments: Sequence[str]
     sessions: int
     """The number of programs that are connected."""
@@ -104,7 +104,7 @@ class SourceStatus(Part, frozen=True, kw_only=True):
 
 
 class SourceTotals(Part, frozen=True, kw_only=True):
-    """Of all sources. Counters are since the worker started."""
+    """Totals of all sources. Counters are since the worker started."""
 
     count: int
     active_streams: int
@@ -138,7 +138,7 @@ class SessionError(Part, frozen=True, kw_only=True):
 
 
 class SessionTotals(Part, frozen=True, kw_only=True):
-    """Of all sessions. Counters are since the worker started."""
+    """Totals of all sessions. Counters are since the worker started."""
 
     open: int
     credits: int
@@ -165,7 +165,7 @@ class ApplicationStatus(Part, frozen=True, kw_only=True):
     waits_for: Sequence[str]
     """What a drain waits for."""
     reason: str = ""
-    """Why it has failed, if its state is `failed`: nothing of it runs."""
+    """Why it has failed, if its state is `failed`; then no part of it runs."""
 
 
 class BlockedStream(Part, frozen=True, kw_only=True):
@@ -264,7 +264,7 @@ class SinkRates(Part, frozen=True, kw_only=True):
 
 class RatesStatus(Part, frozen=True, kw_only=True):
     seconds: float
-    """What the rates are over."""
+    """The period over which rates are computed."""
     sources: Mapping[str, SourceRates]
     pipelines: Mapping[str, PipelineRates]
     sinks: Mapping[str, Mapping[str, SinkRates]]
@@ -278,7 +278,7 @@ class WorkerStatus(Part, frozen=True, kw_only=True):
     data: str
     uptime_seconds: float
     ports: dict[str, int]
-    """Of `connector`, `segment` and `http`."""
+    """The ports `connector`, `segment` and `http`."""
     tls: bool
     problems: Sequence[str]
     blockages: Sequence[str]
@@ -294,9 +294,9 @@ class WorkerStatus(Part, frozen=True, kw_only=True):
     sessions: Sequence[SessionStatus]
     session_totals: SessionTotals
     session_errors: Sequence[SessionError]
-    """The last ones."""
+    """The most recent ones."""
     application: ApplicationStatus | None
-    """None if what was deployed cannot be read."""
+    """None if the stored deployment cannot be read."""
     connectors: Sequence[ConnectorStatus]
     pipelines: Sequence[PipelineStatus]
     starting: Sequence[StartingPipeline]

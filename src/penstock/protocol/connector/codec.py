@@ -466,7 +466,7 @@ def decode_messages(
     return found, start
 
 
-# Bytes in, frames out: one decoder for each connection, at either end of it. The gateway's is `bulk.Receiver`.
+# Bytes in, frames out: one decoder per connection, at either end. For sources the worker uses `bulk.Receiver`.
 
 
 class Decoder:

@@ -4,10 +4,10 @@ its socket."
 The worker's side is `Credits`, one for each session, with a `LargestFrame` that outlives the sessions of a connector.
 The source's side is `Allowance`.
 
-Many programs send a frame for every credit without waiting for the socket, and lose what a partial send did not take;
-the next frame then fills up the one that was cut off, and what is stored is wrong. So a program gets a small window,
-which fits into the buffers of a socket, unless its HELLO announces that it can use a larger one: its program name ends
-in `;window=BYTES`. Other workers ignore the name.
+Many programs send a frame for every credit without waiting for the socket, and lose the rest of a partial send; the
+next frame then completes the truncated one, and wrong data are stored. So a program gets a small window, which fits
+into a socket's buffers, unless its HELLO announces that it can use a larger one: its program name ends in
+`;window=BYTES`. Other workers ignore the name.
 """
 
 import re
@@ -34,7 +34,7 @@ _ANNOUNCED = re.compile(r"(.*);window=([0-9]{1,15})", re.DOTALL)
 
 
 def announce_window(program: str, window_bytes: int = WINDOW_BYTES) -> str:
-    """The program name for the HELLO of a source that handles partial sends, with up to so many bytes in flight."""
+    """The program name for the HELLO of a source that handles partial sends, with up to this many bytes in flight."""
     return f"{program};window={window_bytes}"
 
 

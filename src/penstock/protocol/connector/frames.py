@@ -1,8 +1,8 @@
 """Every frame of the connector protocol, one class each. `wire_name` is the document's name, `tag` its number.
 
 Stream ids, message ids and points of reference are unsigned 64-bit numbers, event times signed ones in the unit of the
-source. Names and texts are for people: bytes that are not UTF-8 come out as backslash escapes. A payload that was
-received is a slice of the body that was decoded: bytes of bytes, a view of a view.
+source. Names and texts are for people: bytes that are not UTF-8 come out as backslash escapes. A received payload is a
+slice of the decoded body: bytes if the body is bytes, a view if it is a view.
 """
 
 from dataclasses import dataclass, field

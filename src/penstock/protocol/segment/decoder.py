@@ -37,11 +37,10 @@ from penstock.protocol.segment.messages import (
     PartialMessages,
 )
 
-# What the readers of both dialects share: a reader turns a stream of bytes into messages and appends.
-#
-# A `Reading` is a generator for one of them: it yields how many bytes it needs next, is sent a view of just these,
-# and returns what they meant (None: nothing that concerns anyone). A number is yielded only after its limit has been
-# checked, for so much memory will be allocated.
+# What the readers of both dialects share: a reader turns a stream of bytes into messages and appends. A `Reading` is a
+# generator for one of them: it yields the number of bytes it needs next, is sent a view of exactly these, and returns
+# the result (None: nothing of interest). It checks the limit before it yields a number, because that much memory will
+# be allocated.
 
 Reading: TypeAlias = Generator[int, memoryview, Incoming | None]
 
@@ -55,15 +54,15 @@ class Reader(ABC):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were received and copied, and wait for more."""
+        """Bytes that were received and copied, and wait for the rest."""
         return 0
 
     @abstractmethod
     def read(self) -> Reading:
-        """The next message or append. ProtocolError when the stream cannot go on like this."""
+        """The next message or append. Raises ProtocolError if the stream is invalid."""
 
     def _header(self) -> Generator[int, memoryview, tuple[int, int]]:
-        """Type and length of the next message, which is one for our side."""
+        """Type and length of the next message, after checking that our side may receive it."""
         kind, length = unpack_header((yield HEADER_SIZE))
         self.dialect.check_receiver(kind, self._role)
         return kind, length
@@ -72,7 +71,7 @@ class Reader(ABC):
 # Reads the versioned dialect. A block becomes one AppendByNumber; its events are never looked at one by one.
 
 FIELDS_SIZE_MAX = 1024
-"""What may stand around the data of an append: its fields, some 50 bytes, and what later versions may add to them."""
+"""The most bytes around the data of an append: its fields, about 50 bytes, and what later versions may add."""
 
 _ENDS = (APPEND_BLOCK_END, CONDITIONAL_BLOCK_END)
 _APPENDS = (APPEND_BLOCK, CONDITIONAL_APPEND, *_ENDS)
@@ -144,13 +143,13 @@ def _append(end: _End, content: tuple[Buffer, ...]) -> AppendByNumber:
 
 
 def _content(block: AppendBlock, end: _End) -> tuple[Buffer, ...]:
-    """What of the block is to be stored: the whole events, and the bytes of the partial one behind them."""
+    """The bytes of the block to store: the whole events, and the partial one after them."""
     if end.writer_id != block.writer_id:
         raise ProtocolError(
             f"{type(end).__name__}: writer {end.writer_id.hex()} ends the block of {block.writer_id.hex()}"
         )
     if isinstance(end, ConditionalBlockEnd):
-        return (block.data,)  # where whole events end is not in it, so there is nothing but whole events
+        return (block.data,)  # it does not contain where whole events end, so all events are whole
     whole = end.size_of_whole_events
     if not 0 <= whole <= len(block.data):
         raise ProtocolError(f"AppendBlockEnd: {whole} bytes of whole events in a block of {len(block.data)}")
@@ -201,7 +200,9 @@ class DocumentReader(Reader):
         return message
 
     def _message(self, *, in_block: bool = False) -> Generator[int, memoryview, Message]:
-        """The next whole message. Others may stand between the pieces of one; it counts where its end stands."""
+        """The next whole message. Other messages may come between the pieces of a split one, which counts where its
+        last piece is.
+        """
         while True:
             kind, length = yield from self._header()
             if in_block and kind not in (END_APPEND_BLOCK, PARTIAL_MESSAGE):
@@ -251,21 +252,21 @@ class DocumentReader(Reader):
             raise ProtocolError(f"{message}: a block of {length} bytes, the limit is {self._block_size_max}")
 
 
-# Where received bytes lie while they are parsed, and afterwards, when views of them have been handed out.
+# The memory of received bytes, while they are parsed and as long as views of them exist.
 
 CHUNK_SIZE = 2**20
-"""Large enough that a socket's whole backlog fits and that few blocks straddle two chunks. A connection holds one."""
+"""Large enough for a socket's whole backlog, and for few blocks to straddle two chunks. A connection has one."""
 
 ROOM_FRACTION = 16
-"""Between two messages, a chunk with less than this fraction free is given up: receiving in driblets costs more."""
+"""Between two messages, a chunk with less than this fraction free is replaced: many tiny reads would cost more."""
 
 
 class ReceiveBuffer:
     """Bytes in by `room` and `received`, out by `take`, which returns views and copies nothing.
 
-    A byte that any view can still see is never written again: a chunk is written from its start to its end, and goes
-    back to its start only when no view of it is left. When a message does not fit into the rest of the chunk, the
-    part that has arrived is copied, once, to a chunk that holds all of it.
+    A byte is never overwritten while a view of it exists: a chunk is filled from start to end, and reused only when no
+    view of it is left. If a message does not fit into the rest of the chunk, the part that has arrived is copied, once,
+    to a chunk large enough for all of it.
     """
 
     __slots__ = ("_chunk", "_chunk_size", "_end", "_needed", "_readable", "_start", "_writable")
@@ -274,11 +275,11 @@ class ReceiveBuffer:
         self._chunk_size = chunk_size
         self._needed = 1
         self._start = self._end = 0
-        self._use(bytearray())  # the first chunk comes with the first byte: an idle connection holds none
+        self._use(bytearray())  # allocated with the first byte: an idle connection needs none
 
     @property
     def size(self) -> int:
-        """Bytes of memory that this buffer holds now, views that others keep of older chunks not included."""
+        """Bytes of memory that this buffer uses now, not counting older chunks that views still refer to."""
         return len(self._chunk)
 
     @property
@@ -287,7 +288,7 @@ class ReceiveBuffer:
         return self._end - self._start
 
     def room(self) -> memoryview:
-        """Where to receive next; never empty. Everything that `take` can give has been taken before."""
+        """Where to receive next; never empty. Take everything that `take` can return first."""
         unread = self.unread
         assert unread < self._needed
         free = len(self._chunk) - self._end
@@ -296,7 +297,7 @@ class ReceiveBuffer:
         return self._writable[self._end :]
 
     def received(self, count: int) -> None:
-        """So many bytes have been written to the start of `room`."""
+        """`count` bytes have been written to the start of `room`."""
         assert 0 <= count <= len(self._chunk) - self._end
         self._end += count
 
@@ -311,14 +312,16 @@ class ReceiveBuffer:
         return None
 
     def take(self, count: int) -> memoryview | None:
-        """As `peek`, and the bytes are read. The caller has checked `count`: so much will be allocated if need be."""
+        """Like `peek`, and consumes the bytes. The caller has checked `count`: that much memory is allocated if
+        necessary.
+        """
         view = self.peek(count)
         if view is not None:
             self._start += count
         return view
 
     def _move(self) -> None:
-        """Go on at the start of a chunk that has room for what is needed, the unread bytes first in it."""
+        """Continue in a chunk that has room for what is needed, starting with the unread bytes."""
         old, start, end = self._chunk, self._start, self._end
         size = max(self._needed, self._chunk_size)
         self._readable.release()
@@ -366,12 +369,12 @@ class Decoder(IncrementalDecoder[Incoming]):
 
     @property
     def dialect(self) -> Dialect | None:
-        """What the peer speaks; None until its first header has arrived."""
+        """The peer's dialect; None until its first header has arrived."""
         return self._reader.dialect if self._reader else None
 
     @property
     def held_bytes(self) -> int:
-        """Memory allocated for what has not come out yet."""
+        """The memory allocated for messages that are not complete."""
         return self._buffer.size + self._held_pieces
 
     @property
@@ -393,7 +396,7 @@ class Decoder(IncrementalDecoder[Incoming]):
         return self._each()
 
     def feed(self, data: Buffer) -> Iterator[Incoming]:
-        """The same for bytes that are in memory already: they are taken as the iterator goes on, and copied once."""
+        """Decode bytes that are in memory already. They are consumed as the iterator advances, and copied once."""
         view = memoryview(data)
         while view:
             count = self._copy(view)

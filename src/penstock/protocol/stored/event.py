@@ -12,9 +12,11 @@ from penstock.protocol.segment.frame import HEADER_SIZE, PAYLOAD_SIZE_MAX
 
 # The bytes of a stored event: the one definition of its layout.
 #
-# 0 i32 type 0 · i32 length an Event's header, as in the segment protocol 8 u64 stream id · u64 event id · i64 event
-# time in µs 32 sb key sb: u16 length, then so many bytes 34 + k sb metadata empty, or a map in msgpack 36 + k + m
-# payload, up to the event's end
+#    0           i32 type 0 · i32 length     an Event's header, as in the segment protocol
+#    8           u64 stream id · u64 event id · i64 event time in µs
+#    32          sb key                      sb: u16 length, then that many bytes
+#    34 + k      sb metadata                 empty, or a map in msgpack
+#    36 + k + m  payload                     up to the event's end
 #
 # All numbers are big-endian. An event of length 0 only carries a record's marks: readers skip it. Metadata is a
 # map from str to anything. In an output segment its `source` and `stream`, both str, name the origin of the event;

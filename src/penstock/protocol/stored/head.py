@@ -2,8 +2,8 @@
 
 `[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
 `[stream id, mark, name]`, optionally with a value and a number of segments, and the number of events in the record.
-What may be acknowledged at a cut, and the watermark there, are folds over these heads: see `HeadFold`. The store
-has a checksum of each head.
+Folds over these heads determine what may be acknowledged at a cut, and the watermark there: see `HeadFold`. The store
+keeps a checksum of each head.
 """
 
 import sys

@@ -122,7 +122,7 @@ def parse_sources(text: str) -> list[Source]:
 
 
 def check_source_name(name: str) -> str:
-    """Returns the name of a source unchanged. Raises RequestError if it could not be told apart in a list of sources, a
+    """Returns the name of a source unchanged. Raises RequestError if it would be ambiguous in a list of sources, a
     segment's name or an option such as `--window NAME=SIZE`.
     """
     if (
@@ -176,7 +176,7 @@ def kind_of(segment: str) -> Owner:
     if match := _OUTPUT_SEGMENT.fullmatch(segment):
         return Owner(_OUTPUT_SCHEME + match[1], Kind.STORED)
     if segment.startswith(_OWN_PREFIXES):
-        raise RequestError(f"segment {segment!r} is the worker's own: it holds no events", _HINT)
+        raise RequestError(f"segment {segment!r} belongs to the worker itself: it contains no events", _HINT)
     return Owner(_SEGMENT_SCHEME + segment, Kind.RAW)
 
 
@@ -227,5 +227,5 @@ def _segment(text: str, name: str) -> Source:
         raise RequestError(f"{text!r} names no segment", _HINT)
     source, kind = kind_of(name)
     if kind is not Kind.RAW:
-        raise RequestError(f"segment {name!r} holds stored events", f"Read it as source {source!r}.")
+        raise RequestError(f"segment {name!r} contains stored events", f"Read it as source {source!r}.")
     return Source(Form.SEGMENT, name)

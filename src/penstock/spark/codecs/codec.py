@@ -49,7 +49,7 @@ class Coding:
 
     source: str
     codec: str | None
-    """For content types that `codec_map` does not contain; None: there is no codec for those."""
+    """For content types that `codec_map` does not contain; None: those cannot be decoded."""
     codec_map: Mapping[str, str] = field(default_factory=dict)
     """Content type → codec; `text/*` matches all subtypes."""
     schema: str | None = None

@@ -38,7 +38,7 @@ def encoded(codec: str, columns: Mapping[str, Column], kinds: Mapping[str, DataT
             _check_flat(columns, kinds)
             return as_csv(row).cast("binary")
     raise RequestError(
-        f"{codec} is for bytes alone, and cannot write {', '.join(columns)}",
+        f"{codec} writes bytes only, and cannot write {', '.join(columns)}",
         "Add a column `value`, or use another codec for the connector.",
     )
 
@@ -47,7 +47,7 @@ def _only_text(columns: Mapping[str, Column], kinds: Mapping[str, DataType]) -> 
     name, *others = columns
     if others or not _is(kinds[name], "string"):
         raise RequestError(
-            f"string writes one text, and the rows have: {', '.join(columns)}",
+            f"string writes one text column, but the rows have: {', '.join(columns)}",
             f"Add a column `{TEXT}` (string), and drop the others.",
         )
     return columns[name]

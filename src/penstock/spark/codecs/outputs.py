@@ -102,7 +102,7 @@ def _check_value(frame: DataFrame, same: set[str]) -> None:
     others = [n for n in frame.columns if n != "value" and not _is_of_event(frame, n) and n not in same]
     if others:
         raise RequestError(
-            f"the rows have `value` and also {', '.join(f'`{name}`' for name in others)}, which it does not hold",
+            f"the rows have `value` and also {', '.join(f'`{name}`' for name in others)}, which it does not contain",
             "Drop `value`, so that the codec writes the columns; or drop the other columns.",
         )
     check_schema(frame.select("value").schema)

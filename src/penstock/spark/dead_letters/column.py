@@ -1,7 +1,8 @@
-"""The column `letter` of dead letters and late events: events that could not be processed, or arrived late.
+"""The column `letter`: marks events that could not be processed, or arrived late.
 
-A row whose `letter` is not null is one. It passes all our later operators unchanged, and the same query that writes the
-other rows writes it to the port that it names, with its original bytes, its position and the reason.
+A row whose `letter` is not null is a dead letter or a late event. All later Penstock operators pass it on unchanged,
+and the query that writes the other rows writes it to the port it names, with its original bytes, its position and the
+reason.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ LETTER_FIELDS = {
     "watermark": "timestamp",
     "behind_us": "bigint",
 }
-"""Name → Spark type. `value` is the event's own bytes, and never null in a letter; `segment` and `offset` are the
-position from which it was read; `watermark` is the one that it missed, and `behind_us` by how much.
+"""Name → Spark type. `value` is the event's own bytes, never null in a dead letter; `segment` and `offset` are the
+position from which it was read; `watermark` is the watermark it missed, `behind_us` by how much.
 """
 
 LETTER_DDL = f"struct<{', '.join(f'{name}: {kind}' for name, kind in LETTER_FIELDS.items())}>"
@@ -75,11 +76,9 @@ def letter_arrow() -> pa.DataType:
     return pa.struct([pa.field(name, kinds[kind]) for name, kind in LETTER_FIELDS.items()])
 
 
-# Whether the letters of a frame reach its end: found by walking through its analyzed plan, before anything is run.
-#
-# An operator above letters that drops rows or columns without looking at `letter` would lose them in silence: a
-# filter whose condition is null for them, a `select` that leaves the column out, a join, an aggregate. Such plans are
-# refused.
+# Checks that the dead letters of a frame reach its end, by walking through its analyzed plan before anything runs. An
+# operator that drops rows or columns without looking at `letter` would silently lose dead letters: a filter whose
+# condition is null for them, a `select` that omits the column, a join, an aggregate. Such plans are refused.
 
 _TYPE = f"struct<{','.join(f'{name}:{kind}' for name, kind in LETTER_FIELDS.items())}>"
 _SEPARATOR = "\x1f"
@@ -96,10 +95,10 @@ _PASSING = {
     "CollectMetrics",
     "CTERelationDef",
 }
-"""Nodes that let every row and every column through."""
+"""Nodes that pass on every row and every column."""
 
 _MAPPING = {"MapInArrow", "MapInPandas", "PythonMapInArrow"}
-"""Python functions over batches: one that gives a column `letter` answers for the letters that it was given."""
+"""Python functions over batches: one that returns a column `letter` is responsible for the dead letters it receives."""
 
 _WORDS = {
     "Join": "a join",
@@ -111,22 +110,24 @@ _WORDS = {
     "Sample": "sample",
     "Generate": "explode",
 }
-"""What users call those nodes that they may well have put above letters."""
+"""The users' names for nodes that often follow operators with dead letters."""
 
 _SPLIT = "good, letters = penstock.dead_letters.split(frame) separates them: return letters beside your result."
 
 Live = Mapping[int, frozenset[int]]
-"""Ids of the columns `letter` that a node gives, each with the marks of the operators that its letters come from."""
+"""Ids of the `letter` columns in a node's output, each with the marks of the operators that created its
+dead letters.
+"""
 
 
 def has_letters(frame: DataFrame) -> bool:
-    """Whether it has the column of letters; one of that name and another type is a column like others."""
+    """Whether the frame has our column `letter`. A column of that name with another type is an ordinary one."""
     return any(field.name == LETTER and field.dataType.simpleString() == _TYPE for field in frame.schema)
 
 
 def check_letters(frame: DataFrame) -> frozenset[int]:
-    """Marks of the operators whose letters leave with the frame: the same letters have the same ones. Raises
-    RequestError if letters that were made for it do not reach it.
+    """Marks of the operators that created the frame's dead letters: equal marks mean the same dead letters. Raises
+    RequestError if an operator in between would lose some.
     """
     live = _live(frame._jdf.queryExecution().analyzed())  # noqa: SLF001  no public way to the plan
     return frozenset[int]().union(*live.values())
@@ -160,7 +161,7 @@ def _made(node: Any, given: Mapping[int, int]) -> Live:
 
 
 def _letters_of(node: Any) -> dict[int, int]:
-    """Ids of the columns of letters in what a node gives, and their places."""
+    """Ids of the `letter` columns in a node's output, and their positions."""
     output = node.output()
     found = {}
     for place, text in enumerate(output.mkString(_SEPARATOR).split(_SEPARATOR)):
@@ -186,7 +187,7 @@ def _filtered(node: Any, below: Live) -> Live:
 
 
 def _demands_null(condition: Any, number: int) -> bool:
-    """Whether only rows that are no letters pass."""
+    """Whether the condition passes only rows that are not dead letters."""
     match condition.getClass().getSimpleName():
         case "And":
             return _demands_null(condition.left(), number) or _demands_null(condition.right(), number)
@@ -212,7 +213,7 @@ def _projected(node: Any, below: Live, given: Mapping[int, int]) -> Live:
 
 
 def _united(node: Any, below: list[Live], given: Mapping[int, int]) -> Live:
-    """All of its children's letters must be in one column; none may come twice."""
+    """The dead letters of all children must be in one column, and none may occur twice."""
     marks: list[int] = []
     children = node.children()
     for index, live in enumerate(below):

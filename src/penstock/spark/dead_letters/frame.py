@@ -48,7 +48,7 @@ def checked(frame: DataFrame) -> DataFrame:
     """Returns the frame. Raises RequestError if it has lost dead letters, or if its `letter` is an unrelated column."""
     check_letters(frame)
     if LETTER in frame.columns and not has_letters(frame):
-        raise RequestError(f"the frame has a column `{LETTER}` that holds something else", "Rename it.")
+        raise RequestError(f"the frame has a column `{LETTER}` of another type", "Rename it.")
     return frame
 
 

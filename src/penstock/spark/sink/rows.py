@@ -19,7 +19,7 @@ from penstock.protocol.stored.event import LENGTH_MIN, NO_TIME
 from penstock.protocol.stored.names import check_pipeline_name
 
 BLOCK_BYTES = 2**20
-"""Encoded and appended at once: from this size on, the cost per block is small."""
+"""The size of a block that is encoded and appended at once: large enough that the cost per block is small."""
 
 EVENT_BYTES_MAX = BLOCK_SIZE_MAX
 """An event is never split, so it must fit into one block of the segment protocol, with its header."""

@@ -60,7 +60,7 @@ class Link:
             self.drop()
 
     def drop(self) -> None:
-        """Whatever was in flight may or may not arrive."""
+        """Close the connection. Data in flight may or may not arrive."""
         self.writers = 0
         if self._connection is not None:
             self._connection.close()
@@ -126,12 +126,12 @@ _DISCARD_SECONDS = 5.0
 """How long to wait for deletions. The worker sweeps whatever remains, and the task has failed already."""
 
 PORTS_MAX = 100
-"""Each port is a separate segment for every partition of every batch, and an output that somebody reads."""
+"""Each port costs a separate segment for every partition of every batch, and is an output of its own."""
 
 _PORTS_HINT = "A port is an output of the pipeline; to tell rows of one output apart, use `stream` or `key`."
 
 _TRANSIENT = (Interrupted, NoRoom)
-"""Errors that may pass."""
+"""Errors that may be temporary."""
 
 
 @dataclass(frozen=True, slots=True)

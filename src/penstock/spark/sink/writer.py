@@ -49,7 +49,7 @@ class SinkOptions:
     worker: str = DEFAULT_WORKER
     """Host and port of its HTTP side."""
     generation: int | None = None
-    """None: this query neither is fenced nor fences others."""
+    """None: this query is not fenced, and fences no other."""
     port: str = DEFAULT_PORT
     """The port of rows that name none."""
     checkpoint: str | None = None
@@ -85,7 +85,7 @@ def _problems(given: Mapping[str, str]) -> Iterator[str]:
             yield from _refused(name, given[name])
     generation = given.get("generation", "0")
     if not (generation.isascii() and generation.isdigit()):
-        yield f"'generation' is {generation!r}, and must be the number that the worker gave"
+        yield f"'generation' is {generation!r}, and must be the number that the worker assigned"
     if "worker" in given:
         yield from _refused_address(given["worker"])
 

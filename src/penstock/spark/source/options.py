@@ -57,7 +57,7 @@ class SourceOptions:
     starting: Starting = "earliest"
     ending: Starting = "latest"
     limits: Limits | None = None
-    """Of an epoch; None: those of the pipeline, or else of the worker."""
+    """Limits of an epoch; None: those of the pipeline, or the worker's defaults."""
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     pipeline: str | None = None

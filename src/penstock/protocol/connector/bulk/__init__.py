@@ -1,4 +1,4 @@
-"""Bulk decoding, for the gateway: MESSAGE frames a buffer at a time, with no Python for each of them.
+"""Bulk decoding, for the worker: MESSAGE frames a buffer at a time, with no Python code per message.
 
     received bytes ──▶ Receiver ──▶ frames, and Columns for each run of messages
     Columns ──▶ StreamTable.admit ──▶ Admission: what is new, and where each stream now is

@@ -38,7 +38,7 @@ class Column(Protocol):
 
 
 class Stop(IntEnum):
-    """Why a run of MESSAGE frames ends where it does."""
+    """Why a run of MESSAGE frames ends."""
 
     END = 0
     """The bytes end there."""

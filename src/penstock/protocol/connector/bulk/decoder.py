@@ -1,6 +1,6 @@
 """MESSAGE frames, decoded a buffer at a time.
 
-`Receiver` finds them, `StreamTable` decides which are new, `rewrite` makes stored events of these.
+`Receiver` finds them, `StreamTable` decides which are new, `rewrite` turns these into stored events.
 
 The kernels check no bounds of the arrays that they write to: the arrays are allocated here, large enough for whatever
 the bytes may contain.
@@ -45,7 +45,7 @@ ROWS_MIN = 64
 """Rows of an empty stream table: 2 KiB for each session."""
 
 MARKS = 2 ** (64 - kernel.SLOT_BITS)
-"""After so many runs their marks are reset."""
+"""After this many runs, marks are reset."""
 
 CACHE_LINE = 64
 
@@ -54,7 +54,7 @@ ACK_HEAD = Struct(">IBII")
 
 
 def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max: int = FRAME_SIZE_MAX) -> Columns:
-    """The longest run of whole MESSAGE frames that begins at `start`, and why it is no longer.
+    """The longest run of whole MESSAGE frames that begins at `start`, and why it ends.
 
     Reads nothing outside `start .. end`, whatever the bytes. While the columns exist, `data` cannot change its size.
     """
@@ -84,7 +84,9 @@ def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max
 
 
 def rewrite(columns: Columns, admission: Admission, routes: int = 1) -> list[Stored]:
-    """The messages that were kept, as stored events, in their order: of each of the first so many routes; a copy."""
+    """The admitted messages as stored events, for each of the first `routes` routes, in their order. The result is a
+    copy.
+    """
     counts, sizes, streams = (np.asarray(column)[:routes].tolist() for column in admission.totals)
     if not any(counts):
         return [NOTHING_STORED] * routes
@@ -122,8 +124,8 @@ def encode_acks(credits: int, stream_ids: Column, points_of_reference: Column) -
 class StreamTable:
     """The streams that are open in a session: for each its route, and the last message id that was kept.
 
-    A stream is in here for as long as it is *active* in the stream machine. `seed` is a random number that the peer
-    cannot know: it chooses the stream ids, and could otherwise choose some that take for ever to look up.
+    It contains a stream as long as that is *active* in the stream machine. `seed` is a random number that the peer
+    cannot know: the peer chooses the stream ids, and could otherwise choose ids that all collide.
     """
 
     def __init__(self, seed: int) -> None:
@@ -138,7 +140,7 @@ class StreamTable:
         return bool(self._rows[self._find(stream_id), kernel.STATE] >= kernel.OPEN)
 
     def open(self, stream_id: int, last_id: int = NOTHING_YET, route: int = 0) -> None:
-        """Its messages above `last_id` are kept, and take this route."""
+        """Open a stream: its messages above `last_id` are kept, and take this route."""
         if not 0 <= route < ROUTES_MAX:
             raise ValueError(f"there are {ROUTES_MAX} routes, and {route} is not one of them")
         if 2 * (self._used + 1) > len(self._rows):
@@ -149,7 +151,7 @@ class StreamTable:
         self._open += before < kernel.OPEN
 
     def close(self, stream_id: int) -> None:
-        """Its messages are not legal any more. Does nothing to a stream that is not open."""
+        """Close a stream: its messages are no longer legal. Does nothing to a stream that is not open."""
         row = self._rows[self._find(stream_id)]
         if row[kernel.STATE] >= kernel.OPEN:
             row[kernel.STATE] = kernel.SHUT
@@ -163,9 +165,9 @@ class StreamTable:
         return (int(row[kernel.NEXT_ID]) - 1) & U64_MASK
 
     def admit(self, columns: Columns, unit: EventTimeUnit, arrival_us: int | None = None) -> Admission:
-        """Which messages are new. With an `arrival_us` an event time of 0 means that one (`event_time: ingest`).
+        """Decide which messages are new. With an `arrival_us`, it replaces event times of 0 (`event_time: ingest`).
 
-        The ids of the messages kept count as stored from now on: when storing them fails, the session must end.
+        The ids of admitted messages count as stored from now on: if storing them fails, the session must end.
         """
         count = len(columns)
         numbers = np.empty((2, count), np.int64)
@@ -195,8 +197,8 @@ class StreamTable:
         )
 
     def silent(self, mark: int, limit: int) -> list[int]:
-        """Open streams, `limit` of them at most, that have had no message since `next_mark` gave this mark, and were
-        opened before. Those that were put to rest are not among them until their next message.
+        """At most `limit` open streams that were opened before `next_mark` returned this mark, and have had no message
+        since. Streams passed to `rest` are omitted until their next message.
         """
         states, touched = self._rows[:, kernel.STATE], self._rows[:, kernel.TOUCHED]
         marks = touched >> np.uint64(kernel.SLOT_BITS)
@@ -210,7 +212,7 @@ class StreamTable:
             self._touch(stream_id, 0)
 
     def touch(self, stream_id: int) -> None:
-        """As if a message of the stream had come. Does nothing to a stream that is not open."""
+        """Treat the stream as if a message had arrived. Does nothing to a stream that is not open."""
         self._touch(stream_id, self.next_mark())
 
     def _touch(self, stream_id: int, mark: int) -> None:
@@ -230,7 +232,7 @@ class StreamTable:
         return int(kernel.find(self._rows, self._seed, stream_id))
 
     def _grow(self) -> None:
-        """A larger table, if the open streams need one; the closed ones are forgotten."""
+        """Enlarge the table if the open streams need it. Closed streams are dropped."""
         rows = ROWS_MIN
         while rows < 3 * (self._open + 1):
             rows *= 2
@@ -239,7 +241,7 @@ class StreamTable:
 
 
 def _empty_rows(count: int) -> NDArray[np.uint64]:
-    """At the start of a cache line, so that no row lies in two of them."""
+    """Aligned to a cache line, so that no row straddles two of them."""
     spare = CACHE_LINE // 8
     words = np.zeros(count * kernel.ROW_SIZE + spare, np.uint64)
     first = -words.ctypes.data % CACHE_LINE // 8
@@ -253,19 +255,19 @@ def _scale(unit: EventTimeUnit) -> tuple[int, int, int, int]:
 
 
 CHUNK_SIZE = 512 * 2**10
-"""Bytes that are received at once, at most: a whole window of credits of small messages (2,048 of 250 bytes), which
-then stay together all the way to the acknowledgement. At half of it every window was handled in two parts.
+"""The most bytes received at once: a whole window of small messages (2,048 of 250 bytes), which then stay together
+all the way to the acknowledgement. With half of it, every window was handled in two parts.
 """
 
 CHUNK_SIZE_MIN = 64
-"""There must be room to receive behind the longest part of a frame from which its length is not known yet."""
+"""There must be room to receive after the longest incomplete header, from which a frame's length is not known yet."""
 
 Incoming: TypeAlias = Frame | Columns
 
 
 class Receiver(IncrementalDecoder[Incoming]):
     """Columns are views of the buffer: they are valid until `get_buffer` is called again. Other frames own their bytes.
-    The buffer has `chunk_size` bytes, or as many as the frame that is coming in needs, once its length is checked.
+    The buffer has `chunk_size` bytes, or as many as the current frame needs, once its length is checked.
     """
 
     def __init__(
@@ -282,13 +284,13 @@ class Receiver(IncrementalDecoder[Incoming]):
         self._hello = hello
         self._frame_size_max = frame_size_max
         self._chunk_size = chunk_size
-        self._view = memoryview(bytearray())  # the first chunk comes with the first byte: idle sessions hold none
+        self._view = memoryview(bytearray())  # allocated with the first byte: idle sessions need none
         self._start = self._end = 0
         self._needed = 0
 
     @property
     def held_bytes(self) -> int:
-        """Memory allocated, whether or not anything is in it."""
+        """The memory allocated, whether or not it contains anything."""
         return len(self._view)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
@@ -319,7 +321,7 @@ class Receiver(IncrementalDecoder[Incoming]):
         return self._read_other(stop)
 
     def _read_other(self, stop: Stop) -> Frame | None:
-        """The frame that is no MESSAGE, or None while its end has not come; then how much room it needs is known."""
+        """The next frame, which is not a MESSAGE; None while it is incomplete. Then the room that it needs is known."""
         self._needed = 0
         if self._end - self._start < U32.size:
             return None

@@ -103,7 +103,7 @@ def scan(
     event_times: Any,
     key_sizes: Any,
 ) -> Any:
-    """How many messages there are, why there are no more, the largest length.
+    """Returns the number of messages, why the scan stopped, and the largest length.
 
     The columns have room for one number more than MESSAGE frames of the smallest size fit between `start` and `end`.
     """
@@ -229,10 +229,10 @@ def admit(
     streams: Any,
     totals: Any,
 ) -> Any:
-    """How many messages were checked, what is wrong with the next one, how many streams were touched.
+    """Returns the number of messages checked, the problem with the next one, and the number of streams touched.
 
-    `mark` is a number that this table has not had before. `ingest`: whether a time of 0 means the arrival, and when
-    that was. The columns have room for one number for each message. `totals` has three rows of zeros, to which the
+    `mark` is a number that this table has not had before. `ingest`: whether a time of 0 means the time of arrival, and
+    that time. The columns have room for one number for each message. `totals` has three rows of zeros, to which the
     numbers of each route are added: messages, bytes as stored events, streams.
     """
     starts, stream_ids, message_ids, event_times = messages
@@ -279,7 +279,7 @@ def admit(
 @inlined
 def write_events(data: Any, messages: Any, routes: Any, places: Any, out: Any) -> Any:
     """`i32 0 · i32 length · u64 stream id · u64 event id · i64 event time · sb key · u16 0 · payload`. From the stream
-    id on that is the frame, but for the event time, and two bytes before the payload.
+    id on these are the bytes of the frame, except for the event time and two bytes before the payload.
     """
     starts, key_sizes, times = messages
     for index in range(routes.shape[0]):
@@ -310,8 +310,8 @@ def write_streams(streams: Any, places: Any, block: Any) -> Any:
 
 @compiled(types.void(BYTES, types.Tuple((I64S, I32S, I64S)), U8S, STREAMS, TOTALS, U8S, ROWS))
 def rewrite(data: Any, messages: Any, routes: Any, streams: Any, places: Any, out: Any, block: Any) -> Any:
-    """Write the admitted messages into `out`, as stored events, and their streams into the three rows of `block`:
-    in their order, those of each route from its two `places` on, which are moved along. A route without is left out.
+    """Write the admitted messages into `out`, as stored events, and their streams into the three rows of `block`: in
+    order, those of each route from its two `places` on, which are advanced. Routes without messages are skipped.
     """
     write_events(data, messages, routes, places, out)
     write_streams(streams, places, block)
