@@ -38,6 +38,7 @@ QUICK_SPARK = " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factory
 def pytest_configure() -> None:
     """What all processes inherit that the tests start. In the background Ctrl-C is ignored, unless we say otherwise."""
     set_token_variables()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile what it imports
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA + QUICK_SPARK + java_archive.options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
