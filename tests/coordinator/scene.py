@@ -1,7 +1,7 @@
 """A coordinator on a store in memory, in the test's own loop, that can be stopped and opened again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
+from penstock.coordinator.traces import Traces
 from penstock.core.errors import StoreFailed, Unavailable
 from penstock.protocol.api.pipelines import (
     Cut,
@@ -81,8 +82,11 @@ class Scene:
         files: Files | None = None,
         settings: CoordinatorSettings = SETTINGS,
         connectors: Connectors = NO_CONNECTORS,
+        traces: Callable[[], Traces | None] = lambda: None,
     ) -> None:
+        """`traces` is called at each `open`."""
         self.connectors = connectors
+        self.traces = traces
         self.files = files or MemoryFiles()
         self.settings = settings
         self.completions: dict[str, FakeCompletion] = {}
@@ -103,6 +107,7 @@ class Scene:
             lambda: (7101, False),
             now_us=lambda: self.now_us,
             connectors=self.connectors,
+            traces=self.traces(),
         )
         await self.coordinator.start()
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from penstock.coordinator import readers
 from penstock.coordinator.machine.apply import known
@@ -12,6 +13,7 @@ from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
+from penstock.coordinator.spans import origins
 from penstock.core.errors import DataLoss, Fenced, PipelineError
 from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limits, LoadState, Range, Running, Segments
 from penstock.protocol.stored.event import END_OF_TIME
@@ -152,6 +154,8 @@ class Cuts:
                 leads = pipeline.leader == asker
             # Waiting does not help a load that is not the leader: the leader's request decides the cut.
             if end > epoch or not leads or loop.time() >= deadline:
+                if end > epoch:
+                    shared.trace(partial(shared.traces.returned, name, pipeline, end))
                 await shared.keeper.settled()
                 return Cut(_offset(pipeline, key, end), blocked_by)
             await shared.news.wait(seen, deadline - loop.time())
@@ -172,7 +176,7 @@ class Cuts:
 
     async def _plan(self, name: str, pipeline: Pipeline, asker: str, limits: Limits) -> bool:
         """Decide the next cut, if there is anything new."""
-        shared = self._shared
+        shared, began_ns = self._shared, self._shared.traces.now_ns()
         self._check_there(name, pipeline)
         segments = shared.sources.all_segments(pipeline.sources)
         positions = {segment: pipeline.position(pipeline.planned, segment) for segment in segments}
@@ -187,23 +191,31 @@ class Cuts:
         folded = await shared.watermarks.fold(shared.state, name, ends)
         shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
-        shared.flow.cut(name, pipeline, ends, folded.events)
+        taken = shared.flow.cut(name, pipeline, ends, folded.events)
+        await self._trace(name, pipeline, began_ns, ends, taken)
         if folded.events:
             shared.heartbeats.got_epoch(name, shared.state.pipelines[name].planned)
         return True
+
+    async def _trace(self, name: str, before: Pipeline, began_ns: int, ends: Segments, taken: tuple[int, int]) -> None:
+        shared = self._shared
+        shared.traces.cut(name, before, shared.state, began_ns, ends, taken)
+        for segment, end in ends.items() if shared.traces.is_on else ():
+            events = await shared.records.samples(segment, before.position(before.planned, segment), end)
+            shared.traces.link(name, shared.state.pipelines[name].planned, origins(events))
 
     def _plan_watermark(self, name: str, pipeline: Pipeline, asker: str) -> bool:
         """Decide a cut without data if the watermark of an output that it reads has advanced: windows may be due. A
         query with an end gets such a cut only when everything that it reads has ended.
         """
-        shared = self._shared
+        shared, began_ns = self._shared, self._shared.traces.now_ns()
         folded = shared.watermarks.moved(shared.state, name)
         is_bounded = bool(self._queries.of(name, pipeline.generation).upto)
         if folded is None or (is_bounded and folded.watermark != END_OF_TIME):
             return False
         shared.keeper.commit(Plan(name, pipeline.generation, asker, {}, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, {})
-        shared.flow.cut(name, pipeline, {}, 0)
+        shared.traces.cut(name, pipeline, shared.state, began_ns, {}, shared.flow.cut(name, pipeline, {}, 0))
         return True
 
     def _check_there(self, name: str, pipeline: Pipeline) -> None:
@@ -258,6 +270,7 @@ class Cuts:
             shared.heartbeats.asked(name)
             shared.heartbeats.got_epoch(name, epochs[1])
             shared.keeper.commit(Read(name, generation, *epochs))
+            shared.trace(partial(shared.traces.returned, name, pipeline, epochs[1]))
             await shared.keeper.settled()
             return pipeline.offset(key, epochs[0])
 

@@ -11,6 +11,7 @@ from penstock.coordinator.machine.delivery import check_park
 from penstock.coordinator.machine.state import Pipeline, Sink, State
 from penstock.coordinator.records import Records
 from penstock.coordinator.shared import News, Shared
+from penstock.coordinator.traces import Traces
 from penstock.core.errors import PipelineError
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, check_pipeline_name, output_segment
 
@@ -43,6 +44,10 @@ class Deliveries:
     @property
     def news(self) -> News:
         return self._shared.news
+
+    @property
+    def traces(self) -> Traces:
+        return self._shared.traces
 
     async def settled(self) -> None:
         """Return when the state, as it is now, is durable."""
@@ -93,6 +98,7 @@ class Deliveries:
         other error the outcome is unknown: then nothing may be reported to the sinks.
         """
         self._shared.keeper.commit(Decide(name, attempt, epoch, sent))
+        self.traces.decided(name, epoch)
         await self.settled()
 
     async def follow(self, name: str, seen: Pipeline, sink: str, epoch: int, sent: int) -> None:
@@ -104,6 +110,7 @@ class Deliveries:
         if now.incarnation != seen.incarnation or now.sinks.get(sink) != seen.sinks[sink]:
             raise PipelineError(f"sink {sink!r} of pipeline {name!r} has changed meanwhile")
         self._shared.keeper.commit(Follow(name, sink, epoch, sent))
+        self.traces.decided(name, epoch)
         await self.settled()
 
     def delivered(self, name: str, rows: Mapping[str, int]) -> None:
@@ -124,6 +131,7 @@ class Deliveries:
                 await self._copy(name, pipeline, sink, epoch, copy)
                 target = self._output(name, parked_port(sink))
                 self._shared.keeper.commit(Park(name, sink, epoch, ((target, copy),)))
+                self.traces.decided(name, epoch)
             except BaseException:
                 self._shared.store.delete(copy)
                 raise

@@ -187,8 +187,10 @@ class Flow:
             flow.open.clear()
         return flow
 
-    def cut(self, name: str, pipeline: Pipeline, ends: Segments, rows: int) -> None:
-        """The next epoch of `pipeline` ends at `ends`. `rows`: those of segments whose heads were counted."""
+    def cut(self, name: str, pipeline: Pipeline, ends: Segments, rows: int) -> tuple[int, int]:
+        """The next epoch of `pipeline` ends at `ends`. `rows`: those of segments whose heads were counted. Returns the
+        rows and bytes of the epoch.
+        """
         now = self.clock()
         arrived = now if self._unsampled_since is None else self._unsampled_since
         starts = {segment: pipeline.position(pipeline.planned, segment) for segment in ends}
@@ -196,10 +198,13 @@ class Flow:
             self._arrivals.note(segment, end, arrived)
         times = [self._arrivals.oldest(segment, start) for segment, start in starts.items()]
         flow = self.of(name, pipeline)
-        flow.rows_in += rows + sum(self._arrivals.rows(one, start, ends[one]) for one, start in starts.items())
-        flow.bytes_in += sum(ends[segment] - start for segment, start in starts.items())
+        rows += sum(self._arrivals.rows(one, start, ends[one]) for one, start in starts.items())
+        size = sum(ends[segment] - start for segment, start in starts.items())
+        flow.rows_in += rows
+        flow.bytes_in += size
         known = [time for time in times if time is not None]
         flow.open.append(_Epoch(pipeline.next_epoch, now, min(known, default=None)))
+        return rows, size
 
     def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Iterable[Staged]) -> None:
         """Its output counts as having arrived when its input did: so the latency of a pipeline that reads the output

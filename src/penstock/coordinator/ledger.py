@@ -305,6 +305,10 @@ class Keeper:
             if not isinstance(effect, Merges):
                 self._perform_one(effect)
 
+    def after(self, action: Callable[[], None]) -> None:
+        """Call it when the current state is durable: at once if it is."""
+        self._durability.after(self._position, action)
+
     def cover(self) -> None:
         """Let `settled` wait for everything that was written to the store until now, not only for commands."""
         self._position = self._journal.end

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.commands import Merge
@@ -93,7 +94,7 @@ class Merger:
         newly staged segments are deleted. Never refused for a quota.
         """
         _check(name, generation, epoch, staged)
-        shared = self._shared
+        shared, began_ns = self._shared, self._shared.traces.now_ns()
         async with shared.lock(name):
             pipeline = self._pipeline(name, generation)
             command = Merge(name, generation, epoch, {}, tuple((one.port, one.segment) for one in staged))
@@ -107,6 +108,7 @@ class Merger:
             if not done:
                 merged = shared.state.pipelines[name]
                 shared.flow.merged(name, merged, merged.epochs[epoch], staged)
+                shared.trace(partial(shared.traces.merged, name, merged, epoch, began_ns, staged))
             await shared.keeper.settled()
         return Merged(not done, epoch)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from penstock.coordinator.cuts import Cuts
@@ -24,6 +25,7 @@ from penstock.coordinator.reports import Reports
 from penstock.coordinator.retention import RetentionTask
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.coordinator.shared import News, Shared
+from penstock.coordinator.traces import Traces
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.errors import PenstockError
 from penstock.core.supervisor import Supervised, Supervisor
@@ -97,6 +99,7 @@ class Coordinator:
         connectors: Connectors = NO_CONNECTORS,
         starts: StartTimes | None = None,
         supervisor: Supervisor | None = None,
+        traces: Traces | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         records, news = Records(store), News()
@@ -109,13 +112,16 @@ class Coordinator:
         self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
         self._retention = RetentionTask(store, settings, clock, now_us)
         self.flow = Flow(clock)
+        self._traces = traces or Traces(time.time_ns)
         self._shared = Shared(
-            store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, settings
+            store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, self._traces, settings
         )
         self._supervisor = supervisor or Supervisor()
         self._tasks: list[Supervised] = []
         durability.after_each_group(news.ring)
         durability.after_each_group(lambda: self.flow.settle(self._shared.state))
+        if self._traces.is_on:
+            durability.after_each_group(self._finish_traces)
         self.lifecycle = Lifecycle(self._shared, address)
         self.cuts = Cuts(self._shared)
         self.merger = Merger(self._shared, self._sweeper)
@@ -137,6 +143,7 @@ class Coordinator:
                 PenstockError
             ) as error:  # without the table the watermark misses some streams, but nothing else depends on it
                 log.error("the table of streams of pipeline %r is lost: %s", name, error)
+        self._traces.recover(shared.state)
         for source, segments in shared.state.released.items():
             self._releases.perform(Release(source, segments))
         self._retention.allow(Truncate(truncatable(shared.state)))
@@ -157,6 +164,11 @@ class Coordinator:
         self._shared.keeper.stop()
         for task in self._tasks:
             await task.stop()
+
+    def _finish_traces(self) -> None:
+        """After each durable group. The state may be ahead of what is durable."""
+        for epoch, reason in self._traces.completed(self._shared.state):
+            self._shared.keeper.after(partial(self._traces.finish, epoch, reason))
 
     def _retain(self) -> None:
         self._retention.tick(self._shared.keeper)

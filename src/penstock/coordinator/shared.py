@@ -1,6 +1,7 @@
 """What the parts of the coordinator's service share."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
@@ -13,6 +14,7 @@ from penstock.coordinator.machine.state import Pipeline, State
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.reports import Reports
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.traces import Traces
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.store.store import SegmentStore
 
@@ -64,6 +66,7 @@ class Shared:
     reports: Reports
     news: News
     flow: Flow
+    traces: Traces
     settings: CoordinatorSettings
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """By pipeline, while a request holds or awaits it."""
@@ -80,6 +83,11 @@ class Shared:
         if lock is None:
             lock = self.locks[name] = asyncio.Lock()
         return lock
+
+    def trace(self, record: Callable[[], None]) -> None:
+        """Record a phase of an epoch that ends when the current state is durable."""
+        if self.traces.is_on:
+            self.keeper.after(record)
 
     def living(self, name: str, generation: int) -> Pipeline:
         """The pipeline, if this is its newest generation. Counts as a heartbeat. Raises Fenced."""

@@ -31,6 +31,7 @@ class UnsettledEpoch:
     epoch: EpochData
     settling: Settling | None
     """None: the sink has taken it, and it only waits for those before it."""
+    began_ns: int
 
     @property
     def is_done(self) -> bool:
@@ -155,14 +156,15 @@ class NonVotingSlot:
         await self._deliveries.settled()  # the decision is durable
         epoch = EpochData.of(self._deliveries.records, self._pipeline, pipeline, batch, pipeline.sinks[self._name])
         self.status.set(SlotState.IN_ROUND, self.status.reason)
+        began_ns = self._deliveries.traces.begin_attempt(self._pipeline, batch)
         try:
             settling = await self._sink.deliver(epoch)
         except Exception as error:
-            self.status.failed(SlotState.WAITING, reason_of(error), self._who)
+            self._failed(pipeline, batch, began_ns, error)
             return False
         self.status.succeeded()
         self.backoff.succeeded()
-        unsettled = UnsettledEpoch(pipeline, batch, epoch, settling)
+        unsettled = UnsettledEpoch(pipeline, batch, epoch, settling, began_ns)
         if settling is None and not len(self._unsettled):
             return await self._journal(unsettled)
         self._unsettled.add(unsettled)
@@ -175,13 +177,22 @@ class NonVotingSlot:
             if done.settling is not None:
                 done.settling.result()
         except Exception as error:
-            self.status.failed(SlotState.WAITING, reason_of(error), self._who)
+            self._failed(done.seen, done.batch, done.began_ns, error)
             return False
         try:
             end = done.epoch.transaction.end
             await self._deliveries.follow(self._pipeline, done.seen, self._name, done.batch, end)
             self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows})
+            self._trace(done.seen, done.batch, done.began_ns)
         except PipelineError:  # parked, reset or bound elsewhere meanwhile: look again
             self._unsettled.void()
             await asyncio.sleep(0)
         return True
+
+    def _failed(self, pipeline: Pipeline, batch: int, began_ns: int, error: Exception) -> None:
+        self.status.failed(SlotState.WAITING, reason_of(error), self._who)
+        self._trace(pipeline, batch, began_ns, self.status.reason)
+
+    def _trace(self, pipeline: Pipeline, batch: int, began_ns: int, error: str = "") -> None:
+        sink = {"penstock.sink": self._name}
+        self._deliveries.traces.end_attempt(self._pipeline, pipeline.incarnation, batch, began_ns, sink, error)

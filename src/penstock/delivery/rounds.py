@@ -9,6 +9,8 @@ from penstock.connectors.sink_api import SinkLost, VotingSink
 from penstock.coordinator.deliveries import Deliveries
 from penstock.coordinator.machine.delivery import next_round, transaction_id, voters
 from penstock.coordinator.machine.state import Pipeline, Sink
+from penstock.coordinator.spans import Attributes
+from penstock.coordinator.traces import Traces
 from penstock.core.errors import NoRoom, PipelineError
 from penstock.core.logs import one_line
 from penstock.delivery.backoff import Backoff
@@ -111,6 +113,7 @@ class Rounds:
             attempt = self._deliveries.attempt(self._name, pipeline)
         except PipelineError:  # bound, parked, reset or dropped while the sinks were opened: look again
             return
+        trace = _RoundTrace(self._deliveries.traces, self._name, pipeline.incarnation, batch, attempt)
         journalled = asyncio.ensure_future(self._deliveries.settled())
         when_journalled = partial(asyncio.shield, journalled)
         txn = transaction_id(self._name, batch, attempt).encode()
@@ -119,21 +122,29 @@ class Rounds:
             for name, sink in asked.items()
         }
         try:
-            agreed = await self._ask(epochs)
+            agreed = await self._ask(epochs, trace)
         finally:
             if not journalled.cancel():
                 journalled.exception()  # retrieved here; the sinks that waited for it have got it
         if agreed and await self._decided(attempt, batch, epochs):
-            await asyncio.gather(*(self.slots[name].commit(epoch.transaction) for name, epoch in epochs.items()))
+            await asyncio.gather(*(self._commit(name, epoch, trace) for name, epoch in epochs.items()))
             self.backoff.succeeded()
             return
-        await asyncio.gather(*(self.slots[name].abort(txn) for name in epochs))
+        await asyncio.gather(*(self._abort(name, txn, trace) for name in epochs))
         if not agreed:
             await self.backoff.wait()
 
-    async def _ask(self, epochs: Mapping[str, EpochData]) -> bool:
+    async def _commit(self, name: str, epoch: EpochData, trace: "_RoundTrace") -> None:
+        await self.slots[name].commit(epoch.transaction)
+        trace.end(name, "commit")
+
+    async def _abort(self, name: str, txn: bytes, trace: "_RoundTrace") -> None:
+        await self.slots[name].abort(txn)
+        trace.end(name, "abort", self.slots[name].status.reason)
+
+    async def _ask(self, epochs: Mapping[str, EpochData], trace: "_RoundTrace") -> bool:
         """Phase 1. The first no, or the first lost sink, ends it for all."""
-        asking = {asyncio.ensure_future(self._vote(name, epoch)): name for name, epoch in epochs.items()}
+        asking = {asyncio.ensure_future(self._vote(name, epoch, trace)): name for name, epoch in epochs.items()}
         waiting = set(asking)
         agreed = True
         try:
@@ -146,12 +157,14 @@ class Rounds:
             await asyncio.gather(*waiting, return_exceptions=True)
         return agreed
 
-    async def _vote(self, name: str, epoch: EpochData) -> bool:
+    async def _vote(self, name: str, epoch: EpochData, trace: "_RoundTrace") -> bool:
         slot = self.slots[name]
         try:
             vote = await slot.prepare(epoch)
         except SinkLost:
+            trace.votes[name] = "lost"
             return False
+        trace.votes[name] = "yes" if vote.yes else "no"
         if vote.yes:
             slot.agrees()
         else:
@@ -177,3 +190,26 @@ class Rounds:
 
 def _voting(pipeline: Pipeline | None) -> dict[str, Sink]:
     return {} if pipeline is None else {name: sink for name, sink in pipeline.sinks.items() if sink.votes}
+
+
+class _RoundTrace:
+    """What the trace of the epoch shows of one round: a span for each sink, when it has committed or aborted."""
+
+    def __init__(self, traces: Traces, pipeline: str, incarnation: int, epoch: int, attempt: int) -> None:
+        self.votes: dict[str, str] = {}
+        """Sink → yes, no or lost; none while it has not voted."""
+        self._traces = traces
+        self._epoch = pipeline, incarnation, epoch
+        self._attempt = attempt
+        self._began_ns = traces.begin_attempt(pipeline, epoch)
+
+    def end(self, sink: str, decision: str, reason: str = "") -> None:
+        vote = self.votes.get(sink, "none")
+        shown: Attributes = {
+            "penstock.sink": sink,
+            "penstock.attempt": self._attempt,
+            "penstock.vote": vote,
+            "penstock.decision": decision,
+        }
+        error = "" if decision == "commit" else reason or "another sink has not voted yes"
+        self._traces.end_attempt(*self._epoch, self._began_ns, shown, error)

@@ -28,6 +28,7 @@ from penstock.protocol.api.status import (
     SourceStatus,
     SourceTotals,
     StoreStatus,
+    TraceStatus,
 )
 from penstock.worker.certificates import expires_at
 
@@ -57,6 +58,10 @@ class Numbered(Collector):
 
 def store(status: Callable[[], StoreStatus]) -> Collector:
     return Numbered("store", status, counters=("compaction_moved_bytes", "chapters_dropped"))
+
+
+def traces(status: Callable[[], TraceStatus]) -> Collector:
+    return Numbered("traces", status, counters=("spans_exported", "spans_dropped"))
 
 
 def loop(status: Callable[[], LoopStatus]) -> Collector:

@@ -20,6 +20,7 @@ from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
+from penstock.coordinator.traces import Traces
 from penstock.core.address import Address
 from penstock.core.errors import Damaged, DiskFull, StoreFailed, WorkerFailed
 from penstock.core.supervisor import Supervisor
@@ -46,6 +47,7 @@ from penstock.worker.http import HttpServer
 from penstock.worker.loop_watch import LoopWatch
 from penstock.worker.ports_file import PortsFile
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.traces import TraceExporter, trace_exporter, trace_seed
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +148,8 @@ class Worker:
         await self._gateway.stop()
         await self._server.stop()
         await http.stop()
+        if self._trace_exporter is not None:
+            await self._trace_exporter.stop()
 
     async def _stop_coordinator(self) -> None:
         """Connectors stop reading, then pending output is sent, then their connections are closed."""
@@ -165,6 +169,7 @@ class Worker:
         self._ledger_damage: Damaged | None = None
         self._application_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._sources.completion
+        self._start_traces()
         try:
             view, address = self._source_view, self._segment_address
             connectors = Connectors(
@@ -179,6 +184,7 @@ class Worker:
                 connectors=connectors,
                 starts=StartTimes(self.settings.data),
                 supervisor=self.supervisor,
+                traces=self._traces,
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
@@ -190,6 +196,13 @@ class Worker:
         self._server.guard_staging(coordinator.merger.check_staging)
         self._sources.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
+
+    def _start_traces(self) -> None:
+        self._trace_exporter: TraceExporter | None = trace_exporter(os.environ)
+        if self._trace_exporter is None:
+            self._traces = Traces(time.time_ns)
+        else:
+            self._traces = Traces(time.time_ns, self._trace_exporter.export, trace_seed(self.settings.data))
 
     def _start_delivery(self, coordinator: Coordinator, durability: Durability) -> None:
         """If the application cannot be read, the rest of the worker still runs; the application's own sinks wait."""
@@ -443,6 +456,8 @@ class Worker:
         self.registry.register(metrics.certificates(self.settings.certificate))
         self.registry.register(metrics.store(self._store_status))
         self._journal.observe_write = metrics.journal_writes(self.registry).observe
+        if self._trace_exporter is not None:
+            self.registry.register(metrics.traces(self._trace_exporter.status))
         self.registry.register(metrics.loop(self._loop_watch.status))
         self.registry.register(metrics.refusals(self.refusals.counts))
         self.registry.register(metrics.tasks(self.supervisor.states))

@@ -34,6 +34,15 @@ class StoreStatus(Part, frozen=True, kw_only=True):
     """Segments and files that cannot be read."""
 
 
+class TraceStatus(Part, frozen=True, kw_only=True):
+    """Spans of traces, since the worker started."""
+
+    spans_exported: int
+    spans_dropped: int
+    """Because the queue was full, or the collector did not accept them."""
+    spans_queued: int
+
+
 class LoopStatus(Part, frozen=True, kw_only=True):
     """How often the event loop was blocked for more than 0.25 s since the worker started, and the longest time."""
 
