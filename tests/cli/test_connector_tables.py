@@ -32,5 +32,9 @@ def test_a_sink_that_takes_nothing_says_why_once() -> None:
         "connector ill's breaker is tripped: 3 of its streams failed"
     ]
     assert sentences(
-        name="ill", state="disconnected", reason="refused; next try in 1 s", breaker="tripped", breaker_reason="refused"
-    ) == ["connector ill is disconnected: refused; next try in 1 s"]
+        name="ill",
+        state="disconnected",
+        reason="refused; next attempt in 1 s",
+        breaker="tripped",
+        breaker_reason="refused",
+    ) == ["connector ill is disconnected: refused; next attempt in 1 s"]

@@ -1,1 +1,1 @@
-"""Delivery: what pipelines have put out reaches the sinks bound to their ports, once where the sink can."""
+"""Delivers the output of pipelines to the sinks bound to their ports, exactly once if the sink supports it."""

@@ -1,4 +1,4 @@
-"""When delivery tries again: soon at first, then less and less often, or at once on `penstock epoch retry`."""
+"""When delivery retries: soon at first, then less and less often, or at once on `penstock epoch retry`."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ class Backoff:
 
     @property
     def seconds(self) -> float:
-        """Until the next try; 0 during one."""
+        """Until the next attempt; 0 during one."""
         return max(0.0, self._until - time.monotonic())
 
     @property
     def tries(self) -> int:
-        """Failures in a row."""
+        """Consecutive failures."""
         return self._pauses.failures
 
     def succeeded(self) -> None:
@@ -31,11 +31,11 @@ class Backoff:
         self._now.clear()
 
     def retry(self) -> None:
-        """Stop waiting. During a try: do not wait after it if it fails."""
+        """Stop waiting. If called during an attempt: do not wait if it fails."""
         self._now.set()
 
     async def wait(self) -> None:
-        """After a failure."""
+        """Wait after a failure."""
         delay = self._pauses.next()
         self._until = time.monotonic() + delay
         with suppress(TimeoutError):

@@ -11,11 +11,11 @@ from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.names import Kind, output_segment
 
 BLOCK_BYTES = 4 << 20
-"""Read and decoded at once. Delivery to a sink takes a few times this much memory."""
+"""Bytes read and decoded at once. Delivery to a sink uses a few times this much memory."""
 
 
 async def _at_once() -> None:
-    """For a sink that does not vote: it has no attempt to wait for."""
+    """For a sink that does not vote, and so has no attempt to wait for."""
 
 
 @dataclass(slots=True, kw_only=True)

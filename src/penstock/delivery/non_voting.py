@@ -1,4 +1,4 @@
-"""A sink that does not vote: it gets each epoch after the decision, in order, until it has taken it."""
+"""Delivers to a sink that does not vote: each epoch after its decision, in order, until the sink has accepted it."""
 
 import asyncio
 from collections import deque
@@ -17,20 +17,20 @@ LOOK_SECONDS = 60.0
 """A safeguard: changes wake it, so nothing should ever wait this long without looking again."""
 
 UNSETTLED_EPOCHS_MAX = 64
-"""Epochs that a sink may get before the oldest is settled; all of them are delivered again if it fails."""
+"""Epochs that a sink may receive before the oldest is settled; if it fails, all of them are delivered again."""
 
 UNSETTLED_BYTES_MAX = 64 << 20
-"""Output of these epochs: a sink may buffer it in memory. One epoch is let in, however large."""
+"""Bytes of these epochs, which a sink may buffer in memory. A single epoch is always delivered, however large."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnsettledEpoch:
     seen: Pipeline
-    """The pipeline as it is when the sink has taken all epochs before this one."""
+    """The pipeline's state once the sink has accepted all epochs before this one."""
     batch: int
     epoch: EpochData
     settling: Settling | None
-    """None: the sink has taken it, and it only waits for those before it."""
+    """None: the sink has accepted it, and it only waits for earlier ones."""
     began_ns: int
 
     @property
@@ -39,7 +39,7 @@ class UnsettledEpoch:
 
 
 class UnsettledEpochs:
-    """Epochs that a sink has got and not settled yet, in order."""
+    """Epochs that a sink has received and not settled yet, in order."""
 
     def __init__(self, sink: str) -> None:
         self._sink = sink
@@ -57,14 +57,14 @@ class UnsettledEpochs:
         self._epochs.append(unsettled)
 
     def are_valid(self, pipeline: Pipeline) -> bool:
-        """Whether the pipeline's sink is still where the oldest of them starts."""
+        """Whether the sink's position is still the start of the oldest of them."""
         if not self._epochs:
             return True
         seen = self._epochs[0].seen
         return (pipeline.incarnation, pipeline.sinks.get(self._sink)) == (seen.incarnation, seen.sinks[self._sink])
 
     def ahead(self, pipeline: Pipeline) -> Pipeline:
-        """The pipeline as it is when all of them are settled."""
+        """The pipeline's state once all of them are settled."""
         if not self._epochs:
             return pipeline
         last = self._epochs[-1].epoch

@@ -1,4 +1,4 @@
-"""Whether what a voting sink has fits what the ledger has decided for it, or one of the two is an older copy."""
+"""Compares a voting sink's data with the ledger's decisions: do they match, or is one of them an older copy?"""
 
 from enum import Enum
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from penstock.connectors.sink_api import Position, SinkReport, attempt_of, epoch
 
 class Fit(Enum):
     CONTINUE = "continue"
-    """The sink has what was decided for it."""
+    """The sink has exactly what was decided for it."""
     OLDER = "older"
     """The sink lacks something that was decided for it: delivery would leave a gap."""
     NEWER = "newer"
@@ -16,7 +16,7 @@ class Fit(Enum):
 
 
 class Decided(NamedTuple):
-    """What the ledger has about a sink."""
+    """The ledger's record of a sink."""
 
     transaction: bytes
     """The last one that was decided; see `Sink.decided`."""
@@ -33,8 +33,8 @@ class Decided(NamedTuple):
 
 
 def compare(report: SinkReport, decided: Decided) -> Fit:
-    """Transactions are compared where the sink reports them: attempts grow, and none is used again. Otherwise only the
-    bytes are.
+    """Compare transactions if the sink reports them, because attempt numbers only grow and are never reused. Otherwise
+    compare only the bytes.
     """
     in_doubt = report.in_doubt
     if in_doubt is not None and attempt_of(in_doubt.transaction or b"") > decided.attempts:
@@ -58,15 +58,15 @@ def _transactions(reached: bytes, decided: Decided) -> Fit:
         return Fit.CONTINUE
     if attempt_of(reached) > attempt_of(decided.transaction):
         return Fit.NEWER
-    if decided.is_new:  # what it has is from before it was bound
+    if decided.is_new:  # its data are from before it was bound
         return Fit.CONTINUE
-    if decided.is_moved and not reached:  # a new place, which is to get only what follows
+    if decided.is_moved and not reached:  # a new target, which receives only later output
         return Fit.CONTINUE
     return Fit.OLDER
 
 
 class Divergence(NamedTuple):
-    """A sink that is not used, because its data does not fit the ledger."""
+    """A sink that is not used because its data do not match the ledger."""
 
     fit: Fit
     pipeline: str

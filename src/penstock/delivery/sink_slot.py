@@ -16,10 +16,10 @@ from penstock.delivery.positions import Decided, Divergence, Fit, compare
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-"""For a sink to close; a thread that hangs in a database call is abandoned."""
+"""How long a sink may take to close; a thread that hangs in a database call is abandoned."""
 
 SILENT_SECONDS = 10.0
-"""Without an answer, until the status shows it."""
+"""Time without an answer before the status shows it."""
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ class SlotStatus:
         self.state = SlotState.CONNECTING
         self.reason = ""
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.watcher: Callable[[SlotStatus], None] | None = None
         """Called when the state or the reason changes."""
         self._logged = ""
@@ -78,24 +78,26 @@ class SlotStatus:
         self.set(SlotState.READY)
 
     def parked(self) -> None:
-        """The epoch that it refused is set aside: failures are counted from scratch for the next one."""
+        """The refused epoch is parked: failures are counted from zero for the next one."""
         self.failures, self._logged = 0, ""
         if self.state is SlotState.REFUSED:
             self.set(SlotState.READY)
 
 
 class SinkSlot:
-    """Of one voting sink. Whatever a call raises, except for a cancellation, becomes SinkLost and closes the sink."""
+    """The slot of one voting sink. Any exception of a call, except a cancellation, becomes SinkLost and closes the
+    sink.
+    """
 
     def __init__(
         self, pipeline: str, name: str, url: str, sink: VotingSink, decided: Callable[[], Decided | None]
     ) -> None:
-        """`decided` returns what the ledger has about the sink now; None if it is no longer bound."""
+        """`decided` returns the ledger's current record of the sink; None if it is no longer bound."""
         self.who = f"sink {name} of pipeline {pipeline}"
         self.url = url
         self.status = SlotStatus()
         self.divergence: Divergence | None = None
-        """Why the sink was not used when it was opened last; None if it was not compared, or fits."""
+        """Why the sink was rejected when it was last opened; None if it was not compared, or matches."""
         self._pipeline = pipeline
         self._name = name
         self._sink = sink
@@ -111,8 +113,8 @@ class SinkSlot:
             self.status.set(SlotState.READY)
 
     def _check(self, report: SinkReport) -> None:
-        """Called by the sink in its own thread, before it changes anything. Raises SinkLost if its data does not fit
-        the ledger's.
+        """Called by the sink in its own thread, before it changes anything. Raises SinkLost if its data do not match
+        the ledger.
         """
         decided = self._decided()
         fit = Fit.CONTINUE if decided is None else compare(report, decided)
@@ -132,7 +134,7 @@ class SinkSlot:
         return await self._call(lambda: self._sink.prepare(epoch))
 
     async def commit(self, transaction: Transaction) -> None:
-        """If the sink is lost now, it commits when it is opened the next time."""
+        """Commit. If the sink is lost now, it commits when it is next opened."""
         with suppress(SinkLost):
             await self._call(lambda: self._sink.commit(transaction))
             self.status.succeeded()
@@ -145,11 +147,11 @@ class SinkSlot:
                     self.status.set(SlotState.READY)
 
     def agrees(self) -> None:
-        """It has voted yes: if the round fails, another sink is the cause."""
+        """The sink has voted yes: if the round fails, another sink is the cause."""
         self.status.set(SlotState.IN_ROUND)
 
     def refuses(self, reason: str) -> None:
-        self.status.failed(SlotState.REFUSED, reason or "it gave no reason", self.who)
+        self.status.failed(SlotState.REFUSED, reason or "no reason given", self.who)
 
     async def end(self) -> None:
         """End the session properly if the sink is there, then close it."""
@@ -180,7 +182,7 @@ class SinkSlot:
 
 
 def _printable(text: str) -> str:
-    """A sink's reason may contain anything, and it is printed on terminals."""
+    """The text without control characters: a sink's reason may contain anything, and is printed on terminals."""
     return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 

@@ -1,4 +1,4 @@
-"""Resolves what a sink is bound to, a URL or the name of a deployed connector, to the sink itself."""
+"""Creates sinks from what they are bound to: a URL, or the name of a deployed connector."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,16 +38,16 @@ class Deployed(Protocol):
         """As it is deployed now."""
 
     def make_outbox_sink(self, pipeline: str, sink: str, connector: str, wake: Callable[[], None]) -> NonVotingSink:
-        """A sink that brings each stream's events to `Connector.deliver`. `wake` is called when it can take again what
-        it could not.
+        """A sink that passes each stream's events to `Connector.deliver`. `wake` is called when it can accept again
+        what it has refused.
         """
 
     def segment_port(self) -> SegmentPort:
-        """Of the worker itself."""
+        """The worker's own segment port."""
 
 
 class NothingDeployed:
-    """Where no application can be deployed."""
+    """For a worker in which no application can be deployed."""
 
     def connector(self, name: str) -> Connector[Any] | None:  # noqa: ARG002
         return None
@@ -95,7 +95,7 @@ class Sinks:
         return Found(connector, to)
 
     def check(self, to: str) -> Found:
-        """As `find`; also raises NotInstalled, a RequestError, where the type needs a package that is missing."""
+        """Like `find`; also raises NotInstalled, a RequestError, if the type needs a missing package."""
         if is_url(to):
             parse_sink(to, self._permissions).check_installed()
         found = self.find(to)
@@ -107,7 +107,7 @@ class Sinks:
         """Its name in the status, and its guarantee."""
         try:
             found = self.find(to)
-        except PenstockError:  # it is not deployed now, or was bound by a version that knew its type
+        except PenstockError:  # it is not deployed now, or its type is unknown to this version
             return named(to), "unknown"
         return found.shown, found.guarantee
 
@@ -149,7 +149,7 @@ def _not_deployed(name: str) -> RequestError:
 
 
 class _Current:
-    """The sink of a connector as it is deployed now: another one when its options change."""
+    """The sink of a connector as it is deployed now; replaced when its options change."""
 
     def __init__(self, name: str, deployed: Deployed, make: Callable[[Connector[Any]], AnySink]) -> None:
         self._name = name
@@ -159,7 +159,7 @@ class _Current:
         self.sink: Any = None
 
     def wanted(self) -> Connector[Any] | None:
-        """The last one stays while none is deployed: what is on its way may still be delivered."""
+        """The last one stays while none is deployed: data in transit may still be delivered."""
         return self._deployed.connector(self._name) or self._connector
 
     @property
@@ -180,7 +180,7 @@ class _Current:
 
     @property
     def mask(self) -> Mask:
-        """Of the connector whose sink this is, or will be."""
+        """Hides the secrets of the connector whose sink this is, or will be."""
         connector = self._connector or self.wanted()
         return Mask() if connector is None else connector.mask
 
@@ -241,8 +241,8 @@ class DeployedVoter:
 
 
 class DeployedNonVotingSink:
-    """A NonVotingSink: the port `in` of a connector that does not vote. Whole epochs go to its sink; a connector that
-    takes the events of streams has an outbox_sink, which is there before the connector is.
+    """A NonVotingSink: the port `in` of a connector that does not vote. Whole epochs go to its sink. A connector that
+    accepts events per stream has an outbox sink instead, which exists before the connector.
     """
 
     def __init__(
@@ -265,8 +265,8 @@ class DeployedNonVotingSink:
 
 
 class UrlNonVotingSink:
-    """A NonVotingSink for a URL whose type takes the events of streams: `Connector.deliver` gets whole blocks, in
-    the order of the output. The connector's `run` starts with the first block, and again after each failure.
+    """A NonVotingSink for a URL whose type accepts events per stream: `Connector.deliver` gets whole blocks, in the
+    order of the output. The connector's `run` starts with the first block, and again after each failure.
     """
 
     def __init__(self, connector: Connector[Any], name: str, segment_port: Callable[[], SegmentPort]) -> None:
@@ -362,8 +362,8 @@ class _BareHost:
 
 
 class Unusable:
-    """In place of a sink that cannot be created here: every call fails with the reason. What is missing may be added
-    later: then the sink is bound again, or the worker is restarted.
+    """Replaces a sink that cannot be created here: every call fails with the reason. If the cause is fixed later, bind
+    the sink again or restart the worker.
     """
 
     is_open = False

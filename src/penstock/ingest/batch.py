@@ -24,7 +24,7 @@ VALUE_BYTES_MAX = LENGTH_MAX - 2 * SHORT_MAX - KEY_START
 _EVENT_BYTES = KEY_START + 2
 """Bytes of every event besides key, metadata and value."""
 
-# Carries a mark where there is no message: an event without data. Readers of streams skip it.
+# An event without data, which carries a mark if there is no message. Readers of streams skip it.
 _EMPTY_EVENT = bytes(8)
 _U64, _I64 = Struct("<Q"), Struct("<q")
 
@@ -45,7 +45,7 @@ class Placed(NamedTuple):
     position: Position
     end: Offset
     before: Offset
-    """Where the last events before it end. Records with only marks may lie between: no stream waits for these."""
+    """Where the events before it end. Records that contain only marks may lie in between: no stream waits for those."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ class Values:
         return sizes if self.keys is None else [size + len(key) for size, key in zip(sizes, self.keys, strict=True)]
 
     def after(self, last_id: int) -> "Values":
-        """Those with a higher id, perhaps none. Raises RequestError unless the ids increase."""
+        """The events with a higher id. Raises RequestError unless the ids increase."""
         ids = self.ids
         if any(after <= before for before, after in pairwise(ids)) or ids[0] < 1:
             raise RequestError("event ids must be at least 1 and increase strictly")
@@ -90,7 +90,7 @@ class Values:
 
 
 def record_slices(sizes: Sequence[int]) -> Iterator[slice]:
-    """Split rows into records, in order; most often one. `sizes` are those of `Values.sizes`."""
+    """Split rows into records, in order; usually one. `sizes` is the result of `Values.sizes`."""
     if sum(sizes) + _EVENT_BYTES * len(sizes) <= RECORD_BYTES:
         yield slice(0, len(sizes))
         return
@@ -104,7 +104,7 @@ def record_slices(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 def packed(metadata: Mapping[str, Any] | None) -> bytes:
-    """As a MessagePack map; empty if there is nothing in it. Raises RequestError, LimitExceeded."""
+    """The metadata as a MessagePack map; empty bytes for an empty map. Raises RequestError, LimitExceeded."""
     if not metadata:
         return b""
     try:

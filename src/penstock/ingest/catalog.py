@@ -49,8 +49,8 @@ class Counters:
 
 
 class SourceCatalog:
-    """Of one store, in one event loop. Opens every source that the store has; a source whose table of streams cannot be
-    read is refused, and the others continue.
+    """The sources of one store, in one event loop. Opens every source in the store. If the table of streams of a source
+    cannot be read, that source is refused, and the others continue.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class SourceCatalog:
         self._completions: dict[str, Completion] = {}
         self._configured: dict[str, SourceSettings] = {}
         self._quotas: dict[str, int] = {}
-        """Of principals, for the sources that their programs have joined."""
+        """The quotas of principals, for the sources that their programs have joined."""
         self._total_quotas: dict[tuple[tuple[str, ...], int], TotalQuota] = {}
-        """Of principals, by their prefixes and quotas."""
+        """The total quotas of principals, by prefixes and size."""
         self._reserved: set[str] = set()
         self.system_streams = SystemStreams(self)
         for name in self._stored_names():
@@ -124,7 +124,9 @@ class SourceCatalog:
                 source.snapshot()
 
     def recover_ended(self) -> None:
-        """Before sources are let in: streams that ended, or whose peers are gone, with an earlier process."""
+        """Find streams that ended with an earlier process, or whose peers are gone. Call it before sources
+        may connect.
+        """
         for ended in self._ended.values():
             with suppress(NoRoom):  # their connector's host tries again, when there is room
                 ended.recover()
@@ -139,7 +141,7 @@ class SourceCatalog:
         self.clock_marks.tick([*self._logs.values()])
 
     def stop_acknowledging(self) -> None:
-        """From now on, what waits for pipelines is not acknowledged."""
+        """From now on, do not acknowledge what still waits for pipelines."""
         for completion in self._completions.values():
             completion.stop()
 
@@ -162,7 +164,7 @@ class SourceCatalog:
         return self._logs.get(name)
 
     def log(self, name: str) -> SourceLog:
-        """The source's log, created at first use. Raises Damaged, RequestError when it may not be created."""
+        """The source's log, created at first use. Raises Damaged, or RequestError if it may not be created."""
         found = self._opened(name)
         if found is None and not self.settings.auto_create:
             raise RequestError(f"source {name!r} not found, and none is created (--no-auto-create)")
@@ -187,12 +189,12 @@ class SourceCatalog:
         return found
 
     def configured(self, name: str) -> SourceLog:
-        """As `log`, whatever `auto_create` is: an application has configured it."""
+        """Like `log`, regardless of `auto_create`: an application has configured the source."""
         return self._opened(name) or self._create(name)
 
     def joined_by_program(self, name: str, principal: Principal | None = None) -> SourceLog:
-        """As `log`, for a program's HELLO: not every source is open to programs. The quota of the program's principal
-        holds for the source until the worker ends, and for all that is stored under the principal's names.
+        """Like `log`, for a program's HELLO: not every source is open to programs. The quota of the program's principal
+        applies to the source until the worker ends, and to everything stored under the principal's names.
         """
         if name.startswith(SYSTEM_PREFIX):
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
@@ -221,7 +223,7 @@ class SourceCatalog:
         return (log for log in self._logs.values() if log.name.startswith(prefixes))
 
     def reserve(self, name: str) -> SourceLog:
-        """As `configured`, for a source that the worker itself writes: programs are refused from now on."""
+        """Like `configured`, for a source that the worker itself writes: from now on programs are refused."""
         found = self.configured(name)
         if name not in self._reserved:
             self._reserved.add(name)
@@ -236,7 +238,7 @@ class SourceCatalog:
             self.completion(name).attach(self._logs[name])
 
     def configure(self, name: str, settings: SourceSettings) -> None:
-        """Set a source up, whether it exists already or not; from now on, and until the worker ends."""
+        """Configure a source, whether it exists already or not, until the worker ends."""
         self._configured[name] = settings
         if name in self._logs:
             self._logs[name].reconfigure(self.settings_of(name))
@@ -261,7 +263,7 @@ class SourceCatalog:
     # The gate.
 
     def guard(self, gate: Gate) -> None:
-        """From now on this gate decides which streams may send. Once, before sources are let in."""
+        """Set the gate that decides which streams may send. Call it once, before sources may connect."""
         self.guarded.guard(gate, self._gate_changed)
         for source in self._logs.values():
             self._ask_gate(source)
@@ -280,7 +282,7 @@ class SourceCatalog:
             source.streams.away.remove(stream.stream_id)
 
     def knows(self, stream: StreamRef) -> bool:
-        """Whether more may arrive on the stream: it has not ended, or pipelines are not done with its end."""
+        """Whether the stream is still in use: it has not ended, or pipelines have not completed its end."""
         source = self._logs.get(stream.connector)
         found = None if source is None else source.streams.get(stream.stream_id)
         if found is None:
@@ -289,7 +291,7 @@ class SourceCatalog:
 
 
 def _check_count(name: str, principal: Principal, count: int) -> None:
-    """A program is refused, because it would otherwise try again until there is room."""
+    """Raises RequestError at the limit, which ends a program: otherwise it would retry until there is room."""
     try:
         principal.check_count(count)
     except QuotaReached as error:

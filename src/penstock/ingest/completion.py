@@ -25,10 +25,10 @@ from penstock.protocol.stored.head import HeadFold, fold_heads
 from penstock.store.reader import Piece
 from penstock.store.store import SegmentStore
 
-# Heads of one step: they are located in the loop, at about 3 µs each, and read and folded in another thread.
+# Heads per step: they are located in the event loop, at about 3 µs each, and read and folded in another thread.
 _ROWS_PER_STEP = 500
 _BYTES_PER_STEP = 1 << 20
-# Streams that are looked up before the loop gets its turn, at about 1 µs each; also the most in one ACK.
+# Streams to look up before yielding to the loop, at about 1 µs each; also the most in one ACK.
 _STREAMS_PER_TURN = 2000
 
 
@@ -57,11 +57,11 @@ class CompletionStatus:
 
 
 class Completion:
-    """Of one source; it exists before its log does. The coordinator calls `hold`, `advance` and `let_go` in the
-    worker's loop; a `hold` that must cover what sources send after a start is called before the gateway listens. Under
-    `ack: durable` acknowledgements do not wait.
+    """The completion of one source; it exists before the source's log. The coordinator calls `hold`, `advance` and
+    `let_go` in the worker's loop. After a start, it must call `hold` before sources can connect. With `ack: durable`,
+    acknowledgements do not wait.
 
-    An acknowledgement is never revoked: what was acknowledged before a `hold` stays so, whatever its `start`.
+    An acknowledgement is never revoked: what was acknowledged before a `hold` stays acknowledged, whatever its `start`.
     """
 
     def __init__(self, name: str, store: SegmentStore, registry: StreamRegistry, supervisor: Supervisor) -> None:
@@ -78,7 +78,7 @@ class Completion:
         self._cursors: list[int] = []
         """For each segment, up to where it was acknowledged, or there was no session to acknowledge it to."""
         self._looked: list[int] = []
-        """Up to where there is no whole record after the cursor: the last release ended inside one."""
+        """Up to here there is no whole record after the cursor, because the last release ended inside one."""
         self._waiters: set[Waiter] = set()
         self._task: Supervised | None = None
         self._again = self._is_stopped = False
@@ -122,7 +122,7 @@ class Completion:
         return self._released.get(self._segments[route], 0) if self.is_held else inf
 
     def watch(self, moved: Callable[[], None]) -> None:
-        """Call it whenever `completed` has changed."""
+        """Register a function to call whenever `completed` has changed."""
         self._watchers.append(moved)
 
     def unwatch(self, moved: Callable[[], None]) -> None:
@@ -131,7 +131,7 @@ class Completion:
     # For the catalog.
 
     def attach(self, log: SourceLog) -> None:
-        """The log was created or opened: what it has stored is durable, and no session is there yet."""
+        """The log was created or opened: everything in it is durable, and there are no sessions yet."""
         self._log = log
         self._segments = log.segments
         self._durable = [self._store.length(name) for name in self._segments]
@@ -155,7 +155,7 @@ class Completion:
         self._wake()
 
     def stop(self) -> None:
-        """Acknowledge nothing that still waits."""
+        """Stop, without acknowledging what still waits."""
         self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -173,7 +173,7 @@ class Completion:
         )
 
     def _look(self) -> None:
-        """Without sessions, `durable` is not called and the cursors do not move."""
+        """Bring the cursors up to date: without sessions `durable` is not called, and they do not move."""
         store = self._store
         self._durable = [store.info(name).length if store.exists(name) else 0 for name in self._segments]
         self._cursors = [self._target(route) for route in range(len(self._segments))]
@@ -196,7 +196,7 @@ class Completion:
                 return min(self._cursors[route], self._released.get(self._segments[route], 0))
 
     def durable(self, route: int, end: Offset) -> None:
-        """A record that ends there is durable."""
+        """The record that ends at this offset is durable."""
         self._durable[route] = max(end, self._durable[route])
         if self._mode is Mode.CATCHING_UP or (
             self._mode is Mode.WAITING and self._released.get(self._segments[route], 0) > self._cursors[route]
@@ -204,7 +204,7 @@ class Completion:
             self._wake()
 
     def wait(self, waiter: Waiter) -> None:
-        """Call its `release` when segments are released further, until `forget`."""
+        """Call the waiter's `release` whenever segments are released further, until `forget`."""
         self._waiters.add(waiter)
 
     def forget(self, waiter: Waiter) -> None:
@@ -220,11 +220,11 @@ class Completion:
 
     def _worked(self) -> None:
         self._task = None
-        if self._again:  # asked for while it was about to end
+        if self._again:  # requested while it was about to end
             self._wake()
 
     async def _work(self) -> None:
-        """Until everything released is acknowledged. Each step is short, and lets the loop do other work."""
+        """Run until everything that is released is acknowledged, in short steps that yield to the loop."""
         routes = range(len(self._segments))
         self._again = True  # also after a failure
         while self._again:
@@ -266,7 +266,7 @@ class Completion:
             self._skip(route, read.end, damage)
 
     async def _acknowledge(self, fold: HeadFold) -> None:
-        """To each owner, the streams that it has now."""
+        """Acknowledge to each owner the streams that it has now."""
         for first in range(0, len(fold.stream_ids), _STREAMS_PER_TURN):
             part = slice(first, first + _STREAMS_PER_TURN)
             for owner, (ids, last) in self._by_owner(fold.stream_ids[part], fold.last_ids[part]).items():
@@ -286,8 +286,8 @@ class Completion:
         return found
 
     def _skip(self, route: int, end: int, error: Exception | None = None) -> None:
-        """Heads up to `end` are lost, so their messages are unknown. Everything stored now is acknowledged when all of
-        it is released, so that no source waits for ever.
+        """Heads up to `end` are lost, so their messages are unknown. Everything stored now is acknowledged once all of
+        it is released, so that no source waits forever.
         """
         name, store = self._segments[route], self._store
         if isinstance(error, Damaged):
@@ -321,7 +321,7 @@ async def read_heads(store: SegmentStore, segment: str, start: int, end: int) ->
         pieces = [piece for piece in store.locate_heads(segment, start, end, **limits) if _end(piece) <= end]
         try:
             return await loop.run_in_executor(None, _read, store, segment, pieces)
-        except LookupError:  # moved or truncated meanwhile
+        except LookupError:  # moved or truncated in the meantime
             await asyncio.sleep(0)
 
 

@@ -11,10 +11,10 @@ from penstock.protocol.connector import NOTHING_YET, stream_id_of
 from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
 
 AFTER_SECONDS_MAX = 10.0
-"""How long a declaration waits for the message that it follows: it is on its way to the worker, or was never sent."""
+"""How long a declaration waits for the message that it refers to: it may be in transit, or was never sent."""
 
 STREAMS_PER_TURN = 2000
-"""Streams that are marked before the loop gets its turn: some milliseconds."""
+"""Streams to mark before yielding to the loop: a few milliseconds."""
 
 _LOOK_SECONDS = 0.005
 _ID_DIGITS_MAX = 20
@@ -30,8 +30,8 @@ class Declarations:
     async def watermark(
         self, source: str, time_us: int, stream: int | str | None = None, after: int | None = None
     ) -> int:
-        """No more events before this time follow on the stream (an id or a name), after its message `after`; without a
-        stream, on any stream that is open now. Returns the number of streams.
+        """Declare that no more events before this time follow on the stream (an id or a name), after its message
+        `after`; without a stream, on any stream that is open now. Returns the number of streams.
 
         Raises RequestError for a stream that does not exist or has ended; Unavailable if `after` does not arrive.
         """
@@ -50,7 +50,7 @@ class Declarations:
         return len(ids)
 
     async def end(self, source: str) -> None:
-        """The source has ended for good. Raises RequestError if it does not exist."""
+        """Declare that the source has ended for good. Raises RequestError if it does not exist."""
         self._sources.existing(source).finish()
         await self._durable()
 
@@ -91,7 +91,7 @@ def _counting(log: SourceLog) -> list[int]:
     if not found:
         raise RequestError(
             f"no stream of source {log.name!r} is open",
-            "Nothing to declare: only open streams hold the watermark back.",
+            "There is nothing to declare: only open streams block the watermark.",
         )
     return found
 
@@ -103,9 +103,7 @@ def _found(log: SourceLog, stream: int | str) -> int:
     if known is None:
         raise RequestError(f"stream {stream!r} of source {log.name!r} not found", "Use its id or its name.")
     if known.standing is Standing.ENDED:
-        raise RequestError(
-            f"stream {stream!r} of source {log.name!r} has ended", "It no longer holds the watermark back."
-        )
+        raise RequestError(f"stream {stream!r} of source {log.name!r} has ended", "It no longer blocks the watermark.")
     return stream_id
 
 

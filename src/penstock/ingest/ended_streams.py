@@ -1,4 +1,4 @@
-"""Streams of a source that have ended, until every pipeline is done with them: then ephemeral ones are forgotten."""
+"""Ended streams of a source, until every pipeline has completed them; then ephemeral ones are forgotten."""
 
 import asyncio
 from collections import defaultdict
@@ -15,7 +15,7 @@ from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
 ENDED_PER_TURN = 1000
-"""Streams that are completed before the loop gets its turn: some milliseconds."""
+"""Streams to complete before yielding to the loop: a few milliseconds."""
 
 
 class EndedStreams:
@@ -42,7 +42,7 @@ class EndedStreams:
         self._is_called = self._is_watching = False
 
     def __contains__(self, stream_id: int) -> bool:
-        """Whether pipelines are not done with the stream."""
+        """Whether the stream has ended, but some pipeline has not completed it."""
         return stream_id in self._streams
 
     def add(self, stream_id: int, before: Offset) -> None:
@@ -59,8 +59,8 @@ class EndedStreams:
         return StreamRef(self._log.name, stream_id)
 
     def recover(self) -> None:
-        """End the ephemeral streams that are not open: their peers are gone with an earlier process or connection.
-        They are complete when everything stored now is. Raises as `SourceLog.append`.
+        """End the ephemeral streams that are not open: their peers went away with an earlier process or connection.
+        They are complete when everything stored now is. Raises like `SourceLog.append`.
         """
         streams = self._log.streams
         left = [i for i in streams.ephemeral() if self._is_abandoned(i)]
@@ -85,7 +85,7 @@ class EndedStreams:
                 self.add(stream_id, ends[self._log.streams[stream_id].route])
 
     def recover_ended(self) -> None:
-        """Find the streams that ended before this process started, and that pipelines are not done with."""
+        """Find the streams that ended before this process started and that some pipeline has not completed."""
         ends = self._ends()
         incomplete = {route for route, end in enumerate(ends) if self._completion.completed(route) < end}
         for stream_id, stream in self._log.streams.items() if incomplete else ():
@@ -93,7 +93,7 @@ class EndedStreams:
                 self.add(stream_id, ends[stream.route])
 
     def _moved(self) -> None:
-        """Some of them may be complete."""
+        """Complete the streams whose last events every pipeline has completed."""
         if not self._is_called:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self._work)
@@ -110,7 +110,7 @@ class EndedStreams:
             self._moved()
 
     def _complete(self, stream_id: int) -> None:
-        """Complete the stream, unless it has been opened again meanwhile."""
+        """Complete the stream, unless it was reopened in the meantime."""
         self._streams.discard(stream_id)
         stream = self._log.streams.get(stream_id)
         if stream is None or stream.standing is not Standing.ENDED:

@@ -30,7 +30,7 @@ class ArrivalClock:
         return self._floor
 
     def promised(self, time_us: int) -> None:
-        """A mark in the journal promises that no event before this time will follow."""
+        """A mark in the journal has promised that no event before this time will follow."""
         self._floor = max(self._floor, time_us)
 
 
@@ -52,8 +52,8 @@ class EventTimes:
 
     @property
     def are_arrival_times(self) -> bool:
-        """Whether the worker stamps every event, so that none can be older than the clock. Where events may also carry
-        their own times, only an event without one proves it: a clock mark cannot be revoked.
+        """Whether the worker stamps every event, so that none can be older than the clock. If events may also carry
+        their own times, this needs an event without one as proof, because a clock mark cannot be revoked.
         """
         if self.settings.arrival_time:
             return not self.has_own_times
@@ -61,7 +61,7 @@ class EventTimes:
         return may_have and self.has_own_times is False
 
     def stamp(self) -> int | None:
-        """The time for events that carry none; None where such events keep no time."""
+        """The time for events that carry none; None if such events stay without a time."""
         return self.clock.now() if self.settings.event_time_ingest else None
 
     @property
@@ -70,8 +70,8 @@ class EventTimes:
         return self.has_own_times is False or (self.has_own_times is None and self.settings.event_time_ingest)
 
     def record(self, *, own_times: bool) -> None:
-        """Call it before events are stored that carry their own times, or that get their time of arrival. From the
-        first own time on, the clock proves nothing. Raises what `SourceLog.append` raises.
+        """Call it before storing events that carry their own times, or get their time of arrival. From the first own
+        time on, the clock says nothing about later events. Raises like `SourceLog.append`.
         """
         if own_times and not self.has_own_times:
             self._write(own_times=True)

@@ -1,4 +1,4 @@
-"""Whether streams may send: the gate that both fronts ask, and what they report to it about their streams."""
+"""The gate decides whether streams may send. Both fronts ask it, and report starts and ends of streams to it."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -13,8 +13,8 @@ class Gate(Protocol):
     """Decides whether streams may send: breakers, in a worker with an application. All calls are made in the worker's
     event loop.
 
-    A stream is `started`, sends while it may, has `ended`, and is `completed` once every pipeline is done with its last
-    event. It may be started again: before its end, when its program reconnects, and after its end, if it resumes.
+    A stream is `started`, sends while it may, is `ended`, and `completed` once every pipeline has completed its last
+    event. It may be started again: before its end if its program reconnects, after its end if it resumes.
     """
 
     def started(self, stream: StreamRef) -> None:
@@ -22,11 +22,11 @@ class Gate(Protocol):
         ...
 
     def ended(self, stream: StreamRef) -> None:
-        """Its end is durable. Idempotent; also for one that was started in an earlier process."""
+        """Its end is durable. Idempotent. Also called for a stream that was started in an earlier process."""
         ...
 
     def completed(self, stream: StreamRef) -> None:
-        """After `ended`: every pipeline has completed an epoch with its last event, under any `ack`."""
+        """After `ended`: every pipeline has completed an epoch with its last event, regardless of the `ack` mode."""
         ...
 
     def may_send(self, stream: StreamRef) -> bool:
@@ -38,12 +38,12 @@ class Gate(Protocol):
         ...
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Call `changed` after `may_send` of a stream has changed. The function returned ends that."""
+        """Call `changed` whenever `may_send` of a stream has changed, until the returned function is called."""
         ...
 
 
 class OpenGate:
-    """Every stream may send, always: where nothing is deployed that could block one."""
+    """Every stream may always send: nothing is deployed that could block one."""
 
     def started(self, stream: StreamRef) -> None: ...
 
@@ -69,11 +69,11 @@ class GuardedStreams:
     def __init__(self) -> None:
         self.gate: Gate = OpenGate()
         self.is_guarded = False
-        """Whether there is a gate that may block streams: otherwise none is asked."""
+        """Whether a gate is set that may block streams."""
         self._blocked: set[StreamRef] = set()
 
     def guard(self, gate: Gate, changed: Changed) -> None:
-        """From now on this gate decides; `changed` is called for every change. Once, before sources are let in."""
+        """Set the gate; `changed` is called for every change. Call it once, before sources may connect."""
         self.gate, self.is_guarded = gate, True
 
         def remember(stream: StreamRef, may_send: bool) -> None:
@@ -83,7 +83,7 @@ class GuardedStreams:
         gate.subscribe(remember)
 
     def started(self, stream: StreamRef) -> bool:
-        """Report the start; returns whether the stream may send."""
+        """Report the start of a stream. Returns whether it may send."""
         self.gate.started(stream)
         may_send = self.gate.may_send(stream)
         self.remember(stream, may_send=may_send)

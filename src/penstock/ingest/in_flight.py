@@ -1,17 +1,17 @@
-"""The memory of ingest: one budget for all bytes that were received and are not durable yet.
+"""The memory budget of ingest: for all bytes that were received and are not durable yet.
 
-Sessions of programs and connectors' `out` ports share it, so a stalled disk fills it and not the memory, however many
-of them there are. Half of it belongs to them in equal parts, which nobody else can take; the other half is lent to
-whoever is busy, at most an eighth of what is left at a time. So nobody starves, and a newcomer never finds it empty.
+Sessions of programs and connectors' `out` ports share it, so that a stalled disk cannot exhaust the memory, however
+many of them there are. Half of it is divided into equal, guaranteed shares; the other half is lent to busy ones, at
+most an eighth of the remainder at a time. So none of them starves, and a new one always gets something.
 """
 
 from penstock.core.errors import NoRoom
 
 PORTS_MAX = 1000
-"""`out` ports that the equal parts are counted for, beside the sessions; more of them share what is lent."""
+"""The number of `out` ports, beside the sessions, that have a guaranteed share; further ones can only borrow."""
 
 _LENT_AT_ONCE = 8
-"""A share may borrow this fraction of what is left."""
+"""A share may borrow this fraction of the remainder."""
 
 
 class InFlightBudget:
@@ -20,7 +20,7 @@ class InFlightBudget:
     def __init__(self, bytes_max: int, sessions_max: int) -> None:
         self.bytes_max = bytes_max
         self.own_bytes = bytes_max // 2 // (sessions_max + PORTS_MAX)
-        """What each share has without borrowing."""
+        """The guaranteed size of each share."""
         self.in_flight_bytes = 0
         self._lendable_bytes = bytes_max // 2
 
@@ -34,7 +34,7 @@ class InFlightBudget:
 
     @property
     def is_short(self) -> bool:
-        """Whether sources have to wait for each other."""
+        """Whether sources must wait because others use the budget."""
         return self.in_flight_bytes > self.bytes_max // 2
 
     @property
@@ -45,12 +45,12 @@ class InFlightBudget:
         return Share(self)
 
     def lend(self, size: int) -> None:
-        """A negative size is given back."""
+        """Lend this many bytes; a negative size returns them."""
         self._lendable_bytes -= size
 
 
 class Share:
-    """What one session or port has in flight, and what its peer was promised that it may send."""
+    """What one session or port has in flight, and how much its peer may still send."""
 
     __slots__ = ("_borrowed_bytes", "_budget", "_promised_bytes", "in_flight_bytes")
 
@@ -60,13 +60,13 @@ class Share:
 
     @property
     def limit_bytes(self) -> int:
-        """What it may have in flight and promised."""
+        """The limit for what is in flight and promised together."""
         budget = self._budget
         return budget.own_bytes + (self._borrowed_bytes + budget.lendable_bytes) // _LENT_AT_ONCE
 
     def limit_for(self, frame_bytes: int) -> int:
-        """As `limit_bytes`, but at least one frame of this size as long as that would fit into the budget now: frames
-        larger than a share pass one by one.
+        """Like `limit_bytes`, but at least one frame of this size if that fits into the budget now: frames larger than
+        a share pass one by one.
         """
         limit, budget = self.limit_bytes, self._budget
         fits = budget.in_flight_bytes + frame_bytes <= budget.bytes_max
@@ -77,7 +77,9 @@ class Share:
         return self.in_flight_bytes < self.limit_bytes and not self._budget.is_full
 
     def check(self, size: int) -> None:
-        """Raises NoRoom if so many bytes more would break the budget: frames were larger than their credits."""
+        """Raises NoRoom if this many more bytes would exceed the budget: frames were larger than their credits allowed
+        for.
+        """
         budget = self._budget
         if budget.in_flight_bytes + size > budget.bytes_max:
             raise NoRoom(
@@ -86,12 +88,12 @@ class Share:
             )
 
     def promise(self, size: int) -> None:
-        """The peer may send so many bytes, by the sizes of frames it has shown."""
+        """The peer may send this many bytes, estimated from its frames so far."""
         self._promised_bytes = size
         self._borrow()
 
     def received(self, size: int) -> None:
-        """They are in flight until `settled`."""
+        """These bytes are in flight until `settled`."""
         self.in_flight_bytes += size
         self._budget.in_flight_bytes += size
         self._borrow()

@@ -1,4 +1,4 @@
-"""The streams that a source has ever had: which of them count for the watermark, and how the table is made durable.
+"""All streams that a source has ever had, which of them count for the watermark, and how the table is stored.
 
 The table is written as a snapshot from time to time; changes since are in the heads of the records after it. The
 snapshot has a segment of its own and names the offset of each data segment that it covers. It is written before a data
@@ -41,7 +41,7 @@ class Standing(IntEnum):
     """Whether a stream counts for the watermark, according to its marks."""
 
     ENDED = 0
-    """Or not started."""
+    """Ended, or not started."""
     ACTIVE = 1
     IDLE = 2
 
@@ -106,16 +106,17 @@ def is_ephemeral(stream_id: int, name: str, incarnation: int) -> bool:
 
 
 class AwayClock:
-    """How long active streams that are not open have been silent, while their program could have reconnected and sent.
+    """Measures how long active streams that are not open have been silent while their program could have reconnected
+    and sent.
 
-    It counts seconds of its own: a worker that is down, or busy, or grants no credits, makes no stream idle.
+    It counts its own seconds: no stream becomes idle because the worker is down, busy, or grants no credits.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._now = 0.0
         self._since: dict[int, float] = {}
-        """In the order of time, because the clock never goes back."""
+        """Ordered by time, because the clock never goes back."""
 
     def __len__(self) -> int:
         return len(self._since)
@@ -137,7 +138,7 @@ class AwayClock:
         return [*islice(takewhile(lambda stream_id: self._since[stream_id] <= until, self._since), limit)]
 
     def rest(self, stream_ids: Iterable[int]) -> None:
-        """These are marked as idle."""
+        """Forget these streams: they are marked as idle."""
         for stream_id in stream_ids:
             self.remove(stream_id)
 
@@ -157,14 +158,14 @@ class KnownStreams(dict[int, KnownStream]):
         self.set_idle_timeout(idle_timeout_seconds)
 
     def set_idle_timeout(self, seconds: float | None) -> None:
-        """From now on; silence is counted from scratch."""
+        """Set the timeout. Silence is counted from scratch."""
         self._has_timeout = seconds is not None
         self.away = AwayClock(seconds or inf)
         for stream_id in self:
             self.detached(stream_id)
 
     def find(self, stream_id: int, name: str, routes: int) -> KnownStream:
-        """The stream. A new one is assigned to one of so many segments, for good."""
+        """The stream. A new one is permanently assigned to one of this many segments."""
         stream = self.get(stream_id)
         if stream is None:
             digest = hashlib.blake2b(stream_id.to_bytes(8, "big"), digest_size=8).digest()
@@ -200,7 +201,7 @@ class KnownStreams(dict[int, KnownStream]):
         return stream is not None and is_ephemeral(stream_id, stream.name, self.incarnation)
 
     def forget(self, stream_id: int) -> bool:
-        """Remove a stream that will never be back. False if it is not there."""
+        """Remove a stream that will never return. False if it is unknown."""
         known = self.pop(stream_id, None)
         if known is None:
             return False
@@ -219,7 +220,7 @@ class Snapshot(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What a source remembers over a restart."""
+    """What a source remembers across a restart."""
 
     streams: dict[int, KnownStream]
     has_finished: bool
@@ -229,7 +230,7 @@ class Recovered(NamedTuple):
 
 
 class StreamSnapshots:
-    """The table on disk: `segment` holds the snapshots, `data` are the names of the source's data segments."""
+    """The table on disk: `segment` contains the snapshots, `data` are the names of the source's data segments."""
 
     def __init__(self, store: SegmentStore, segment: str, data: list[str]) -> None:
         self._store = store
@@ -237,7 +238,7 @@ class StreamSnapshots:
         self._data = data
 
     def recover(self) -> Recovered:
-        """The last accepted table; call it when everything in the store is durable. Raises Damaged."""
+        """The table as it was last stored. Call it when everything in the store is durable. Raises Damaged."""
         offsets, streams, has_finished, clock_us = self._last_snapshot()
         for route, name in enumerate(self._data):
             info = self._store.info(name)
@@ -318,5 +319,5 @@ def _parts(data: bytes) -> Iterator[Any]:
 
 
 def _streams(rows: Iterable[Any]) -> dict[int, KnownStream]:
-    """Older snapshots have no standing: to count a stream as active does no harm."""
+    """Older snapshots have no standing. Counting a stream as active is safe."""
     return {row[0]: KnownStream(*row[1:4], *map(Standing, row[4:])) for row in rows}

@@ -1,4 +1,4 @@
-"""Who has which stream open. A (source, stream id) is active for at most one owner."""
+"""Tracks which owner has which stream open. A (source, stream id) is active for at most one owner."""
 
 from array import array
 from enum import Enum
@@ -17,10 +17,10 @@ class Use(Enum):
 
 
 class StreamOwner(Protocol):
-    """Has streams open: the streams of a session, or a connector's `out` port."""
+    """An owner of open streams: a session, or a connector's `out` port."""
 
     def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
-        """Every pipeline has completed these of its streams, up to these message ids."""
+        """Every pipeline has completed these streams up to these message ids."""
         ...
 
     def gate_changed(self, stream_id: int, may_send: bool) -> None:
@@ -28,7 +28,7 @@ class StreamOwner(Protocol):
         ...
 
     def touch(self, stream_id: int) -> None:
-        """The stream is alive, though it has sent no message: its silence starts now."""
+        """The stream is alive although it has sent no message: its silence is counted from now."""
         ...
 
     def stored_id(self, stream_id: int) -> int:
@@ -37,13 +37,13 @@ class StreamOwner(Protocol):
 
 
 class StreamWaiter(Protocol):
-    """Was refused a stream, and wants to know when it is free."""
+    """Was refused a stream, and is notified when it is free."""
 
     def stream_freed(self, stream_id: int) -> None: ...
 
 
 class StreamRegistry(Protocol):
-    """On one worker a dict; in a cluster, shared."""
+    """A dict for a single worker; would be shared in a cluster."""
 
     def claim(self, key: StreamKey, owner: StreamOwner) -> bool:
         """Make the stream active for this owner. False if it is already active or closing, for any owner."""

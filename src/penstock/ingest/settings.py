@@ -15,15 +15,15 @@ PORT = 7100
 MIB = 1 << 20
 
 QUOTA_BYTES = 10 << 30
-"""Of a source, unless it is set: about a day of 100 KB a second that no pipeline reads. One source that nobody reads
-must not fill the disk for all the others."""
+"""The default quota of a source: about a day of 100 KB per second that no pipeline reads. A source without readers
+must not fill the disk for all others."""
 
 
 class WhenAllIdle(Enum):
     """What the watermark of a source does while all its streams are idle."""
 
     WAIT = "wait"
-    """It stays where it is until the next event."""
+    """It does not move until the next event."""
     CLOCK = "clock"
     """It follows the worker's clock, minus the disorder."""
 
@@ -34,7 +34,7 @@ class AckMode(Enum):
     CHECKPOINT = "checkpoint"
     """When every pipeline that reads the source has completed an epoch with it; without any, when it is durable."""
     DURABLE = "durable"
-    """After the fsync."""
+    """When it is durable, after the fsync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,12 @@ class SourceSettings:
     """How much older, in event time, an event may be than the latest one of its stream: the watermark waits for it."""
 
     idle_timeout_seconds: float | None = None
-    """A stream that could send and was silent for so long no longer blocks the watermark; None: never."""
+    """A stream that was silent for this long although it could send no longer blocks the watermark; None: it always
+    does.
+    """
 
     when_all_idle: WhenAllIdle = WhenAllIdle.WAIT
-    """Without an idle timeout no stream is ever idle, and it changes nothing."""
+    """Has no effect without an idle timeout, because then no stream is ever idle."""
 
     arrival_time: bool | None = False
     """The worker stamps all events with the time of their arrival; None: not declared, so the events decide."""
@@ -84,7 +86,7 @@ class GatewaySettings:
     """A program that names an unknown source creates it; otherwise it is refused."""
 
     sources_max: int = 10_000
-    """Sources that may exist: any name creates one, with three segments."""
+    """The most sources: any new name creates one, with three segments."""
 
     handshake_seconds: float = 10.0
     """How long a peer may take to send its HELLO."""
@@ -94,14 +96,15 @@ class GatewaySettings:
     for nothing; if there is none, it is closed at once, and counted."""
 
     address_sessions_max: int | None = None
-    """Of these from one address, and of one principal; None: four fifths. All programs may run on one machine, and one
-    on another machine must still get in."""
+    """Sessions from one address, and of one principal; None: four fifths of the total. Even if all programs run on one
+    machine, one on another machine must still get in.
+    """
 
     joining_max: int = 500
     """Connections that have not sent their HELLO; beyond it the oldest of them makes room for a new one."""
 
     address_joining_max: int = 250
-    """The same, of one address: programs that all start again at once, on one machine, still get in."""
+    """The same for one address: enough for all programs on one machine to restart at once."""
 
     frame_bytes_max: int = 4 * MIB
     """Largest frame; checked before its bytes are buffered."""
@@ -132,7 +135,7 @@ class GatewaySettings:
     """How long a source that has closed its side may wait for the acknowledgement of what it has sent."""
 
     successor: str = ""
-    """Where programs are sent when this gateway stops, as "host:port"; empty: they are closed, and reconnect."""
+    """Where programs are sent when this worker stops, as "host:port"; empty: they are closed, and reconnect."""
 
     drain_seconds: float = 10.0
     """How long a stop waits for what was received to become durable; not for pipelines to complete it."""
@@ -152,8 +155,8 @@ class GatewaySettings:
 def settings_of(
     spec: ConnectorSpec, *, own_event_times: bool | None, quota_bytes: int | None = QUOTA_BYTES
 ) -> SourceSettings:
-    """For the source of an application's connector; `own_event_times` is one of its capabilities, and `quota_bytes` is
-    for a connector that sets no quota.
+    """The settings for the source of an application's connector. `own_event_times` is one of its capabilities, and
+    `quota_bytes` applies if the connector sets no quota.
     """
     return SourceSettings(
         segments=spec.segments,

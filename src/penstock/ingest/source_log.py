@@ -1,7 +1,7 @@
 """A source's log: every event and mark of its streams goes through `SourceLog.append` into its segments.
 
-Both fronts write here: sessions of programs, and connectors' `out` ports. The log numbers nothing and waits for
-nothing: it stores what it gets, at once or not at all, and returns where that is; the journal makes it durable.
+Both fronts write here: sessions of programs, and connectors' `out` ports. The log assigns no numbers and never waits:
+it stores what it gets at once or not at all, and returns its position; the journal makes it durable.
 """
 
 import logging
@@ -27,10 +27,10 @@ from penstock.store.table import Measure
 
 log = logging.getLogger(__name__)
 
-# The quota is counted over all of a source's segments, and limits its credits: no segment has one of its own.
+# The quota applies to all segments of a source together, and limits its credits: no segment has its own quota.
 _NO_QUOTA = {QUOTA: 2**63 - 1}
 _SNAPSHOT_BYTES_PER_STREAM = 16 * 1024
-# Marks of one segment in one record: a head of some 100 KiB.
+# Marks of one segment per record: a head of about 100 KiB.
 _MARKS_PER_RECORD = 5000
 
 
@@ -56,13 +56,13 @@ class SourceSegments:
         self._source = source
         self.names: list[str] = []
         self.finished: Callable[[int], float] = lambda _: 0
-        """Up to where a segment, by its route, does not count against the quota though it is still retained."""
+        """Up to where a segment, by route, does not count against the quota although it is still retained."""
         self.grow(count)
 
     def grow(self, count: int) -> None:
-        """Create segments up to this number. The segment of the table is created last: where it exists, the source was
-        created completely. On a full disk they use the reserve, so that a program or a connector is let in, and waits
-        for room with its first stream: a few hundred bytes for each source, whose number is limited.
+        """Create segments up to this number. The segment of the table is created last: if it exists, the source is
+        complete. On a full disk they use the reserve, so that a program or connector is admitted and waits for room
+        with its first stream. That costs a few hundred bytes per source, and the number of sources is limited.
         """
         names: list[str] = []
         while self._store.exists(name := connector_segment(self._source, len(names))):
@@ -94,18 +94,19 @@ class SourceSegments:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Stored, durable or not yet, without what every pipeline has completed and is retained only because Spark may
-        read it again: that is removed when more has arrived, so a quota that counted it could block itself for ever.
+        """Stored bytes, durable or not, except those that every pipeline has completed and that are retained only
+        because Spark may read them again. Those are removed when more data arrives, so a quota that counted them could
+        block itself forever.
         """
         return sum(length - finished for _, finished, length in self._offsets())
 
     @property
     def finished_bytes(self) -> int:
-        """Stored, but not unfinished."""
+        """Stored bytes that every pipeline has completed."""
         return sum(finished - start for start, finished, _ in self._offsets())
 
     def _offsets(self) -> Iterator[tuple[int, int, int]]:
-        """Of each segment: its start, the end of what is finished, and its length."""
+        """For each segment: its start, the end of its finished bytes, and its length."""
         for route, name in enumerate(self.names):
             if self._store.exists(name):
                 start, length = self._store.info(name).start, self._store.length(name)
@@ -113,8 +114,8 @@ class SourceSegments:
 
 
 class TotalQuota:
-    """What a principal may store under all of its names together: one for all of its sources. As for a single source,
-    what every pipeline has completed does not count.
+    """The quota of a principal for all of its sources together. As for a single source, what every pipeline has
+    completed does not count.
     """
 
     def __init__(self, stored: Measure, quota_bytes: int, sources: Callable[[], Iterable["SourceLog"]]) -> None:
@@ -126,7 +127,9 @@ class TotalQuota:
         self._streams: int | None = None
 
     def has_room(self) -> bool:
-        """Below the quota this looks at no source. At the quota the first call after a tick looks at all of them."""
+        """Whether there is room. Below the quota no source is examined; at the quota, the first call after a tick
+        examines all of them.
+        """
         if self._stored.size < self._quota_bytes:
             return True
         if self._finished_bytes is None:
@@ -134,8 +137,8 @@ class TotalQuota:
         return self._stored.size - self._finished_bytes < self._quota_bytes
 
     def count_stream(self) -> None:
-        """There is one stream more. Raises RequestError if that is too many: a stream is remembered for good, even if
-        nothing is ever stored of it. The first call after a tick looks at all sources.
+        """Count one more stream. Raises RequestError if that is too many: a stream is remembered permanently, even if
+        it never stores anything. The first call after a tick examines all sources.
         """
         if self._streams is None:
             self._streams = sum(len(one.streams) for one in self._sources())
@@ -169,7 +172,7 @@ class Signals(Protocol):
 
 
 class SilenceClock(Protocol):
-    """Counts the seconds for which streams were silent though they could have sent."""
+    """Counts the seconds for which streams were silent although they could have sent."""
 
     def tick(self, seconds: float, *, can_send: bool) -> None: ...
 
@@ -195,11 +198,11 @@ class AttachedStreams(Protocol):
     def credits(self) -> int: ...
 
     def update_known(self) -> None:
-        """Bring `last_id` in the source's table up to what the session has stored."""
+        """Update `last_id` in the source's table to what the session has stored."""
         ...
 
     def resync(self, route: int, end: Offset) -> None:
-        """Heads could not be read: acknowledge what is stored now on this route once `end` is released."""
+        """Heads could not be read: once `end` is released, acknowledge everything that is stored now on this route."""
         ...
 
 
@@ -214,7 +217,7 @@ class SourceLog:
         snapshot_bytes: int,
         clock: ArrivalClock | None = None,
     ) -> None:
-        """Creates the source, or opens it again with all that is stored. Raises Damaged."""
+        """Creates the source, or opens an existing one. Raises Damaged."""
         self.name = name
         self.settings = settings
         self.largest_frame = LargestFrame()
@@ -225,7 +228,7 @@ class SourceLog:
         self.sessions: set[AttachedStreams] = set()
         self.signals: Signals | None = None
         self.total_quota: TotalQuota | None = None
-        """Of the principal whose programs write to it."""
+        """The quota of the principal whose programs write to it."""
         self._store = store
         self._snapshot_bytes = snapshot_bytes
         self._bytes_since_snapshot = 0
@@ -237,7 +240,7 @@ class SourceLog:
         self.streams = KnownStreams(streams, settings.idle_timeout_seconds, incarnation)
 
     def reconfigure(self, settings: SourceSettings) -> None:
-        """From now on. Streams stay in their segments."""
+        """Change the settings. Streams stay in their segments."""
         had, self.settings = self.settings, settings
         self.times.settings = settings
         if settings.segments > len(self.segments):
@@ -247,7 +250,7 @@ class SourceLog:
             self.streams.set_idle_timeout(settings.idle_timeout_seconds)
 
     def is_at_quota(self) -> bool:
-        """At its own, or at that of its principal."""
+        """Whether its own quota, or that of its principal, is reached."""
         quota = self.settings.quota_bytes
         if quota is not None and self.data_segments.unfinished_bytes >= quota:
             return True
@@ -262,15 +265,15 @@ class SourceLog:
         return self.streams.find(stream_id, name, min(self.settings.segments, len(self.segments)))
 
     def raise_incarnation(self) -> Position:
-        """Start the next incarnation; its ids may be used when this is durable. Raises as `append`."""
+        """Start the next incarnation. Its ids may be used when this is durable. Raises like `append`."""
         update = AttributeUpdate(streams_segment(self.name), INCARNATION, self.streams.incarnation + 1)
         position = self._store.update_attributes([update])
         self.streams.incarnation += 1
         return position
 
     def forget(self, stream_id: int) -> None:
-        """Forget a stream that has ended and will never be back. A start still finds its marks until the next snapshot,
-        which is therefore written sooner.
+        """Forget a stream that has ended and will never return. A restart still finds its marks until the next
+        snapshot, which is therefore written sooner.
         """
         if self.streams.forget(stream_id):
             self._bytes_since_snapshot += _SNAPSHOT_BYTES_PER_STREAM
@@ -322,7 +325,7 @@ class SourceLog:
         else:
             self.streams.mark(mark)
 
-    # Marks in records of their own. All raise as `append`.
+    # Marks in separate records. All of these raise like `append`.
 
     def mark(self, marks: Iterable[Mark]) -> None:
         """Store marks of streams, many in one record."""
@@ -335,18 +338,18 @@ class SourceLog:
             by_route = {route: waiting for route, waiting in left.items() if waiting}
 
     def mark_idle(self, stream_ids: Iterable[int]) -> None:
-        """These streams are silent: the watermark does not wait for them until their next message."""
+        """Mark these streams as idle: the watermark does not wait for them until their next message."""
         self.mark(Mark(stream_id, MarkKind.IDLE) for stream_id in stream_ids)
 
     def declare(self, time_us: int, stream_ids: Iterable[int]) -> None:
-        """No more events before this time follow on these streams. One that does is stored, and may be late. A lower
-        time than an earlier one changes nothing.
+        """Declare that no more events before this time follow on these streams. An earlier event is still stored, but
+        may be late. A declaration below a previous one has no effect.
         """
         self.mark(Mark(stream_id, MarkKind.WATERMARK, "", time_us) for stream_id in stream_ids)
 
     def finish(self) -> None:
         """The source has ended for good: a pipeline that has read this in all segments sees the watermark at the end of
-        time. What the source sends later is stored, and late.
+        time. What the source sends later is stored, but late.
         """
         count = len(self.segments)
         self.append([Batch(route, [Mark(route, MarkKind.FINISHED, "", count)]) for route in range(count)])
@@ -360,8 +363,8 @@ class SourceLog:
     # The table of streams.
 
     def snapshot_if_due(self) -> None:
-        """Write a snapshot if much was stored since the last. Not between receiving and storing a run of messages: ids
-        that a session has accepted count as stored.
+        """Write a snapshot if much was stored since the last one. Do not call it between receiving and storing a run of
+        messages, because ids that a session has accepted count as stored.
         """
         if self._bytes_since_snapshot > max(self._snapshot_bytes, _SNAPSHOT_BYTES_PER_STREAM * len(self.streams)):
             self._bytes_since_snapshot = 0

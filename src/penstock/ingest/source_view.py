@@ -1,4 +1,4 @@
-"""What the coordinator, /status and /metrics ask about a worker's sources. Reads only."""
+"""Read-only information about a worker's sources, for the coordinator, /status and /metrics."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ class SourceView:
     # For the coordinator.
 
     def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
-        """In the order of the ids; "" for a stream, or a source, that is not known."""
+        """The names, in the order of the ids; "" for an unknown stream or source."""
         log = self._sources.get(source)
         found = [log.streams.get(stream_id) if log is not None else None for stream_id in ids]
         return ["" if stream is None else stream.name for stream in found]

@@ -18,15 +18,15 @@ from penstock.protocol.stored.head import MarkKind
 log = logging.getLogger(__name__)
 
 TICK_SECONDS_MAX = 1.0
-"""The most that counts of the time between two ticks, and no more than half a timeout: the sockets of a worker that was
-busy for longer are full of messages.
+"""How much of the time between two ticks counts, and at most half a timeout: if the worker was busy for longer, its
+sockets are full of messages.
 """
 
 SWEEPS = 20
 """Sweeps per timeout: a stream is marked at most a twentieth of it too late."""
 
 STREAMS_PER_SWEEP = 10_000
-"""Streams of a source that are marked at once: some ten milliseconds. The others follow at the next tick."""
+"""Streams of a source to mark at once: about ten milliseconds. The others follow at the next tick."""
 
 SECOND_US = 1_000_000
 
@@ -34,11 +34,12 @@ MARK_US_MIN = SECOND_US
 """Between two clock marks of a source: an epoch without data costs Spark as much as one with some."""
 
 MARK_US_MAX = 60 * SECOND_US
-"""Between two clock marks for operators that do not report what they wait for: an epoch a minute, and no window waits
-for longer than that after its end."""
+"""Between two clock marks for operators that do not report what they wait for: one epoch per minute, and no window
+waits longer than that after its end.
+"""
 
 SILENCE_PARTS = 4
-"""Until then: a quarter of the time for which the source has been silent."""
+"""Before that: a quarter of the time for which the source has been silent."""
 
 
 class IdleMarks:

@@ -41,13 +41,13 @@ DEAD_LETTER_BYTES_MAX = 8 << 20
 """Limit for one dead letter: half of the largest append. The metadata `cut_from` has its original size."""
 
 SIGNALS_UNREAD_BYTES_MAX = 16 << 20
-"""Bytes retained while no pipeline reads them: some hundred thousand signals, for later inspection."""
+"""Bytes retained while no pipeline reads them: about a hundred thousand signals, for later inspection."""
 
 DEAD_LETTERS_UNREAD_BYTES_MAX = 64 << 20
 """Bytes retained while no pipeline reads them: peers that send nothing but garbage must not fill the disk."""
 
 IDLE_SECONDS = 1.0
-"""Silence means that nothing happened: a pipeline that reads other sources as well does not wait for these."""
+"""Silence means that nothing happened, so a pipeline that also reads other sources does not wait for these."""
 
 ROOM_SECONDS = 0.05
 """Between two checks for room on the disk."""
@@ -97,7 +97,7 @@ class WorkerSource:
         return found
 
     def next_ids(self, own: SourceLog, count: int) -> range:
-        """They count as used when the last of them is the stream's `last_id`."""
+        """The next ids. They count as used when the last of them is the stream's `last_id`."""
         last_id = own.find(self.stream_id, self._stream).last_id
         first = 1 if last_id == NOTHING_YET else last_id + 1
         return range(first, first + count)
@@ -116,7 +116,7 @@ class WorkerSource:
 
 
 def keep_newest(store: SegmentStore, segment: str, bytes_max: int) -> None:
-    """If there is more than that, drop the older half, up to the start of a record."""
+    """If there is more than the limit, drop the older half, up to the start of a record."""
     info = store.info(segment)
     if info.length - info.start > bytes_max:
         start = store.record(segment, info.length - bytes_max // 2).start
@@ -138,7 +138,7 @@ class SystemStreams:
         self.is_enabled = True
 
     def rows(self, log: SourceLog, marks: Iterable[Mark]) -> Companion | None:
-        """As `source_log.Signals`."""
+        """Implements `source_log.Signals`."""
         if log.name.startswith(SYSTEM_PREFIX) or not (self.is_enabled or self._source.is_read):
             return None
         signals = [mark for mark in marks if mark.kind in _SIGNALS and not mark.was_open]

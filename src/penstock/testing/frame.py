@@ -419,7 +419,7 @@ class Frame:
                 while not is_so():  # noqa: ASYNC110  anything may make it true
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            raise AssertionError(f"{what} did not come in {seconds:g} s: {self.instance.host.status()}") from None
+            raise AssertionError(f"{what} did not arrive within {seconds:g} s: {self.instance.host.status()}") from None
 
     async def connected(self) -> None:
         await self.until(lambda: self.instance.host.status().state == "connected", "the connection")

@@ -46,9 +46,9 @@ def test_a_source_is_read_and_written_back(text: str, source: Source) -> None:
         ("segment:", "names no segment"),
         ("segment:connector/sensors/0", "segment 'connector/sensors/0' contains stored events"),
         ("segment:pipeline/counts/out", "contains stored events"),
-        ("segment:connector/sensors/streams", "is the worker's own"),
-        (f"segment:{LEDGER}", "is the worker's own"),
-        ("segment:staging/a", "is the worker's own"),
+        ("segment:connector/sensors/streams", "belongs to the worker itself"),
+        (f"segment:{LEDGER}", "belongs to the worker itself"),
+        ("segment:staging/a", "belongs to the worker itself"),
     ],
 )
 def test_what_is_no_source_is_refused(text: str, what: str) -> None:
@@ -90,7 +90,7 @@ def test_a_segment_belongs_to_a_source_that_owns_it(segment: str, owner: Owner) 
     "segment", ["connector/a/streams", "connector/a/01", "connector/a/0/1", "staging/a", "coordinator/streams/a"]
 )
 def test_the_workers_own_segments_belong_to_nobody(segment: str) -> None:
-    with pytest.raises(RequestError, match="the worker's own"):
+    with pytest.raises(RequestError, match="belongs to the worker itself"):
         kind_of(segment)
     assert not Source.parse("a").owns(segment)
 

@@ -17,7 +17,7 @@ from penstock.protocol.api.deployment import BreakerSpec
 UNOPENED = "it has not opened the stream yet"
 
 Probe = tuple[StreamRef | None]
-"""Of the sink as a whole: `(None,)`; of a stream: `(stream,)`."""
+"""`(None,)` for the breaker of the whole sink, `(stream,)` for that of a stream."""
 
 _DUES_SLACK = 100
 """Outdated entries that the heap of probes may keep, beyond twice the number of streams."""
@@ -27,7 +27,7 @@ class State(Enum):
     PASSING = "passing"
     TRIPPED = "tripped"
     PROBING = "probing"
-    """One block is sent to find out whether the sink takes it."""
+    """One block is sent to find out whether the sink accepts it."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Breaker:
     """When a probe may begin. None: there is no probe, `reset` is called from outside."""
     is_probing: bool = False
     trips: int = 0
-    """Since something was delivered: each back-off is twice as long as the one before."""
+    """Failures since something was delivered: each doubles the back-off."""
 
     @property
     def state(self) -> State:
@@ -55,12 +55,12 @@ class Breaker:
         self.reason, self.due, self.is_probing = None, None, False
 
     def trip(self, reason: str) -> None:
-        """Until `reset`, without a probe: the caller knows when it may pass again."""
+        """Trip until `reset`, without a probe: the caller knows when it may pass again."""
         self.reason, self.due, self.is_probing = reason, None, False
 
     def trip_after_failure(self, reason: str, now: float, spec: BreakerSpec, *, adds_probe: bool = False) -> None:
-        """With a probe after the back-off. A breaker that is tripped already stays as it is; with `adds_probe`, one
-        that no probe is due for gets it.
+        """Trip, with a probe after the back-off. A breaker that is already tripped stays as it is; with `adds_probe`,
+        it gets a probe if none is due.
         """
         if self.state is State.TRIPPED and not (adds_probe and self.due is None):
             return
@@ -76,12 +76,12 @@ class Breaker:
         return True
 
     def defer_probe(self) -> None:
-        """It cannot be made now; it is due as soon as it can be."""
+        """The probe cannot be made now; it is due as soon as it can be."""
         if self.is_probing:
             self.due, self.is_probing = 0.0, False
 
     def delivered(self) -> bool:
-        """The sink has taken something: the back-off starts from scratch. Return whether that was the probe."""
+        """The sink has accepted something: the back-off starts over. Return whether that was the probe."""
         if self.is_probing:
             self.reset()
             self.trips = 0
@@ -95,10 +95,10 @@ class Breaker:
 class SinkBreakers:
     spec: BreakerSpec
     per_stream: bool
-    """Whether the sink opens each stream by itself; otherwise all of them pass."""
+    """Whether the sink opens each stream separately; otherwise all of them pass."""
     whole: Breaker
     streams: dict[StreamRef, Breaker] = field(default_factory=dict)
-    """Of all announced streams, until they are forgotten."""
+    """Breakers of all announced streams, until they are forgotten."""
     _probed: StreamRef | None = None
     """The stream whose probe began last."""
     _dues: list[tuple[float, StreamRef]] = field(default_factory=list)

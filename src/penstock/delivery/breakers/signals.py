@@ -22,7 +22,7 @@ from penstock.protocol.stored.names import Form, Source
 log = logging.getLogger(__name__)
 
 END_SECONDS = 3.0
-"""For a connector's handlers of signals to end when it is detached."""
+"""How long a connector's signal handlers may take to end when it is detached."""
 
 LOOK_SECONDS = 60.0
 """A safeguard: progress is reported, so nothing should ever wait this long without looking again."""
@@ -55,7 +55,8 @@ class AttachedSink:
 
 
 class Signals:
-    """The Gate of the gateway and of every connector's `out` port. A sink that is slow with a signal delays no other.
+    """The Gate for programs and for every connector's `out` port. A sink that handles a signal slowly does not delay
+    others.
 
     Every sink gets `stream-started` before the stream's first event and `stream-closed` after its last one; also for
     streams that started before this process did.
@@ -71,7 +72,7 @@ class Signals:
         self.breakers = breakers
         self.streams = StartedStreams(breakers)
         self.knows = knows
-        """Asked for streams that were not started in this process."""
+        """Called for streams that were not started in this process."""
         self.passed: Passed | None = None
         """Awaited before `stream-closed`; None: what a source's pipelines have completed has reached the sinks."""
         self._completed: dict[str, list[StreamRef]] = {}
@@ -84,12 +85,14 @@ class Signals:
         self._ended: set[StreamRef] = set()
         """Streams whose end is not complete yet."""
         self._waiting: dict[str, dict[tuple[str, str], str]] = {}
-        """By sink that delivery serves without an `in` port: pipeline and sink where delivery waits for it, and why."""
+        """For each sink that delivery serves without an `in` port: where delivery waits for it (pipeline and sink), and
+        why.
+        """
 
     # Sinks and links that are deployed.
 
     def attach(self, name: str, connector: Connector[Any], host: Host) -> AttachedSink:
-        """The streams that lead to it are announced, now and when they start. Configure its breakers before."""
+        """Announce the streams that lead to the sink, now and when they start. Configure its breakers first."""
         sink = self._sinks[name] = AttachedSink(name, connector, host)
         for stream in self.streams.streams_to(name):
             self.announce(name, stream)
@@ -105,7 +108,7 @@ class Signals:
                 await asyncio.wait(tasks, timeout=END_SECONDS)
 
     def relink(self, connector: str, sinks: Iterable[str]) -> None:
-        """Where the connector's streams lead from now on, started ones included."""
+        """Change where the connector's streams lead, including those that are started."""
         self._links[connector] = frozenset(sinks)
         for name in self._sinks.keys() - self._links[connector]:
             sink = self._sinks[name]
@@ -118,7 +121,9 @@ class Signals:
             self._announce_to_all(stream)
 
     def set_waiting(self, sink: str, pipeline: str, name: str, waiting: str | None) -> None:
-        """Why delivery waits for this sink of a pipeline, or None. Its breaker is tripped as a whole meanwhile."""
+        """Set why delivery waits for this sink of a pipeline, or None. While it waits, the breaker of the whole sink is
+        tripped.
+        """
         reasons = self._waiting.setdefault(sink, {})
         had_some = bool(reasons)
         if waiting is None:
@@ -131,7 +136,9 @@ class Signals:
             self.breakers.available(sink)
 
     def trip_if_waiting(self, sink: str) -> None:
-        """If delivery waits for it: a sink that was replaced passes only after it has taken what waits."""
+        """Trip the sink if delivery waits for it: a replaced sink passes only after it has accepted the
+        waiting rows.
+        """
         reason = next(iter(self._waiting.get(sink, {}).values()), None)
         if reason is not None:
             self.breakers.unavailable(sink, reason)
@@ -161,7 +168,7 @@ class Signals:
         while streams := self._completed.pop(connector, None):
             try:
                 await passed(connector)
-            except BaseException:  # when this is restarted, they are still to be closed
+            except BaseException:  # if this task is restarted, they still have to be closed
                 self._completed[connector] = streams + self._completed.get(connector, [])
                 raise
             for stream in streams:
@@ -198,7 +205,9 @@ class Signals:
             self.announce(sink, stream)
 
     def announce(self, name: str, stream: StreamRef, *, again: bool = False) -> "asyncio.Task[None] | None":
-        """`stream-started`, before the stream's first event: once, unless `again`. Returns the task that sends it."""
+        """Send `stream-started`, before the stream's first event: once, unless `again`. Returns the task
+        that sends it.
+        """
         sink = self._sinks.get(name)
         if sink is None:
             return None
@@ -209,7 +218,7 @@ class Signals:
         return task
 
     def announce_again(self, name: str, stream: StreamRef) -> bool:
-        """Instead of a probe, if `stream-started` has failed; return False if it has not."""
+        """If `stream-started` has failed, repeat it instead of a probe; otherwise return False."""
         sink = self._sinks.get(name)
         if sink is None or stream not in sink.failed:
             return False
@@ -236,7 +245,7 @@ class Signals:
             self.breakers.failed(sink.name, stream, str(error) or type(error).__name__, self._clock())
 
     def close_if_ended(self, name: str, stream: StreamRef) -> None:
-        """`stream-closed`, if the stream was announced to the sink and has no events left."""
+        """Send `stream-closed` if the stream was announced to the sink and has no events left."""
         if self.is_announced(name, stream) and self._has_ended(stream):
             self.completed(stream)
 
@@ -269,7 +278,7 @@ class Signals:
 
 class ApplicationGate:
     """A Gate in front of another one, for programs on the connector protocol: while it is shut, none of their streams
-    may send (connectors are drained one by one). Shut at first, because until the deployment runs it is not known
+    may send (connectors are drained one by one). It is initially shut, because until the deployment runs it is unknown
     where streams lead.
     """
 
@@ -325,7 +334,7 @@ class ApplicationGate:
 
 
 class PipelineChains:
-    """Whether the output of a source's pipelines has also passed through the pipelines that read it.
+    """Determines whether the output of a source's pipelines has also passed through the pipelines that read it.
 
     source ──▶ first ──▶ second ──▶ sink          `first` completes a stream's end before `second` has seen it
     """
@@ -334,8 +343,8 @@ class PipelineChains:
         self._deliveries = deliveries
 
     async def passed(self, source: str) -> None:
-        """Return when all pipelines downstream of the source's readers have completed what these had output when they
-        completed the source. Returns at once where no pipeline reads another one's output.
+        """Return when all pipelines downstream of the source's readers have completed the output that these had when
+        they completed the source. Returns at once if no pipeline reads another one's output.
         """
         sources, seen = {source}, set[str]()
         while sources:
@@ -349,7 +358,7 @@ class PipelineChains:
         return {name for name, pipeline in self._deliveries.state.pipelines.items() if pipeline.sources & read}
 
     def _outputs(self, pipelines: Iterable[str]) -> set[str]:
-        """Those that another pipeline reads."""
+        """The outputs that another pipeline reads."""
         names = frozenset(pipelines)
         return {source for source in self._deliveries.state.released if _pipeline_of(source) in names}
 
@@ -364,7 +373,7 @@ class PipelineChains:
             await self._deliveries.news.wait(seen, LOOK_SECONDS)
 
     def _is_completed(self, source: str, end: int) -> bool:
-        """Also when no pipeline reads it any more."""
+        """True also if no pipeline reads it any more."""
         released = self._deliveries.state.released.get(source)
         return released is None or released.get(_segment(source), 0) >= end
 

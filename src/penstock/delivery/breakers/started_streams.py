@@ -1,4 +1,4 @@
-"""Which streams may send: the started streams, and the sinks that each of them leads to.
+"""Decides which streams may send, from the started streams and the sinks that each of them leads to.
 
 started(stream) ──▶ every sink downstream ──opened──▶ may_send       a stream that one sink closes is stopped alone
 
@@ -35,12 +35,12 @@ class StartedStreams:
         self._update([stream])
 
     def ended(self, stream: StreamRef) -> None:
-        """It sends no more. Its sinks still take what is stored of it, until it is `forgotten`."""
+        """It sends no more. Its sinks still accept its stored rows, until it is `forgotten`."""
         self._downstream.pop(stream, None)
         self._update([stream])
 
     def forgotten(self, sink: str, stream: StreamRef) -> None:
-        """The sink gets `stream-closed`."""
+        """The sink gets `stream-closed`: its breaker for the stream is removed."""
         self._breakers.forget(sink, stream)
         self._update([stream])
 
@@ -50,8 +50,8 @@ class StartedStreams:
         sinks: Iterable[str],
         stays: Callable[[str, StreamRef], bool] = lambda sink, stream: False,  # noqa: ARG005
     ) -> None:
-        """Its streams lead there now: new sinks must open them, and former sinks no longer block them. If `stays` is
-        true, the former sink's breaker stays, because the sink has yet to get rows of the stream.
+        """Its streams lead to these sinks now: new sinks must open them, and former sinks no longer block them. If
+        `stays` is true, the former sink's breaker stays, because rows of the stream still have to be delivered to it.
         """
         downstream = frozenset(sinks)
         mine = self.streams_of(connector)
@@ -67,7 +67,7 @@ class StartedStreams:
         for sink in sinks:
             self._breakers.add(sink, stream)
 
-    # Questions.
+    # Queries.
 
     def is_started(self, stream: StreamRef) -> bool:
         return stream in self._downstream
@@ -108,8 +108,8 @@ class StartedStreams:
     # Changes.
 
     def _breaker_changed(self, connector: str, stream: StreamRef | None) -> None:
-        """Without a stream: the connector may be a new sink, which has no breakers yet, or an operator has paused or
-        resumed it, which concerns the streams from it and to it.
+        """A breaker has changed. Without a stream, the connector may be a new sink without breakers, or an operator has
+        paused or resumed it, which affects the streams from it and to it.
         """
         if stream is not None:
             self._update([stream])

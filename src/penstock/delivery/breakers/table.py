@@ -28,17 +28,19 @@ class Pauses:
         self._paused: set[Pause] = set()
 
     def pause(self, connector: str, stream_id: int | None = None) -> None:
-        """One stream, or the whole connector: then nothing goes in or out. The connector may be deployed later."""
+        """Pause one stream, or the whole connector: then nothing goes in or out. The connector may be
+        deployed later.
+        """
         self._paused.add((connector, stream_id))
         self._changed(connector)
 
     def resume(self, connector: str, stream_id: int | None = None) -> None:
-        """Ends the same pause: resuming the whole connector leaves the pauses of its streams."""
+        """End the same pause: resuming the whole connector does not resume streams that were paused individually."""
         self._paused.discard((connector, stream_id))
         self._changed(connector)
 
     def is_paused(self, connector: str, stream_id: int | None = None) -> bool:
-        """Whether this very pause is set: a stream of a paused connector need not be paused itself."""
+        """Whether exactly this pause is set: a stream of a paused connector need not be paused itself."""
         return (connector, stream_id) in self._paused
 
     def all(self) -> list[Pause]:
@@ -47,7 +49,7 @@ class Pauses:
 
 
 class Breakers:
-    """Which rows each sink takes: it passes as a whole, and for each stream that leads to it. Signals of a sink that is
+    """Decides which rows each sink accepts, as a whole and for each stream that leads to it. Signals of a sink that is
     not deployed have no effect.
     """
 
@@ -72,12 +74,12 @@ class Breakers:
         self._notify(sink, None)
 
     def remove(self, sink: str) -> None:
-        """It is no longer deployed; streams that lead to it wait until they are linked elsewhere."""
+        """Remove a sink that is no longer deployed. Streams that lead to it wait until they are linked elsewhere."""
         self._sinks.pop(sink, None)
         self._notify(sink, None)
 
     def add(self, sink: str, stream: StreamRef) -> None:
-        """The stream leads to this sink, which has to open it. A breaker that exists keeps its state."""
+        """The stream leads to this sink, which has to open it. An existing breaker keeps its state."""
         found = self._sinks.get(sink)
         if found is not None:
             found.add(stream)
@@ -97,28 +99,28 @@ class Breakers:
             self._notify(sink, stream)
 
     def closed(self, sink: str, stream: StreamRef, reason: str) -> None:
-        """Until the stream is `opened`, without a probe."""
+        """Trip the stream until it is `opened`, without a probe."""
         breaker = self._breaker(sink, stream)
         if breaker is not None:
             breaker.trip(reason)
             self._notify(sink, stream)
 
     def available(self, sink: str) -> None:
-        """As a whole: a stream that the sink has closed, or not opened yet, stays tripped."""
+        """The sink as a whole passes. A stream that it has closed, or not opened yet, stays tripped."""
         found = self._sinks.get(sink)
         if found is not None:
             found.reset_whole()
             self._notify(sink, None)
 
     def unavailable(self, sink: str, reason: str) -> None:
-        """As a whole, until it is `available`, without a probe."""
+        """Trip the whole sink until it is `available`, without a probe."""
         found = self._sinks.get(sink)
         if found is not None:
             found.trip_whole(reason)
             self._notify(sink, None)
 
     def lost(self, sink: str, reason: str, now: float) -> None:
-        """As a whole: a probe is due after the back-off, unless it was tripped before."""
+        """Trip the whole sink, with a probe after the back-off unless it was tripped before."""
         found = self._sinks.get(sink)
         if found is not None:
             found.trip_whole_after_failure(reason, now)
@@ -143,7 +145,7 @@ class Breakers:
         return True
 
     def delivered(self, sink: str, stream: StreamRef | None) -> None:
-        """The sink has taken something of this stream; if that was a probe, it has succeeded."""
+        """The sink has accepted something of this stream; if that was a probe, it has succeeded."""
         found = self._sinks.get(sink)
         if found is None:
             return
@@ -154,9 +156,7 @@ class Breakers:
             self._notify(sink, stream)
 
     def nothing_to_probe(self, sink: str, stream: StreamRef | None) -> None:
-        """There are no rows to make the probe with: the breaker passes, and the back-off continues with the next
-        failure.
-        """
+        """There are no rows for the probe: the breaker passes, and the back-off continues with the next failure."""
         found = self._sinks.get(sink)
         breaker = None if found is None else found.whole if stream is None else found.streams.get(stream)
         if breaker is not None and breaker.state is State.PROBING:
@@ -185,25 +185,25 @@ class Breakers:
         found = self._sinks.get(sink)
         return None if found is None else found.probe()
 
-    # Questions.
+    # Queries.
 
     def takes(self, sink: str, stream: StreamRef | None) -> bool:
-        """Whether the sink may get rows of the stream, or of none; without regard to probes."""
+        """Whether the sink may get rows of the stream, or rows without a stream, regardless of probes."""
         return self.refusal(sink, stream) is None
 
     def refusal(self, sink: str, stream: StreamRef | None) -> str | None:
-        """Why the sink takes no rows of the stream; None if it does."""
+        """Why the sink accepts no rows of the stream; None if it does."""
         return self.sink_refusal(sink) or self.stream_refusal(sink, stream)
 
     def sink_refusal(self, sink: str) -> str | None:
-        """Why the sink takes nothing at all; None if it passes."""
+        """Why the sink accepts nothing at all; None if it passes."""
         found = self._sinks.get(sink)
         if found is None:
             return "it is not deployed"
         return "an operator has paused it" if self.pauses.is_paused(sink) else found.whole.reason
 
     def stream_refusal(self, sink: str, stream: StreamRef | None) -> str | None:
-        """Why the sink does not take this stream, whatever the state of the whole sink."""
+        """Why the sink does not accept this stream, regardless of the state of the whole sink."""
         found = self._sinks.get(sink)
         return None if found is None else found.stream_refusal(stream)
 
@@ -217,7 +217,7 @@ class Breakers:
         return self.stream_refusal(sink, stream) is None if probe == (None,) else probe == (stream,)
 
     def state(self, sink: str) -> str:
-        """Of the sink as a whole: passing, tripped or probing; "" if there is no such sink."""
+        """The state of the whole sink: passing, tripped or probing; "" if there is no such sink."""
         found = self._sinks.get(sink)
         return "" if found is None else found.whole.state.value
 

@@ -1,4 +1,4 @@
-"""How far a sink is with each epoch: rows that are settled are not sent again when the epoch is delivered again."""
+"""Tracks a sink's progress in each epoch: settled rows are not sent again when the epoch is delivered again."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class EpochProgress:
         """By stream: rows with a number below this are settled."""
         self.is_complete = False
         self._pending: dict[StreamRef | None, int] = {}
-        """By stream: the row up to which the sink has it, until all of these rows are settled."""
+        """By stream: the row up to which the sink has received it, until all of these rows are settled."""
         self._flush = flush
         self._void = void
         self._error: PenstockError | None = None
@@ -46,11 +46,11 @@ class EpochProgress:
 
     @property
     def is_pending(self) -> bool:
-        """Interceptors buffer some of its rows, or they are being sent."""
+        """Whether interceptors buffer some of its rows, or some are being sent."""
         return bool(self._pending)
 
     def receive(self, stream: StreamRef | None, rows: list[Row]) -> None:
-        """The sink has the next rows of the stream."""
+        """The sink has received the next rows of the stream."""
         self._pending[stream] = rows[-1].number + 1
 
     def settle(self, stream: StreamRef | None, rows: list[Row]) -> None:
@@ -73,7 +73,7 @@ class EpochProgress:
         self._callbacks = []
 
     def void(self) -> None:
-        """What interceptors had buffered of it is gone."""
+        """Discard what interceptors had buffered of the epoch."""
         self.is_complete = False
         self._pending = {}
 
@@ -113,7 +113,9 @@ class EpochsInProgress:
         self._void = void
         self._epochs: dict[str, EpochProgress] = {}
         self._failed: EpochProgress | None = None
-        """It and all after it must be delivered again; the caller that delivers them may not know yet."""
+        """The first epoch that must be delivered again, with all after it. The caller that delivers them may not know
+        yet.
+        """
 
     @property
     def oldest(self) -> EpochName:
@@ -121,8 +123,8 @@ class EpochsInProgress:
         return min(one.place for one in self._epochs.values())
 
     def begin(self, name: str, stored: Callable[[str], dict[StreamRef | None, int]]) -> EpochProgress:
-        """Epochs before this one, and before the oldest with pending rows, are delivered: they are forgotten. Raises
-        the error of an epoch before it that has failed.
+        """Begin an epoch. Earlier ones are forgotten, back to the oldest with pending rows: they are delivered. Raises
+        the error of an earlier epoch that has failed.
         """
         place = EpochName.parse(name)
         if self._failed is not None and self._failed.place >= place:
@@ -152,13 +154,15 @@ class EpochsInProgress:
             failed.fail(error)
 
     def raise_failure(self) -> None:
-        """Once. Rows must not be sent while rows before them in their stream wait to be delivered again."""
+        """Raise the failure, once. Rows must not be sent while earlier rows of their stream wait to be
+        delivered again.
+        """
         failed, self._failed = self._failed, None
         if failed is not None:
             failed.result()
 
     def void(self) -> None:
-        """Nothing is buffered any more, and all is delivered again; what is settled stays settled."""
+        """Buffered rows are discarded, and all epochs are delivered again; settled rows stay settled."""
         self._failed = None
         for epoch in self._epochs.values():
             epoch.void()

@@ -20,11 +20,11 @@ from penstock.protocol.api.deployment import ConnectorSpec
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 5.0
-"""For a probe to start. If no sink has rows for it, the breaker passes without one."""
+"""How long to wait for a probe to start. If no sink has rows for it, the breaker passes without one."""
 
 
 class PortUser(Protocol):
-    """A pipeline's sink that sends through the port, as far as the port needs to know it."""
+    """A pipeline's sink that sends through the port, as the port sees it."""
 
     @property
     def outbox_bytes(self) -> int:
@@ -54,8 +54,8 @@ class PortUser(Protocol):
 
 
 class Refusal(NamedTuple):
-    """Nothing was sent: it never can be (`is_final`), or it must be retained. With `places`, only the values at these
-    places were refused, and the others were sent.
+    """Nothing was sent: it can never be sent (`is_final`), or it must be retained. With `places`, only the values at
+    these indexes were refused, and the others were sent.
     """
 
     reason: str
@@ -86,7 +86,7 @@ class InPort:
         self.signals = signals
         self.breakers = signals.breakers
         self.host: Host | None = None
-        """The connector's; set when it is attached."""
+        """The connector's host; set when it is attached."""
         self.users: set[PortUser] = set()
         self.events_out = 0
         """Events that were sent."""
@@ -101,7 +101,7 @@ class InPort:
     # Sending.
 
     async def send(self, stream: StreamRef | None, ready: ReadyRows) -> Refusal | None:
-        """None: all of it was sent. Raises SinkLost when the connector as a whole takes nothing now."""
+        """Send values; None if all were sent. Raises SinkLost if the whole connector accepts nothing now."""
         outgoing = outgoing_of(stream, ready)
         async with self._calling:
             # Checked here, under the lock: signals that arrived while waiting for it count.
@@ -122,7 +122,7 @@ class InPort:
         return None
 
     async def _deliver(self, outgoing: Outgoing) -> None:
-        """Takes as long as the connector does, or until `cancel_call`. Raises what it raises."""
+        """Call the connector, for as long as it takes or until `cancel_call`. Raises what the connector raises."""
         assert self.host is not None, "it is attached"
         try:
             async with asyncio.timeout(None) as self._call:
@@ -136,7 +136,7 @@ class InPort:
             self._call = None
 
     def _refusal(self, stream: StreamRef | None) -> Refusal:
-        """Raises SinkLost if it does not concern this stream alone."""
+        """Raises SinkLost if the error does not concern this stream alone."""
         reason = self.breakers.sink_refusal(self.name)
         if reason is not None:
             raise SinkLost(f"connector {self.name}: {reason}")
@@ -159,13 +159,13 @@ class InPort:
         return SinkLost(f"connector {self.name}: {reason}")
 
     async def stop_sending(self) -> None:
-        """Return when the current call has ended; there is no further one."""
+        """Prevent further calls, and return when the current one has ended."""
         self.breakers.unavailable(self.name, "it is being stopped")
         async with self._calling:
             return
 
     def cancel_call(self) -> None:
-        """A call that hangs must not outlive the connector; its rows are sent again by the next one."""
+        """Cancel a hanging call: it must not outlive the connector. The next connector sends its rows again."""
         if self._call is not None:
             self._call.reschedule(0)
 
@@ -181,7 +181,7 @@ class InPort:
         self.breakers.opened(self.name, stream)
 
     def closed(self, stream: StreamRef, reason: str) -> None:
-        """Counts as a failing stream in the policy; there is no probe, the connector opens it again."""
+        """Counts as a failing stream in the policy. There is no probe: the connector opens the stream again."""
         self.breakers.failed(self.name, stream, reason, self.clock(), probe=False)
 
     # For the status, and for a drain.
@@ -198,7 +198,7 @@ class InPort:
 
     @property
     def is_idle(self) -> bool:
-        """Interceptors buffer nothing, and nothing is retained that could be sent."""
+        """Whether interceptors buffer nothing, and nothing retained could be sent now."""
         return not self.buffered and not any(user.can_drain for user in self.users)
 
     async def flush(self) -> None:
@@ -224,7 +224,7 @@ class InPort:
             asyncio.get_running_loop().call_later(PROBE_SECONDS, self._end_probe, stream, self._probes)
 
     def probe_again(self) -> None:
-        """The sink that was to send the current probe may have had nothing to send."""
+        """Repeat the current probe: the sink that was to send it may have had nothing to send."""
         probe = self.breakers.probe(self.name)
         if probe is not None and not self._calling.locked():
             self.probe(probe[0])
@@ -246,8 +246,8 @@ class InPort:
 
 
 def outgoing_of(stream: StreamRef | None, ready: ReadyRows) -> Outgoing:
-    """Named after its last row: the name is the same after a crash, even if more or fewer rows are joined then, so a
-    connector that has taken the name before has taken all its rows.
+    """The outgoing value, named after its last row. The name is the same after a crash even if more or fewer rows are
+    joined then: a connector that has accepted the name before has accepted all its rows.
     """
     last, end = ready.last_rows, ready.rows[-1]
     return Outgoing(

@@ -42,7 +42,7 @@ SLACK_BYTES = 8 << 20
 """The segment may exceed twice the retained bytes by this much; then its oldest records are moved to its end."""
 
 _MOVED_BYTES = 4 << 20
-"""Moved between two epochs, at most and at least one record: a few milliseconds of work."""
+"""Bytes moved between two epochs, but at least one record: a few milliseconds of work."""
 
 _NOTHING = HEADER.pack(EVENT, 0)
 """An empty event, which readers skip: a record needs at least one byte of data."""
@@ -60,7 +60,7 @@ class Storage:
     durability: Durability
 
     async def durable(self, position: Position) -> None:
-        """Return when the journal is durable up to there: then it can be read."""
+        """Return when the journal is durable up to this position, and can be read."""
         done = asyncio.Event()
         self.durability.after(position, done.set)
         await done.wait()
@@ -72,7 +72,7 @@ class OutboxRecord:
     end: int
     epoch: str
     first: int
-    """The numbers of its rows in the epoch: from `first` up to and without `after`."""
+    """The numbers of its rows in the epoch: [first, after)."""
     after: int
     position: Position
     """In the journal; the record can be read when that is durable."""
@@ -123,7 +123,7 @@ class Outbox:
         return records[0] if records else None
 
     def settled(self, epoch: str) -> dict[StreamRef | None, int]:
-        """By stream: the row of the epoch up to which all are retained or dead letters."""
+        """By stream: the row of the epoch below which all are retained or dead letters."""
         return dict(self._epochs.get(epoch, ({}, 0))[0])
 
     async def read(self, record: OutboxRecord) -> list[Row]:
@@ -137,7 +137,7 @@ class Outbox:
     # Changes.
 
     def retain(self, epoch: str, stream: StreamRef, rows: list[Row]) -> None:
-        """Add the rows after those of the stream that are retained already. Raises NoRoom; then a prefix may have been
+        """Add rows after those of the stream that are already retained. If it raises NoRoom, a prefix may have been
         added.
         """
         for part in _parts(rows):
@@ -149,14 +149,14 @@ class Outbox:
             self._note_settled(epoch, stream, end_row, start)
 
     def add_dead_letters(self, epoch: str, stream: StreamRef | None, rows: list[Row], reason: str) -> None:
-        """Rows of an epoch that are not retained become dead letters. Raises NoRoom, as `retain`."""
+        """Turn rows of an epoch that are not retained into dead letters. Raises NoRoom like `retain`."""
         for part in _parts(rows):
             start, end_row = self._end(), part[-1].number + 1
             self._append_dead_letters(part, reason, _head("gone", epoch, 0, end_row, stream))
             self._note_settled(epoch, stream, end_row, start)
 
     def drop_first(self, stream: StreamRef, record: OutboxRecord, rows: list[Row], reason: str) -> None:
-        """These rows of the stream's first record become dead letters; the others were sent."""
+        """Turn these rows of the stream's first record into dead letters; the others were sent."""
         self._append_dead_letters(rows, reason, _head("left", "", 0, record.end, stream))
         self._forget_first(stream)
 
@@ -166,7 +166,7 @@ class Outbox:
         self._forget_first(stream)
 
     def compact(self, oldest: EpochName) -> None:
-        """No epoch before `oldest` is delivered again: forget them, and free what is not needed."""
+        """No epoch before `oldest` is delivered again: forget these, and free unneeded space."""
         self._epochs = {epoch: known for epoch, known in self._epochs.items() if EpochName.parse(epoch) >= oldest}
         if not self._store.exists(self.segment):
             return
@@ -214,7 +214,7 @@ class Outbox:
         self.bytes += record.size
 
     def _moved(self, stream: StreamRef, record: OutboxRecord) -> None:
-        """Instead of the record it was copied from, which may be truncated already: rows keep their order."""
+        """A moved record replaces the one it was copied from, which may be truncated already. Rows keep their order."""
         records = self._records.setdefault(stream, deque())
         at = bisect_left(records, record.place, key=lambda one: one.place)
         if at < len(records) and records[at].place == record.place:
@@ -239,7 +239,7 @@ class Outbox:
     # Recovery.
 
     def _recover(self) -> None:
-        """From the heads alone. All that is there is durable."""
+        """Rebuild the index from the heads. Everything stored is durable."""
         info = self._store.info(self.segment)
         at = info.start
         while at < info.length:
@@ -274,7 +274,7 @@ def _head(kind: str, epoch: str, first: int, number: int, stream: StreamRef | No
 
 
 def _parts(rows: list[Row]) -> Iterator[list[Row]]:
-    """Parts that fit into one record each."""
+    """Split into parts that fit into one record each."""
     part: list[Row] = []
     size = 0
     for row in rows:

@@ -115,7 +115,7 @@ def size_of(rows: Iterable[Row]) -> int:
 
 
 def metadata_of(rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
-    """Unpacked on access: most connectors never look."""
+    """The metadata, unpacked on access: most connectors never use it."""
     return _LazyMetadata([row.metadata for row in rows], _unpacked)
 
 
@@ -204,7 +204,7 @@ class StreamBuffer:
         self.due: float | None = None
 
     def feed(self, epoch: str, rows: Sequence[Row], now: float) -> ReadyRows | None:
-        """What is ready now, if anything. Raises BadBytes; then the buffer must not be used again."""
+        """Add rows; returns what is ready now. After BadBytes the buffer must not be used again."""
         was_empty = not self.rows
         self.rows.extend(EpochRow(epoch, row) for row in rows)
         values = self._chain.feed([row.value for row in rows])
@@ -233,7 +233,7 @@ def unjoined(epoch: str, rows: Sequence[Row]) -> ReadyRows:
 
 
 def flushed(make: MakeChain | None, epoch: str, rows: Sequence[Row]) -> ReadyRows:
-    """All of the rows, through interceptors of their own. Raises BadBytes."""
+    """Pass all rows through separate interceptors. Raises BadBytes."""
     if make is None:
         return unjoined(epoch, rows)
     buffer = StreamBuffer(make())
@@ -243,7 +243,7 @@ def flushed(make: MakeChain | None, epoch: str, rows: Sequence[Row]) -> ReadyRow
 
 
 def rejected_rows(make: MakeChain, rows: Sequence[EpochRow]) -> dict[EpochRow, str]:
-    """The rows that these interceptors can never let through, and why. Each is tried alone."""
+    """The rows that these interceptors can never pass, and why. Each is tried alone."""
     found = {}
     for one in rows:
         try:

@@ -1,4 +1,6 @@
-"""Rows leave through a port, are retained in the outbox, or become dead letters; and what is retained is sent later."""
+"""Sends rows through a port, retains them in the outbox, or turns them into dead letters; retained rows are
+sent later.
+"""
 
 import asyncio
 import logging
@@ -18,14 +20,14 @@ from penstock.delivery.outbox.rows import EpochRow, ReadyRows, Row, StreamBuffer
 log = logging.getLogger(__name__)
 
 NO_ROOM_SECONDS = 1.0
-"""Until dead letters for which there was no room are written again."""
+"""The pause before writing dead letters again for which there was no room."""
 
 _REJECTED = "the outgoing interceptors cannot encode it"
 
 
 class Sender:
-    """The sender of one sink. Rows are settled in the order of their stream: first those that were sent; then the
-    outcome of the others is written.
+    """The sender of one sink. The rows of a stream are settled in order: first those that were sent, then the others,
+    whose outcome is written.
     """
 
     def __init__(self, outbox: Outbox, epochs: EpochsInProgress) -> None:
@@ -33,8 +35,8 @@ class Sender:
         self._epochs = epochs
 
     async def send(self, port: InPort, stream: StreamRef | None, ready: ReadyRows, following: list[EpochRow]) -> bool:
-        """Return False if they were retained, together with those `following` them. Raises SinkLost, NoRoom: then the
-        epoch must be delivered again.
+        """Send the rows. Return False if they were retained, together with those `following` them. After SinkLost or
+        NoRoom the epoch must be delivered again.
         """
         refused = await port.send(stream, ready)
         if refused is not None and not refused.is_final:
@@ -47,7 +49,7 @@ class Sender:
         return True
 
     async def send_valid(self, port: InPort, stream: StreamRef | None, rows: list[EpochRow]) -> None:
-        """Rows of which the interceptors reject some: these become dead letters. The others are sent at once."""
+        """Turn the rows that the interceptors reject into dead letters, and send the others at once."""
         assert port.chain is not None
         dead_letters = rejected_rows(port.chain, rows)
         ready = _flushed(port, [one for one in rows if one not in dead_letters])
@@ -75,7 +77,7 @@ class Sender:
         self._settle(stream, rows)
 
     def _add_dead_letters(self, port: InPort, stream: StreamRef | None, dead_letters: dict[EpochRow, str]) -> None:
-        """Each with its reason, in order. The rows before them in their stream were sent."""
+        """Write each row with its reason, in order. The rows before them in their stream were sent."""
         for (epoch, reason), run in groupby(dead_letters, key=lambda one: (one.epoch, dead_letters[one])):
             self._outbox.add_dead_letters(epoch, stream, [one.row for one in run], reason)
         port.dead_letters += len(dead_letters)
@@ -86,7 +88,7 @@ class Sender:
 
 
 def _flushed(port: InPort, rows: list[EpochRow]) -> ReadyRows | None:
-    """Pass all of the rows through interceptors of their own."""
+    """Pass all rows through separate interceptors."""
     assert port.chain is not None
     buffer = StreamBuffer(port.chain())
     parts = [buffer.feed(epoch, [one.row for one in run], port.clock()) for epoch, run in _by_epoch(rows)]
@@ -98,10 +100,10 @@ def _by_epoch(rows: list[EpochRow]) -> list[tuple[str, list[EpochRow]]]:
 
 
 class OutboxDrain:
-    """Sends what is retained of streams that pass again: before newer rows, in order. Runs in a task of its own while
-    there is something to do.
+    """Sends retained rows of streams that pass again, in order and before newer rows. Runs in its own task while there
+    is something to do.
 
-    `lock` is held while one stream is handled; `freed` is called when there is room for more.
+    It takes `lock` while it handles one stream, and calls `freed` when there is room for more.
     """
 
     def __init__(
@@ -130,13 +132,13 @@ class OutboxDrain:
     async def _run(self, port: InPort) -> None:
         while self._due:
             due, self._due = self._due, {}
-            await asyncio.sleep(0)  # other tasks get their turn, whatever happens here
+            await asyncio.sleep(0)  # yield to other tasks in any case
             try:
                 await self._drain_all(port, due)
             except NoRoom:
                 self._due = due | self._due
                 await asyncio.sleep(NO_ROOM_SECONDS)
-            except PenstockError as error:  # of the whole connector: it continues when that passes again
+            except PenstockError as error:  # the whole connector is lost: the drain continues when it passes again
                 log.debug("connector %s: %s", port.name, error)
             except Exception:  # the next run sends the same
                 self._due = due | self._due
@@ -151,7 +153,7 @@ class OutboxDrain:
                     await self.drain(port, stream)
 
     async def drain(self, port: InPort, stream: StreamRef) -> None:
-        """As far as the connector takes it. The caller holds the lock. Raises SinkLost, NoRoom."""
+        """Send as much as the connector accepts. The caller has the lock. Raises SinkLost, NoRoom."""
         has_sent = False
         while (record := self._outbox.first(stream)) is not None and port.breakers.admits(port.name, stream):
             if not await self._send(port, stream, record):
@@ -163,7 +165,7 @@ class OutboxDrain:
             port.signals.close_if_ended(port.name, stream)
 
     async def _send(self, port: InPort, stream: StreamRef, record: OutboxRecord) -> bool:
-        """Return whether the record is gone: sent, or dead letters."""
+        """Return whether the record is done: sent, or turned into dead letters."""
         rows = await self._outbox.read(record)
         ready, rejected = _valid(port, record.epoch, rows)
         refused = None if ready is None else await port.send(stream, ready)

@@ -24,16 +24,16 @@ from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
 ANNOUNCE_SECONDS = 0.05
-"""For the answers to `stream-started` of streams whose rows are here already, all streams of a block together: most
-connectors answer at once, and rows of streams that are not open yet are retained.
+"""How long to wait for the answers to `stream-started`, for all streams of a block together: most connectors answer at
+once, and rows of streams that are not open by then are retained.
 """
 
 
 class OutboxSink:
-    """A NonVotingSink, at least once: rows are sent again only after a crash, or when the connector has not taken them.
-    An epoch is settled when each of its rows was sent, is retained, or is a dead letter.
+    """An at-least-once NonVotingSink: rows are sent again only after a crash, or if the connector has not accepted
+    them. An epoch is settled when each of its rows was sent, is retained, or is a dead letter.
 
-    `wake` is called when it may take again what it has refused, `closed` when it is no longer used.
+    `wake` is called when it may accept again what it has refused, `closed` when it is no longer used.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class OutboxSink:
         self._closed = closed
         self._port: InPort | None = None
         self._lock = asyncio.Lock()
-        """Held while one stream is handled: its retained rows are sent before newer ones."""
+        """Taken while one stream is handled: its retained rows are sent before newer ones."""
         task = f"outbox of {pipeline} to {sink}"
         self._drain = OutboxDrain(self._outbox, self._lock, wake, supervisor or Supervisor(), task)
         self._epochs = EpochsInProgress(self._flush_soon, self._void)
         self._sender = Sender(self._outbox, self._epochs)
         self._buffers: dict[StreamRef | None, StreamBuffer] = {}
         self._is_refused = False
-        """An epoch waits until the connector takes anything at all."""
+        """Whether an epoch waits because the connector accepts nothing at all."""
         self._is_woken = False
-        """The epoch is about to be delivered again, as a probe."""
+        """Whether the epoch is about to be delivered again, as a probe."""
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: set[Supervised] = set()
         self._supervisor = supervisor or Supervisor()
@@ -78,7 +78,7 @@ class OutboxSink:
         self._wake()
 
     async def leave(self) -> None:
-        """The connector is gone: what it has not taken is sent by the next one."""
+        """The connector is gone: the next one sends what it has not accepted."""
         port, self._port = self._port, None
         if port is not None:
             port.users.discard(self)
@@ -186,7 +186,7 @@ class OutboxSink:
         port = self._joined()
         if stream is not None:
             port.signals.announce(port.name, stream)
-        await asyncio.sleep(0)  # contraflow that has arrived is handled before forward flow
+        await asyncio.sleep(0)  # handle signals of the connector that have arrived before sending more
         self._check_port(port)
         progress.receive(stream, rows)
         if stream is not None and stream in self._outbox:
@@ -210,7 +210,7 @@ class OutboxSink:
         return self._port
 
     def _check_port(self, port: InPort) -> None:
-        """Raises SinkLost while the connector takes nothing at all and no probe is due."""
+        """Raises SinkLost while the connector accepts nothing at all and no probe is due."""
         reason = port.breakers.sink_refusal(port.name)
         if reason is not None and (
             port.breakers.probe(port.name) != (None,) or port.breakers.pauses.is_paused(port.name)
@@ -245,7 +245,7 @@ class OutboxSink:
             self._buffers.pop(stream, None)
 
     def _taken(self, stream: StreamRef | None) -> list[EpochRow]:
-        """What interceptors buffer of the stream; they are not used again."""
+        """Remove and return what interceptors buffer of the stream; they are not used again."""
         buffer = self._buffers.pop(stream, None)
         return [] if buffer is None else [*buffer.rows]
 
@@ -298,8 +298,8 @@ class OutboxSink:
 
 
 class OutboxSinks:
-    """All such sinks of a worker, and the clock of their probes. A pipeline's sink outlives the connector that it leads
-    to: while that is not deployed, the sink waits.
+    """All outbox sinks of a worker, and the clock of their probes. A pipeline's sink outlives the connector that it
+    leads to: while that is not deployed, the sink waits.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class OutboxSinks:
             sink.join(port)
 
     async def detach(self, name: str) -> None:
-        """The connector is removed or replaced. What it has not taken waits."""
+        """The connector is removed or replaced. Rows that it has not accepted wait."""
         port = self._ports.pop(name, None)
         if port is None:
             return

@@ -18,15 +18,16 @@ from penstock.core.types import Offset, Position
 
 CUT_BITS = 20
 SINCE_MAX = (1 << CUT_BITS) - 1
-"""Events after a cut, without another one."""
+"""The most events after a cut and before the next one."""
 
 PLACES_MAX = 256
-"""Records that a stream remembers, however far its pipelines lag. If there are more, two neighbours become one:
-an event then counts as complete when the next record is."""
+"""Records that a stream remembers, however far its pipelines lag. Beyond it, two neighbours are merged: an event then
+counts as complete when the later record is.
+"""
 
 
 def position(last_id: int) -> int:
-    """The cut to resume from. The last id is 0 where there is none yet."""
+    """The cut to resume from. The last id is 0 if there is none yet."""
     return last_id >> CUT_BITS
 
 
@@ -51,7 +52,7 @@ def going_on(last_id: int, count: int) -> range:
     if since(last_id) + count > SINCE_MAX:
         raise LimitExceeded(
             f"more than {SINCE_MAX} events without a place to resume from",
-            "Use interceptors that make fewer events of a byte.",
+            "Use interceptors that produce fewer events per byte.",
         )
     return counted(last_id, count)
 
@@ -79,7 +80,7 @@ class Places:
         self._places.append(place)
 
     def prune(self, durable: Position, completed: float) -> None:
-        """Forget what is done; bound the rest."""
+        """Forget completed records, and bound the number of the others."""
         if len(self._places) <= PLACES_MAX:
             return
         self._places = [p for p in self._places if p.position > durable or p.end > completed]
@@ -90,6 +91,6 @@ class Places:
                 self._places.append(last)
 
     def find(self, event_id: int) -> Place | None:
-        """The record with the event, or a later one; None: it was done long ago, or is not stored."""
+        """The record with the event, or a later one; None: it was completed long ago, or is not stored."""
         at = bisect_left(self._places, event_id, key=lambda place: place.last_id)
         return self._places[at] if at < len(self._places) else None

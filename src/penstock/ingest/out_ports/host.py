@@ -1,4 +1,4 @@
-"""A connector at work: its `run` under supervision, its `out` port, its drain.
+"""A running connector: supervises its `run`, owns its `out` port, and drains it.
 
     host = SourceHost(spec, connector, sources, gate=gate, chains=make_chains(spec.interceptors_in, …))
     host.start()                 # configures the source of this name, raises its incarnation, calls `run`
@@ -40,7 +40,7 @@ DRAIN_SECONDS = 5.0
 """How long a connector may take to close its streams in a drain; then the host closes them."""
 
 END_SECONDS = 2 * STOP_SECONDS
-"""For `run` to end when it is cancelled: callers must not wait for ever."""
+"""How long `run` may take to end when it is cancelled: callers must not wait forever."""
 
 _BLOCKED_SHOWN = 20
 
@@ -50,11 +50,11 @@ class State(Enum):
     CONNECTED = "connected"
     """It listens, or is connected."""
     DISCONNECTED = "disconnected"
-    """It will be tried again."""
+    """It will be retried."""
     ENDED = "ended"
     """`run` has returned: a bounded source, or one that was drained."""
     FAILED = "failed"
-    """All tries are used up: an operator must act."""
+    """It has used up its attempts: an operator must act."""
     DRAINING = "draining"
     STOPPED = "stopped"
 
@@ -115,7 +115,7 @@ class NoContraflow:
 
 class Supervision:
     """Restarts a connector's `run` after a back-off whenever it fails. `failed` gets the reason of each failure and the
-    seconds until the next try.
+    seconds until the next attempt.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Supervision:
         self.failures = 0
 
     async def run(self, once: Callable[[], Awaitable[None]]) -> None:
-        """Until it returns. Raises the last error when all tries are used up."""
+        """Run it until it returns. Raises the last error when all attempts are used up."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(self._has_failed),
             wait=self._pause,
@@ -175,7 +175,9 @@ def text_of(error: BaseException | None) -> str:
 
 
 class SourceHost:
-    """As `connectors.api.Host`. In the worker's event loop; owned by the code that has deployed the connector."""
+    """Implements `connectors.api.Host`. Runs in the worker's event loop; owned by the code that deploys the
+    connector.
+    """
 
     def __init__(
         self,
@@ -265,13 +267,13 @@ class SourceHost:
         self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
 
     def configure(self, spec: ConnectorSpec) -> None:
-        """Another quota, acknowledgement, disorder or timeout; nothing is interrupted."""
+        """Change quota, acknowledgement, disorder or timeout, without interrupting anything."""
         self.spec = spec
         if self._port is not None:
             self.sources.configure(self.name, self._settings())
 
     async def drain(self) -> None:
-        """Return when nothing more is read, and all that was read is durable; `run` may keep its connections until
+        """Stop reading, and return when everything that was read is durable. `run` may keep its connections until
         `stop`. What interceptors buffer is stored, or read again if the stream resumes.
         """
         self._begin_drain()
@@ -287,7 +289,7 @@ class SourceHost:
             self._port.begin_drain()
 
     async def stop(self) -> None:
-        """End `run`, close all streams. Those that resume are left where they are. Idempotent."""
+        """End `run` and close all streams. Streams that resume keep their position. Idempotent."""
         if self._state is State.STOPPED:
             return
         self._begin_drain()
@@ -332,7 +334,7 @@ class SourceHost:
             await self._supervision.run(self._run_once)
         except Exception as error:
             self._failed(text_of(error), None)
-            log.error("connector %r is given up: %s", self.name, one_line(self._reason))
+            log.error("connector %r has failed for good: %s", self.name, one_line(self._reason))
             self._ended_with(State.FAILED, self._reason)
         else:
             self._ended_with(State.ENDED, "")
@@ -356,7 +358,7 @@ class SourceHost:
         if self._state is State.STOPPED:
             return
         self.counters.failures += 1
-        again = "" if seconds is None else f"; next try in {seconds:.1f} s"
+        again = "" if seconds is None else f"; next attempt in {seconds:.1f} s"
         self._state, self._reason = State.DISCONNECTED, reason + again
         self.contraflow.disconnected(reason)
         log.warning("connector %r: %s%s", self.name, one_line(reason), again)

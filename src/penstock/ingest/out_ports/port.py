@@ -1,9 +1,9 @@
-"""A connector's `out` port: the streams that it has open, and what the gate lets them send.
+"""A connector's `out` port: its open streams, and whether the gate lets them send.
 
     open_stream ──▶ STARTED durable ──▶ gate.started ──▶ send … ──▶ close ──▶ ENDED durable ──▶ gate.ended
                              every pipeline is done with its last event ──▶ gate.completed ──▶ forgotten
 
-A stream that resumes is never forgotten. One that cannot has ended with its connection, its `run` or its worker.
+A stream that resumes is never forgotten. One that cannot resume ends with its connection, its `run` or its worker.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from penstock.protocol.connector import stream_id_of
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""How long a stop waits for room and for what streams still do; the next start ends what is left."""
+"""How long a stop waits for room and for unfinished calls; the next start ends the remaining streams."""
 
 
 class OutPort:
@@ -61,7 +61,9 @@ class OutPort:
     # Opening.
 
     async def open_stream(self, name: str, resume: bool, metadata: Mapping[str, Any] | None) -> OutStream:
-        """As `connectors.api.Host.open_stream`. What cannot start leaves nothing, or is ended with the next start."""
+        """Like `connectors.api.Host.open_stream`. A stream that cannot start leaves no trace, or is ended at the next
+        start.
+        """
         if self.storage.draining.is_set():
             raise RequestError(f"connector {self.name!r} is draining", "It is being drained.")
         self._sources.reserve(self.name)
@@ -122,10 +124,10 @@ class OutPort:
     def why_blocked(self, stream: OutStream) -> str:
         return self._gate.why(stream.ref)
 
-    # As `owners.StreamOwner`.
+    # Implements `owners.StreamOwner`.
 
     def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
-        """Nothing to do: connectors wait with `Stream.complete`."""
+        """Do nothing: connectors wait with `Stream.complete`."""
 
     def gate_changed(self, stream_id: int, may_send: bool) -> None:
         if may_send:
@@ -184,14 +186,14 @@ class OutPort:
             await stream.close()
 
     async def close_streams(self) -> None:
-        """Nothing is sent on them any more."""
+        """Close all streams: nothing more can be sent on them."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 for stream in [*self.streams.values()]:
                     await stream.close()
         except (TimeoutError, PenstockError) as error:
             reason = str(error) or type(error).__name__
-            log.warning("connector %r: cannot end its streams, the next start does: %s", self.name, reason)
+            log.warning("connector %r: its streams could not be ended; the next start ends them: %s", self.name, reason)
         finally:
             for stream in [*self.streams.values()]:
                 stream.abandon()

@@ -1,4 +1,4 @@
-"""Source storage: the part of their source that the streams of one `out` port share, and what they wait for."""
+"""Source storage: what the streams of one `out` port share of their source, and what they wait for."""
 
 import asyncio
 from collections import defaultdict
@@ -23,7 +23,7 @@ from penstock.ingest.worker_sources import DeadLetters
 from penstock.store.journal import Durability
 
 WINDOW_BYTES = 8 << 20
-"""As for a session of the connector protocol; one send may go beyond."""
+"""The same as for a session of the connector protocol. A single send may exceed it."""
 
 LOOK_SECONDS = 0.05
 """Between two checks for room, while a stream waits: pipelines make room a few times a second."""
@@ -32,7 +32,7 @@ _CHECK_SECONDS = 0.2
 
 
 class Window:
-    """What a port may have stored that is not durable yet: the memory that its peers may occupy."""
+    """Limits what a port has stored that is not durable yet: the memory that its peers may occupy."""
 
     def __init__(
         self, durability: Durability, check: Callable[[], None], share: Share, size: int = WINDOW_BYTES
@@ -50,16 +50,16 @@ class Window:
         return self._share.in_flight_bytes < self._size and self._share.has_room
 
     async def wait(self) -> None:
-        """Return when it may be open. Raises StoreFailed."""
+        """Return when the window may be open. Raises StoreFailed."""
         while not self.is_open:
             self._check()
-            self._open.clear()  # others may have filled what all share since it was set
+            self._open.clear()  # others may have used up the shared budget since it was set
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await self._open.wait()
 
     def sent(self, position: Position, size: int) -> None:
-        """So many bytes are durable when the journal is, up to this position."""
+        """These bytes are durable when the journal is, up to this position."""
         self._share.received(size)
         self._durability.after(position, partial(self._settled, size))
 
@@ -80,11 +80,11 @@ class Room:
 
     @property
     def there(self) -> bool:
-        """Looked up each time: some microseconds."""
+        """Whether there is room. Computed on every call, in a few microseconds."""
         return self._log.has_room()
 
     async def wait(self) -> None:
-        """Return when there may be room. One task checks for all that wait. Raises StoreFailed."""
+        """Return when there may be room. One task checks on behalf of all waiting streams. Raises StoreFailed."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
@@ -215,11 +215,11 @@ class SourceStorage:
         return self._sources.store.journal.durable
 
     def completed(self, route: int) -> float:
-        """Up to where every pipeline is done with the segment."""
+        """Up to where every pipeline has completed the segment."""
         return self._completion.completed(route)
 
     def stored(self, events: int, size: int, position: Position) -> None:
-        """Count what was appended; it is in the window until it is durable."""
+        """Count what was appended. It occupies the window until it is durable."""
         self.window.sent(position, size)
         self._counters.events += events
         self._counters.bytes += size
@@ -231,7 +231,7 @@ class SourceStorage:
     async def dead_letter(
         self, data: bytes, reason: str, stream: StreamRef, name: str, metadata: Mapping[str, Any]
     ) -> None:
-        """Waits for room in the window: what cannot become an event occupies memory all the same."""
+        """Store a dead letter. Waits for room in the window, because dead letters occupy memory like events."""
         await self.window.wait()
         await self._dead_letters.write(data, reason, stream, name, metadata)
         self.window.sent(self._sources.store.journal.end, len(data))

@@ -33,16 +33,16 @@ from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import Mark
 
 SEND_BYTES = 1 << 19
-"""Raw bytes that interceptors get at once: with a record for each byte they are still fewer than SINCE_MAX."""
+"""Raw bytes passed to interceptors at once: even with a record per byte, there are fewer records than SINCE_MAX."""
 
 ON_ARRIVAL = NO_TIME
-"""In place of event times: events get the time at which they are stored."""
+"""Instead of event times: events get the time at which they are stored."""
 
 
 class OutStream:
-    """As `connectors.api.Stream`. Owned by its port. One call at a time proceeds; others wait for their turn.
+    """Implements `connectors.api.Stream`. Owned by its port. Calls are handled one at a time, in order.
 
-    `left` is called when it is closed here, then `ended` if it has ended, with the place of that mark.
+    `left` is called when it is closed here; then, if it has ended, `ended` with the position of that mark.
     """
 
     def __init__(
@@ -66,7 +66,9 @@ class OutStream:
         self._on_left, self._on_ended = left, ended
         self._metadata = dict(metadata or {})
         self._packed = self._packed_last = packed(metadata)
-        """For all its events, and for those of the last `send`: what interceptors buffer arrived with that."""
+        """Metadata of all its events, and of those of the last `send`, with which the interceptors' buffered data
+        arrived.
+        """
         self._skip = since(self.last_id) if resumes else 0
         self._chain = storage.chains.incoming(resumes=resumes, position=self.position if resumes else 0)
         self._places = Places()
@@ -118,8 +120,8 @@ class OutStream:
                 await self._storage.wait_for_room()
 
     async def _admitted(self) -> None:
-        """What was read before a drain is stored all the same, even by a stream that a sink has closed, and beyond the
-        quota: it is at most the data of one call, and there may never be room.
+        """Wait until the stream may send. What was read before a drain is always stored, even on a stream that a sink
+        has closed, and beyond the quota: it is at most the data of one call, and there may never be room.
         """
         while True:
             self._check_open()
@@ -138,7 +140,7 @@ class OutStream:
             )
 
     def drain(self) -> None:
-        """Nothing more is read for it."""
+        """Stop reading for this stream."""
         self._unblocked.set()
 
     # Sending.
@@ -218,7 +220,7 @@ class OutStream:
     # Storing.
 
     async def _store(self, records: Sequence[bytes], metadata: bytes) -> None:
-        """Those of a stream that resumes go up to the cut where the interceptors are."""
+        """Store events. Those of a stream that resumes extend up to the interceptors' current cut."""
         if self._skip and records:
             skipped = min(self._skip, len(records))
             self._skip -= skipped
@@ -246,7 +248,7 @@ class OutStream:
         self._storage.stored(batch.events, len(batch.data), placed.position)
 
     def _batch(self, values: Values) -> Batch:
-        """To be stored at once: no clock mark may fall between an event's time of arrival and its place in the
+        """Events to store at once: no clock mark may come between an event's time of arrival and its position in the
         journal.
         """
         times = self._log.times
@@ -258,7 +260,7 @@ class OutStream:
         return stored_batch(self._known.route, self.ref.stream_id, values)
 
     async def _stored(self, make: Callable[[], Batch]) -> tuple[Batch, Placed]:
-        """Waits for room. What a stream that resumes cannot store before it is left is read again."""
+        """Store, waiting for room. If a stream that resumes is closed before that, the data are read again."""
         while True:
             waking = [active_again(self.ref.stream_id)] if self.ref.stream_id in self._log.streams.idle else []
             try:
@@ -276,8 +278,8 @@ class OutStream:
             raise
 
     async def _bury(self, bad: BadBytes) -> None:
-        """Store what is good of the bytes; the rest becomes a dead letter, which a stream that resumes does not read
-        again: its position moves on without an event.
+        """Store the valid part of the bytes; the rest becomes a dead letter. A stream that resumes does not read it
+        again: its position advances without an event.
         """
         await self._dead_letter(bad.data, str(bad))
         await self._store(bad.records, self._packed_last)
@@ -330,7 +332,7 @@ class OutStream:
         self._on_ended(self, placed)
 
     def _leave(self) -> None:
-        """It is closed here, and continues where it is opened again."""
+        """Close it here; it continues when it is opened again."""
         if not self._is_closing:
             self._is_closing = True
             self._unblocked.set()
@@ -338,12 +340,12 @@ class OutStream:
             self._on_left(self)
 
     def abandon(self) -> None:
-        """Close at once, whatever waits: what is not stored yet is lost here."""
+        """Close at once. What is not stored yet is lost."""
         self._leave()
 
 
 def _checked(records: list[bytes]) -> list[bytes]:
-    """Raises BadBytes for one that is too large to be an event."""
+    """Raises BadBytes for a record that is too large for an event."""
     row = next((row for row, record in enumerate(records) if len(record) > VALUE_BYTES_MAX), None)
     if row is None:
         return records

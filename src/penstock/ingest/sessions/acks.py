@@ -14,15 +14,15 @@ from penstock.protocol.connector.bulk import DROPPED, Admission, Columns, encode
 from penstock.protocol.connector.bulk import Column as AckColumn
 
 ENTRIES_MAX = 64
-"""Times that a session remembers, however long it waits: the oldest is right to within a 32nd of the whole."""
+"""Times that a session remembers, however long it waits: the oldest is accurate to 1/32 of the whole period."""
 
-# Streams whose point of reference is released before the loop gets its turn: about a microsecond each.
+# Streams to release before yielding to the loop: about a microsecond each.
 _RELEASED_PER_TURN = 2000
 
 
 class Run:
-    """Messages that were received together, stored together, and are acknowledged together. It has only numbers: the
-    bytes belong to the receive buffer, and are copied into stored events at once.
+    """Messages that are received, stored and acknowledged together. It contains only numbers: the bytes are in the
+    receive buffer, and are copied into stored events at once.
     """
 
     __slots__ = ("accepted", "admission", "count", "duplicates", "ends", "position", "received_at", "size")
@@ -52,19 +52,19 @@ class Replies(Protocol):
     """What the streams of a session send back to the program."""
 
     def accept(self, reply: NotifyAck) -> None:
-        """Answers a NOTIFY; its credit goes back with the next ACK."""
+        """Accept a NOTIFY. Its credit is returned with the next ACK."""
         ...
 
     def refuse(self, reply: NotifyAck) -> None:
-        """Answers a NOTIFY. Its credit goes back after a pause, because programs try again on the next ACK."""
+        """Refuse a NOTIFY. Its credit is returned after a pause, because programs retry on the next ACK."""
         ...
 
     def return_refused(self) -> None:
-        """A stream that was refused is free: no pause any more."""
+        """A refused stream is free: return its credit without waiting for the pause."""
         ...
 
     def acknowledge(self, stream_ids: AckColumn, last_ids: AckColumn) -> None:
-        """Acknowledge these streams up to these messages, after what could be acknowledged before."""
+        """Acknowledge these streams up to these messages, after earlier acknowledgements."""
         ...
 
     def flush_soon(self) -> None:
@@ -97,7 +97,7 @@ class PendingAcks:
         self._ready.append((stream_id, last_id))
 
     def add_at(self, route: int, offset: Offset, stream_id: int, last_id: int) -> None:
-        """The acknowledgement can be sent when the segment is released up to there; at once if it is."""
+        """The acknowledgement can be sent when the segment is released up to this offset; at once if it already is."""
         if offset <= self._completion.passed(route):
             self.add(stream_id, last_id)
         else:
@@ -112,11 +112,13 @@ class PendingAcks:
         self._completion.wait(self)
 
     def passes(self, stream_id: int, last_id: int) -> bool:
-        """Whether nothing above this is awaited for the stream. Then the stream waits no longer."""
+        """Whether the stream waits for nothing above this id. If so, it stops waiting."""
         return self._waiting.passes(stream_id, last_id)
 
     def release(self, route: int, passed: float) -> bool:
-        """As `completion.Waiter`: acknowledge and end what has waited for the segment to be released this far."""
+        """Implements `completion.Waiter`: acknowledge and end what has waited for the segment to be
+        released this far.
+        """
         due = self._waiting.due(route, passed, _RELEASED_PER_TURN)
         self._ready += due.points
         for stream_id in due.ends:
@@ -134,7 +136,7 @@ class PendingAcks:
             self._replies.acknowledge(*(array("Q", column) for column in zip(*ready, strict=True)))
 
     def keep_ends(self) -> None:
-        """Streams that have not ended wait no longer."""
+        """Stop waiting for all streams that have not ended."""
         self._waiting.keep_ends()
 
     def clear(self) -> None:
@@ -181,7 +183,9 @@ class WaitingStreams:
         heappush(self._heaps[route], (offset, True, stream_id))
 
     def passes(self, stream_id: int, last_id: int) -> bool:
-        """Whether this may be acknowledged: it is not below what the stream waits for. Then it waits no longer."""
+        """Whether this id may be acknowledged, because it is not below what the stream waits for. If so, it stops
+        waiting.
+        """
         point = self._points.get(stream_id)
         if point is None:
             return True
@@ -191,7 +195,7 @@ class WaitingStreams:
         return True
 
     def due(self, route: int, passed: float, limit: int) -> Due:
-        """Take what has waited for `passed` or less, `limit` entries of it at most."""
+        """Remove and return at most `limit` entries that have waited for `passed` or less."""
         heap = self._heaps[route]
         due = Due([], [], is_all=True)
         while heap and heap[0][0] <= passed:
@@ -227,9 +231,9 @@ class _Entry:
 
 
 class AckLag:
-    """When the oldest message arrived that waits for pipelines. Messages of about the same time are one entry:
-    the time of the first, and the offsets of the last in each segment. If there are too many, two neighbours become
-    one.
+    """Tracks when the oldest message that waits for pipelines arrived. Messages of about the same time share an entry:
+    the time of the first, and the offsets of the last in each segment. If there are too many entries, neighbours are
+    merged.
     """
 
     __slots__ = ("_entries", "_width")
@@ -239,7 +243,7 @@ class AckLag:
         self._width = 0.0
 
     def add(self, received_at: float, ends: Mapping[int, int]) -> None:
-        """Messages arrived then, and are stored up to these offsets, by route."""
+        """Messages arrived at this time, and are stored up to these offsets, by route."""
         last = self._entries[-1] if self._entries else None
         if last is not None and received_at - last.received_at < self._width:
             last.ends.update(ends)
@@ -249,14 +253,14 @@ class AckLag:
             self._join_neighbours()
 
     def oldest(self, passed: Callable[[int], float]) -> float | None:
-        """When the oldest arrived that is not acknowledged; `passed(route)` is how far its segment is acknowledged."""
+        """When the oldest unacknowledged message arrived; `passed(route)` is how far a segment is acknowledged."""
         while self._entries and all(end <= passed(route) for route, end in self._entries[0].ends.items()):
             self._entries.popleft()
         self._width = min(self._width, self._fitting_width())
         return self._entries[0].received_at if self._entries else None
 
     def _fitting_width(self) -> float:
-        """So that all entries would fit twice."""
+        """A width with which twice as many entries would fit."""
         if not self._entries:
             return 0.0
         return (self._entries[-1].received_at - self._entries[0].received_at) / (ENTRIES_MAX // 2)

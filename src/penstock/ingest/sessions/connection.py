@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 # How long a peer may take to fetch the last bytes sent to it.
 _LAST_WORDS_SECONDS = 5.0
-# Messages are handled a buffer at a time, other frames one by one: of these fewer are taken at once, so that a program
-# that opens 100,000 streams does not keep the others waiting.
+# Messages are handled a buffer at a time, other frames one by one, and fewer of them at once: a program that opens
+# 100,000 streams must not keep others waiting.
 _RECEIVE_BYTES = 1 << 24
 _RECEIVE_BYTES_CONTROL = 16 * 1024
 # Receives bytes that arrive after the session has ended.
@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         find_dead_peers(self._transport, settings.dead_peer_seconds)
         self._deadline = self._loop.call_later(settings.handshake_seconds, self._too_late)
         if not self._table.opened(self._session, address_of(peer)):
-            # Silently: a program takes an ERROR for final, and there may be room for it soon.
+            # Without an ERROR, which programs treat as final: there may be room soon.
             log.warning(
                 "%s: refused, it will try again: there may be %s sessions, %s from one address; all are busy",
                 self.peer,
@@ -140,8 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline.cancel()
 
     def end(self, *, lingers: bool = False) -> None:
-        """Close; the peer has a while to fetch what was sent. To close a connection while bytes arrive resets it, and
-        an ERROR may be lost: then linger until the peer closes.
+        """Close, leaving the peer some time to read what was sent. Closing a connection while bytes arrive resets it,
+        which may lose an ERROR: in that case linger until the peer closes.
         """
         self._write_out()
         if lingers and self._transport.can_write_eof():

@@ -30,8 +30,8 @@ _PROBE_SECONDS = 2.0
 
 
 async def _check_successor(text: str) -> None:
-    """Raises RequestError if the worker there cannot have our data: while we run, they are locked, so a worker that
-    listens already is on other data. The right successor is started on ours, after we have stopped.
+    """Raises RequestError if a worker is already running there: our data are locked while we run, so it must use other
+    data. The right successor is started on our data after we have stopped.
     """
     if await _listens(Address.parse(text, PORT)):
         hint = "Start it on this worker's data once this worker has stopped, or leave --successor out."
@@ -61,8 +61,8 @@ async def _listens(address: Address) -> bool:
 
 
 class Gateway:
-    """Serves the sources of one store, in one event loop. A message is acknowledged only when it is durable and, where
-    acknowledgements wait for pipelines, completed.
+    """Serves programs for the sources of one store, in one event loop. A message is acknowledged only when it is
+    durable and, if acknowledgements wait for pipelines, completed.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Gateway:
         return port
 
     def _tick(self) -> None:
-        """Grant credits that a quota or a full disk has blocked, when there is room again; write the marks of time; end
-        sessions whose access was revoked.
+        """Grant credits that a quota or a full disk has blocked, if there is room again; write clock and idle marks;
+        end sessions whose access was revoked.
         """
         is_check_due = next(self._ticks) % _TICKS_PER_ACCESS_CHECK == 0
         for session in self.sessions:
@@ -107,8 +107,8 @@ class Gateway:
         self.sources.tick()
 
     async def stop(self) -> None:
-        """Acknowledge what was received, unless it waits for pipelines; accept nothing new. Programs resume elsewhere
-        or later.
+        """Stop accepting data, and acknowledge what was received unless it waits for pipelines. Programs resume
+        elsewhere or later.
         """
         self._listener.close()
         await self._ticking.stop()
@@ -141,7 +141,7 @@ class Gateway:
             session.restart(address)
 
     def end_sessions(self) -> None:
-        """Acknowledge what can be, and close; programs may reconnect."""
+        """Acknowledge what is possible, and close all sessions; programs may reconnect."""
         for session in self.sessions:
             session.flush()
             session.close()

@@ -1,9 +1,9 @@
 """Whether a program is let in, and for which sources.
 
-A HELLO's cookie is the worker's cookie or the token of a principal with the role `write` for the source. A client
-certificate that is listed does without either. The worker's cookie, or a worker without one, admits to every source,
-except for what a principal's token or a listed certificate limits its owner to. A worker without a cookie that checks
-certificates admits listed ones only: whoever is revoked must not get more than before.
+A HELLO's cookie is the worker's cookie or the token of a principal with the role `write` for the source. A listed
+client certificate needs neither. The worker's cookie, or a worker without one, gives access to every source, unless a
+principal's token or a listed certificate restricts its owner. A worker without a cookie that verifies certificates
+admits listed ones only: a revoked principal must not gain access.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from penstock.core.errors import Forbidden, ProtocolError, Unauthenticated
 
 
 class ProgramAccess:
-    """Of one session."""
+    """The access of one session."""
 
     def __init__(self, access: AccessControl, cookie: bytes, refusals: Refusals) -> None:
         """Refusals are counted here; the session logs the error that it ends with."""
@@ -37,14 +37,14 @@ class ProgramAccess:
             self.principal = self._with_cookie() if knows_cookie or not self._cookie else self._without_cookie()
 
     def _without_cookie(self) -> Principal:
-        """The worker has a cookie, and this is not it: it must be a token, or come with a certificate."""
+        """The cookie is not the worker's: it must be a token, or the session must have a certificate."""
         found = self._identify()
         if found is None or found is EVERYONE:  # without access control the cookie alone decides
             raise ProtocolError("the cookie is wrong")
         return found
 
     def _with_cookie(self) -> Principal | None:
-        """Also for a worker without one."""
+        """The cookie is the worker's, or the worker has none."""
         found = self._identify()
         if found is None and self._token:  # a cookie where none is needed: not a token
             self._token = ""

@@ -43,7 +43,7 @@ from penstock.protocol.connector.credits import WINDOWS_MAX, Credits
 log = logging.getLogger(__name__)
 
 REFUSALS = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
-"""From a refused NOTIFY to the ACK after which existing programs try again: at once would be a loop."""
+"""From a refused NOTIFY to the ACK on which existing programs retry: without a pause they would loop."""
 
 _ERROR_TEXT_MAX = 1000
 _ERRORS_KEPT = 20
@@ -65,7 +65,7 @@ class Outlet(Protocol):
         ...
 
     def set_deadline(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call this then, instead of what was set before."""
+        """Call this function at that time, instead of any set before."""
         ...
 
     def cancel_deadline(self) -> None: ...
@@ -76,7 +76,7 @@ class Outlet(Protocol):
 
 
 class SessionTable:
-    """The sessions of a gateway: how many there are, which of them to flush, and the last errors."""
+    """The sessions of a worker: their number, which of them to flush, and the last errors."""
 
     def __init__(self, settings: GatewaySettings, counters: Counters) -> None:
         self._joining = ConnectionLimits(settings.joining_max, settings.address_joining_max)
@@ -88,15 +88,15 @@ class SessionTable:
         self.errors: deque[SessionError] = deque(maxlen=_ERRORS_KEPT)
 
     def __iter__(self) -> Iterator["SourceSession"]:
-        """Sessions may end meanwhile."""
+        """Iterates over a copy: sessions may end in the meantime."""
         return iter(list(self._sessions))
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def opened(self, session: "SourceSession", address: str) -> bool:
-        """False when there are too many, and all of them are busy. Otherwise an idle one makes room: first those that
-        have not sent HELLO yet or have closed their side, then those without a stream.
+        """False if there are too many and all of them are busy. Otherwise an idle one is closed to make room: first
+        those that have not sent HELLO or have closed their side, then those without a stream.
         """
         if self._joining.admit(session, address) and self._limits.admit(session, address):
             self._sessions.add(session)
@@ -135,7 +135,7 @@ class SessionTable:
 
 
 class SourceSession:
-    """Without a log before its HELLO. Its connection closes on the errors that `receive` raises."""
+    """One session; it has no log before its HELLO. Its connection closes on errors that `receive` raises."""
 
     def __init__(self, sources: SourceCatalog, table: SessionTable, access: ProgramAccess, outlet: Outlet) -> None:
         self._sources = sources
@@ -186,7 +186,9 @@ class SourceSession:
             self._log.snapshot_if_due()
 
     def _flush_marks(self) -> None:
-        """Raises StoreFailed. On a full disk the program waits for the answers."""
+        """Store pending marks. On a full disk they wait, and so does the program for its answers. Raises
+        StoreFailed.
+        """
         waited = self._streams.waits_for_room
         self._streams.flush_marks()
         if self._streams.waits_for_room and not waited:
@@ -326,7 +328,7 @@ class SourceSession:
         assert self._log is not None
         self._credits.stopped = self._streams.is_blocked or not self._log.has_room()
         if sends_ack:
-            self._credits.return_refused()  # programs try again on any ACK
+            self._credits.return_refused()  # programs retry on any ACK
         now = self._loop.time()
         granted = self._credits.grant(now, self._share.limit_for(self._credits.frame_bytes(now)))
         self._share.promise(self._credits.promised_bytes(now))
@@ -346,8 +348,8 @@ class SourceSession:
         return self._session.is_over
 
     def half_close(self) -> bool:
-        """The program stops sending: its streams are free at once, and their positions stay. It may still wait for the
-        acknowledgement of what it has sent: then True, and the session ends with that.
+        """The program stops sending: its streams are released at once, and keep their positions. Returns True if it
+        still waits for acknowledgements; the session then ends with the last one.
         """
         if self._log is None or self._session.is_over:
             return False
@@ -375,7 +377,7 @@ class SourceSession:
         self._finish()
 
     def close(self) -> None:
-        """Without an ERROR: the program connects again and resumes."""
+        """Close without an ERROR: the program reconnects and resumes."""
         self._session.close()
         self._finish()
 
@@ -384,13 +386,13 @@ class SourceSession:
             self.fail(Forbidden("its access was revoked or changed"))
 
     def close_for_room(self, reason: NoRoom) -> None:
-        """Nothing was acknowledged that is not stored, so the program resumes when there is room."""
+        """Close because there is no room. Only stored messages were acknowledged, so the program can resume later."""
         self._counters.closed_for_room += 1
         log.warning("%s (%s): closed, it will resume: %s", self._outlet.peer, quoted(self._program), reason)
         self.close()
 
     def fail(self, error: PenstockError) -> None:
-        """End this session, and no other, with the reason."""
+        """End only this session, with an ERROR that contains the reason."""
         if self._session.is_over:
             return
         self._counters.protocol_errors += 1
@@ -403,12 +405,12 @@ class SourceSession:
         self._finish(lingers=True)
 
     def _finish(self, *, lingers: bool = False) -> None:
-        """The session is over: its streams are free at once."""
+        """End the session and release its streams at once."""
         if self._log is not None:
             self._streams.release_all()
         self._outlet.end(lingers=lingers)
 
-    # As core.connection_limits.Guest.
+    # Implements core.connection_limits.Guest.
 
     @property
     def idle_since(self) -> float | None:
@@ -418,11 +420,11 @@ class SourceSession:
 
     @property
     def is_authenticated(self) -> bool:
-        """Not before its HELLO, and not when it only waits: for its last acknowledgements, or to be closed."""
+        """False before its HELLO, and while it only waits for its last acknowledgements or to be closed."""
         return self._log is not None and not self._is_half_closed and not self._session.is_over
 
     def evict(self) -> None:
-        """Without an ERROR, which programs take for final: they connect again."""
+        """Close without an ERROR, which programs treat as final: they reconnect."""
         self._table.closed(self)
         if self._log is None:
             self._counters.sessions_refused += 1

@@ -21,9 +21,9 @@ from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, St
 from penstock.protocol.connector.bulk import Admission, Columns, Stored, Streams, StreamTable, rewrite
 from penstock.protocol.stored.head import Mark
 
-# Streams that one session opens or ends before the loop gets its turn: some milliseconds.
+# Streams that one session opens or ends before yielding to the loop: a few milliseconds.
 _STREAMS_PER_TURN = 200
-# Marks in one record, if many have waited for room: a head of some 100 KiB.
+# Marks per record, if many have waited for room: a head of about 100 KiB.
 _MARKS_PER_RECORD = 5000
 
 
@@ -37,8 +37,8 @@ class PendingMarks(NamedTuple):
 
 
 class SessionStreams:
-    """A StreamOwner, a StreamWaiter and the log's AttachedStreams: what a session has open, with the table of last
-    message ids.
+    """The open streams of a session, with the table of last message ids. Implements StreamOwner, StreamWaiter and the
+    log's AttachedStreams.
     """
 
     def __init__(self, sources: SourceCatalog, log: SourceLog, replies: Replies) -> None:
@@ -50,7 +50,7 @@ class SessionStreams:
         self._table = StreamTable(secrets.randbits(64))
         timeout = log.settings.idle_timeout_seconds
         self.clock = None if timeout is None else SessionClock(self._table, timeout)
-        """Counts the streams' silence; None without an idle timeout."""
+        """Measures the streams' silence; None without an idle timeout."""
         self._streams: dict[int, Stream] = {}
         self._marks: defaultdict[int, list[Mark]] = defaultdict(list)
         self._opening: defaultdict[int, list[int]] = defaultdict(list)
@@ -58,7 +58,7 @@ class SessionStreams:
         self.waits_for_room = False
         """Whether marks could not be stored on a full disk: `flush_marks` is to be called again."""
         self._not_stored: dict[int, int] = {}
-        """Streams whose last run could not be stored: the table counts it, and this is where they go back to."""
+        """Streams whose last run could not be stored, although the table counts it: the ids to which they are reset."""
         self._due: deque[tuple[Callable[[int, Offset], None], int, Offset]] = deque()
         self._is_working = False
         self._left: list[tuple[int, int]] = []
@@ -77,7 +77,7 @@ class SessionStreams:
     # Opening.
 
     def notify(self, notify: Notify) -> None:
-        """Open the stream, or refuse it: it is open elsewhere, or still closing."""
+        """Open the stream, or refuse it if it is open elsewhere or still closing."""
         stream_id = notify.stream_id
         stream = self._streams.get(stream_id) or Stream(stream_id)
         stream.notify(Side.THEIRS)
@@ -112,7 +112,9 @@ class SessionStreams:
         self._replies.return_refused()
 
     def _open(self, stream_id: int, before: Offset) -> None:
-        """Everything stored of the stream ends at `before` or earlier, and is durable: answer how far it goes."""
+        """Everything stored of the stream ends at `before` or earlier, and is durable: reply with its last
+        message id.
+        """
         stream = self._streams.get(stream_id)
         if stream is None or stream.state is not StreamState.NOTIFIED:
             return
@@ -163,8 +165,8 @@ class SessionStreams:
     # Messages.
 
     def store(self, columns: Columns, received_at: float) -> Run:
-        """Append each route's events to its segment, all in one step. Raises NoRoom if they could not be stored: the
-        streams go back to where they were.
+        """Append each route's events to its segment, all in one record. Raises NoRoom if they could not be stored: then
+        the streams are reset to where they were.
         """
         if self.waits_for_room:
             self.flush_marks()
@@ -198,7 +200,7 @@ class SessionStreams:
         return admission
 
     def _wake(self, streams: Streams) -> None:
-        """Those that were idle are active again, in the record of their events."""
+        """Mark idle streams as active again, in the record of their events."""
         idle, ids = self._log.streams.idle, streams.stream_ids.tolist()
         if not idle.isdisjoint(ids):
             for stream_id in idle.intersection(ids):
@@ -229,7 +231,7 @@ class SessionStreams:
         self._ending[known.route].append(stream_id)
 
     def _end(self, stream_id: int, before: Offset) -> None:
-        """All of the stream ends at `before` or earlier, and is durable: it has ended once that is released."""
+        """The stream's data end at `before` or earlier, and are durable: it has ended once they are released."""
         stream = self._streams.get(stream_id)
         route = self._log.streams[stream_id].route
         if self._sources.guarded.is_guarded:
@@ -254,8 +256,8 @@ class SessionStreams:
     # Acknowledgements that have waited for pipelines.
 
     def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None:
-        """A stream's last message is left to its end, and nothing is sent below the id in NOTIFY_ACK: "real clients
-        would rewind".
+        """The last message of an ending stream is acknowledged with its end. Nothing is sent below the id in
+        NOTIFY_ACK: "real clients would rewind".
         """
         for stream_id, last_id in zip(stream_ids, last_ids, strict=True):
             stream = self._streams.get(stream_id)
@@ -276,13 +278,13 @@ class SessionStreams:
     # Marks.
 
     def _take_marks(self, route: int) -> PendingMarks:
-        """What waits for this route's next record; call `_marked` when it is stored."""
+        """The marks for this route's next record; call `_marked` when it is stored."""
         if route not in self._marks:
             return PendingMarks(route)
         return PendingMarks(route, self._marks.pop(route), self._opening.pop(route, ()), self._ending.pop(route, ()))
 
     def _put_back(self, pending: PendingMarks) -> None:
-        """They could not be stored."""
+        """Queue marks again that could not be stored."""
         self._marks[pending.route].extend(pending.marks)
         self._opening[pending.route].extend(pending.opening)
         self._ending[pending.route].extend(pending.ending)
@@ -300,7 +302,7 @@ class SessionStreams:
             self._work_off()
 
     def _work_off(self) -> None:
-        """Open and end what is due, a little at a time: other sessions must get their turn."""
+        """Open and end streams that are due, a few at a time, so that other sessions get their turn."""
         for _ in range(min(len(self._due), _STREAMS_PER_TURN)):
             action, stream_id, before = self._due.popleft()
             action(stream_id, before)
@@ -310,8 +312,8 @@ class SessionStreams:
             asyncio.get_running_loop().call_soon(self._work_off)
 
     def flush_marks(self) -> None:
-        """Store the marks that arrived without a message. On a full disk they wait, and with them the answers to
-        NOTIFY and EOS_MESSAGE: a program that is closed instead would only come back with the same ones.
+        """Store the marks that arrived without a message. On a full disk they wait, and with them the answers to NOTIFY
+        and EOS_MESSAGE: if the program were closed instead, it would only reconnect and repeat them.
         """
         for route in list(self._marks):
             for pending in _split(self._take_marks(route)):
@@ -343,7 +345,9 @@ class SessionStreams:
         self._acks.keep_ends()
 
     def _forget_openings(self) -> None:
-        """Of streams that wait for room to be opened: they are others' now. Those that wait to end stay."""
+        """Forget streams that wait for room to be opened, because others may open them now. Those that wait to end
+        stay.
+        """
         self._opening.clear()
         left = {route: [one for one in marks if one.stream_id in self._streams] for route, marks in self._marks.items()}
         self._marks.clear()
@@ -390,7 +394,7 @@ class SessionStreams:
 
 
 def _split(pending: PendingMarks) -> Iterator[PendingMarks]:
-    """Into parts for one record each. A stream has one mark in it: it is opened or ended, not both."""
+    """Split into parts for one record each, with one mark per stream: it is opened or ended, not both."""
     for first in range(0, len(pending.marks), _MARKS_PER_RECORD):
         marks = pending.marks[first : first + _MARKS_PER_RECORD]
         ids = {mark.stream_id for mark in marks}
@@ -413,8 +417,8 @@ class SilentStreams(Protocol):
 
 
 class SessionClock:
-    """How long the streams of a session have been silent while they could have sent. It remembers marks of the table,
-    and nothing of single streams: a sweep looks at the table's columns, and a message costs nothing.
+    """Measures how long the streams of a session have been silent while they could have sent. It remembers marks of the
+    table, and nothing about single streams: a sweep scans the table's columns, and a message costs nothing.
     """
 
     def __init__(self, table: SilentStreams, timeout_seconds: float) -> None:
@@ -425,7 +429,7 @@ class SessionClock:
         self._marks: deque[tuple[float, int]] = deque()
 
     def tick(self, seconds: float, *, can_send: bool) -> None:
-        """So much time has passed. It counts if the program could send at its beginning and at its end."""
+        """Count this much time if the program could send at its beginning and at its end."""
         if can_send and self._could_send:
             self._now += seconds
         self._could_send = can_send
@@ -435,7 +439,7 @@ class SessionClock:
         sweep, and what it remembers of earlier ones is bounded by how many of them fall into the timeout.
         """
         if self._marks and self._marks[-1][0] == self._now:
-            self._marks.pop()  # the clock has not moved: the newer mark replaces it
+            self._marks.pop()  # the clock has not advanced: the newer mark replaces the last one
         self._marks.append((self._now, self._table.next_mark()))
         since = self._now - self._timeout_seconds
         while len(self._marks) > 1 and self._marks[1][0] <= since:
