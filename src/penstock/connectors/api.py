@@ -1,4 +1,4 @@
-"""What the author of a connector writes, and what the frame provides.
+"""The interface between a connector and the frame that runs it.
 
     class Options ──▶ parsing, lint, JSON schema, docs          Capabilities ──▶ what links and guarantees are possible
     Connector.run ──Host.open_stream──▶ Stream.send ──▶ interceptors ──▶ admission ──▶ segments        (port `out`)
@@ -38,7 +38,7 @@ class Port(Enum):
     IN = "in"
     """Events leave through it."""
     ERR = "err"
-    """Input that could not become an event, with the reason: a separate source for whoever links it."""
+    """Input that could not become an event, with the reason. It is a separate source that can be linked."""
 
 
 class Pause(Enum):
@@ -91,7 +91,7 @@ class Capabilities:
     own_interceptors: bool = False
     """The frame does not apply the interceptors of `out` … `in`: the connector calls `Host.outgoing_chain` itself."""
     interceptors: frozenset[str] = frozenset({"in", "out"})
-    """The directions that have interceptors: none if the gateway or delivery handles the events."""
+    """The directions that have interceptors: none if the worker handles the events without calling the connector."""
     takes_epochs: bool = False
     """Whether the port `in` receives whole epochs, by `Connector.make_sink`; otherwise `deliver` receives the events of
     one stream at a time."""
@@ -99,7 +99,9 @@ class Capabilities:
     """Whether the port `in` takes part in two-phase commit, so that an epoch is committed at all transactional sinks of
     a pipeline or at none. A sink that does not vote receives an epoch after the decision."""
     claims: frozenset[str] = frozenset()
-    """What no two connectors can have, such as `127.0.0.1:9000`: a conflict is reported before the second one fails."""
+    """What only one connector can have, such as `127.0.0.1:9000`: a conflict is reported before the second
+    one fails.
+    """
 
     @property
     def ports(self) -> frozenset[Port]:
@@ -175,8 +177,8 @@ class Stream(Protocol):
         """The last id of the stored events, as passed to `put` or counted; 0 if there is none."""
 
     async def ready(self) -> None:
-        """Returns when it may send: all sinks downstream have opened it, nobody has paused it, and there is room. Wait
-        for this before reading the peer: nothing is buffered without bound.
+        """Returns when it may send: all sinks downstream have opened it, it is not paused, and there is room. Wait for
+        this before reading from the peer, so that nothing is buffered without bound.
         """
 
     @property
@@ -220,7 +222,7 @@ class Stream(Protocol):
         """
 
     async def close(self) -> None:
-        """After `finish`, which it calls if nobody has. The stream has ended: `stream-closed` follows its last event to
+        """Calls `finish` if that was not done yet. The stream has ended: `stream-closed` follows its last event to
         every sink. A stream that resumes and was not finished has not ended: it continues at its position when it is
         opened again. Idempotent.
         """
@@ -241,24 +243,24 @@ class Downstream(Protocol):
         """Why events would wait, because Spark is starting or does not run; None: all pipelines accept events."""
 
     def is_waited_for(self, *, by_all: bool) -> bool:
-        """Whether events should wait: none of the pipelines runs, or `by_all` and one is starting. A pipeline that
-        failed or was stopped does not keep events from the others.
+        """Whether events should wait: because none of the pipelines runs, or, with `by_all`, because one is starting. A
+        failed or stopped pipeline does not keep events from the others.
         """
 
     async def ready(self, *, by_all: bool) -> None:
-        """Returns when nothing is waited for."""
+        """Returns when `is_waited_for` is false."""
 
     def is_on_first_epoch(self, *, by_all: bool) -> bool:
-        """Whether one of them has processed no event since its start, or without `by_all` none of them has: the first
-        epoch takes far longer than later ones.
+        """With `by_all`, whether one of them has processed no event since its start; otherwise, whether none of them
+        has. The first epoch takes far longer than later ones.
         """
 
     async def warm(self, *, by_all: bool) -> None:
-        """Returns when no first epoch is waited for."""
+        """Returns when `is_on_first_epoch` is false."""
 
 
 class NoPipelines:
-    """There are none to wait for: events are acknowledged when they are stored."""
+    """No pipelines to wait for: events are acknowledged when they are stored."""
 
     def not_ready(self) -> NotReady | None:
         return None
@@ -289,7 +291,7 @@ class Host(Protocol):
 
     @property
     def name(self) -> str:
-        """The connector's, with its instance: the `source` of its events."""
+        """The connector's name, with its instance: the `source` of its events."""
 
     @property
     def has_in(self) -> bool:
@@ -297,15 +299,15 @@ class Host(Protocol):
 
     @property
     def segment_port(self) -> SegmentPort:
-        """Of this worker."""
+        """The segment port of this worker."""
 
     @property
     def has_out(self) -> bool:
-        """Whether something is linked to its port `out`: otherwise nobody uses what a peer sends."""
+        """Whether something is linked to its port `out`: otherwise what a peer sends is not used."""
 
     @property
     def downstream(self) -> Downstream:
-        """For connectors whose peers wait for an answer: what they wait for."""
+        """For connectors whose peers wait for an answer: the pipelines that produce it."""
 
     @property
     def has_interceptors(self) -> bool:
@@ -313,7 +315,7 @@ class Host(Protocol):
 
     @property
     def is_draining(self) -> bool:
-        """Nothing more should be read."""
+        """Whether reading should stop."""
 
     async def draining(self) -> None:
         """Returns when nothing more should be read: `run` closes its streams. It may return then, or keep its
@@ -345,10 +347,10 @@ class Host(Protocol):
         """It accepts no more events of this stream until `opened`."""
 
     def outgoing_chain(self) -> OutgoingChain:
-        """A new one: for connectors with `own_interceptors`."""
+        """A new chain, for connectors with `own_interceptors`."""
 
     def count(self, what: str, amount: int = 1) -> None:
-        """A number in the status and the metrics, such as `bad_requests`."""
+        """Count something in the status and the metrics, such as `bad_requests`."""
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741  options
@@ -395,7 +397,7 @@ class Connector(Generic[O]):
     """What the worker allows; set by the frame before anything else is called."""
 
     mask: Mask = Mask()
-    """Of the references in its options; set by the frame, like the permissions."""
+    """Hides the values of references in its options; set by the frame, like the permissions."""
 
     def __init__(self, options: O) -> None:
         self.options = options
@@ -451,15 +453,15 @@ class Connector(Generic[O]):
         await host.draining()
 
     async def stream_started(self, stream: StreamRef, host: Host) -> None:
-        """A stream has started upstream, before its first event. May take its time; other streams do not wait."""
+        """A stream has started upstream, before its first event. This call may take long; other streams do not wait."""
         host.opened(stream)
 
     async def stream_closed(self, stream: StreamRef, host: Host) -> None:  # noqa: ARG002
-        """After the stream's last event."""
+        """The stream has ended; called after its last event."""
         return
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
-        """Send it: when this returns, it has left for good, as far as the connector can know. One call at a time.
+        """Send the events. When this returns, they are delivered, as far as the connector can know. One call at a time.
         Raises Lost, StreamLost, StreamGone.
         """
         raise AssertionError(f"{self.about.name} has no port `in`: {outgoing} {host}")

@@ -90,7 +90,7 @@ class _Caller:
             raise SinkLost(f"{place} failed: {type(error).__name__}: {error}") from error
 
     def interrupt(self) -> None:
-        """Only the author of the function knows how to end it."""
+        """Does nothing: a running Python function cannot be interrupted."""
 
     def close(self) -> None:
         self._callback = None

@@ -40,7 +40,7 @@ _LATER = frozenset({408, 425, 429, *range(500, 600)})
 """The server's own temporary problems. Any other status refuses the request itself."""
 
 _SHOWN_CHARS = 200
-"""Of a server's response, in a reason."""
+"""How much of a server's response is quoted in a reason."""
 
 
 class Verdict(Enum):
@@ -227,7 +227,7 @@ class HttpClient(Connector[HttpClientOptions]):
             raise StreamGone(progress.reason, places=progress.refused)
 
     def _remember(self, name: str, progress: "_Progress") -> None:
-        """So that what has left is not sent again, as long as this process lives."""
+        """Remember what was sent, so that this process does not send it again."""
         if name:
             self._progress[name] = progress
             if len(self._progress) > _PROGRESS_MAX:
@@ -272,7 +272,7 @@ class HttpClient(Connector[HttpClientOptions]):
             raise Lost(f"{self._where} cannot be reached: {_cause(error)}") from error
 
     def _key(self, outgoing: Outgoing, place: int) -> str:
-        """The same when the value is sent again."""
+        """The idempotency key, which is the same when the value is sent again."""
         if self.options.format != "value":
             return outgoing.name
         return f"{outgoing.name}-{len(outgoing.values) - 1 - place}"
@@ -296,19 +296,19 @@ class HttpClient(Connector[HttpClientOptions]):
     async def _take(
         self, response: "_Response", outgoing: Outgoing, place: int, progress: "_Progress", host: Host
     ) -> None:
-        """Stores the response as an event, with what it answers."""
+        """Store the response as an event, with the origin of the value that it answers."""
         if self._responses is None:
             if host.has_out:
                 host.count("responses_dropped")
             return
-        if self._is_lost:  # if responses lead back here, their stream is closed until this is reported
+        if self._is_lost:  # if responses lead back to this connector, their stream is closed until this call returns
             host.connected()
             self._is_lost = False
         progress.stream = self._responses
         metadata = response.metadata | {"request": _origin(outgoing, place)}
         try:
             progress.last_id = await progress.stream.put([response.body], metadata=[metadata])
-        except RequestError:  # the drain has closed the stream meanwhile
+        except RequestError:  # the drain has closed the stream in the meantime
             if not host.is_draining:
                 raise
             host.count("responses_dropped")

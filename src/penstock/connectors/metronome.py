@@ -1,4 +1,4 @@
-"""Ticks: an event at every interval."""
+"""`metronome`: an event at every interval."""
 
 import json
 import time

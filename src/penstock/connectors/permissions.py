@@ -1,5 +1,5 @@
-"""What deployments may do on the worker's machine: which files their connectors use, whether they run code, and whether
-they open it to the network.
+"""What deployments may do on the worker's machine: which files connectors may use, whether they may run code, and
+whether servers may be reachable from the network.
 """
 
 import sys
@@ -15,8 +15,8 @@ _INSTALLED = ("purelib", "platlib", "stdlib", "platstdlib", "scripts")
 
 
 def _installed() -> Iterator[Path]:
-    """Where the next start would run or import a file: Python's modules and commands, a virtual environment, and this
-    package, which need not be among the modules.
+    """Directories whose files the next start would run or import: Python's modules and commands, a virtual environment,
+    and this package, which may be elsewhere.
     """
     yield from (Path(sysconfig.get_path(name)) for name in _INSTALLED)
     yield Path(__file__).parents[1]
@@ -25,12 +25,12 @@ def _installed() -> Iterator[Path]:
 
 
 class NotPermitted(RequestError):
-    """The worker was not started with the option that this needs."""
+    """The worker was not started with the required option."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Set when the worker starts. The default allows everything: for a worker that is its user's own."""
+    """Set when the worker starts. The default allows everything, for a worker that runs with its user's own rights."""
 
     callbacks: bool = True
     """Whether connectors of type `callback` may run Python files in the worker."""
@@ -51,8 +51,8 @@ class Permissions:
         exposed: bool,
         own_files: tuple[Path | None, ...] = (),
     ) -> "Permissions":
-        """For a worker on `data`; `own_files` are those that it uses elsewhere. Raises RequestError for a root that is
-        no directory.
+        """The permissions of a worker on `data`; `own_files` are files that it uses elsewhere. Raises RequestError for
+        a root that is not a directory.
         """
         for root in roots:
             if not root.is_dir():
@@ -79,7 +79,7 @@ class Permissions:
         if not self.roots:
             raise NotPermitted(f"{path}: connectors of this worker may not use files", hint)
         roots = ", ".join(map(str, self.roots))
-        raise NotPermitted(f"{path} is outside of the directories that connectors may use: {roots}", hint)
+        raise NotPermitted(f"{path} is outside the directories that connectors may use: {roots}", hint)
 
     def check_callbacks(self) -> None:
         """Raises NotPermitted."""

@@ -76,7 +76,7 @@ class Registry(Generic[T]):
             if not hasattr(loaded, "about"):
                 raise TypeError(f"{self._foreign[name].value} is not a valid {self.what}")
             return cast("type[T]", loaded)
-        except Exception as error:  # somebody else's module can raise anything when it is imported
+        except Exception as error:  # a third party's module can raise anything when it is imported
             package = self._foreign[name].dist
             raise RequestError(
                 f"the {self.what} {name} cannot be loaded: {str(error) or type(error).__name__}",
@@ -157,8 +157,8 @@ def parse_options(
     permissions: Permissions = UNLIMITED,
     mask: Mask | None = None,
 ) -> O:
-    """With all references resolved; `mask` gets their values. Raises RequestError with all mistakes, never
-    with a value, which may be secret.
+    """The options, with all references resolved; `mask` gets their values. Raises RequestError with all mistakes, but
+    without values, which may be secret.
     """
     given = resolve(dict(config), permissions=permissions, mask=mask)
     try:
@@ -179,9 +179,7 @@ def _mistakes(error: ValidationError, *, has_secrets: bool) -> Iterator[str]:
 def make_connector(
     type_name: str, config: Mapping[str, Any], permissions: Permissions = UNLIMITED, mask: Mask | None = None
 ) -> Connector[Any]:
-    """Raises RequestError if the type is unknown, something is not installed, the options are invalid, or they need
-    what is not permitted.
-    """
+    """Raises RequestError if the type is unknown, a package is missing, or the options are invalid or not permitted."""
     type_ = CONNECTORS.get(type_name)
     require(type_)
     mask = Mask() if mask is None else mask

@@ -28,7 +28,7 @@ def _as_json(outgoing: Outgoing, place: int) -> bytes:
 
 
 def _text(name: str, data: bytes) -> dict[str, str]:
-    """As it is, or in base64 under another name if it is not UTF-8."""
+    """The text itself, or base64 under another name if it is not UTF-8."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
 """References in a connector's options: `${NAME}` and `${NAME:-default}` to an environment variable, `${file:PATH}` to a
-file. A deployment has the references; the worker resolves them when it creates the connector, from its own environment
-and its own files, and stores nothing of what they refer to. `$${` is a literal `${`.
+file. A deployment contains the references. The worker resolves them when it creates the connector, from its own
+environment and files, and never stores the values. `$${` is a literal `${`.
 
-No such value is in any text that Penstock prints, logs or raises: those show the reference as written.
+Texts that Penstock prints, logs or raises never contain such a value: they show the reference as written.
 """
 
 import json
@@ -25,26 +25,26 @@ from penstock.core.logs import any_of, hide_in_logs
 log = logging.getLogger(__name__)
 
 SECRET_BYTES_MAX = 1 << 20
-"""A password, a token, a certificate with its chain: a larger file was named by mistake."""
+"""Enough for a password, a token, or a certificate with its chain: a larger file was named by mistake."""
 
 REFERENCE = re.compile(r"\$(\$)?\{((?:[^{}]|\{[^{}]*\})*)\}")
-"""With an instance's variables in it: `${file:/run/{instance}/password}`."""
+"""May contain an instance's variables: `${file:/run/{instance}/password}`."""
 FILE = "file:"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_PREFIX = "PENSTOCK_"
-"""Variables of Penstock itself, such as the cookie: none of them is for a deployment."""
+"""Variables of Penstock itself, such as the cookie: deployments may not use them."""
 _EXPECTED = "Write ${NAME}, ${NAME:-default} or ${file:PATH}; $${ for a plain ${."
 _HIDDEN = "…"
 
 MASKED_CHARS_MIN = 4
-"""A shorter value is not a secret, and to replace it would garble texts."""
+"""A shorter value is not a secret, and replacing it would garble texts."""
 
 MASKED_LINES_MAX = 200
-"""Of a value with several lines, such as a certificate with its chain: each takes time in every text."""
+"""Lines of a value that are masked separately, such as those of a certificate: each costs time for every text."""
 
 
 class Secret(str):
-    """A text that `repr`, and so logs and errors of any object that contains it, do not show."""
+    """A text that `repr` does not show, and so neither do logs and errors of objects that contain it."""
 
     __slots__ = ()
 
@@ -53,18 +53,18 @@ class Secret(str):
 
 
 class PlainOnly(ValueError):
-    """For validators: the option cannot have a reference. Its text has no value in it, and is shown."""
+    """For validators: the option cannot have a reference. The error's text contains no value, and is shown."""
 
 
 class Mask:
-    """The values that the references of one connector stand for: in a text, the references replace them."""
+    """The secret values of one connector, and the references that replace them in texts."""
 
     def __init__(self) -> None:
         self._references: dict[str, str] = {}
-        """By what may be seen of a value, in lower case: names of hosts are shown so."""
+        """Reference by each visible form of its value, in lower case, because host names are shown in lower case."""
         self._pattern: re.Pattern[str] | None = None
         self.hidden_in_logs: dict[str, str] = {}
-        """The same without the parts of URLs that others' lines may have, too, such as the name of a host."""
+        """The same without parts of URLs that other log lines may contain too, such as host names."""
 
     def add(self, value: str, reference: str) -> None:
         if _is_address(value):
@@ -83,15 +83,15 @@ class Mask:
             references.setdefault(form.lower(), reference)
 
     def text(self, text: str) -> str:
-        """The same text with references in place of values."""
+        """The text, with values replaced by their references."""
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda found: self._references.get(found[0].lower(), _HIDDEN), text)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Around a call of the connector: what it raises has no value in its text. An error that is not Penstock's own
-        becomes one, if it has.
+        """Put it around a call of the connector, to remove values from the text of errors. An error of another package
+        that contains a value becomes one of Penstock's.
         """
         try:
             yield
@@ -110,7 +110,9 @@ class Mask:
 
 
 def _is_address(value: str) -> bool:
-    """A number, such as a port, or an IP address: no secret, and people need them to reach a server."""
+    """Whether it is a number, such as a port, or an IP address: these are not secret, and people need them to reach a
+    server.
+    """
     if value.isdecimal():
         return True
     try:
@@ -121,7 +123,9 @@ def _is_address(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """The value as errors show it: as it is, by the line, quoted, escaped; of a URL also what is secret in it."""
+    """The forms in which errors may show the value: unchanged, line by line, quoted, escaped; for a URL also its secret
+    parts.
+    """
     yield from (value, value.strip(), quote(value), quote(value, safe=""), repr(value)[1:-1], json.dumps(value)[1:-1])
     yield from map(str.strip, value.splitlines()[:MASKED_LINES_MAX])
     if (url := _url(value)) is not None:
@@ -129,7 +133,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Of a URL, what a connector's own texts do not show either."""
+    """The parts of a URL that a connector's own texts do not show either."""
     if (url := _url(value)) is not None:
         yield from (url.netloc, url.hostname or "", url.path, url.username or "")
 
@@ -195,7 +199,7 @@ def _resolved(text: str, environ: Mapping[str, str], permissions: Permissions, m
             value = _content(Path(match[2].removeprefix(FILE)), permissions)
         else:
             value = variable(match[2], environ)
-        if value != match[2].partition(":-")[2]:  # a default is not secret: everybody sees it in the reference
+        if value != match[2].partition(":-")[2]:  # a default is not secret: it is part of the reference
             mask.add(value, match[0])
         return value
 
@@ -204,7 +208,7 @@ def _resolved(text: str, environ: Mapping[str, str], permissions: Permissions, m
 
 
 def variable(inside: str, environ: Mapping[str, str]) -> str:
-    """The value of what is between the braces: `NAME`, or `NAME:-default`. Raises NoSecret."""
+    """The value for the text between the braces: `NAME`, or `NAME:-default`. Raises NoSecret."""
     name, has_default, default = inside.partition(":-")
     if not NAME.fullmatch(name):
         raise NoSecret(f'"${{{inside}}}" is not a valid variable', _EXPECTED)
@@ -231,7 +235,7 @@ def _content(path: Path, permissions: Permissions) -> str:
         raise NoSecret(f"{path} is not text", "It is named by ${file:…}, and must be UTF-8.") from None
 
 
-# Files that people name: never read beyond a plausible size, and never waited for.
+# Reads files that users name: never more than a plausible size, and never blocking.
 
 
 class TooLarge(Exception):

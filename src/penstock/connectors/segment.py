@@ -41,7 +41,7 @@ _WRITERS = UUID("0c6a2f6e-3a43-4b2c-8f0e-6a5d0b6f7f11")
 """The namespace of our writers' names."""
 
 _BLOCK_BYTES = 8 << 20
-"""For one append, with its headers: a worker accepts a little more at once."""
+"""The size of one append, with its headers: a worker accepts slightly more at once."""
 
 _VALUE_BYTES_MAX = _BLOCK_BYTES - HEADER_SIZE
 
@@ -195,7 +195,7 @@ class Segment(Connector[SegmentOptions]):
 
 
 class _Place(NamedTuple):
-    """The place of a delivery, in the order of deliveries."""
+    """The position of a delivery in the order of deliveries."""
 
     epoch: int
     number: int
@@ -208,7 +208,7 @@ class _Place(NamedTuple):
 
 
 def _place(name: str) -> tuple[str, _Place | None]:
-    """The run of the pipeline, and the place in it; none if the name does not contain them."""
+    """The incarnation of the pipeline, and the position in it; None if the name does not contain them."""
     found = _NAME.fullmatch(name)
     if found is None:
         return "", None

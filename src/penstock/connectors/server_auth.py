@@ -57,11 +57,11 @@ class ServerAuth(Options):
         return ", ".join([*(["Bearer"] if self.bearer else []), *(['Basic realm="penstock"'] if self.basic else [])])
 
     def accepts_certificate(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Of what `SSLSocket.getpeercert` returns: it was verified."""
+        """Whether a verified certificate is accepted, as `SSLSocket.getpeercert` returns it."""
         return not self.names or not {*self.names}.isdisjoint(certificate_names(certificate))
 
     def accepts(self, authorization: str) -> bool:
-        """The value of the header, "" if there is none. It takes the same time whatever is wrong."""
+        """Whether the header's value is accepted; "" if there is no header. Takes the same time whatever is wrong."""
         if not self.needs_credentials:
             return True
         scheme, _, given = authorization.strip().partition(" ")
@@ -75,20 +75,20 @@ class ServerAuth(Options):
 
 
 def check_needs(auth: ServerAuth | None, *, has_client_ca: bool) -> None:
-    """For the options of a server. Raises ValueError."""
+    """Check the options of a server. Raises ValueError."""
     if auth is not None and auth.names and not has_client_ca:
         raise ValueError("auth.names needs tls.client_ca: without it clients have no certificate")
 
 
 def _is_among(given: str, known: Iterable[str]) -> bool:
-    """Compares with all of them: neither the time nor the length of one is shown."""
+    """Compares with all of them in constant time, and does not reveal their lengths."""
     digest = sha256(given.encode()).digest()
     found = [hmac.compare_digest(digest, sha256(one.encode()).digest()) for one in known]
     return any(found)
 
 
 def _decoded(given: str) -> str:
-    """The user and password; nothing if it is not valid, which is nobody's."""
+    """`user:password`; "" if it is not valid, which matches no one."""
     try:
         return base64.b64decode(given, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):

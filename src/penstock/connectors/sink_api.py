@@ -1,4 +1,6 @@
-"""What delivery asks of a sink: to vote and then follow the decision, or only to accept what was decided without it."""
+"""What delivery requires of a sink: to vote and then carry out the decision, or only to accept epochs that
+are decided.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -59,7 +61,7 @@ class SinkLost(PenstockError):
 class Vote(NamedTuple):
     yes: bool
     reason: str = ""
-    """Of a no vote: the reason that people are shown."""
+    """For a no vote: the reason, for people."""
 
 
 YES = Vote(True)
@@ -86,19 +88,19 @@ class Position(NamedTuple):
 
 
 class SinkReport(NamedTuple):
-    """What a sink has, before anything that is in doubt is settled."""
+    """A sink's position, before transactions in doubt are settled."""
 
     committed: Position | None
-    """None if the sink cannot tell while a transaction is in doubt."""
+    """None if the sink does not know it while a transaction is in doubt."""
     in_doubt: Position | None = None
 
 
 CheckReport = Callable[[SinkReport], None]
-"""Raises SinkLost if the sink's data does not fit the worker's: then the sink must be left as it is."""
+"""Raises SinkLost if the sink's data do not match the worker's: then the sink must not be changed."""
 
 
 def accept_any(report: SinkReport) -> None:
-    """For a sink whose data is not compared with anything."""
+    """For a sink whose data are not compared."""
 
 
 def attempt_of(transaction: bytes) -> int:
@@ -159,10 +161,10 @@ class VotingSink(Protocol):
         """
 
     async def commit(self, transaction: Transaction) -> None:
-        """After a yes: the decision is final. It may be done already."""
+        """Commit after a yes vote; the decision is final. Idempotent."""
 
     async def abort(self, transaction_id: bytes) -> None:
-        """After a vote, or after a `prepare` that was cancelled: nothing of the transaction may stay."""
+        """Abort after a vote, or after a cancelled `prepare`: nothing of the transaction may remain."""
 
     async def end(self) -> None:
         """The output has ended, or the worker stops properly: no more follows for now. Called when open and idle."""
@@ -172,13 +174,13 @@ class VotingSink(Protocol):
 
 
 class Settling(Protocol):
-    """An epoch that a sink has received completely, and of which a part has not left yet: it waits for more values."""
+    """An epoch that a sink has received completely, but not sent completely: a part waits for more values."""
 
     @property
     def is_done(self) -> bool: ...
 
     def result(self) -> None:
-        """Called when it is done. Raises SinkLost: it and all later ones must be delivered again."""
+        """Called when it is done. If it raises SinkLost, this and all later epochs must be delivered again."""
 
     def when_done(self, call: Callable[[], None]) -> None: ...
 
@@ -186,16 +188,16 @@ class Settling(Protocol):
         """Send it now: nothing more follows."""
 
     def cancel(self) -> None:
-        """It is void, and will be delivered again. So are all later ones."""
+        """Discard it: this and all later epochs will be delivered again."""
 
 
 class NonVotingSink(Protocol):
     """Cannot vote: it receives each epoch after the decision, in order, until it has accepted it."""
 
     async def deliver(self, epoch: Epoch) -> Settling | None:
-        """The whole epoch. Raises SinkLost to be called again with the whole epoch; what was settling before is then
-        void. None: it has accepted the epoch for good. Otherwise it may receive the next ones before this one is
-        settled.
+        """Deliver the whole epoch. Raise SinkLost to be called again with the whole epoch; epochs that were settling
+        are then discarded. None: it has finally accepted the epoch. Otherwise it may receive the next ones before this
+        one is settled.
         """
 
     async def close(self) -> None: ...

@@ -39,7 +39,7 @@ def dialling(options: ClientOptions, where: str, connect: Connect) -> Dialling:
 
 
 class OneConnection:
-    """`run` owns it. What was not acknowledged when it broke is sent again over the next one."""
+    """One connection, which `run` owns. What was not acknowledged when it broke is sent again over the next one."""
 
     def __init__(self, options: ClientOptions, where: str, connect: Connect) -> None:
         self._options = options
@@ -178,7 +178,7 @@ class ConnectionPerStream:
             task.add_done_callback(self._ending.discard)
 
     async def _wind_up(self, line: _Line, host: Host) -> None:
-        """The server may still send, for a while."""
+        """Let the server send for a while longer."""
         assert line.task is not None
         line.is_ending = True
         try:

@@ -33,7 +33,7 @@ PEER_CAPABILITIES = Capabilities(
 
 
 class Peer(Protocol):
-    """All methods raise ConnectionError when the connection is gone."""
+    """The other side of a connection. All methods raise ConnectionError when the connection is gone."""
 
     @property
     def peer(self) -> str:
@@ -59,13 +59,13 @@ class Peer(Protocol):
     def stop_reading(self) -> None: ...
 
     async def send(self, values: Sequence[bytes]) -> None:
-        """Returns when it has them, as far as can be known."""
+        """Returns when the peer has the data, as far as can be known."""
 
     def end(self) -> None:
         """We have sent everything; it may continue if its protocol allows that."""
 
     async def close(self) -> None:
-        """Properly, after what was sent."""
+        """Close properly, after everything was sent."""
 
     def abort(self) -> None:
         """Immediately."""
@@ -192,7 +192,7 @@ class Peers:
                 place.sending.cancel()
 
     async def _replies_to(self, place: _Place) -> None:
-        """Returns when the peer has them all, or its time is over."""
+        """Returns when the peer has all replies, or its time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.half_closed):
                 await place.all_replied.wait()
@@ -217,12 +217,12 @@ class Peers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def replied(self, stream: StreamRef) -> None:
-        """Nothing more leaves for this stream."""
+        """All replies to this stream have been sent."""
         if stream in self._places:
             self._places[stream].all_replied.set()
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
-        """To the connection it belongs to, or to all. Raises StreamLost, StreamGone."""
+        """Send to the connection that the events belong to, or to all. Raises StreamLost, StreamGone."""
         if self._options.broadcast:
             await self._to_all(outgoing.values, host)
         else:

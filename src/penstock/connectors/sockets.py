@@ -1,4 +1,4 @@
-"""A TCP connection that reads only on request: what nobody wants yet stays with the peer."""
+"""A TCP connection that reads only on request, so that backpressure reaches the peer."""
 
 import asyncio
 import fcntl
@@ -34,7 +34,7 @@ _TCP_CLOSE = 7
 """A state of the kernel's (net/tcp_states.h): there is no connection any more."""
 
 _CLOSE_SECONDS = 2.0
-"""For a peer to read the rest of what was sent to it."""
+"""How long a peer may take to read the rest of what was sent to it."""
 
 
 class Connection(asyncio.Protocol):
@@ -257,7 +257,7 @@ def listening_at(host: str, port: int) -> Iterator[None]:
 # Options of connectors with a socket.
 
 CONNECTIONS_MAX = 10_000
-"""For one server unless its options set it: each connection costs a stream in the table and some buffers."""
+"""The default for one server: each connection costs a stream in the table and some buffers."""
 
 CLIENT_ON_STREAM_STARTED = (
     "Opens all streams while it is connected. "
@@ -266,7 +266,7 @@ CLIENT_ON_STREAM_STARTED = (
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 HostName = Annotated[str, Field(min_length=1)]
-"""Not empty: that would be every address of the machine."""
+"""A host, not empty: an empty one would mean every address of the machine."""
 
 
 class ServerTls(Options):
@@ -351,14 +351,13 @@ class ClientOptions(Options):
 
 
 _QUEUED_MESSAGES = 4
-"""Messages that the library has read from the socket and nobody has asked for yet: each may have `message_bytes_max`.
-"""
+"""Messages that the library reads ahead from the socket: each may have `message_bytes_max`."""
 
 _WRITE_BUFFER_BYTES = 256 << 10
 """Above it, sending waits for the peer."""
 
 _WS_CLOSE_SECONDS = 5.0
-"""For a peer to answer that the connection closes."""
+"""How long a peer may take to confirm that the connection closes."""
 
 
 class WsOptions(Options):
@@ -394,7 +393,8 @@ def server_context(tls: ServerTls | None) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # A password, so that nobody is asked for one at the worker's terminal: keys with a password are refused.
+        # An empty password, so that OpenSSL does not ask for one at the worker's terminal: keys with a password are
+        # refused.
         context.load_cert_chain(tls.cert, tls.key, password="")
         if tls.client_ca is not None:
             context.load_verify_locations(tls.client_ca)
@@ -438,7 +438,7 @@ def check_url(url: str, plain: str, encrypted: str, *, has_tls: bool) -> None:
     if not is_whole or not url.isprintable() or " " in url:
         raise ValueError(f"expected {plain}://HOST… or {encrypted}://HOST…")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a user in a URL is seen by everybody: write an Authorization header")
+        raise ValueError("everybody can see a user in a URL: write an Authorization header")
     if has_tls and parts.scheme == plain:
         raise ValueError(f"tls is for {encrypted}://: with {plain}:// nothing is encrypted")
 

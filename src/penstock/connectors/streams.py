@@ -1,4 +1,4 @@
-"""What many types of sources do with a stream."""
+"""Operations on streams that many types of sources share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -66,7 +66,8 @@ async def ready_or_draining(stream: Stream, host: Host) -> bool:
 async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:
     """Reads until `read` returns None: the peer has sent everything; or nothing more should be read, and what was
     already received from the peer is in the stream. The peer is read only when the stream may send: what does not fit
-    stays with the peer. If nothing is linked to `out`, its data is dropped and counted: stored, it would stay for ever.
+    stays with the peer. If nothing is linked to `out`, its data is dropped and counted: if stored, it would never be
+    removed.
     """
     while True:
         await ready_or_draining(stream, host)

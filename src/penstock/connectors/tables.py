@@ -61,7 +61,7 @@ def no_schema() -> None:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """As it is in the database now."""
+    """A table as it is in the database now."""
 
     columns: Collection[str]
     has_key: bool
@@ -74,7 +74,7 @@ class FoundTable:
 
 
 def no_column(where: str, field: str) -> str:
-    """For a no vote: the value of this field would be lost."""
+    """The reason of a no vote: the value of this field would be lost."""
     return (
         f"{where}: no column for its field {field!r}; add one (penstock sink ddl prints the statement), "
         "or leave such fields out with unknown_fields=ignore"

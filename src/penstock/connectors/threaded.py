@@ -9,15 +9,15 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from penstock.connectors.sink_api import Block, CheckReport, Epoch, Transaction, Vote, accept_any
 
-# Blocking calls, one after the other, in a thread that delays nothing: not even the end of the process.
+# Blocking calls, one after the other, in a thread that does not delay the end of the process.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class OneThread:
-    """The first call starts the thread. It is a daemon: the end of the process waits for an executor's threads, and a
-    call of somebody else's code may never return.
+    """The first call starts the thread. It is a daemon: the process would wait for an executor's threads, and a call of
+    third-party code may never return.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,7 +25,7 @@ class OneThread:
         self._calls: SimpleQueue[Callable[[], None] | None] | None = None
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """When it is cancelled, a call that has started is still finished before the next one."""
+        """Make a call. If it is cancelled after it has started, it still finishes before the next one."""
         future: Future[_T] = Future()
 
         def run() -> None:
@@ -36,7 +36,7 @@ class OneThread:
         return await asyncio.wrap_future(future)
 
     async def call_surely(self, function: Callable[[], None]) -> None:
-        """The call is made, after all earlier ones, even if this is cancelled."""
+        """Make a call after all earlier ones, even if this is cancelled."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         self._started().put(lambda: _fulfil(future, function))
@@ -52,7 +52,7 @@ class OneThread:
             self._calls = None
 
     def __del__(self) -> None:
-        """Nobody can call any more: the thread ends."""
+        """No more calls are possible: end the thread."""
         if self._calls is not None:
             self._calls.put(None)
 
@@ -76,7 +76,9 @@ def _run(calls: SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 class BlockingSink(Protocol):
-    """As `VotingSink`, one call at a time. Each raises SinkLost when it cannot work now; `close` and `open` follow."""
+    """Like `VotingSink`, but blocking; one call at a time. Each call raises SinkLost when it cannot work now; `close`
+    and `open` follow.
+    """
 
     def open(self, decided: bytes, check: CheckReport = accept_any) -> None:
         """Call `check`, then settle what is in doubt: commit it if it is the transaction `decided`, abort any other."""
@@ -85,16 +87,18 @@ class BlockingSink(Protocol):
         """The next messages of the transaction."""
 
     def prepare(self, transaction: Transaction) -> Vote:
-        """All of it was written. Yes: it is durable, and `commit` will succeed. After a no nothing of it stays."""
+        """Vote; everything was written. Yes: it is durable, and `commit` will succeed. After a no, nothing of it
+        remains.
+        """
 
     def commit(self, transaction: Transaction) -> None:
-        """After a yes. It may be done already."""
+        """Commit after a yes vote. Idempotent."""
 
     def abort(self) -> None:
         """Void everything that is not committed."""
 
     def close(self) -> None:
-        """In any state, without raising."""
+        """Close, in any state, without raising."""
 
 
 class Threaded:
@@ -122,7 +126,7 @@ class Threaded:
         await self._thread.call(self._sink.abort)
 
     async def end(self) -> None:
-        """The sink does not need to know."""
+        """Do nothing: blocking sinks need no notification."""
 
     async def close(self) -> None:
         self.is_open = False

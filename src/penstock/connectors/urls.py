@@ -101,7 +101,7 @@ def _check_sink(kind: str, capabilities: Capabilities, where: str = "") -> None:
 
 
 def is_url(to: str) -> bool:
-    """Otherwise it is the name of a connector: those have no colon."""
+    """Whether it is a URL. Otherwise it is the name of a connector, which has no colon."""
     return ":" in to
 
 
@@ -167,7 +167,7 @@ def _wrong_options(form: UrlForm, model: type[BaseModel], error: ValidationError
 
 
 def _combined(form: UrlForm, mistakes: Sequence[RequestError]) -> RequestError:
-    """All in one error, each hint once."""
+    """One error for all mistakes, with each hint once."""
     texts = "; ".join(map(str, mistakes))
     hints = dict.fromkeys(error.hint for error in mistakes if error.hint)
     if form.credentials and any(f'"{form.prefix}{name}"' in texts for name in _PASSWORDS):

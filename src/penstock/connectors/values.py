@@ -22,7 +22,9 @@ SECONDS_MAX = 100 * 365 * 86400
 
 
 def refuse_truths(model: type[BaseModel], given: Any, info: ValidationInfo) -> Any:
-    """For a validator before all others: `true` is not 1. Fields with their own validator decide for themselves."""
+    """A validator that runs before all others: `true` is not 1. Fields with their own validator decide for
+    themselves.
+    """
     field = model.model_fields[info.field_name or ""]
     has_own = any(isinstance(one, BeforeValidator) for one in field.metadata)
     members = {field.annotation, *get_args(field.annotation)}

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from websockets.http11 import Request, Response
 
 _handshakes = logging.getLogger(f"{__name__}.handshakes")
-_handshakes.setLevel(logging.CRITICAL)  # a peer that speaks another protocol gets no connection, and that is all
+_handshakes.setLevel(logging.CRITICAL)  # a peer that speaks another protocol is simply refused
 
 
 _PATH_CHARS_MAX = 1024
-"""With its query: it is stored with every event of the connection."""
+"""The longest path, with its query: it is stored with every event of the connection."""
 
 
 class WsServerOptions(ServerOptions, WsOptions):

@@ -255,7 +255,7 @@ def _typed(best: NDArray[Any], groups: Groups, count: int, kind: pa.DataType) ->
 # Values in the order of their events: by event time, then by tie breakers.
 
 COLLECT_MAX = 100_000
-"""Per key and window: a list is one value of a row, and is copied whenever it grows."""
+"""The limit per key and window: a list is one value of a row, and is copied whenever it grows."""
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _inputs(name: str, aggregate: Aggregate) -> tuple[str, ...]:
 
 
 def _name(window: Window, keys: Sequence[ColumnLike]) -> str:
-    """As metrics show it."""
+    """The operator's default name, as metrics show it."""
     match window:
         case Tumbling():
             kind = f"tumbling {format_duration(window.size_us)}"

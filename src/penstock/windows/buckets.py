@@ -10,7 +10,7 @@ from functools import cache
 from penstock.core.errors import RequestError
 
 BUCKETS = 16
-"""The maximum number of tasks that share the work; each costs a visit in every epoch, even without data."""
+"""The maximum number of tasks that share the work. Each costs a visit in every epoch, even without data."""
 
 BUCKETS_MAX = 4096
 """Each is a control row in every epoch, and an entry in the worker's metrics."""

@@ -19,7 +19,9 @@ TIME_MAX_US = 253_402_300_799_999_999
 """9999-12-31T23:59:59.999999Z, the last one."""
 
 LENGTH_MAX_US = TIME_MAX_US - TIME_MIN_US
-"""No window, gap or lateness is longer than all of time: so sums of a time and three lengths fit 64 bits."""
+"""No window, gap or lateness is longer than the range of valid times, so the sum of a time and three lengths fits 64
+bits.
+"""
 
 
 WINDOWS_OF_EVENT_MAX = 1 << 14
@@ -35,7 +37,7 @@ class Sliding:
     offset_us: int = 0
 
     def __post_init__(self) -> None:
-        """Raises RequestError for lengths that make no windows."""
+        """Raises RequestError for invalid lengths."""
         _check_length("size", self.size_us)
         _check_length("slide", self.slide_us)
         if self.slide_us > self.size_us:
@@ -66,7 +68,7 @@ class Tumbling:
     offset_us: int = 0
 
     def __post_init__(self) -> None:
-        """Raises RequestError for lengths that make no windows."""
+        """Raises RequestError for invalid lengths."""
         Sliding(size_us=self.size_us, slide_us=self.size_us, offset_us=self.offset_us)
 
     @property
@@ -87,7 +89,7 @@ class Session:
     gap_us: int
 
     def __post_init__(self) -> None:
-        """Raises RequestError for a gap that makes no sessions."""
+        """Raises RequestError for an invalid gap."""
         _check_length("gap", self.gap_us)
 
 

@@ -44,7 +44,7 @@ PLACE = ("segment", "offset")
 """Where an event is stored: a row with these columns need not carry the event's bytes."""
 
 TIES = ("stream_id", "message_id")
-"""They identify an event within its source."""
+"""Columns that identify an event within its source."""
 
 BLOB_BYTES = 8 << 20
 """Tables are sent in pieces of about this size: Spark makes several contiguous copies of a row."""

@@ -88,7 +88,7 @@ class SparkState:
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS_MAX = 2.0
-"""How long a task waits for a worker that does not accept its numbers. The next epoch reports them again."""
+"""How long a task tries to report its numbers to the worker. The next epoch reports them again."""
 
 _RETRY_SECONDS = 1.0
 """For reconnecting after an idle connection was closed."""
@@ -261,7 +261,9 @@ class _Mapper:
                 yield self._row(bucket, Kind.PARTIALS, blob)
 
     def _passing(self, kind: Kind, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Through any bucket: like the state's rows, they are then in the batch once, however often it is run."""
+        """Rows that pass through any bucket: so, like the state's rows, they are in the batch once, however often it
+        runs.
+        """
         for number, data in enumerate(written(table.combine_chunks())):
             yield self._row(number % self._operator.plan.buckets, kind, data)
 

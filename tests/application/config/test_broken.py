@@ -63,7 +63,7 @@ def laughs() -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("connector: " + "[" * 2000 + "]" * 2000, "the file goes too deep"),
+        ("connector: " + "[" * 2000 + "]" * 2000, "the file is nested too deeply"),
         ("connector: " + "[" * 60 + "]" * 60, "an alias contains itself, or expands to too much"),
         (laughs(), "an alias contains itself, or expands to too much"),
         ("#" * (1 << 20) + "\nconnector: []\n", "the file is larger than 1 MiB"),

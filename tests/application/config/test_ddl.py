@@ -34,7 +34,7 @@ BAD = {
     "a struct<b int, b int>": 'two columns "b"',
     "nonsense()": 'found "("',
     "array<" * 3: 'expected the type of "array"',
-    "a " + "array<" * 200: "inside of each other",
+    "a " + "array<" * 200: "nested in each other",
 }
 
 

@@ -180,7 +180,7 @@ async def test_what_is_none_of_the_protocol_is_told_to_both_sides(scripted: Scri
     await peer.receive_hello()
     await peer.send(NotifyAck(True, OUTPUT_STREAM, 0))
     assert (await peer.expect(Error)).text == "NOTIFY_ACK is not legal in state Handshake"
-    with pytest.raises(SinkLost, match="does not keep to the protocol: NOTIFY_ACK is not legal in state Handshake"):
+    with pytest.raises(SinkLost, match="violates the protocol: NOTIFY_ACK is not legal in state Handshake"):
         await soon(opening)
 
 

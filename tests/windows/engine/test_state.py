@@ -115,7 +115,7 @@ def test_a_bucket_over_its_limit_says_so_and_stays_as_it_was() -> None:
     driver = Driver(plan)
     driver.batch([[row(0, f"key {number}") for number in range(100)]], 5)
     before = deepcopy(driver.states[0])
-    with pytest.raises(LimitExceeded, match="bucket 0 hold") as raised:
+    with pytest.raises(LimitExceeded, match="bucket 0 use") as raised:
         driver.batch([[row(0, f"other {number}") for number in range(2000)]], 5)
     assert "more buckets" in raised.value.hint
     assert driver.states[0] == before

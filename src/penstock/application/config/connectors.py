@@ -1,4 +1,4 @@
-"""A connector of the file, for one instance: its keys checked, and its part of the deployment."""
+"""Checks a connector of the file for one instance, and creates its part of the deployment."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -115,7 +115,7 @@ class _Reader:
             hint = suggestion(kind, _TYPES) if kind else ""
             raise RequestError(f"expected the type{of}, found {_shown(self.rest())}", hint)
         if level > _LEVELS_MAX:
-            raise RequestError(f"more than {_LEVELS_MAX} types are inside of each other")
+            raise RequestError(f"more than {_LEVELS_MAX} types are nested in each other")
         self._at += 1
         if kind in ("array", "map", "struct"):
             self._expect("<", kind)
@@ -170,7 +170,7 @@ class CheckedConnector:
     spec: ConnectorSpec | None
     """None: it has mistakes."""
     capabilities: Capabilities
-    """For its options; if those have mistakes, everything that its type can do."""
+    """The capabilities with its options; if those have mistakes, everything that its type can do."""
 
 
 class ConnectorCheck:
@@ -256,8 +256,8 @@ class ConnectorCheck:
         return validated(self._document, model, resolved, self._item.path, within, self._item.what)
 
     def _resolved(self, config: Any, path: KeyPath, unreadable: list[KeyPath]) -> Any:
-        """A variable that is not set stays as it is: that was reported where it is written, and nothing else about it
-        will be. Adds the places of files that cannot be read.
+        """An unset variable stays as it is: it was reported where it is written, and is not reported again. Adds the
+        places of files that cannot be read.
         """
         if isinstance(config, dict):
             return {key: self._resolved(each, (*path, key), unreadable) for key, each in config.items()}
@@ -280,7 +280,7 @@ class ConnectorCheck:
         if chain and capabilities is not None and way not in capabilities.interceptors:
             path = (*self._item.path, "interceptors", way)
             text = f'{self._item.what}: interceptors cannot be used under "{way}" of this connector'
-            self._document.complain(path, text, "With these options its events pass none: leave them out.")
+            self._document.complain(path, text, "With these options its events pass no interceptors: leave them out.")
         for index, each in enumerate(chain if isinstance(chain, list) else []):
             if isinstance(each, dict) and isinstance(each.get("type"), str):
                 self._check_interceptor(way, each, (*self._item.path, "interceptors", way, index))
@@ -297,7 +297,7 @@ class ConnectorCheck:
             self._document.complain((*path, "type"), f'the interceptor "{kind}" cannot be used under "{way}"', hint)
 
     def _codecs(self) -> dict[KeyPath, str]:
-        """By the key that names each."""
+        """The codecs, by the key that names each."""
         found: dict[KeyPath, Any] = {("codec",): self._value.get("codec")}
         chosen = self._value.get("codec_map")
         found |= {("codec_map", key): codec for key, codec in (chosen if isinstance(chosen, dict) else {}).items()}

@@ -14,7 +14,7 @@ from penstock.application.config.references import KeyPath, References, are_kept
 from penstock.connectors.secrets import has_references
 from penstock.core.errors import RequestError
 
-# What is wrong with an application's file, and where. All mistakes are reported together.
+# Mistakes in an application's file, with their places. All of them are reported together.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,7 +61,7 @@ TOO_LARGE = f"the file is larger than {FILE_BYTES_MAX >> 20} MiB"
 VALUES_MAX = 100_000
 """Aliases of aliases can expand a small file to a large value."""
 DEPTH_MAX = 50
-"""Nothing in an application is nested 10 deep; the parser recurses for each level."""
+"""Nothing in an application is nested 10 levels deep, and the parser recurses for each level."""
 
 _KINDS: dict[str, Callable[[str], Any]] = {
     yaml.SafeLoader.DEFAULT_SCALAR_TAG: str,
@@ -170,7 +170,7 @@ def _composed(document: Document, text: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         document.complain((), f"the file is not UTF-8 text: {error.reason}", "Write it as UTF-8.")
     except RecursionError:
-        document.complain((), "the file goes too deep", f"At most {DEPTH_MAX} levels.")
+        document.complain((), "the file is nested too deeply", f"At most {DEPTH_MAX} levels.")
     finally:
         if loader is not None:
             loader.dispose()

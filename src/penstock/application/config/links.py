@@ -1,4 +1,4 @@
-"""Validates links: the ports exist and can serve, and every input is linked."""
+"""Validates links: the ports exist and have the right direction, and every input is linked."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,10 @@ from penstock.protocol.api.deployment import DEFAULT_INSTANCE, PASSTHROUGH, SYST
 
 # The ends of links, as written in a file.
 #
-# penstock://connector/ID/{instance}/PORT tremor://… is the same /connector/ID/{instance}/PORT,
-# connector/ID/{instance}/PORT, connector/ID/PORT system/streams the signals of all streams, for pipelines to read
+#     penstock://connector/ID/{instance}/PORT     `tremor://…` and `/connector/ID/…` mean the same
+#     connector/ID/{instance}/PORT
+#     connector/ID/PORT                           for the only instance
+#     system/streams                              the signals of all streams, for pipelines to read
 
 SYSTEM_STREAMS_URL = "system/streams"
 KINDS = ("connector", "pipeline")
@@ -133,7 +135,7 @@ def fill(document: Document, value: Any, path: KeyPath, instance: Instance) -> A
 
 
 def _written(value: Any) -> str:
-    """As in the file, where booleans are lower case."""
+    """The value as in the file, where booleans are lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -224,7 +226,7 @@ _SINK_PORTS = ("in",)
 
 
 class _Side(NamedTuple):
-    """What may stand on one side of a link, and the words for what may not."""
+    """What is allowed on one side of a link, and the wording of errors."""
 
     ports: tuple[str, ...]
     ports_of_other_side: tuple[str, ...]
@@ -318,7 +320,7 @@ class Linking:
                     self._document.complain(path, text, f"Add a link to pipeline/{pipeline.spec.id}/{port}.")
 
     def _check_circles(self, links: Sequence[Link]) -> None:
-        """A pipeline that waits for its own results would wait for ever."""
+        """A pipeline that waits for its own results would wait forever."""
         follows: dict[str, set[str]] = {}
         for link in links:
             if link.source.kind == link.target.kind == "pipeline":
@@ -358,7 +360,8 @@ def _no_port(reached: Reached, ports: Sequence[str] | frozenset[str]) -> tuple[s
     return text, suggestion(reached.url.port, ports)
 
 
-# Whether the guarantee that a pipeline or binding requires can hold, from the sources upstream to the sinks downstream.
+# Checks that the guarantee a pipeline or binding requires is possible, from the sources upstream to the sinks
+# downstream.
 
 
 def check_guarantees(

@@ -102,7 +102,7 @@ class _Lint:
     def _found(self, inner: KeyPath, error: ErrorDetails) -> str:
         if (error["type"] in OWN and not inner) or error["type"] in EMPTY:
             return ""
-        return f", found {shown(error['input'])}" if not is_secret(self.model, inner) else ", and it is something else"
+        return f", found {shown(error['input'])}" if not is_secret(self.model, inner) else ", found something else"
 
     def _named(self, where: KeyPath) -> str:
         inner = where[len(self.item) :]
@@ -167,7 +167,7 @@ class Sections:
 
 
 def cut(document: Document) -> Sections:
-    """What cannot be parsed is left out, and reported in the document's mistakes."""
+    """Split the file into items. What cannot be parsed is omitted, and added to the document's mistakes."""
     if not isinstance(document.value, dict):
         seen = as_seen(document, (), document.value)
         text = f"an application is a mapping with the keys {', '.join(SECTIONS)}, found {seen}"
@@ -215,9 +215,9 @@ def _reserved(item: Item) -> str:
     if item.id.startswith(RESERVED_PREFIX):
         return f"names that start with {RESERVED_PREFIX} are reserved for Penstock"
     if item.kind == "connector" and item.id.endswith(ERR_SUFFIX):
-        return f"names that end in {ERR_SUFFIX} are those of the ports err"
+        return f"names that end in {ERR_SUFFIX} are reserved for the ports err"
     if item.kind == "pipeline" and f"{item.id}.".startswith(f"{PASSTHROUGH_NAME}."):
-        return f"names that start with {PASSTHROUGH_NAME}. are those of system::passthrough"
+        return f"names that start with {PASSTHROUGH_NAME}. are reserved for system::passthrough"
     return ""
 
 

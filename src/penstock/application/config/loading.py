@@ -35,7 +35,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     """Warnings: not mistakes, but perhaps not what was meant."""
     written: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
-    """By kind, name and key: the text in the file where the deployment has a value from outside."""
+    """By kind, name and key: the text in the file for values that come from outside it."""
 
     def shown(self, kind: str, name: str, key: str, value: object) -> str:
         """The value of an artefact's key in the form that people may see."""
@@ -131,7 +131,7 @@ class _Loading:
 
     def _check_same(self, first: _Used, other: Reached) -> None:
         assert other.item is not None
-        what = f'there would be two {other.url.kind}s of the name "{other.name}"'
+        what = f'there would be two {other.url.kind}s named "{other.name}"'
         if other.item is not first.item:
             self.document.complain(other.path, what, "Change the id of one.", key=other.is_key)
         elif other.instance is not first.instance and self._filled(other.item, other.instance) != self._filled(

@@ -1,4 +1,4 @@
-"""A pipeline of the file, for one instance: its keys and function checked, and its part of the deployment."""
+"""Checks a pipeline of the file and its function for one instance, and creates its part of the deployment."""
 
 import ast
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import PASSTHROUGH, PipelineSpec
 
-# What a pipeline's function takes, read from its file without running it.
+# The parameters of a pipeline's function, read from its file without running it.
 
 FUNCTION_HINT = "Write spark: file.py:function, the file beside this one, or spark: system::passthrough."
 
@@ -24,7 +24,7 @@ class Function:
     file: Path
     name: str
     digest: str
-    """Of the file's contents."""
+    """A digest of the file's contents."""
     parameters: tuple[str, ...] | None
     """None: it is defined in a way that only running the file would show."""
     required: tuple[str, ...] = ()

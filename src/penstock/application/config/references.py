@@ -1,4 +1,4 @@
-"""References to what is outside of an application's file: `${NAME}`, `${NAME:-default}` and `${file:PATH}`.
+"""References to values outside an application's file: `${NAME}`, `${NAME:-default}` and `${file:PATH}`.
 
 In options of connectors and interceptors, and in the variables of instances, they stay references: the worker resolves
 them when it creates a connector. Everywhere else variables are replaced by their values when the file is read, because

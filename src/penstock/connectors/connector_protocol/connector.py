@@ -1,7 +1,7 @@
 """`connector-protocol`: programs that speak the connector protocol.
 
-out    programs connect to the worker's connector port under this connector's name, as `penstock send` does
-in     the worker connects to a program that takes epochs by two-phase commit, such as penstock.client.Sink
+out programs connect to the worker's connector port under this connector's name, as `penstock send` does in the worker
+connects to a program that accepts epochs by two-phase commit, such as penstock.client.Sink
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ConnectorProtocol(Connector[ConnectorProtocolOptions]):
-    """Its port `out` is served by the gateway, under the connector's name."""
+    """The worker's connector port serves its port `out`, under the connector's name."""
 
     about = About(
         "connector-protocol",

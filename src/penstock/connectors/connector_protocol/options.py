@@ -24,7 +24,7 @@ VOTE_SECONDS_MAX = 86_400.0
 """A day: TCP's own limit for a silent peer, which is derived from it, has 31 bits of milliseconds."""
 
 COOKIE_BYTES_MAX = 2**16 - 1
-"""What fits into a HELLO."""
+"""The longest text that fits into a HELLO."""
 
 
 class ConnectorProtocolOptions(Options):
@@ -91,6 +91,7 @@ def tls_context(options: ConnectorProtocolOptions) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(cafile=options.ca)
     if options.cert is not None:
-        # A password, so that nobody is asked for one at the worker's terminal: keys with a password are refused.
+        # An empty password, so that OpenSSL does not ask for one at the worker's terminal: keys with a password are
+        # refused.
         context.load_cert_chain(options.cert, options.key, password="")
     return context

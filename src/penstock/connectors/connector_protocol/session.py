@@ -38,12 +38,12 @@ from penstock.protocol.connector import (
 )
 
 RTAG = 1
-"""For the one list that a session asks for."""
+"""The tag of the one list that a session requests."""
 
 STREAM_NAME = "output"
 
 TEXT_SIZE_MAX = 500
-"""Characters of a sink's ERROR that people are shown: it is part of the status."""
+"""Characters of a sink's ERROR that the status shows."""
 
 SECRET_SIZE_MIN = 4
 """A shorter cookie is not a secret, and removing it from a text would only make that unreadable."""
@@ -88,17 +88,17 @@ class OutputSession:
 
     @property
     def is_ready(self) -> bool:
-        """The handshake is done, and nothing of an earlier session is in doubt."""
+        """Whether the handshake is done, and nothing of an earlier session is in doubt."""
         return self._has_settled
 
     @property
     def is_settled(self) -> bool:
-        """Everything that was sent has been decided."""
+        """Whether everything that was sent has been decided."""
         return self.is_ready and not self._has_unvoted and self._round.state is RoundState.IDLE
 
     @property
     def can_begin(self) -> bool:
-        """An epoch may start: all earlier ones are settled, and the output was not ended."""
+        """Whether an epoch may start: all earlier ones are settled, and the output has not ended."""
         return self.is_settled and self._stream.state is StreamState.ACTIVE
 
     @property
@@ -121,8 +121,8 @@ class OutputSession:
         return out
 
     def receive(self, data: Buffer) -> None:
-        """Raises SinkLost, with what people should know, when the sink has ended the session or broken the rules; then
-        `take` returns the last data to send.
+        """Raises SinkLost, with the reason for people, when the sink has ended the session or violated the protocol;
+        then `take` returns the last data to send.
         """
         try:
             for frame in self._decoder.feed(data):
@@ -130,7 +130,7 @@ class OutputSession:
                 self._handle(frame)
         except ProtocolError as error:
             self._out = [self._session.send(error_frame(error))]
-            raise SinkLost(f"the sink at {self._where} does not keep to the protocol: {error}", _BROKEN) from None
+            raise SinkLost(f"the sink at {self._where} violates the protocol: {error}", _BROKEN) from None
         except SinkLost:
             self._out = []
             raise
@@ -222,7 +222,7 @@ class OutputSession:
                 self._stream.ack(point, Side.THEIRS)
 
     def _shown(self, text: str) -> str:
-        """A sink may repeat the cookie; we do not."""
+        """The sink's text without our cookie, which it may have repeated."""
         cookie = self._cookie.decode("utf-8", "backslashreplace")
         hidden = text.replace(cookie, "(cookie)") if len(self._cookie) >= SECRET_SIZE_MIN else text
         return hidden if len(hidden) <= TEXT_SIZE_MAX else hidden[:TEXT_SIZE_MAX] + "…"

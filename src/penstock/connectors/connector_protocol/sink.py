@@ -25,17 +25,17 @@ from penstock.protocol.connector.output import encode_output
 # A connection to a connector sink: the bytes of one session.
 
 UNSENT_BYTES_MAX = 256 * 1024
-"""What waits for the sink to read, besides the kernel's buffers: "TCP is the backpressure"."""
+"""Bytes that may wait for the sink to read, besides the kernel's buffers: "TCP is the backpressure"."""
 
 PIECE_BYTES = 256 * 1024
 """Passed to the transport at a time, which copies what it cannot send immediately."""
 
 FAREWELL_SECONDS = 2.0
-"""For a sink to read the last data, and to close."""
+"""How long a sink may take to read the last data, and to close."""
 
 
 class OutputConnection(asyncio.Protocol):
-    """It reads all the time, so that messages of the sink are noticed while data is sent, and while nothing is.
+    """It always reads, so that messages of the sink are noticed both while data is sent and while idle.
 
     One task at a time waits on it.
     """
@@ -53,7 +53,7 @@ class OutputConnection(asyncio.Protocol):
         self._spare: SpareSocket | None = None
 
     async def connect(self, tls: ssl.SSLContext | None) -> None:
-        """Raises SinkLost when nobody listens, or TLS fails."""
+        """Raises SinkLost if nothing listens there, or TLS fails."""
         options = self._options
         assert options.port is not None, "without one there is no port `in`"
         name = None if tls is None else options.server_name or options.host
@@ -75,7 +75,7 @@ class OutputConnection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     async def send(self, data: Buffer) -> None:
-        """As fast as the sink reads. Raises SinkLost when the connection is lost, however much has been sent."""
+        """Send as fast as the sink reads. Raises SinkLost when the connection is lost, however much has been sent."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             await self.until(lambda: self._has_room)
@@ -85,7 +85,7 @@ class OutputConnection(asyncio.Protocol):
         self.check()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Raises SinkLost when the connection is lost before that."""
+        """Wait until the condition is true. Raises SinkLost when the connection is lost before that."""
         while True:
             self.check()
             if is_so():
@@ -99,7 +99,7 @@ class OutputConnection(asyncio.Protocol):
             raise SinkLost(str(self.lost), self.lost.hint)
 
     async def farewell(self) -> None:
-        """Lets the data arrive: all of it is sent, and input is read until the sink closes."""
+        """Let the data arrive: send all of it, and read until the sink closes."""
         assert self._transport is not None
         await end_sending(self._transport, self._closed, FAREWELL_SECONDS)
 
@@ -113,8 +113,8 @@ class OutputConnection(asyncio.Protocol):
 
     @property
     def _stall_milliseconds(self) -> int:
-        """TCP gives up a sink that has not read for this long. A sink may take as long to commit as to vote, and does
-        not read meanwhile.
+        """After this time TCP drops a sink that has not read. A sink may take as long to commit as to vote, and does
+        not read in the meantime.
         """
         return round(max(DEAD_PEER_SECONDS, self._options.vote) * 1000)
 
@@ -176,13 +176,13 @@ HANDSHAKE_SECONDS = 10.0
 """From the first packet to the list of uncommitted transactions, including TLS."""
 
 END_SECONDS = 2.0
-"""For the ACK of an EOS_MESSAGE: "existing sinks" send none."""
+"""How long to wait for the ACK of an EOS_MESSAGE: "existing sinks" send none."""
 
 
 class ConnectorSink:
     """A VotingSink. The sink's two-phase messages are its votes; if a message does not fit into a frame, we vote no.
 
-    What was sent without a PHASE1 can be taken back only by a new connection, which `abort` opens.
+    What was sent without a PHASE1 can be revoked only by a new connection, which `abort` opens.
     """
 
     def __init__(self, options: ConnectorProtocolOptions, instance: str) -> None:
@@ -268,8 +268,8 @@ class ConnectorSink:
                 await connection.until(lambda: connection.session.is_end_acknowledged)
 
     async def close(self) -> None:
-        """A sink without an open transaction may read everything that was sent; the connection to any other is closed
-        at once.
+        """Let a sink without an open transaction read everything that was sent; close the connection to any other at
+        once.
         """
         connection = self._connection
         try:
@@ -294,7 +294,7 @@ class ConnectorSink:
             raise SinkLost(f"the sink at {options.where}: a file of ours is not usable: {error}") from error
 
     async def _clean(self) -> OutputConnection:
-        """A session in which an epoch may start. An open round is aborted; what was sent without one is taken back."""
+        """A session in which an epoch may start. An open round is aborted; what was sent without one is revoked."""
         connection = self._usable()
         asked = connection.session.asked
         if asked is not None:
@@ -332,7 +332,7 @@ class ConnectorSink:
             self._connection = None
 
     def _explained(self, error: SinkLost) -> SinkLost:
-        """With what the sink program reported before it went away: the cause, where this is only a consequence."""
+        """The error with the sink program's last report, which names the cause if this error is only a consequence."""
         if not self._reported or self._reported in str(error):
             return error
         return SinkLost(f"{error}; before that it reported: {self._reported}", error.hint)

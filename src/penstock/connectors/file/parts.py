@@ -55,7 +55,7 @@ def find_parts(directory: Path) -> list[tuple[int, Path]]:
 
 class RotatingFile:
     """Bytes are appended to the last part. `start_part` starts a new one, whose name and bytes are durable after
-    `sync`. Parts before the last one may be removed by whoever has read them.
+    `sync`. Readers may remove the parts before the last one.
     """
 
     def __init__(self, directory: Path, suffix: str) -> None:

@@ -202,7 +202,7 @@ class Tailing:
         await first_of(asyncio.sleep(self._poll_seconds), host.draining())
 
     async def _follow(self, file: Followed, host: Host) -> None:
-        """Until it is gone, or nothing more should be read. The next poll finds a file that failed again."""
+        """Follow the file until it is gone, or reading should stop. The next poll finds a failed file again."""
         try:
             with opened(file.path) as fd:
                 if _inode(os.fstat(fd)) == file.inode:
@@ -244,7 +244,9 @@ class Tailing:
         return ""
 
     async def _pump(self, file: Followed, fd: int, stream: Stream, name: str, host: Host) -> bool:
-        """Whether it was truncated, also if it has grown beyond its old length since."""
+        """Read to the end of the file. Returns whether it was truncated, even if it has grown beyond its old length
+        since.
+        """
         at, quiet, in_line = stream.position, 0.0, not self._lines
         while await may_read(stream, host):
             data = await asyncio.to_thread(self._read, fd, at, name)
@@ -268,7 +270,7 @@ class Tailing:
         return False
 
     def _read(self, fd: int, at: int, name: str) -> bytes | None:
-        """The data there; None if the file starts with another line now, and so is another file."""
+        """The data at this position; None if the file's first line has changed, so it is another file."""
         data = os.pread(fd, self._chunk_bytes, at)
         mark = _mark(os.pread(fd, _HEAD_BYTES, 0)) if self._lines and not name.endswith(_IN_PART) else ""
         return data if not mark or name.endswith(mark) else None
@@ -279,7 +281,7 @@ class Tailing:
 
 
 async def _open(file: Followed, name: str, generation: int, fd: int, host: Host) -> tuple[Stream, int]:
-    """The stream of the file's last life: after a truncation, a file with the same first line is another one."""
+    """The stream of the file's current life: after a truncation, a file with the same first line gets a new stream."""
     for number in range(generation, _GENERATIONS_MAX):
         stream = await _open_life(file, name, number, host)
         if not stream.position:
@@ -301,7 +303,7 @@ async def _open_life(file: Followed, name: str, number: int, host: Host) -> Stre
 
 
 async def _end(stream: Stream) -> None:
-    """Closes a stream of another life: it gets no more data."""
+    """Close the stream of an earlier life of the file: it gets no more data."""
     await stream.finish()
     await stream.close()
 

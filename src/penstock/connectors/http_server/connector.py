@@ -71,7 +71,7 @@ class ClientConnection:
         self._is_idle.set()
         self._gone = asyncio.Event()
         self._is_cut = False
-        """A request was not stored completely."""
+        """Whether a request was not stored completely."""
 
     def begin(self) -> None:
         """The client has connected."""
@@ -194,7 +194,7 @@ class ClientConnection:
         return exchange.answer(self._host.outgoing_chain(), self._options.content_type)
 
     async def _exchanged(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
-        """Returns when everything that answers the request has arrived."""
+        """Returns when the whole reply has arrived."""
         self._is_cut = True
         await self._store(exchange, stream, body, metadata)
         self._last = exchange.last = await stream.finish()
@@ -231,7 +231,7 @@ class ClientConnection:
         why = self._host.downstream.not_ready()
         because = "" if why is None else f" ({why.text})"
         if why is None and self._host.downstream.is_on_first_epoch(by_all=self._by_all):
-            because = " (the first epoch since Spark was started is not through)"
+            because = " (the first epoch since Spark was started is not complete)"
         seconds = self._options.timeout
         text = f"no reply within {seconds:g} s{because}; what was sent is stored, and may still be processed"
         return text_answer(Status.GATEWAY_TIMEOUT, text, closes=True)
@@ -302,7 +302,8 @@ class Clients:
             return None
         connection = ClientConnection(peer, self._host, self._options, self._streams.__setitem__)
         self._connections[protocol] = connection
-        # Otherwise with its first request: so that both are in one epoch, and nobody without credentials has a stream.
+        # Otherwise the stream opens with the first request: so both are in one epoch, and a client without credentials
+        # gets no stream.
         if auth is None and self._host.downstream.not_ready() is None:
             connection.begin()
         return connection
@@ -320,7 +321,7 @@ class Clients:
         if connection.stream_id is not None:
             self._streams.pop(connection.stream_id, None)
         await connection.end()
-        if connection.stream_id is not None:  # opened meanwhile
+        if connection.stream_id is not None:  # opened in the meantime
             self._streams.pop(connection.stream_id, None)
 
 

@@ -122,8 +122,8 @@ class Exchange:
         return event_id > self.after and (self.last is None or event_id <= self.last)
 
     def take(self, outgoing: Outgoing) -> list[int]:
-        """Takes the replies to this request. Returns the places of the others: those that nobody waits for, and those
-        that are too large.
+        """Take the replies to this request. Returns the indexes of the others: those that no request waits for, and
+        those that are too large.
         """
         left = []
         for place, (value, event_id) in enumerate(zip(outgoing.values, outgoing.ids, strict=True)):
@@ -147,7 +147,7 @@ class Exchange:
         return True
 
     def answer(self, chain: OutgoingChain, content_type: str) -> Answer:
-        """From what has arrived, now that no more is awaited."""
+        """The answer, built from what has arrived. Call it when no more is expected."""
         if self._is_too_large:
             return text_answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply exceeds reply_bytes_max ({self._bytes_max})"
@@ -174,7 +174,7 @@ _PRIVATE = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-k
 
 
 class RefusedRequest(Exception):
-    """Nothing of it is stored, or it is not known whether it is; the answer states which."""
+    """Nothing of the request is stored, or it is unknown whether something is; the answer states which."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -215,7 +215,7 @@ async def read_body(request: Request, options: HttpServerOptions) -> bytes:
                 if len(body) > options.body_bytes_max:
                     raise RefusedRequest(_too_large(options))
     except TimeoutError:
-        text = f"the body has not come within {options.timeout:g} s"
+        text = f"the body did not arrive within {options.timeout:g} s"
         raise RefusedRequest(text_answer(HTTPStatus.REQUEST_TIMEOUT, text, closes=True)) from None
     return bytes(body)
 

@@ -1,4 +1,4 @@
-"""The interface of interceptors. Each stream has its own, so that none mixes up two streams."""
+"""The interface of interceptors. Each stream has its own instances."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class BadBytes(PenstockError):
 
 
 class Incoming(Protocol):
-    """From the peer. Bounded: a record over its limit is BadBytes."""
+    """Bytes from the peer to records. Its memory is bounded: a record over the limit raises BadBytes."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the records that are complete now. Raises BadBytes, with everything that is left of `data` and of
@@ -32,14 +32,14 @@ class Incoming(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Bytes of its input that are in no result yet."""
+        """Bytes of its input that have not been returned yet."""
 
     def finish(self) -> list[bytes]:
-        """There is no more input: what is buffered is a record. Raises BadBytes if it is only a part of one."""
+        """There is no more input: return what is buffered as a record. Raises BadBytes if it is only part of one."""
 
 
 class OutgoingInterceptor(Protocol):
-    """Towards the peer."""
+    """Values to bytes for the peer."""
 
     def feed(self, values: Sequence[bytes]) -> list[bytes]:
         """Returns what is ready now: a value may wait for others."""
@@ -125,7 +125,7 @@ Delimiter = Annotated[str, AfterValidator(_checked)]
 # Limits that interceptors share.
 
 RECORD_BYTES_MAX = 4 << 20
-"""For one record, unless its connector sets it: bounds the memory for a peer that never ends one."""
+"""The default limit of one record: bounds the memory for a peer that never ends one."""
 
 RECORD_BYTES_LIMIT = 8 << 20
 """The most that a connector may set: an event is stored in one append, which the store limits to 16 MiB."""

@@ -91,7 +91,7 @@ class IncomingChain:
         return []
 
     def _failure(self, records: list[bytes], failures: dict[int, BadBytes]) -> BadBytes:
-        """What is after an interceptor came earlier than what is before it."""
+        """The failure, with all records: those behind an interceptor are older than those in front of it."""
         numbers = reversed(range(len(self._stages)))
         data = b"".join(failures[n].data if n in failures else _left(self._stages[n]) for n in numbers)
         return BadBytes(str(failures[min(failures)]), data, self._let_go(records))
@@ -105,7 +105,7 @@ class IncomingChain:
         return waiting + records if waiting else records
 
 
-_NO_PLACE = f"no place between records to go on from in {WAITING_BYTES_MAX:,} bytes"
+_NO_PLACE = f"no position between records to resume from in {WAITING_BYTES_MAX:,} bytes"
 
 
 def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes | None]:

@@ -75,7 +75,7 @@ class Joining:
         return results
 
     def _take(self, piece: Sequence[bytes], results: list[bytes]) -> None:
-        """At most as many as there is room for."""
+        """Take as many values as fit into the batch."""
         size = sum(map(len, piece)) + len(piece) * len(self._delimiter)
         if self._bytes + size > self._options.record_bytes_max:
             self._take_in_bytes(piece, results)

@@ -73,10 +73,10 @@ def message_out_of_range(block: Block) -> int | None:
     return None
 
 
-# Whether PostgreSQL will accept the rows of a transaction, found out by trying; and if not, which row is to blame.
+# Finds out by trying whether PostgreSQL accepts the rows of a transaction, and if not, which row is to blame.
 
 REASON_CHARACTERS_MAX = 500
-"""Of a server's message: it may quote a whole row."""
+"""How much of a server's message is shown: it may quote a whole row."""
 
 ROW_ERRORS = (
     psycopg.DataError,
@@ -117,7 +117,7 @@ def refusal(connection: psycopg.Connection, statements: Statements, columns: lis
 
 
 def unknown_field(connection: psycopg.Connection, statements: Statements, columns: list[TargetColumn]) -> str:
-    """Which field of the staged objects would be lost, or ""."""
+    """A field of the staged objects that has no column, or ""."""
     found = connection.execute(statements.unknown_field(columns)).fetchone()
     if found is None:
         return ""
@@ -134,7 +134,7 @@ def described(error: psycopg.Error) -> str:
 
 
 def _can_refuse_nothing(connection: psycopg.Connection, statements: Statements) -> bool:
-    """If so, no trial is needed, which would leave dead rows in the target."""
+    """Whether every row is accepted. Then no trial is needed, which would leave dead rows in the target."""
     if statements.format is not PostgresFormat.RAW:
         return False
     return connection.execute(statements.can_refuse_nothing()).fetchone() == (True,)
@@ -157,7 +157,9 @@ def _blame(
 def _first_refused(
     connection: psycopg.Connection, move: Callable[[range | None], None], count: int
 ) -> tuple[int, psycopg.Error | None]:
-    """By halving: accepted rows stay, so that each row is tried after those before it, and about once."""
+    """Find the row by bisection. Accepted rows stay, so that each row is tried after those before it, and
+    about once.
+    """
     first, end = 0, count
     for _ in range(SAVEPOINT_TRIES_MAX):
         middle = max((first + end) // 2, first + 1)

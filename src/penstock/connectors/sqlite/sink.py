@@ -180,7 +180,7 @@ class SqliteSink:
         )
         try:
             if database.execute("PRAGMA page_count").fetchone() == (0,):
-                database.execute("PRAGMA journal_mode = WAL")  # readers block nobody
+                database.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other
             database.execute("PRAGMA synchronous = FULL")
         except BaseException:
             database.close()
@@ -207,7 +207,7 @@ class SqliteSink:
         return self._database
 
     def _report(self, database: sqlite3.Connection) -> SinkReport:
-        """Attempts tell which transaction is the last: the numbers of epochs start again after a reset."""
+        """The attempt number determines the last transaction, because epoch numbers start again after a reset."""
         rows = database.execute(
             "SELECT transaction_id, end_id FROM penstock_ledger WHERE target = ?", (self._options.table,)
         )
@@ -224,7 +224,7 @@ class SqliteSink:
             self._void(database)
 
     def _vote(self, database: sqlite3.Connection, transaction: Transaction) -> None:
-        """Durable when this returns, unless it is refused."""
+        """The vote; if it is yes, it is durable when this returns."""
         if not database.in_transaction:
             database.execute("BEGIN IMMEDIATE")
         self._refusal = self._layout.refusal(database, transaction.epoch)
@@ -268,7 +268,7 @@ class SqliteSink:
         database.execute("DELETE FROM penstock_in_doubt WHERE target = ?", (self._options.table,))
 
     def _refuse(self, error: sqlite3.Error) -> None:
-        """A no vote if the database works but refuses this; else SinkLost."""
+        """A no vote if the database works but refuses this; otherwise raises SinkLost."""
         is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         if not is_full and not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
             raise SinkLost(f"{self._where}: {error}") from error

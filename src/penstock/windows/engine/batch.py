@@ -62,7 +62,7 @@ def _blobs(index: Index, changes: Changes) -> Mapping[int, BlobInfo]:
 def _check_size(plan: Plan, bucket: int, index: Index) -> None:
     if index.size > plan.bucket_bytes_max:
         raise LimitExceeded(
-            f"the windows of bucket {bucket} hold {index.size:,} bytes, the limit is {plan.bucket_bytes_max:,}",
+            f"the windows of bucket {bucket} use {index.size:,} bytes, the limit is {plan.bucket_bytes_max:,}",
             "Use more buckets, shorter windows or less lateness, or raise the limit.",
         )
 
@@ -139,7 +139,9 @@ def _behind_below(plan: Plan, before: int) -> int:
 
 
 def _judged_later(plan: Plan) -> tuple[str, tuple[str, ...]]:
-    """How rows behind the watermark are sent: as late rows, or whole if the state must decide whether they are late."""
+    """How rows behind the watermark are passed on: as late rows, or unreduced if the state must decide whether they are
+    late.
+    """
     if isinstance(plan.window, Session) and plan.late_rule == "window":
         return RAW, (*plan.columns, TIME)
     return LATE, (*plan.carry, TIME)

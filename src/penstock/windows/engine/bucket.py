@@ -17,7 +17,9 @@ from penstock.windows.kinds import TIME_MAX_US
 
 
 class BucketState(Protocol):
-    """A bucket's storage: an index, and blobs by number. A batch never reads what it put itself; the next one does."""
+    """A bucket's storage: an index, and blobs by number. A batch never reads what it has written itself; the next one
+    does.
+    """
 
     def index(self) -> bytes | None:
         """None for a new bucket."""
@@ -96,12 +98,12 @@ class Index:
 
     @property
     def rows(self) -> int:
-        """Of all blobs."""
+        """The rows of all blobs."""
         return sum(each.rows for each in self.blobs.values())
 
     @property
     def size(self) -> int:
-        """Of all blobs, in bytes."""
+        """The size of all blobs, in bytes."""
         return sum(each.size for each in self.blobs.values())
 
 
@@ -120,7 +122,7 @@ def load(plan: Plan, state: BucketState, before: int | None) -> Index:
 
 
 def dump(plan: Plan, index: Index) -> bytes:
-    """As `load` reads it."""
+    """The inverse of `load`."""
     blobs = {number: (e.rows, e.size, e.first_start, e.first_end, e.last_end) for number, e in index.blobs.items()}
     fields = (_VERSION, plan.fingerprint, index.watermark, index.late_kept, index.late_dropped, blobs)
     data: bytes = msgpack.packb(fields)
@@ -131,11 +133,13 @@ def dump(plan: Plan, index: Index) -> bytes:
 
 _STATE = "state"
 _COMPRESSION = "lz4"
-"""Halves the bytes of a count by key, for 30 ns a key; moving them to the state store and its log would cost more."""
+"""Halves the bytes of a count by key, at 30 ns per key; moving the extra bytes to the state store and its log would
+cost more.
+"""
 
 
 def write_state(table: pa.Table) -> bytes:
-    """As `read_state` reads it."""
+    """The inverse of `read_state`."""
     if not table.column(REVISION).to_numpy().any():
         table = table.drop_columns([REVISION])
     return tables.pack({_STATE: table}, {}, _COMPRESSION)

@@ -1,4 +1,4 @@
-"""What a window operator computes; it is fixed for the life of a pipeline's state."""
+"""What a window operator computes. It cannot change during the life of a pipeline's state."""
 
 import hashlib
 import json
@@ -86,7 +86,7 @@ def codes_of_integers(values: NDArray[np.int64]) -> Codes:
 
 
 def grouped(codes: Codes) -> Grouping:
-    """Groups of equal codes, in no order."""
+    """Groups of equal codes, in any order."""
     if codes.bound <= len(codes.of_rows) + DENSE_ROOM:
         codes = _without_gaps(codes)
     else:
@@ -192,7 +192,7 @@ class Plan:
 
     @cached_property
     def key_fields(self) -> list[pa.Field]:
-        """As they are in state and results."""
+        """The key fields as they are in state and results."""
         return [self.schema.field(name).with_nullable(True).remove_metadata() for name in self.keys]
 
     @cached_property
