@@ -35,6 +35,8 @@ _MODULES = {
     "epoch": "epoch",
     "dead-letters": "dead_letters",
     "access": "access",
+    "backup": "backup",
+    "restore": "backup",
 }
 """The module of `penstock.cli` that registers each command, in the order of `penstock --help`."""
 

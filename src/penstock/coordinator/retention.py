@@ -38,6 +38,8 @@ class RetentionTask:
         self._truncated_at: dict[str, float] = {}
         self._marked: dict[str, int] = {}
         self._marked_at: float | None = None
+        self.is_held: Callable[[], bool] = lambda: False
+        """While it returns True, nothing is truncated."""
         for prefix in (CONNECTOR_PREFIX, OUTPUT_PREFIX):
             store.table.follow(prefix)
 
@@ -56,6 +58,8 @@ class RetentionTask:
                 self._bound(keeper.state)
             case "keep":
                 pass
+        if self.is_held():
+            return
         for name, offset in [*self._allowed.items()]:
             if not self._store.exists(name) or self._is_done(name, offset):
                 del self._allowed[name]

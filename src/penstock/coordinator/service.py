@@ -133,6 +133,10 @@ class Coordinator:
         self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)
         self._open_windows = OpenWindows(self._shared, self.windows, self.clock_demand, connectors, now_us)
 
+    def hold_retention_while(self, is_held: Callable[[], bool]) -> None:
+        """As long as it returns True, retention removes nothing; later it catches up."""
+        self._retention.is_held = is_held
+
     async def start(self) -> None:
         """Recover the tables of streams, restrict acknowledgements, and delete what a crash has left."""
         shared = self._shared

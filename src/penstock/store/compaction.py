@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 
 from penstock.core.errors import Damaged, DiskFull
@@ -24,8 +24,10 @@ _STEP_SEGMENTS = 20_000
 class Compactor:
     """Works in small steps between the store's other calls, and may use the reserve."""
 
-    def __init__(self, store: SegmentStore) -> None:
+    def __init__(self, store: SegmentStore, pinned: Callable[[], Collection[Position]] = tuple) -> None:
+        """`pinned`: chapters that stay for now, because they are being copied."""
         self._store = store
+        self._pinned = pinned
         self._dropping: deque[tuple[Position, Position]] = deque()
         self._moving: Position | None = None
         self._unseen: Iterator[Segment] = iter(())
@@ -56,16 +58,22 @@ class Compactor:
 
     def _drop_settled(self) -> bool:
         """Drop a chapter only when the records that made it dead are durable."""
-        journal, dropped = self._store.journal, False
+        journal, dropped, pinned = self._store.journal, False, self._pinned()
+        waiting: deque[tuple[Position, Position]] = deque()
         self._store.indexes.settle(journal.durable)
         while self._dropping and self._dropping[0][0] <= journal.durable:
-            _, chapter = self._dropping.popleft()
+            dead = self._dropping.popleft()
+            _, chapter = dead
+            if chapter in pinned:
+                waiting.append(dead)
+                continue
             journal.drop(chapter)
             self._store.indexes.forget(chapter)
             self._sizes.pop(chapter, None)
             self._stuck.discard(chapter)
             self.dropped_chapters += 1
             dropped = True
+        self._dropping = waiting + self._dropping
         return dropped
 
     def _candidates(self) -> list[Position]:

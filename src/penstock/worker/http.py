@@ -37,7 +37,8 @@ from penstock.protocol.api.status import (
 )
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
-from penstock.worker import application_routes, pipeline_routes
+from penstock.worker import application_routes, backup_routes, pipeline_routes
+from penstock.worker.backup_routes import BackedUp
 from penstock.worker.http_access import HttpAccess
 from penstock.worker.http_limits import Bodies, Decoding, HttpConnections
 from penstock.worker.routes import Routed, get, principal_of
@@ -51,7 +52,7 @@ _STOP_SECONDS = 10
 """How long a stop waits for answers that are being sent."""
 
 
-class Watched(Routed, Protocol):
+class Watched(Routed, BackedUp, Protocol):
     """What the HTTP side needs from a worker."""
 
     registry: CollectorRegistry
@@ -110,6 +111,7 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             get("/segments", segments, is_filtered=True),
             *application_routes.routes(worker),
             *pipeline_routes.routes(worker),
+            *backup_routes.routes(worker),
         ],
         middleware=[
             Middleware(

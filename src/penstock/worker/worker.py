@@ -28,6 +28,7 @@ from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.sessions.gateway import Gateway
+from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
@@ -42,6 +43,7 @@ from penstock.store.reader import SegmentInfo
 from penstock.store.spares import OUT_OF_SPACE
 from penstock.store.store import SegmentStore
 from penstock.worker import flow, metrics
+from penstock.worker.backups import Backups
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.loop_watch import LoopWatch
@@ -113,14 +115,15 @@ class Worker:
         settings = self.settings.store
         self._journal = FileJournal(self._files or RealFiles(self.settings.data / "journal"), settings)
         self._store = SegmentStore(self._journal, settings)
-        self._compactor = Compactor(self._store)
+        self.backups = Backups(self._journal, time.monotonic)
+        self._compactor = Compactor(self._store, self.backups.chapters)
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
         self._committer.start()
         gc.freeze()  # the table of segments stays: garbage collections need not walk over it
         self.recovery_seconds = time.perf_counter() - start
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
-        durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
+        self._durability = durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         shared = (self._own_access, self.supervisor, self.refusals)
         self._server = SegmentServer(self._store, durability, self.settings.segment, *shared)
         self._sources = SourceCatalog(self._store, durability, self.settings.gateway, self.supervisor)
@@ -191,6 +194,7 @@ class Worker:
             self._ledger_damage = error
             self._hold_sources()
             return
+        coordinator.hold_retention_while(self.backups.is_any_kept)
         await coordinator.start()
         self._coordinator = coordinator
         self._server.guard_staging(coordinator.merger.check_staging)
@@ -241,6 +245,11 @@ class Worker:
         self.coordinator()
         return self._delivery
 
+    async def fix_backup(self, backup: str) -> FixedPosition:
+        """Raises Damaged as `coordinator` does."""
+        pipelines = self.coordinator().deliveries.state.pipelines
+        return await self.backups.fix(backup, self._durability, pipelines)
+
     async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
         """First unbinds sinks of the application that change their port, once they have got everything."""
         delivery = self.delivery()
@@ -281,6 +290,8 @@ class Worker:
         if not self._are_ports_published:
             self._publish_ports()
         problem = self._room_problem()
+        if problem:
+            self.backups.give_up()
         if problem and not self._disk_problem:
             log.error("sources and new epochs wait; reads, delivery and truncation continue: %s", problem)
         elif self._disk_problem and not problem:

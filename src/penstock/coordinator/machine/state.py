@@ -190,6 +190,19 @@ class Pipeline:
             return bound
         return next((epoch for epoch in reversed(self.cuts) if epoch <= bound), next(iter(self.cuts)))
 
+    @property
+    def checkpoint_epoch(self) -> int:
+        """The last epoch that a checkpoint may have so that its query continues from this state.
+
+        With outputs, that is the last merged epoch: a later one in the checkpoint's commit log would be missing in the
+        output. Spark's own sinks have no merges; there it is the last epoch whose cut, or commit, is known. A
+        checkpoint without later epochs is what a crash leaves: Spark asks for the next epoch, and gets the cut that is
+        stored here, or runs this epoch again, and merging it again changes nothing.
+        """
+        if self.last_epoch is not None:
+            return self.last_epoch
+        return max(self.planned, self.proved) if self.outputs == () else NO_EPOCH
+
     def proven(self, epoch: int) -> "Pipeline":
         """The pipeline after Spark has committed all epochs up to this one. For Spark's own sinks they are complete."""
         done = self.delivered if self.outputs or self.sinks else max(self.delivered, epoch)

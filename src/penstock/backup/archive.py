@@ -1,0 +1,214 @@
+"""The directory that backups are stored in. Its files are never overwritten, so that a backup that fails leaves the
+earlier ones as they were.
+
+    DIR/backup-20260301T093000.250000Z.json     the manifest of a backup, written last
+    DIR/objects/4f/4f1c…                        the bytes of a file, named by their SHA-256; backups share them
+    DIR/partial/                                being written; emptied by the next backup
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+from penstock.backup.manifest import (
+    Manifest,
+    StoredFile,
+    decode_manifest,
+    encode_manifest,
+    is_manifest,
+    unreferenced,
+)
+from penstock.core.durable_files import sync_directory, write_private
+from penstock.core.errors import Damaged, RequestError, StoreInUse
+
+PIECE_BYTES = 1 << 20
+"""Copied at once."""
+
+_LOCK = "lock"
+
+OnBytes = Callable[[int], None]
+"""Called with the number of bytes that were just copied or checked."""
+
+
+class Source(Protocol):
+    """Bytes to store."""
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+
+class Archive:
+    """Private: a backup contains all data, and usually the owner's token. One process at a time adds to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._objects = directory / "objects"
+        self._partial = directory / "partial"
+
+    @classmethod
+    def to_read(cls, directory: Path) -> "Archive":
+        """Raises RequestError if there is no backup."""
+        archive = cls(directory)
+        if not archive.names():
+            raise RequestError(f"{directory} contains no backup", "Name the directory of penstock backup.")
+        return archive
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Creates the directory. Raises StoreInUse while another process writes to it, RequestError for a directory
+        that contains something else.
+        """
+        self._create()
+        with os.fdopen(os.open(self._directory / _LOCK, os.O_WRONLY | os.O_CREAT, 0o600), "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreInUse(
+                    f"another backup is being written to {self._directory}", "Wait until it is done."
+                ) from None
+            self._empty_partial()
+            try:
+                yield
+            finally:
+                self._empty_partial()
+
+    def _create(self) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        others = {one.name for one in self._directory.iterdir()} - {"objects", "partial", _LOCK, "lost+found"}
+        if strangers := sorted(name for name in others if not is_manifest(name) and not name.startswith(".backup-")):
+            raise RequestError(
+                f"{self._directory} contains {strangers[0]!r}, which is not part of a backup",
+                "Name an empty directory.",
+            )
+        self._objects.mkdir(mode=0o700, exist_ok=True)
+
+    def _empty_partial(self) -> None:
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._partial.mkdir(mode=0o700, exist_ok=True)
+
+    # Backups.
+
+    def names(self) -> list[str]:
+        """Of all backups, oldest first."""
+        try:
+            return sorted(one.name for one in self._directory.iterdir() if is_manifest(one.name))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def manifest(self, name: str) -> Manifest:
+        """Raises Damaged, RequestError."""
+        try:
+            return decode_manifest((self._directory / name).read_bytes(), name)
+        except FileNotFoundError:
+            raise RequestError(
+                f"{self._directory} has no backup {name}", f"It has: {', '.join(self.names())}"
+            ) from None
+
+    def add(self, name: str, manifest: Manifest) -> None:
+        """From now on the backup exists. Everything that it refers to is durable already."""
+        write_private(self._directory / name, encode_manifest(manifest))
+
+    def keep_last(self, count: int | None) -> list[str]:
+        """Delete the other backups, and all bytes that none needs, those of backups that failed included. Returns the
+        names of the backups that were deleted.
+        """
+        names = self.names()
+        old = [] if count is None else names[:-count]
+        for name in old:
+            (self._directory / name).unlink()
+        sync_directory(self._directory)
+        kept = [self.manifest(name) for name in names[len(old) :]]
+        for digest in unreferenced((one.name for one in self._objects.glob("*/*")), kept):
+            self._object(digest).unlink()
+        return old
+
+    # The bytes of files.
+
+    def has(self, one: StoredFile) -> bool:
+        try:
+            return self._object(one.sha256).stat().st_size == one.size
+        except FileNotFoundError:
+            return False
+
+    def put(self, source: Source, length: int | None, on_bytes: OnBytes) -> tuple[str, int]:
+        """Store the first `length` bytes, or all of them. Returns their digest and their number. Durable when it
+        returns. Raises OSError, with nothing stored.
+        """
+        partial, digest, size = self._partial / uuid4().hex, hashlib.sha256(), 0
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as out:
+            while length is None or size < length:
+                piece = source.read(size, PIECE_BYTES if length is None else min(PIECE_BYTES, length - size))
+                if not piece:
+                    break
+                digest.update(piece)
+                _write_all(out.fileno(), piece)
+                size += len(piece)
+                on_bytes(len(piece))
+            os.fsync(out.fileno())
+        self._name(partial, digest.hexdigest())
+        return digest.hexdigest(), size
+
+    def _name(self, partial: Path, digest: str) -> None:
+        target = self._object(digest)
+        if target.exists():  # durable since it has this name
+            partial.unlink()
+            return
+        if not target.parent.exists():
+            target.parent.mkdir(mode=0o700)
+            sync_directory(self._objects)
+        partial.replace(target)
+        sync_directory(target.parent)
+
+    def path(self, one: StoredFile) -> Path:
+        """Where the bytes of the file are."""
+        return self._object(one.sha256)
+
+    def copy(self, one: StoredFile, to: Path | None, on_bytes: OnBytes) -> None:
+        """Write the file's bytes to a new file, durably, or only check them if `to` is None. Raises Damaged."""
+        digest, size = hashlib.sha256(), 0
+        fd = None if to is None else os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            for piece in self._pieces(one):
+                digest.update(piece)
+                size += len(piece)
+                on_bytes(len(piece))
+                if fd is not None:
+                    _write_all(fd, piece)
+            if fd is not None:
+                os.fsync(fd)
+        finally:
+            if fd is not None:
+                os.close(fd)
+        if (size, digest.hexdigest()) != (one.size, one.sha256):
+            raise _damaged(one, self.path(one), f"{one.size} bytes expected, {size} found, or they have changed")
+
+    def _pieces(self, one: StoredFile) -> Iterator[bytes]:
+        try:
+            with self.path(one).open("rb", buffering=0) as file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
+        except FileNotFoundError:
+            raise _damaged(one, self.path(one), "the file is missing") from None
+        except OSError as error:
+            raise _damaged(one, self.path(one), f"it cannot be read: {error.strerror}") from None
+
+    def _object(self, digest: str) -> Path:
+        return self._objects / digest[:2] / digest
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _damaged(one: StoredFile, path: Path, why: str) -> Damaged:
+    return Damaged(
+        f"the backup is damaged: {path}, which is {one.path}: {why}",
+        "Restore another backup, whose copy of the file may be sound (--list, --at), or take a new backup.",
+    )
