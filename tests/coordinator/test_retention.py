@@ -220,6 +220,20 @@ class TestRetention:
             await asyncio.sleep(0.03)
             assert scene.store.info(A).start == 0
 
+    async def test_nothing_is_truncated_while_a_backup_is_taken_and_everything_afterwards(self) -> None:
+        async with opened(retention_seconds=1000) as scene:
+            is_held = True
+            scene.coordinator.hold_retention_while(lambda: is_held)
+            scene.create(A)
+            await scene.start()
+            at = await epochs(scene, 6)
+            await scene.durable()
+            scene.coordinator._retain()
+            assert scene.store.info(A).start == 0
+            is_held = False
+            scene.coordinator._retain()
+            assert scene.store.info(A).start == at[3].segments[A]
+
     async def test_a_size_is_kept_of_each_segment_whoever_reads_it(self) -> None:
         async with opened(retention=Retention("size", 100)) as scene:
             scene.create(A)
