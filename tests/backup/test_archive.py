@@ -29,9 +29,7 @@ def stored(archive: Archive, path: str, data: bytes) -> StoredFile:
 
 
 def manifest_of(*files: StoredFile) -> Manifest:
-    return Manifest(
-        format=FORMAT, version="0", taken_at="", position=0, is_live=False, pipelines={}, files=list(files)
-    )
+    return Manifest(format=FORMAT, version="0", taken_at="", position=0, is_live=False, pipelines={}, files=list(files))
 
 
 def added(archive: Archive, second: int, **files: bytes) -> str:
@@ -65,7 +63,7 @@ def test_older_backups_are_deleted_with_all_bytes_that_nothing_needs(tmp_path: P
 
 def test_a_damaged_file_is_refused_with_its_name_and_nothing_is_restored(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "b")
-    name = added(archive, 1, **{"journal": b"good", "token": b"secret"})
+    name = added(archive, 1, journal=b"good", token=b"secret")
     manifest = archive.manifest(name)
     archive.path(manifest.files[1]).write_bytes(b"sECret")
     with pytest.raises(Damaged, match=r"objects/.*which is token"):

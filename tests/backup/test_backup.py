@@ -194,9 +194,7 @@ def test_a_damaged_chapter_never_replaces_a_sound_copy(tmp_path: Path) -> None:
     restore(archive, archive.manifest(sound.name), tmp_path / "restored")
 
 
-def test_a_full_disk_leaves_the_earlier_backup_usable(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_full_disk_leaves_the_earlier_backup_usable(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     images = directory_for_images(tmp_path_factory)
     with mounted(make_image(images / "small.img", 16 * MIB), images / "small") as disk:
         data, archive = tmp_path / "data", Archive(disk / "backup")

@@ -83,7 +83,10 @@ def test_a_damaged_backup_is_reported_and_not_restored(penstock: Run, tmp_path: 
         penstock("backup", str(tmp_path / "b"))
     (damaged,) = (path for path in (tmp_path / "b" / "objects").glob("*/*") if path.stat().st_size > 100)
     damaged.write_bytes(damaged.read_bytes().replace(b"one", b"two"))
-    for refused in (penstock("backup", str(tmp_path / "b"), "--verify"), penstock("restore", str(tmp_path / "b"), data="r")):
+    for refused in (
+        penstock("backup", str(tmp_path / "b"), "--verify"),
+        penstock("restore", str(tmp_path / "b"), data="r"),
+    ):
         assert isinstance(refused.exception, Damaged)
         assert f"{damaged}, which is journal/00000000000000000000.journal" in str(refused.exception)
     assert not (tmp_path / "r").exists()
@@ -142,24 +145,27 @@ def test_a_sink_that_was_copied_before_the_backup_gets_exactly_what_it_lacks(
     """The worker goes on delivering after the sink was copied, and before the backup's position."""
     monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(0.01, 0.05))
     place, copy = tmp_path / "results", tmp_path / "copy"
-    with running_worker(tmp_path / "data") as worker:
-        with CoordinatorClient(http(worker)) as client, SegmentClient(worker.address) as segments:
-            penstock("sink", "add", "orders", f"file:{place}", "--name", "files")
-            merging = Merging(client, segments, "orders")
-            merging.epoch([b"a"])
-            until(lambda: committed(place) == b"a\n")
+    with (
+        running_worker(tmp_path / "data") as worker,
+        CoordinatorClient(http(worker)) as client,
+        SegmentClient(worker.address) as segments,
+    ):
+        penstock("sink", "add", "orders", f"file:{place}", "--name", "files")
+        merging = Merging(client, segments, "orders")
+        merging.epoch([b"a"])
+        until(lambda: committed(place) == b"a\n")
 
-            def copy_sink_while_it_goes_on(_: str) -> None:
-                shutil.copytree(place, copy)
-                merging.epoch([b"b"])
-                merging.epoch([b"c"])
-                until(lambda: committed(place) == b"a\nb\nc\n")
+        def copy_sink_while_it_goes_on(_: str) -> None:
+            shutil.copytree(place, copy)
+            merging.epoch([b"b"])
+            merging.epoch([b"c"])
+            until(lambda: committed(place) == b"a\nb\nc\n")
 
-            monkeypatch.setattr(command, "_run", copy_sink_while_it_goes_on)
-            taken = penstock("backup", str(tmp_path / "b"), "--no-checkpoints", "--before", "copy the sink")
-            assert "pipeline orders: up to epoch 2" in taken.stdout
-            merging.epoch([b"lost with the disk"])
-            until(lambda: committed(place).endswith(b"disk\n"))
+        monkeypatch.setattr(command, "_run", copy_sink_while_it_goes_on)
+        taken = penstock("backup", str(tmp_path / "b"), "--no-checkpoints", "--before", "copy the sink")
+        assert "pipeline orders: up to epoch 2" in taken.stdout
+        merging.epoch([b"lost with the disk"])
+        until(lambda: committed(place).endswith(b"disk\n"))
     shutil.rmtree(place)
     shutil.move(copy, place)
     penstock("restore", str(tmp_path / "b"), data="restored")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import CheckpointFailed
-from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, checkpoint_of, is_fresh
+from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, adopt_moved, checkpoint_of, is_fresh
 
 
 def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:
@@ -20,6 +20,23 @@ def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:
     (tmp_path / "counts" / "offsets" / "0").touch()
     assert is_fresh(checkpoint) is False
     assert is_fresh(f"file:{checkpoint}") is False
+
+
+def test_a_checkpoint_that_was_moved_refers_to_itself(tmp_path: Path) -> None:
+    """As Spark writes it for transformWithState, with its checksum beside it."""
+    old, new = tmp_path / "old" / "counts", tmp_path / "new" / "counts"
+    place = old / "state/0/_metadata/v2"
+    place.mkdir(parents=True)
+    schema = "/state/0/_stateSchema/default/0_5f0e"
+    (place / "0").write_text(f'v2\n{{"stateSchemaFilePaths":["file:{old}{schema}","file:{old}{schema}1"]}}')
+    (place / ".0.crc").write_bytes(b"crc")
+    adopt_moved(str(old))
+    assert (place / ".0.crc").exists(), "it is where it was created, and stays as it is"
+    old.parent.rename(new.parent)
+    adopt_moved(str(new))
+    found = new / "state/0/_metadata/v2"
+    assert (found / "0").read_text() == f'v2\n{{"stateSchemaFilePaths":["file:{new}{schema}","file:{new}{schema}1"]}}'
+    assert [one.name for one in found.iterdir()] == ["0"]
 
 
 def test_what_is_not_on_this_machine_is_not_known() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.retry import RetryPolicy
 from penstock.spark.outputs import Leaving, leaving
-from penstock.spark.run.checkpoints import PLAN, checkpoint_of, is_fresh, opened
+from penstock.spark.run.checkpoints import PLAN, adopt_moved, checkpoint_of, is_fresh, opened
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
@@ -150,6 +150,7 @@ def begin_attempt(
     """
     checkpoint = settings.checkpoint(pipeline.name)
     moved = move_outdated_aside(opened(spark, checkpoint), pipeline.name, settings.worker, retry_seconds=_RETRY_SECONDS)
+    adopt_moved(checkpoint)
     generation = start_generation(
         pipeline.name,
         settings.worker,

@@ -146,6 +146,31 @@ class LocalCheckpoint:
         return str(aside)
 
 
+_SCHEMA_PATH = re.compile(r"file:[^\"]*?(/state/\d+/_stateSchema/)")
+"""Spark stores where the schemas of an operator's state are as absolute paths: those of transformWithState, which our
+windows use, are found nowhere else.
+"""
+
+
+def adopt_moved(checkpoint: str) -> None:
+    """Let a local checkpoint that was moved, copied or restored to this folder refer to itself, and no longer to the
+    folder where it was created. Raises CheckpointFailed.
+    """
+    folder = local_path(checkpoint)
+    if folder is None:
+        return
+    place = f"file:{folder.absolute()}"
+    with _local_access(folder):
+        for file in folder.glob("state/*/_metadata/v2/*"):
+            text = file.read_text()
+            adopted = _SCHEMA_PATH.sub(lambda found: place + found[1], text)
+            if adopted != text:
+                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # of the old text
+                partial = file.with_name(f".{file.name}.tmp")
+                partial.write_text(adopted)
+                partial.replace(file)
+
+
 class HadoopCheckpoint:
     """On any file system that Spark supports, through its JVM."""
 

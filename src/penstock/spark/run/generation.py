@@ -16,7 +16,14 @@ from penstock.core.errors import Fenced, PenstockError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import QueryFailure
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
-from penstock.spark.run.checkpoints import Checkpoint, LocalCheckpoint, incarnation_of, is_fresh, local_path
+from penstock.spark.run.checkpoints import (
+    Checkpoint,
+    LocalCheckpoint,
+    adopt_moved,
+    incarnation_of,
+    is_fresh,
+    local_path,
+)
 
 log = logging.getLogger(__name__)
 
@@ -219,6 +226,7 @@ def begin(
     worker = worker or default_worker()
     if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
         move_outdated_aside(LocalCheckpoint(folder), name, worker)
+        adopt_moved(str(folder))
     return start_generation(
         name,
         worker,
