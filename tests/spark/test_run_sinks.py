@@ -73,7 +73,6 @@ def run(folder: Path, worker: RunningWorker, *arguments: str, text: str = COPY) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
         cwd=folder,
         env=os.environ | {"NO_COLOR": "1"},
     )
