@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.stand_in import standing_in
 from tests.support.waiting import until
+from tests.support.worker_nursery import Forked, nursery
 from tests.support.worker_process import WorkerProcess, free_port
 
 pytestmark = pytest.mark.process
@@ -36,10 +36,9 @@ CODE = "from pathlib import Path\ndef run(name, rows): pass\nPath('{proof}').wri
 class LoggedWorker(WorkerProcess):
     """Its log is beside its data."""
 
-    def _command(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "penstock", *self._arguments()]
+    def _command(self) -> Forked:
         with self.log.open("ab") as log:
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+            return nursery().start(self._arguments(), stderr=log.fileno())
 
     @property
     def log(self) -> Path:

@@ -1,56 +1,64 @@
-"""Workers that come back at once: a process imports all that a worker needs, and every worker is a fork of it."""
+"""Workers that start at once. A process imports all that a worker needs, and every worker is a fork of it: imports are
+most of a start, more than a second of CPU time.
+"""
 
+import atexit
+import functools
+import gc
+import json
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
-_PROGRAM = """
-import os, sys
-from penstock.cli import main
-import penstock.worker.worker
-for _ in iter(sys.stdin.readline, ""):
-    pid = os.fork()
-    if pid == 0:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, 0)
-        os.dup2(nowhere, 1)
-        main()
-        sys.exit()
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
+ROOT = Path(__file__).parents[2]
+
+REQUEST_BYTES_MAX = 200_000
+"""Arguments and the environment, in one packet: below the least that a socket's buffer takes."""
+
+PAUSE_SECONDS = 0.01
+"""Between two looks at whether a worker has ended."""
+
+STDERR = 2
 
 
 class Nursery:
-    """For one worker after the other, each with these arguments: the next one when the last one has ended."""
+    """The process that is forked. One is enough for all workers of this process."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-c", _PROGRAM, *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    def __init__(self) -> None:
+        self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "tests.support.worker_nursery", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
+        self._lock = threading.Lock()
 
-    def start(self) -> "Forked":
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        return Forked(int(self._line()), self)
+    def start(self, arguments: Sequence[str], stderr: int = STDERR, cwd: Path | None = None) -> "Forked":
+        """`penstock` with these arguments, in the environment of this moment."""
+        asked = {"arguments": arguments, "cwd": str(cwd or Path.cwd()), "environment": dict(os.environ)}
+        return Forked(self._ask(asked, stderr), self)
 
-    def status(self, seconds: float | None) -> int | None:
-        """With which the worker has ended; None if it has not, in that time."""
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return int(self._line()) if readable else None
+    def status(self, pid: int) -> int | None:
+        """The exit status of a worker; None while it runs."""
+        status: int | None = self._ask({"ended": pid}, STDERR)
+        return status
 
-    def _line(self) -> bytes:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"exit status {self._process.wait()}"
-        return line
+    def _ask(self, request: dict[str, Any], file: int) -> Any:
+        with self._lock:
+            socket.send_fds(self._calls, [json.dumps(request).encode()], [file])
+            reply = self._calls.recv(REQUEST_BYTES_MAX)
+        assert reply, f"the nursery has ended: {self._process.wait()}"
+        return json.loads(reply)
 
     def close(self) -> None:
+        self._calls.close()
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
 
 class Forked:
@@ -63,14 +71,15 @@ class Forked:
 
     def poll(self) -> int | None:
         if self._status is None:
-            self._status = self._nursery.status(0)
+            self._status = self._nursery.status(self.pid)
         return self._status
 
     def wait(self, timeout: float | None = None) -> int:
-        if self._status is None:
-            self._status = self._nursery.status(timeout)
-        assert self._status is not None, f"{self.pid} has not ended"
-        return self._status
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            assert deadline is None or time.monotonic() < deadline, f"{self.pid} has not ended"
+            time.sleep(PAUSE_SECONDS)
+        return status
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
@@ -79,5 +88,60 @@ class Forked:
         self._signal(signal.SIGTERM)
 
     def _signal(self, what: signal.Signals) -> None:
-        if self.poll() is None:
+        if self.poll() is None:  # and the id stays its own until the next look
             os.kill(self.pid, what)
+
+
+@functools.cache
+def nursery() -> Nursery:
+    """The one of this process, started when it is first needed."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
+def serve(calls: socket.socket) -> None:
+    """Until the other end is closed."""
+    import penstock.worker.worker  # noqa: F401
+
+    gc.freeze()  # a collection in a worker would copy the pages of all these modules
+    while True:
+        text, files, *_ = socket.recv_fds(calls, REQUEST_BYTES_MAX, 1)
+        if not text:
+            return
+        request = json.loads(text)
+        answer = _status(request["ended"]) if "ended" in request else _fork(request, calls, *files)
+        for file in files:
+            os.close(file)
+        calls.send(json.dumps(answer).encode())
+
+
+def _status(pid: int) -> int | None:
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def _fork(request: dict[str, Any], calls: socket.socket, stderr: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        calls.close()
+        _become(request, stderr)
+    return pid
+
+
+def _become(request: dict[str, Any], stderr: int) -> NoReturn:
+    from penstock.cli import main
+
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for target, source in enumerate((nowhere, nowhere, stderr)):
+        os.dup2(source, target)
+    sys.argv = ["penstock", *request["arguments"]]
+    main()
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -4,14 +4,13 @@ import json
 import random
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from penstock.worker.ports_file import PortsFile
-from tests.support.worker_nursery import Forked, Nursery
+from tests.support.worker_nursery import Forked, nursery
 
 START_SECONDS_MAX = 60.0
 
@@ -30,10 +29,7 @@ def free_port() -> int:
 
 
 class WorkerProcess:
-    """The ports are chosen once; `start`, `kill` (SIGKILL) and `stop` (SIGTERM) may alternate. `close` is the end.
-
-    The first process is that of the command. After a kill it comes from a nursery: most of a start are imports.
-    """
+    """The ports are chosen once; `start`, `kill` (SIGKILL) and `stop` (SIGTERM) may alternate. `close` is the end."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -42,7 +38,6 @@ class WorkerProcess:
         self.connector_port = free_port()
         self._options = options
         self._process: subprocess.Popen[bytes] | Forked | None = None
-        self._nursery: Nursery | None = None
 
     @property
     def address(self) -> str:
@@ -56,7 +51,7 @@ class WorkerProcess:
         """Returns when the worker listens."""
         ports = self.data / "ports.json"
         PortsFile(self.data).withdraw()  # a killed worker leaves its own behind
-        self._process = self._nursery.start() if self._nursery else self._command()
+        self._process = self._command()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not ports.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -65,8 +60,8 @@ class WorkerProcess:
         chosen = json.loads(ports.read_text())
         self.http_port, self.connector_port = chosen["http"], chosen["connector"]
 
-    def _command(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-m", "penstock", *self._arguments()], stdout=subprocess.DEVNULL)
+    def _command(self) -> subprocess.Popen[bytes] | Forked:
+        return nursery().start(self._arguments())
 
     def _arguments(self) -> list[str]:
         small = ["--chapter-size", "1MiB", "--reserve", "2MiB"]
@@ -76,10 +71,6 @@ class WorkerProcess:
         return ["worker", "--data", str(self.data), *ports, *small, *files, *self._options]
 
     def kill(self) -> None:
-        self._end()
-        self._nursery = self._nursery or Nursery(self._arguments())
-
-    def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -92,10 +83,7 @@ class WorkerProcess:
             self._process = None
 
     def close(self) -> None:
-        self._end()
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        self.kill()
 
     def __enter__(self) -> Self:
         self.start()

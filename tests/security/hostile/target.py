@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from tests.support import http
 from tests.support.tokens import TOKEN
 from tests.support.waiting import until
+from tests.support.worker_nursery import Forked, nursery
 from tests.support.worker_process import WorkerProcess
 
 MIB = 1 << 20
@@ -59,10 +58,9 @@ class Process(WorkerProcess):
         super().__init__(directory / "data", *options)
         self.log = directory / "worker.log"
 
-    def _command(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "penstock", *self._arguments()]
+    def _command(self) -> Forked:
         with self.log.open("ab") as log:
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, cwd=self.log.parent)
+            return nursery().start(self._arguments(), stderr=log.fileno(), cwd=self.log.parent)
 
     @property
     def pid(self) -> int:
