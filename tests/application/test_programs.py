@@ -106,7 +106,9 @@ def test_a_program_of_no_application_can_be_paused_too(stage: Stage) -> None:
     until(lambda: stage.client.status().session_totals.open == 1)
     send(stage.programs, "others", "north", [b"goes on"])
     assert stage.stored("shops") == 1
-    assert "an operator has paused shops: penstock resume shops" in stage.client.status().blockages
+    assert "source shops is blocked by an operator, who has paused it. Resume it: penstock resume shops" in {
+        str(one) for one in stage.client.status().blockages
+    }
     stage.client.resume("shops")
     sending.result(30)
     assert stage.stored("shops") == 2
@@ -174,8 +176,8 @@ def test_a_quota_that_is_smaller_than_an_epoch_does_not_stand_in_its_own_way(sta
         sending = stage.sending("shops", "north", *([b"x" * 500] * 100))
         until(
             lambda: any(
-                "source shops is blocked" in sentence and "at its quota" in sentence
-                for sentence in stage.client.status().blockages
+                "source shops is blocked" in one.text and "at its quota" in one.text
+                for one in stage.client.status().blockages
             )
         )
         stand_ins["p"].works.set()

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from penstock.cli.status import connector_troubles
+from penstock.cli.status import stream_troubles
 from penstock.protocol.api.status import BlockedStream, ConnectorStatus, TrippedStream
 
 
 def sentences(**more: Any) -> list[str]:
     plain = dict.fromkeys(("name", "id", "instance", "type", "state", "reason"), "")
-    return connector_troubles([ConnectorStatus(**plain | more)])
+    return stream_troubles([ConnectorStatus(**plain | more)])
 
 
 def test_a_source_says_who_keeps_its_streams() -> None:
@@ -25,16 +25,3 @@ def test_a_sink_says_which_streams_it_has_closed_also_of_sources_that_have_ended
         "connector ill's breaker for stream #7 of shops is tripped: reset by peer",
         "connector ill's breakers are tripped for 1 more streams",
     ]
-
-
-def test_a_sink_that_takes_nothing_says_why_once() -> None:
-    assert sentences(name="ill", state="connected", breaker="tripped", breaker_reason="3 of its streams failed") == [
-        "connector ill's breaker is tripped: 3 of its streams failed"
-    ]
-    assert sentences(
-        name="ill",
-        state="disconnected",
-        reason="refused; next attempt in 1 s",
-        breaker="tripped",
-        breaker_reason="refused",
-    ) == ["connector ill is disconnected: refused; next attempt in 1 s"]

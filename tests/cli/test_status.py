@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from rich.console import Console
@@ -19,6 +20,7 @@ from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputS
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
 from penstock.protocol.api.pipelines import QueryFailure
+from penstock.protocol.api.status import Blockage
 from tests.spark.sending import send
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
@@ -41,14 +43,15 @@ def http(worker: RunningWorker) -> str:
     return f"127.0.0.1:{worker.ports['http']}"
 
 
-def on_screen(worker: RunningWorker, width: int, height: int, notes: Sequence[str] = ()) -> list[str]:
-    """What a terminal of this size shows."""
+def on_screen(worker: RunningWorker, width: int, height: int, more: Sequence[Blockage] = ()) -> list[str]:
+    """What a terminal of this size shows. `more`: blockages beside those of the worker."""
     address = http(worker)
     segments = [*segments_of(address)]
     console = Console(width=width, height=height, color_system=None)
     with console.capture() as printed:
         status = worker_status(address)
-        console.print(view(address, status, segments, width=width, height=height - 1, notes=notes))
+        status = msgspec.structs.replace(status, blockages=[*status.blockages, *more])
+        console.print(view(address, status, segments, width=width, height=height - 1))
     return printed.get().splitlines()
 
 
@@ -169,8 +172,8 @@ def test_it_says_what_open_windows_wait_for_and_not_that_nothing_is_blocked(work
 
 
 def test_sentences_take_a_third_of_the_screen_at_most(fifteen: RunningWorker) -> None:
-    notes = [f"{name}: 2 windows open, waiting for {'x' * 90}" for name in PIPELINES]
-    lines = on_screen(fifteen, 80, 24, notes)
+    texts = [f"{name}: 2 windows open, waiting for {'x' * 90}" for name in PIPELINES]
+    lines = on_screen(fifteen, 80, 24, [Blockage(kind="windows", link="the watermark", text=text) for text in texts])
     assert len(lines) < 24
     assert "… and 12 more: penstock status --all" in lines
     assert sum(" RUNNING " in line for line in lines) > 5

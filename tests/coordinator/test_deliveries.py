@@ -15,6 +15,7 @@ from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import InputOffset, Limits
 from penstock.protocol.stored.names import LEDGER
 from penstock.testing.faulty_files import FaultyFiles
+from penstock.worker.blockages import Facts, blockages
 from tests.coordinator.scene import Scene, opened, raw
 
 A, OUT, PARKED = "connector/s/0", "pipeline/p/out", "pipeline/p/parked.x"
@@ -164,8 +165,8 @@ class TestWaiting:
         at = await epoch(scene, at, 1, b"two")
         await scene.ingest(A, {1: 9})
         blocked = (await scene.cut(at)).blocked
-        assert blocked == "blocked by sink x, sink y, sink f: 6 bytes of its output wait, and the limit is 5"
-        assert f"pipeline p is {blocked}" in scene.coordinator.blockages({})
+        assert blocked == "blocked: 6 bytes of its output wait for sink x, sink y, sink f, and the limit is 5"
+        assert f"pipeline p is {blocked}" in map(str, blockages(Facts(pipelines=scene.coordinator.pipelines())))
         await deliver(scene, 0, x=3, y=3)
         await deliver(scene, 1, x=6, y=6)
         blocked = (await scene.cut(at)).blocked

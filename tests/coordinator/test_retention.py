@@ -1,12 +1,14 @@
 """What completed epochs set free: acknowledgements, the producer of an output, old data."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from penstock.coordinator.machine.state import Retention
 from penstock.core.errors import DataLoss, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Limits, Range, StoredInput
+from penstock.worker.blockages import Facts, FullSource, blockages
 from tests.coordinator.scene import Scene, opened, raw
 
 A, B = "connector/s/0", "connector/s/1"
@@ -83,6 +85,10 @@ class TestAcknowledgements:
         assert scene.completions["s"].said[-1] == ("advance", dict(cut.offset.segments))
 
 
+def blocked(scene: Scene, **more: Any) -> list[str]:
+    return [one.text for one in blockages(Facts(pipelines=scene.coordinator.pipelines(), **more))]
+
+
 class TestBackpressure:
     async def test_output_that_nobody_completes_holds_the_cut(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
@@ -95,7 +101,7 @@ class TestBackpressure:
         assert cut.blocked is not None
         assert "blocked by reader (STARTING): 208 bytes of its output wait, and the limit is 100" in cut.blocked
         assert scene.status("p").undelivered_bytes == 208
-        assert any("pipeline p is blocked by reader" in line for line in scene.coordinator.blockages({}))
+        assert blocked(scene)[0].startswith("pipeline p is blocked by reader")
         waiting = asyncio.create_task(scene.cut(at, wait_seconds=30))
         await asyncio.sleep(0.01)
         reading = await scene.initial("reader")
@@ -114,16 +120,16 @@ class TestHolds:
     async def test_a_pipeline_that_does_not_run_is_named_with_what_waits_for_it(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
-        assert scene.coordinator.blockages({}) == [f"pipeline p is STARTING: {end} bytes of s wait for it"]
+        assert blocked(scene) == [f"pipeline p waits for Spark to start: {end} B behind"]
         await scene.cut(await scene.initial())
-        assert scene.coordinator.blockages({}) == [], "it has asked for them"
+        assert blocked(scene) == [], "it has asked for them"
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
-        assert scene.coordinator.blockages({}) == [f"pipeline p is STOPPED: {end} bytes of s wait for it"]
+        assert blocked(scene) == [f"pipeline p is STOPPED: {end} B behind"]
         await scene.reopen(heartbeat_lapse_seconds=0.05)
         assert scene.status().state == "STOPPED"
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=False)
         await scene.until(lambda: scene.status().state == "FAILING")
-        assert scene.coordinator.blockages({}) == [f"pipeline p is FAILING: {end} bytes of s wait for it"]
+        assert blocked(scene) == [f"pipeline p is FAILING ({end} B behind): its Spark query failed"]
         await scene.reopen()
         assert scene.status().state == "STOPPED"
 
@@ -131,8 +137,8 @@ class TestHolds:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.cut(await scene.initial())
-        (line,) = scene.coordinator.blockages({"s": 42})
-        assert line == "source s is blocked by p (RUNNING): it is at its quota with 42 bytes, and gets no credits"
+        (line,) = blocked(scene, full_sources={"s": FullSource(42, scene.coordinator.slowest("s"))})
+        assert line == "source s is blocked by p (RUNNING): it is at its quota with 42 B, and gets no credits"
 
 
 async def epochs(scene: Scene, count: int) -> list[InputOffset]:

@@ -23,6 +23,7 @@ from penstock.delivery.rewind import Consent
 from penstock.delivery.sink_slot import SlotState
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.store.files import RealFiles
+from penstock.worker.blockages import Facts, blockages
 from tests.client.sink.sink_process import SinkProcess
 from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.coordinator.scene import SETTINGS, Scene
@@ -228,7 +229,8 @@ class Site:
     async def refused(self) -> str:
         """Return when the sink is refused; the sentences of the status."""
         await self.stage.scene.until(lambda: self.status.state == SlotState.DIVERGED.value, 60)
-        (sentence,) = self.delivery.blockages()
+        facts = Facts(pipelines=self.stage.scene.coordinator.pipelines(), sinks=self.delivery.sinks())
+        (sentence,) = [str(one) for one in blockages(facts) if one.kind == "sink"]
         return sentence
 
     async def complete(self) -> None:

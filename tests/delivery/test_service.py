@@ -13,6 +13,7 @@ from penstock.core.errors import PipelineError
 from penstock.core.retry import RetryPolicy
 from penstock.delivery import service, sink_slot
 from penstock.delivery.backoff import Backoff
+from penstock.worker.blockages import Facts, blockages
 from tests.delivery.memory_sink import Refuse
 from tests.delivery.stage import PIPELINE, Stage, values
 from tests.support.supervised import task_named
@@ -120,6 +121,12 @@ async def test_a_sink_that_has_agreed_since_is_not_blamed_for_what_another_refus
     assert (stage.disks["a"].values, stage.disks["b"].values) == (values(0), [])
 
 
+def blocked(stage: Stage) -> list[str]:
+    assert stage.delivery is not None
+    facts = Facts(pipelines=stage.scene.coordinator.pipelines(), sinks=stage.delivery.sinks())
+    return [one.text for one in blockages(facts) if one.kind == "sink"]
+
+
 async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) -> None:
     def refuse(now: str) -> None:
         if now == "vote":
@@ -131,10 +138,10 @@ async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) 
     delivery = stage.delivery
     assert delivery is not None
     await stage.shows("REFUSED")
-    assert list(delivery.blockages()) == ["pipeline p is blocked by sink b (1 epoch waits): it votes no: not today"]
+    assert blocked(stage) == ["pipeline p is blocked by sink b (1 epoch waits): it votes no: not today"]
     await delivery.park(PIPELINE, 0, None)
     assert [(one.state, one.lacking) for one in delivery.sinks()] == [("READY", 0)]
-    assert list(delivery.blockages()) == []
+    assert blocked(stage) == []
     with pytest.raises(PipelineError, match="no sink of 'p' refuses"):
         await delivery.park(PIPELINE, 1, None)
 

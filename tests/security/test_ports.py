@@ -428,7 +428,7 @@ def test_a_quota_is_for_all_that_a_principal_stores(attacked: Attacked) -> None:
         sending.start()
         until(lambda: not sources.existing("lodger").has_room())
         status = attacked.worker._worker.status
-        until(lambda: any("lodger" in sentence for sentence in status().blockages))
+        until(lambda: any("lodger" in one.text for one in status().blockages))
         owner.truncate(names[3], QUOTA_BYTES)
         sending.join(60)
         assert not sending.is_alive(), "there is room again"

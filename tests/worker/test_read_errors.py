@@ -98,7 +98,7 @@ async def test_a_sink_is_blocked_by_what_cannot_be_read_and_gets_it_later(
         await stage.bind(**{kind: "a"})
         fail_all_reads(files)
         await stage.put_out()
-        await eventually(lambda: any("cannot be read" in one for one in delivery.blockages()), delivery.sinks)
+        await eventually(lambda: any("cannot be read" in one.reason for one in delivery.sinks()), delivery.sinks)
         assert stage.scene.store.is_damaged("pipeline/p/out")
         mend(files)
         await stage.delivered()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -462,14 +462,6 @@ class Runtime:
         statuses = {name: one.host.status() for name, one in self._instances.items()}
         return {name: one.reason for name, one in statuses.items() if one.state == State.FAILED.value}
 
-    def blockages(self) -> Iterator[str]:
-        """Sentences that name what blocks streams."""
-        if self.application.phase is not Phase.RUNNING:
-            yield f"the application is {self.application.phase.value}: sources are blocked until penstock apply or run"
-        for name in sorted({name for name, stream in self.breakers.pauses.all() if stream is None}):
-            yield f"an operator has paused {name}: penstock resume {name}"
-        for one in self.connectors():
-            if one.blocked_count:
-                streams = "1 stream" if one.blocked_count == 1 else f"{one.blocked_count} streams"
-                verb = "is" if one.blocked_count == 1 else "are"
-                yield f"{streams} of connector {one.name} {verb} blocked: {one.blocked_streams[0].why}"
+    def paused(self) -> list[str]:
+        """What an operator has paused as a whole, whether it is a connector or a source of programs."""
+        return sorted({name for name, stream in self.breakers.pauses.all() if stream is None})

@@ -11,11 +11,6 @@ _ANSWER_SECONDS_MAX = 2.0
 """How long a command that is about to end waits for the worker's answer."""
 
 
-def open_window_notes(pipelines: Iterable[PipelineStatus]) -> list[str]:
-    """What the windows of each pipeline wait for, for `penstock status`."""
-    return [text for each in pipelines if (text := each.open_windows_text()) is not None]
-
-
 def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
     """For pipelines that have stopped: how many windows they leave open, and what closes them."""
     for each in pipelines:

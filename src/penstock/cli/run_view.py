@@ -18,7 +18,7 @@ from penstock.cli.texts import printable, show_time
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import show_size
-from penstock.protocol.api.status import ConnectorStatus
+from penstock.protocol.api.status import Blockage, ConnectorStatus
 from penstock.spark import codecs
 from penstock.spark.run.failures import Failure
 from penstock.spark.run.runner import RunningPipeline
@@ -79,6 +79,9 @@ _OFTEN = 2
 
 _IN_TROUBLE = ("REFUSED", "WAITING", "DIVERGED")
 
+_UNREPORTED = ("spark", "output", "sink")
+"""Kinds of blockages that nothing else here reports, except for sinks in trouble."""
+
 _STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); the others continue"
 _RETURNED = "the changed {0} has failed before its first epoch: the {0} from before the change runs again"
 
@@ -92,11 +95,14 @@ class RunView:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._known: Mapping[str, PipelineStatus] = {}
         self._sinks: Sequence[SinkStatus] = ()
+        self._blockages: Sequence[Blockage] = ()
         self._connectors: Sequence[ConnectorStatus] = ()
         self._ready: Collection[str] = ()
         self._is_stopping = False
         self._asked = self._printed = 0.0
         self._reported: dict[str, str] = {}
+        self._blocked: dict[str, Collection[str]] = {}
+        """What each pipeline was last reported to be blocked by."""
         self._restarts: dict[str, float | None] = {}
         """For which restart of each pipeline the failure was reported."""
 
@@ -118,6 +124,7 @@ class RunView:
             self._report_start(pipeline)
             self._report_failure(pipeline)
             self._report_sinks(pipeline.pipeline.name)
+            self._report_blockages(pipeline.pipeline.name)
         self._report_ready([pipeline.pipeline.name for pipeline in pipelines if pipeline.is_running])
         if self._live is not None:
             self._live.update(self._table(pipelines), refresh=True)
@@ -132,6 +139,7 @@ class RunView:
                 status = self._coordinator.status()
                 self._known = {one.name: one for one in status.pipelines}
                 self._sinks, self._connectors = status.sinks, status.connectors
+                self._blockages = status.blockages
                 self._is_stopping = status.application is not None and status.application.state != "running"
             self._asked = time.monotonic()
 
@@ -187,6 +195,21 @@ class RunView:
                 elif sink.state == "READY" and trouble in self._reported:
                     self._report(trouble, f"{what} READY again")
                     del self._reported[trouble]
+
+    def _report_blockages(self, name: str) -> None:
+        """Which link blocks the pipeline, once; and that nothing does any more. Failures, and sinks that have reported
+        a reason, have lines of their own.
+        """
+        known = {f"sink {one.sink}" for one in self._sinks if one.pipeline == name and one.state in _IN_TROUBLE}
+        blocking = [one for one in self._blockages if one.pipeline == name and one.kind in _UNREPORTED]
+        found = {one.link: one for one in blocking if one.link not in known}
+        before = self._blocked.get(name, ())
+        for link, one in found.items():
+            if link not in before:
+                report(self._console, printable(str(one)), logging.WARNING)
+        if before and not found:
+            report(self._console, f"{name} is no longer blocked")
+        self._blocked[name] = tuple(found)
 
     def _report_ready(self, names: Collection[str]) -> None:
         """Repeated after a restart, since the pipeline was not ready in between. Never after `penstock stop`."""

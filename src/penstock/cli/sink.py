@@ -28,6 +28,7 @@ _RETRY_SECONDS = 3.0
 _COLOURS = {
     "READY": "green",
     "IN ROUND": "green",
+    "VOTED": "green",
     "CONNECTING": "yellow",
     "REFUSED": "red",
     "WAITING": "red",

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_status, worker_to_read
-from penstock.cli.open_windows import open_window_notes
 from penstock.cli.screen import Column, Level, Row, Section, rendered, shares
 from penstock.cli.segment import segments_of
 from penstock.cli.sink import sink_table
@@ -25,6 +24,7 @@ from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import (
     ApplicationStatus,
+    Blockage,
     ConnectorStatus,
     PipelineRates,
     SinkRates,
@@ -60,17 +60,12 @@ def connector_table(connectors: Sequence[ConnectorStatus], application: Applicat
     return table
 
 
-def connector_troubles(connectors: Sequence[ConnectorStatus]) -> list[str]:
-    """Sentences: what is wrong with a connector, and what blocks which stream."""
+def stream_troubles(connectors: Sequence[ConnectorStatus]) -> list[str]:
+    """Sentences: which stream is blocked, and by what."""
     return [sentence for one in connectors for sentence in _sentences(one)]
 
 
 def _sentences(one: ConnectorStatus) -> Iterator[str]:
-    if one.reason:
-        yield f"connector {one.name} is {one.state}: {one.reason}"
-    if one.breaker_reason and one.breaker_reason not in one.reason:
-        breaker = f"'s breaker is {one.breaker}" if one.breaker != "passing" else " accepts nothing"
-        yield f"connector {one.name}{breaker}: {one.breaker_reason}"
     for tripped in one.tripped_streams:
         stream = f"stream #{tripped.stream_id} of {tripped.connector}"
         yield f"connector {one.name}'s breaker for {stream} is tripped: {tripped.why}"
@@ -96,11 +91,11 @@ _SENTENCE_LINES = 2
 
 _NOTHING_BLOCKED = "nothing is blocked"
 
-_SILENT_SECONDS = 15.0
-"""Without a heartbeat for so long a driver is gone. A driver with heartbeats is FAILING because its query failed."""
-
 _NAMED = 3
-"""Pipelines in one sentence; the table has them all."""
+"""Pipelines in one sentence, and sentences of one kind about pipelines; the table has them all."""
+
+_REPEATED = ("failing", "driver", "spark")
+"""Kinds of blockages that all pipelines of a Spark session may have at the same time."""
 
 _BAD_STATES = ("disconnected", "failed")
 _BAD_SINKS = ("REFUSED", "WAITING", "DIVERGED")
@@ -148,16 +143,14 @@ def view(
     width: int,
     height: int | None = None,
     is_all: bool = False,
-    notes: Sequence[str] = (),
 ) -> RenderableType:
-    """In `height` lines at most, if that is possible. `is_all`: everything, the worker's own segments included. `notes`
-    are sentences about what is not wrong, but worth knowing.
-    """
+    """In `height` lines at most, if that is possible. `is_all`: everything, the worker's own segments included."""
     height = None if is_all else height
     troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status)]
-    sentences = [*troubles, *((printable(note), "") for note in notes)]
-    if not sentences and status.pipelines:
-        sentences = [(_NOTHING_BLOCKED, "green")]
+    notes = _notes(status.blockages)
+    is_well = not troubles and all(one.kind == "idle" for one in status.blockages)
+    well = [(_NOTHING_BLOCKED, "green")] if is_well and status.pipelines else []
+    sentences = [*troubles, *well, *((printable(note), "") for note in notes)]
     top = [*_worker(address, status, width), *_limited(sentences, width, height)]
     sections = _sections(status, segments, is_all=is_all)
     room = None if height is None else height - len(top)
@@ -173,7 +166,7 @@ def _sections(
     rates = status.rates
     shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
     return (
-        _pipelines(status.pipelines, rates.pipelines),
+        _pipelines(status),
         _sources(status, is_all=is_all),
         _sinks(status.sinks, rates.sinks),
         _segments(shown),
@@ -217,31 +210,32 @@ def _status_sentences(status: WorkerStatus) -> Iterator[tuple[str, str]]:
         yield printable(problem), "bold red"
     for name, why in status.damaged_sources.items():
         yield printable(f"source {name!r}: {why}"), "bold red"
-    pipelines = status.pipelines
-    yield from ((sentence, "red") for sentence in _failing([one for one in pipelines if one.state == "FAILING"]))
-    if stopped := [one for one in pipelines if one.state == "STOPPED" and one.lag_bytes]:
+    blocking = [one for one in status.blockages if one.is_blocking]
+    yield from ((sentence, "red") for sentence in _repeated(blocking))
+    if stopped := [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes]:
         lag = show_size(sum(one.lag_bytes for one in stopped))
         yield f"{_named(stopped)} STOPPED (start it with penstock run): {lag} behind", "yellow"
-    own = tuple(f"pipeline {one.name} is {one.state}: " for one in pipelines)
-    blocked = [sentence for sentence in status.blockages if not sentence.startswith(own)]
-    for sentence in [*blocked, *connector_troubles(status.connectors)]:
+    others = [str(one) for one in blocking if one.kind not in (*_REPEATED, "stopped", "streams")]
+    for sentence in [*others, *stream_troubles(status.connectors)]:
         yield printable(sentence), "yellow"
 
 
-def _failing(pipelines: Sequence[PipelineStatus]) -> Iterator[str]:
-    """A sentence with the reason for each of the first few."""
-    for one in pipelines[:_NAMED]:
-        age = one.heartbeat_age_seconds
-        if one.failure is not None:
-            yield printable(f"pipeline {one.name} is FAILING ({show_size(one.lag_bytes)} behind): {one.failure}")
-            continue
-        if age is None or age > _SILENT_SECONDS:
-            why = "no heartbeat from its driver" + ("" if age is None else f" for {age:.0f} s")
-        else:
-            why = "its Spark query failed; the error is in the output of penstock run"
-        yield f"pipeline {one.name} is FAILING ({why}): {show_size(one.lag_bytes)} behind"
-    if (more := len(pipelines) - _NAMED) > 0:
-        yield f"{more} more {'pipelines are' if more > 1 else 'pipeline is'} FAILING"
+def _repeated(blockages: Sequence[Blockage]) -> Iterator[str]:
+    """The first few: if Spark's JVM hangs, all of its pipelines do."""
+    found = [one for one in blockages if one.kind in _REPEATED]
+    yield from (printable(str(one)) for one in found[:_NAMED])
+    if more := {one.pipeline for one in found[_NAMED:]}:
+        yield f"{len(more)} more {'pipelines are' if len(more) > 1 else 'pipeline is'} blocked by Spark"
+
+
+def _notes(blockages: Sequence[Blockage]) -> Iterator[str]:
+    """What is waited for although nothing is blocked."""
+    notes = [one for one in blockages if not one.is_blocking]
+    idle = [one for one in notes if one.kind == "idle"]
+    yield from (str(one) for one in notes if one.kind != "idle")
+    yield from (str(one) for one in idle[:_NAMED])
+    if more := {one.pipeline for one in idle[_NAMED:]}:
+        yield f"{len(more)} more {'pipelines wait' if len(more) > 1 else 'pipeline waits'} for events"
 
 
 def _named(pipelines: Sequence[PipelineStatus]) -> str:
@@ -255,18 +249,23 @@ def _named(pipelines: Sequence[PipelineStatus]) -> str:
 # The tables.
 
 
-def _pipelines(pipelines: Sequence[PipelineStatus], rates: Mapping[str, PipelineRates]) -> Section:
-    rows = [_pipeline(one, rates.get(one.name, PipelineRates())) for one in pipelines]
+def _pipelines(status: WorkerStatus) -> Section:
+    rates = status.rates.pipelines
+    blocked = {one.pipeline for one in status.blockages if one.is_blocking}
+    rows = [
+        _pipeline(one, rates.get(one.name, PipelineRates()), one.name in blocked or bool(one.blocked))
+        for one in status.pipelines
+    ]
     return Section("pipeline", _PIPELINE_COLUMNS, rows, "running")
 
 
-def _pipeline(one: PipelineStatus, rates: PipelineRates) -> Row:
+def _pipeline(one: PipelineStatus, rates: PipelineRates, is_blocked: bool) -> Row:
     level = Level.OK
-    if one.state not in ("RUNNING", "STARTING") or one.blocked:
+    if one.state not in ("RUNNING", "STARTING") or is_blocked:
         level = Level.BAD if one.state == "FAILING" else Level.WARNING
     reads = ", ".join(dict.fromkeys(source for sources in one.inputs.values() for source in sources))
     cells = (
-        *(one.name, "BLOCKED" if one.blocked and one.state == "RUNNING" else one.state),
+        *(one.name, "BLOCKED" if is_blocked and one.state == "RUNNING" else one.state),
         *(_rate(rates.rows_in_per_second), _rate(rates.rows_out_per_second)),
         *(show_size(one.lag_bytes), _latency(rates.latency_seconds), show_epoch(one.complete)),
         *(show_clock_time(one.watermark), show_size(one.undelivered_bytes), reads),
@@ -292,10 +291,19 @@ def _source(name: str, source: SourceStatus | None, connector: ConnectorStatus |
     waiting, dead_letters = (0, 0) if connector is None else (connector.blocked_count, connector.dead_letters)
     cells = (
         *(name, state, _rate(rates.events_per_second), show_size(round(rates.bytes_per_second))),
-        *(f"{streams:,}", show_size(retained), "programs" if connector is None else connector.type),
+        *(f"{streams:,}", show_size(retained), _type(source, connector)),
         *(f"{waiting:,}" if waiting else "", f"{dead_letters:,}" if dead_letters else ""),
     )
     return Row(cells, level)
+
+
+def _type(source: SourceStatus | None, connector: ConnectorStatus | None) -> str:
+    """Empty for a source that nobody has sent to since the worker started, such as one of an application that is not
+    deployed any more.
+    """
+    if connector is not None:
+        return connector.type
+    return "programs" if source is not None and source.had_programs else ""
 
 
 def _source_state(source: SourceStatus | None, connector: ConnectorStatus | None) -> tuple[str, Level]:
@@ -418,5 +426,4 @@ def _shown(address: str, console: Console, *, is_all: bool) -> RenderableType:
     """On a terminal a line is left for the prompt that follows."""
     status, segments = worker_status(address), [*segments_of(address)]
     height = console.height - 1 if console.is_terminal else None
-    notes = open_window_notes(status.pipelines)
-    return view(address, status, segments, width=console.width, height=height, is_all=is_all, notes=notes)
+    return view(address, status, segments, width=console.width, height=height, is_all=is_all)

@@ -149,6 +149,12 @@ class PipelineFlow:
         self.open: deque[_Epoch] = deque(maxlen=CUTS_MAX)
         """Epochs that are not complete: no more are ever cut."""
 
+    def running_since(self) -> float | None:
+        """When the first epoch was cut that is not merged yet; None if there is none, or it was cut before the worker
+        started.
+        """
+        return next((epoch.cut_at for epoch in self.open if epoch.merged_at is None), None)
+
     def complete(self, upto: int, now: float) -> None:
         while self.open and self.open[0].number <= upto:
             epoch = self.open.popleft()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from penstock.core.errors import LimitExceeded
-from penstock.protocol.api.pipelines import QueryFailure
+from penstock.protocol.api.pipelines import QueryFailure, QueryReport
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,13 @@ class _Heard:
     """The first epoch with events that its query got; None: it has got none."""
     is_warm: bool = False
     """That epoch is merged. Spark has compiled what later epochs use, and its Python processes run."""
+    started_at: float = 0.0
+    beat_at: float | None = None
+    """The last heartbeat of the driver; `at` also counts what the query asks for. None: there was none."""
+    asked_at: float | None = None
+    """When its query last asked for an epoch, or merged one."""
+    query: QueryReport | None = None
+    """What the last heartbeat reported about the query, as of `beat_at`."""
 
 
 _SURVIVOR = _Heard(0, takes_epochs=True, is_warm=True)
@@ -108,17 +115,27 @@ class Heartbeats:
         """A driver has started a new generation."""
         if self.state(name) != "STARTING":
             self._began[name] = self._clock()
-        self._heard[name] = _Heard(self._clock())
+        self._heard[name] = _Heard(self._clock(), started_at=self._clock())
         self._announced.pop(name, None)
 
     def beat(
-        self, name: str, *, stopped: bool = False, failed: bool = False, failure: QueryFailure | None = None
+        self,
+        name: str,
+        *,
+        stopped: bool = False,
+        failed: bool = False,
+        failure: QueryFailure | None = None,
+        query: QueryReport | None = None,
     ) -> None:
-        """`failed`: its query has ended with an error, which is known before the heartbeat lapses."""
+        """`failed`: its query has ended with an error, which is known before the heartbeat lapses. `query`: what the
+        driver knows about it.
+        """
         heard = self._heard.get(name) or _SURVIVOR
         if failure is not None and not _is_same(failure, heard.failure):
             log.warning("pipeline %s: %s", name, failure)
-        self._hear(name, replace(heard, at=self._clock(), stopped=stopped, failed=failed, failure=failure))
+        now = self._clock()
+        heard = replace(heard, at=now, stopped=stopped, failed=failed, failure=failure, beat_at=now, query=query)
+        self._hear(name, heard)
 
     def alive(self, name: str) -> None:
         """Its query asks for something. That may be the last question of a query whose driver has reported a failure,
@@ -151,7 +168,8 @@ class Heartbeats:
         before = self._heard.get(name)
         if before is not None and not before.takes_epochs and (began := self._began.pop(name, None)) is not None:
             self._starts.keep(name, self._clock() - began)
-        self._hear(name, replace(heard, at=self._clock(), stopped=False))
+        now = self._clock()
+        self._hear(name, replace(heard, at=now, asked_at=now, stopped=False))
 
     def _hear(self, name: str, heard: _Heard) -> None:
         before, was_cold = self.state(name), self.is_on_first_epoch(name)
@@ -168,6 +186,28 @@ class Heartbeats:
         """Seconds since the last heartbeat; None if there was none."""
         heard = self._heard.get(name)
         return None if heard is None else self._clock() - heard.at
+
+    def driver_age(self, name: str) -> float | None:
+        """Seconds since the last heartbeat of the driver itself; None if there was none."""
+        heard = self._heard.get(name)
+        return None if heard is None or heard.beat_at is None else self._clock() - heard.beat_at
+
+    def asked_age(self, name: str) -> float | None:
+        """Seconds since its query last asked for an epoch, or merged one."""
+        heard = self._heard.get(name)
+        return None if heard is None or heard.asked_at is None else self._clock() - heard.asked_at
+
+    def query(self, name: str) -> QueryReport | None:
+        """What is known about its query, as of now."""
+        heard = self._heard.get(name)
+        if heard is None or heard.query is None or heard.beat_at is None:
+            return None
+        return heard.query.later(self._clock() - heard.beat_at)
+
+    def started_at(self, name: str) -> float:
+        """When its generation was started, by the clock; 0 if that was before this worker."""
+        heard = self._heard.get(name)
+        return 0.0 if heard is None else heard.started_at
 
     def failure(self, name: str) -> QueryFailure | None:
         """Why it is FAILING, if its driver has reported that. The time until its restart is as of now."""

@@ -18,6 +18,7 @@ from penstock.protocol.api.pipelines import (
     InputSpec,
     Limits,
     QueryFailure,
+    QueryReport,
     Segments,
     Started,
     Starting,
@@ -149,9 +150,10 @@ class Lifecycle:
         stopped: bool,
         failed: bool = False,
         failure: QueryFailure | None = None,
+        query: QueryReport | None = None,
     ) -> None:
         current(self._shared.state, name, generation)
-        self._shared.heartbeats.beat(name, stopped=stopped, failed=failed, failure=failure)
+        self._shared.heartbeats.beat(name, stopped=stopped, failed=failed, failure=failure, query=query)
 
     def stored_input(self, name: str) -> StoredInput:
         """How much of its input a pipeline would read again after a reset, if it started where it first started.

@@ -1,10 +1,9 @@
 """The status of pipelines as people see it, and what they are blocked by."""
 
-from collections.abc import Iterator
-
+from penstock.coordinator.flow import Flow
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.machine.delivery import undelivered
-from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, State, source_of
+from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Pipeline, State, source_of
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.watermark.source_table import Blocker
@@ -30,6 +29,7 @@ class Reports:
         watermarks: Watermarks,
         connectors: Connectors,
         settings: CoordinatorSettings,
+        flow: Flow,
     ) -> None:
         self._records = records
         self._sources = sources
@@ -37,6 +37,7 @@ class Reports:
         self._watermarks = watermarks
         self._connectors = connectors
         self._settings = settings
+        self._flow = flow
 
     def lag_bytes(self, state: State, name: str) -> int:
         """Durable bytes of its sources that the pipeline has not completed."""
@@ -69,12 +70,12 @@ class Reports:
         limit = self._settings.undelivered_bytes if limit is None else limit
         if waiting and sum(waiting.values()) > limit:
             port = max(waiting, key=lambda port: waiting[port])
-            who = ", ".join(_least(self._done(state, name, port)))
-            return f"blocked by {who}: {sum(waiting.values())} bytes of its output wait, and the limit is {limit}"
+            who = _least(self._done(state, name, port))
+            return _blocked_by(who, f"{sum(waiting.values())} bytes of its output", limit)
         behind = undelivered(pipeline)
         if len(behind) >= WAITING_EPOCHS_MAX:
-            who = ", ".join(f"sink {key}" for key, sink in pipeline.sinks.items() if sink.lacks(behind[0][1]))
-            return f"blocked by {who}: {len(behind)} epochs wait, and the limit is {WAITING_EPOCHS_MAX}"
+            who = [f"sink {key}" for key, sink in pipeline.sinks.items() if sink.lacks(behind[0][1])]
+            return _blocked_by(who, f"{len(behind)} epochs", WAITING_EPOCHS_MAX)
         unfinished = pipeline.planned - pipeline.proven(pipeline.planned).complete
         return f"blocked: {unfinished} of its epochs are not complete" if unfinished >= CUTS_MAX else None
 
@@ -93,6 +94,7 @@ class Reports:
     def _pipeline(self, state: State, name: str) -> PipelineStatus:
         pipeline = state.pipelines[name]
         standing = self._watermarks.standing(state, name)
+        running = _running(pipeline)
         # An epoch that Spark ran without new input has no cut, but is shown like any other.
         merged = NO_EPOCH if pipeline.last_epoch is None else pipeline.last_epoch
         delivered = pipeline.delivered if pipeline.last_delivered is None else pipeline.last_delivered
@@ -117,7 +119,20 @@ class Reports:
             watermark_blocked_by=None if standing is None else self._blocker(standing.blocker),
             watermark_unmoved_seconds=None if standing is None else round(standing.unmoved_seconds, 3),
             failure=self._heartbeats.failure(name),
+            driver_silent_seconds=self._heartbeats.driver_age(name),
+            asked_seconds=self._heartbeats.asked_age(name),
+            running_epoch=running,
+            running_seconds=None if running is None else self._running_seconds(name),
+            query=self._heartbeats.query(name),
         )
+
+    def _running_seconds(self, name: str) -> float | None:
+        """How long Spark has been processing its epoch, in its current generation, as far as this worker knows."""
+        flow = self._flow.pipelines.get(name)
+        since = None if flow is None else flow.running_since()
+        if since is None:  # it was cut before the worker started
+            return self._heartbeats.asked_age(name)
+        return self._flow.clock() - max(since, self._heartbeats.started_at(name))
 
     def _blocker(self, blocker: Blocker | None) -> WatermarkBlocker | None:
         if blocker is None:
@@ -125,24 +140,24 @@ class Reports:
         stream = "" if blocker.stream_id is None else self._connectors.stream_name(blocker.source, blocker.stream_id)
         return WatermarkBlocker(blocker.source, blocker.stream_id, stream, blocker.time)
 
-    def blockages(self, state: State) -> Iterator[str]:
-        """A sentence for each pipeline that has input and does not run, or that is blocked."""
-        for name in sorted(state.pipelines):
-            standing = self._heartbeats.state(name)
-            lag = self.lag_bytes(state, name)
-            if standing != "RUNNING" and lag:
-                yield f"pipeline {name} is {standing}: {lag} bytes of {self._read_by(state, name)} wait for it"
-            if (blocked := self.blocked(state, name)) is not None:
-                yield f"pipeline {name} is {blocked}"
-
-    def _read_by(self, state: State, name: str) -> str:
-        return ", ".join(sorted(state.pipelines[name].sources))
-
     def slowest(self, state: State, connector: str) -> list[str]:
         """The pipelines that a connector's data is retained for: those that are farthest behind."""
         source = str(Source(Form.CONNECTOR, connector))
         segments = self._sources.segments(source)
         return [*dict.fromkeys(who for segment in segments for who in _least(self._readers(state, segment)))]
+
+
+def _blocked_by(who: list[str], what: str, limit: int) -> str:
+    """Sinks that vote advance together: of several that are behind, delivery knows which one the others wait for."""
+    if len(who) == 1:
+        return f"blocked by {who[0]}: {what} wait, and the limit is {limit}"
+    return f"blocked: {what} wait for {', '.join(who)}, and the limit is {limit}"
+
+
+def _running(pipeline: Pipeline) -> int | None:
+    """The epoch that Spark processes, or would process: it is cut, and its output is not committed."""
+    committed = pipeline.merged if pipeline.ports else pipeline.proved
+    return pipeline.planned if pipeline.planned > committed else None
 
 
 def _least(done: dict[str, int]) -> list[str]:

@@ -106,12 +106,12 @@ class Coordinator:
         sources = Sources(store, records)
         heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock, starts)
         watermarks = Watermarks(store, records, settings, clock, connectors)
-        reports = Reports(records, sources, heartbeats, watermarks, connectors, settings)
+        self.flow = Flow(clock)
+        reports = Reports(records, sources, heartbeats, watermarks, connectors, settings, self.flow)
         keeper = Keeper(store, durability, self._perform)
         self._releases = Releases(completions)
         self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
         self._retention = RetentionTask(store, settings, clock, now_us)
-        self.flow = Flow(clock)
         self._traces = traces or Traces(time.time_ns)
         self._shared = Shared(
             store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, self._traces, settings
@@ -210,12 +210,6 @@ class Coordinator:
     def pipelines(self) -> list[PipelineStatus]:
         return [self._open_windows.shown(one) for one in self._shared.reports.pipelines(self._shared.state)]
 
-    def blockages(self, full_sources: dict[str, int]) -> list[str]:
-        """What is blocked, and by what, in sentences. `full_sources`: connectors at their quota → bytes retained."""
-        shared = self._shared
-        sentences = [*shared.reports.blockages(shared.state)]
-        for name, size in full_sources.items():
-            slowest = ", ".join(shared.reports.slowest(shared.state, name))
-            blocked = f"blocked by {slowest}" if slowest else "read by no pipeline"
-            sentences.append(f"source {name} is {blocked}: it is at its quota with {size} bytes, and gets no credits")
-        return sentences
+    def slowest(self, connector: str) -> list[str]:
+        """The pipelines that a connector's data is retained for: those that are farthest behind."""
+        return self._shared.reports.slowest(self._shared.state, connector)

@@ -32,6 +32,8 @@ class EpochData:
     start: int
     when_journalled: Callable[[], Awaitable[None]] = _at_once
     block_bytes: int = BLOCK_BYTES
+    on_block: Callable[[], None] = field(default=lambda: None)
+    """Called whenever the sink asks for the next block: it has taken the one before."""
     rows: int = field(init=False, default=0)
     """Rows of the blocks that were read."""
     _next_id: int = field(init=False)
@@ -68,6 +70,7 @@ class EpochData:
         self._next_id, self.rows = self.start, 0
         at, length = self.offset, self.block_bytes
         while at < self.end:
+            self.on_block()
             data = await self.records.data(self.segment, at, length)
             events = decode(memoryview(data)[: self.end - at], at, Kind.STORED, wanted)
             if events.end == at:

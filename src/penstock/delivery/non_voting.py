@@ -1,8 +1,9 @@
 """Delivers to a sink that does not vote: each epoch after its decision, in order, until the sink has accepted it."""
 
 import asyncio
+import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from penstock.connectors.sink_api import NonVotingSink, Settling
 from penstock.coordinator.deliveries import Deliveries
@@ -32,6 +33,8 @@ class UnsettledEpoch:
     settling: Settling | None
     """None: the sink has accepted it, and it only waits for earlier ones."""
     began_ns: int
+    at: float = field(default_factory=time.monotonic)
+    """When the sink received it."""
 
     @property
     def is_done(self) -> bool:
@@ -47,6 +50,11 @@ class UnsettledEpochs:
 
     def __len__(self) -> int:
         return len(self._epochs)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the sink got the oldest of them; None if there is none."""
+        return self._epochs[0].at if self._epochs else None
 
     @property
     def has_room(self) -> bool:
@@ -102,7 +110,7 @@ class NonVotingSlot:
         backoff: Backoff | None = None,
     ) -> None:
         self.url = url
-        self.status = SlotStatus()
+        self.status = SlotStatus(lambda: self._unsettled.oldest_at)
         self.status.set(SlotState.READY)
         self.backoff = backoff or Backoff()
         self._pipeline = pipeline
@@ -155,13 +163,17 @@ class NonVotingSlot:
     async def _deliver(self, pipeline: Pipeline, batch: int) -> bool:
         await self._deliveries.settled()  # the decision is durable
         epoch = EpochData.of(self._deliveries.records, self._pipeline, pipeline, batch, pipeline.sinks[self._name])
+        epoch.on_block = self.status.asked
         self.status.set(SlotState.IN_ROUND, self.status.reason)
         began_ns = self._deliveries.traces.begin_attempt(self._pipeline, batch)
+        self.status.asked()
         try:
             settling = await self._sink.deliver(epoch)
         except Exception as error:
             self._failed(pipeline, batch, began_ns, error)
             return False
+        finally:
+            self.status.answered()
         self.status.succeeded()
         self.backoff.succeeded()
         unsettled = UnsettledEpoch(pipeline, batch, epoch, settling, began_ns)

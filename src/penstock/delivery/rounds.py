@@ -121,6 +121,8 @@ class Rounds:
             name: EpochData.of(self._deliveries.records, self._name, pipeline, batch, sink, txn, when_journalled)
             for name, sink in asked.items()
         }
+        for name, epoch in epochs.items():
+            epoch.on_block = self.slots[name].status.asked
         try:
             agreed = await self._ask(epochs, trace)
         finally:

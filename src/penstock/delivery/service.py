@@ -297,17 +297,8 @@ class Delivery:
             sent=sink.sent,
             parked=sink.parked,
             lacking=lacking,
+            silent_seconds=status.silent_seconds,
         )
-
-    def blockages(self) -> Iterator[str]:
-        """Sentences about sinks that do not take the epochs that wait for them: acknowledgements wait for these too."""
-        for one in self.sinks():
-            if one.state == SlotState.DIVERGED.value:
-                yield one.reason
-            elif one.lacking and one.reason:
-                epochs = "1 epoch waits" if one.lacking == 1 else f"{one.lacking} epochs wait"
-                vote = "it votes no: " if one.state == SlotState.REFUSED.value else ""
-                yield f"pipeline {one.pipeline} is blocked by sink {one.sink} ({epochs}): {vote}{one.reason}"
 
     def epochs(self, name: str) -> list[EpochStatus]:
         """The epochs that some sink has not got yet, oldest first."""

@@ -28,6 +28,7 @@ class SlotState(Enum):
     CONNECTING = "CONNECTING"
     READY = "READY"
     IN_ROUND = "IN ROUND"
+    VOTED = "VOTED"
     REFUSED = "REFUSED"
     WAITING = "WAITING"
     DIVERGED = "DIVERGED"
@@ -40,7 +41,9 @@ class Closable(Protocol):
 class SlotStatus:
     """The state of a sink, and the reason for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsettled_at: Callable[[], float | None] = lambda: None) -> None:
+        """`unsettled_at`: when the sink got the oldest epoch that it has not settled, by `time.monotonic`."""
+        self._unsettled_at = unsettled_at
         self.state = SlotState.CONNECTING
         self.reason = ""
         self.failures = 0
@@ -48,22 +51,36 @@ class SlotStatus:
         self.watcher: Callable[[SlotStatus], None] | None = None
         """Called when the state or the reason changes."""
         self._logged = ""
-        self._since = time.monotonic()
+        self._asked_at: float | None = None
 
     def set(self, state: SlotState, reason: str = "") -> None:
         has_changed = (self.state, self.reason) != (state, reason)
         self.state, self.reason = state, reason
-        self._since = time.monotonic()
         if has_changed and self.watcher is not None:
             self.watcher(self)
 
+    def asked(self) -> None:
+        """Something is asked of the sink now, or it has just taken a part of it: an answer is waited for."""
+        self._asked_at = time.monotonic()
+
+    def answered(self) -> None:
+        """Nothing is asked of it any more, whether it has answered or was lost."""
+        self._asked_at = None
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """For how long it has not answered, or not sent on what it got; None if nothing is waited for."""
+        since = self._asked_at or self._unsettled_at()
+        return None if since is None else time.monotonic() - since
+
     @property
     def why(self) -> str:
-        """The reason, or that the sink does not answer."""
-        seconds = time.monotonic() - self._since
-        if self.reason or self.state is not SlotState.IN_ROUND or seconds < SILENT_SECONDS:
+        """The reason, or that the sink does not answer: whatever it did before, it is what the others wait for."""
+        seconds = self.silent_seconds
+        if seconds is None or seconds < SILENT_SECONDS:
             return self.reason
-        return f"no answer for {seconds:.0f} s"
+        what = "no answer" if self._asked_at is not None else "it has not sent on what it got"
+        return f"{what} for {seconds:.0f} s" + (f"; before that: {self.reason}" if self.reason else "")
 
     def failed(self, state: SlotState, reason: str, who: str) -> None:
         reason = _printable(reason)
@@ -143,12 +160,12 @@ class SinkSlot:
         if self._sink.is_open:
             with suppress(SinkLost):
                 await self._call(lambda: self._sink.abort(transaction_id))
-                if self.status.state is SlotState.IN_ROUND:
+                if self.status.state in (SlotState.IN_ROUND, SlotState.VOTED):
                     self.status.set(SlotState.READY)
 
     def agrees(self) -> None:
-        """The sink has voted yes: if the round fails, another sink is the cause."""
-        self.status.set(SlotState.IN_ROUND)
+        """The sink has voted yes: if the round fails, or does not end, another sink is the cause."""
+        self.status.set(SlotState.VOTED)
 
     def refuses(self, reason: str) -> None:
         self.status.failed(SlotState.REFUSED, reason or "no reason given", self.who)
@@ -164,6 +181,7 @@ class SinkSlot:
         await close(self._sink, self.who)
 
     async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        self.status.asked()
         try:
             return await call()
         except Exception as error:
@@ -172,6 +190,8 @@ class SinkSlot:
             self._failed(error)
             await self.close()
             raise SinkLost(f"{self.who}: {reason_of(error)}") from error
+        finally:
+            self.status.answered()
 
     def _failed(self, error: Exception) -> None:
         found = self.divergence

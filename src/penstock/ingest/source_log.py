@@ -226,6 +226,10 @@ class SourceLog:
         self.segments = self.data_segments.names
         self.times = EventTimes(store, streams_segment(name), clock or ArrivalClock(), settings)
         self.sessions: set[AttachedStreams] = set()
+        self.programs_changed_us: int | None = None
+        """When a program connected or disconnected last, by the clock of arrivals; None: none has since the worker
+        started.
+        """
         self.signals: Signals | None = None
         self.total_quota: TotalQuota | None = None
         """The quota of the principal whose programs write to it."""
@@ -248,6 +252,15 @@ class SourceLog:
             self._events_end += [self._store.length(segment) for segment in self.segments[len(self._events_end) :]]
         if settings.idle_timeout_seconds != had.idle_timeout_seconds:
             self.streams.set_idle_timeout(settings.idle_timeout_seconds)
+
+    def join(self, session: AttachedStreams) -> None:
+        """A program has connected."""
+        self.sessions.add(session)
+        self.programs_changed_us = self.times.clock.now()
+
+    def leave(self, session: AttachedStreams) -> None:
+        self.sessions.discard(session)
+        self.programs_changed_us = self.times.clock.now()
 
     def is_at_quota(self) -> bool:
         """Whether its own quota, or that of its principal, is reached."""

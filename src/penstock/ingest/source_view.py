@@ -120,4 +120,11 @@ class SourceView:
             when_all_idle=settings.when_all_idle.value,
             has_arrival_times=log.times.are_arrival_times,
             last_event_us=log.times.last_event_us,
+            silent_seconds=_silent_seconds(log),
+            had_programs=log.programs_changed_us is not None,
         )
+
+
+def _silent_seconds(log: SourceLog) -> float | None:
+    times = [us for us in (log.times.last_event_us, log.programs_changed_us) if us is not None]
+    return round(max(0, log.times.clock.now() - max(times)) / 1e6, 3) if times else None

@@ -205,7 +205,14 @@ class _Pipelines:
 
     async def heartbeat(self, name: str, body: api.Heartbeat) -> None:
         lifecycle = self._worker.coordinator().lifecycle
-        lifecycle.heartbeat(name, body.generation, stopped=body.stopped, failed=body.failed, failure=body.failure)
+        lifecycle.heartbeat(
+            name,
+            body.generation,
+            stopped=body.stopped,
+            failed=body.failed,
+            failure=body.failure,
+            query=body.query,
+        )
 
     async def reset(self, name: str, body: api.Reset) -> None:
         await self._worker.coordinator().lifecycle.reset(name, accept_partial=body.accept_partial)

@@ -32,7 +32,13 @@ from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
-from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
+from penstock.protocol.api.status import (
+    ApplicationStatus,
+    Blockage,
+    OperatorStatus,
+    StoreStatus,
+    WorkerStatus,
+)
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -44,6 +50,7 @@ from penstock.store.spares import OUT_OF_SPACE
 from penstock.store.store import SegmentStore
 from penstock.worker import flow, metrics
 from penstock.worker.backups import Backups
+from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.loop_watch import LoopWatch
@@ -379,7 +386,7 @@ class Worker:
         return self._store.segments(prefix, after, limit)
 
     def status(self) -> WorkerStatus:
-        sources, sessions, runtime = self._source_view, self._gateway.sessions, self._runtime
+        sources, sessions, facts = self._source_view, self._gateway.sessions, self._facts()
         return WorkerStatus(
             version=penstock.__version__,
             id=self.id,
@@ -389,22 +396,22 @@ class Worker:
             ports=self.ports,
             tls=self.settings.segment.ssl is not None,
             problems=self.problems(),
-            blockages=self._blockages(),
+            blockages=blockages(facts),
             store=self._store_status(),
             loop=self._loop_watch.status(),
             segment_server=self._server.status(),
-            sources=sources.status(),
+            sources=facts.sources,
             source_totals=sources.totals(),
             source_defaults=sources.defaults(),
             damaged_sources=sources.damaged(),
             sessions=[session.status() for session in sessions],
             session_totals=self._gateway.session_totals(),
             session_errors=[*sessions.errors],
-            application=self._application_status(),
-            connectors=[] if runtime is None else runtime.status(),
-            pipelines=self._pipelines(),
+            application=facts.application,
+            connectors=facts.connectors,
+            pipelines=facts.pipelines,
             starting=self._starting(),
-            sinks=self._sinks(),
+            sinks=facts.sinks,
             windows=self._windows(),
             rates=flow.rates_status(self._rates, self._flow),
         )
@@ -430,17 +437,28 @@ class Worker:
     def _windows(self) -> list[OperatorStatus]:
         return [] if self._coordinator is None else self._coordinator.windows.operators()
 
-    def _blockages(self) -> list[str]:
-        """What blocks progress, in sentences."""
-        full = (
-            [] if not self._room_problem() else ["the disk is full: sources get no credits, and nothing can be staged"]
+    def blockages(self) -> list[Blockage]:
+        return blockages(self._facts())
+
+    def _facts(self) -> Facts:
+        in_flight, runtime = self._sources.in_flight, self._runtime
+        return Facts(
+            pipelines=self._pipelines(),
+            sinks=self._sinks(),
+            sources=self._source_view.status(),
+            full_sources=self._full_sources(),
+            connectors=[] if runtime is None else runtime.status(),
+            application=self._application_status(),
+            paused=[] if runtime is None else runtime.paused(),
+            is_disk_full=bool(self._room_problem()),
+            slow_disk=in_flight.text if in_flight.is_short else "",
         )
-        if self._sources.in_flight.is_short:
-            full.append(f"the disk is slow: {self._sources.in_flight.text}, so sources get fewer credits (--in-flight)")
+
+    def _full_sources(self) -> dict[str, FullSource]:
         if self._coordinator is None:
-            return full
-        sentences = [*full, *self._coordinator.blockages(self._source_view.full_sources()), *self._delivery.blockages()]
-        return sentences if self._runtime is None else [*sentences, *self._runtime.blockages()]
+            return {}
+        slowest = self._coordinator.slowest
+        return {name: FullSource(size, slowest(name)) for name, size in self._source_view.full_sources().items()}
 
     def _store_status(self) -> StoreStatus:
         journal = self._journal

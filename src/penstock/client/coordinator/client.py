@@ -198,11 +198,12 @@ class CoordinatorClient(WorkerClient):
         stopped: bool = False,
         failed: bool = False,
         failure: api.QueryFailure | None = None,
+        query: api.QueryReport | None = None,
     ) -> None:
         """Report that this generation lives, that it has `stopped` as it should, or that it has `failed`, and why.
-        Raises Fenced when it is not the newest.
+        `query`: what is known about its query. Raises Fenced when it is not the newest.
         """
-        beat = api.Heartbeat(generation=generation, stopped=stopped, failed=failed, failure=failure)
+        beat = api.Heartbeat(generation=generation, stopped=stopped, failed=failed, failure=failure, query=query)
         self._pipeline(name, "heartbeat", beat, Done)
 
     def batch(self, name: str) -> BatchRanges:

@@ -211,7 +211,7 @@ class SourceSession:
         self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
         self._share = self._sources.in_flight.share()
         self._streams = SessionStreams(self._sources, self._log, self)
-        self._log.sessions.add(self._streams)
+        self._log.join(self._streams)
         self._counters.sessions_joined += 1
         self._send(Ok(self._grant()))
 
@@ -438,7 +438,7 @@ class SourceSession:
         self._forget_refusals()
         if self._log is not None:
             self._streams.release_all()
-            self._log.sessions.discard(self._streams)
+            self._log.leave(self._streams)
             self._share.close()
         self._table.closed(self)
 

@@ -27,8 +27,8 @@ class SinkStatus:
     guarantee: str
     votes: bool
     state: str
-    """CONNECTING, READY, IN ROUND, REFUSED (it votes no), WAITING (unreachable, retried later), or DIVERGED (its data
-    do not match the ledger).
+    """CONNECTING, READY, IN ROUND (asked to take an epoch), VOTED (yes, while others have not voted), REFUSED (it votes
+    no), WAITING (unreachable, retried later), or DIVERGED (its data do not match the ledger).
     """
     reason: str
     """Why it is not ready; "" if it is."""
@@ -40,6 +40,8 @@ class SinkStatus:
     """Parked epochs, which it never received."""
     lacking: int = 0
     """Epochs that it has not received yet."""
+    silent_seconds: float | None = None
+    """How long it has not answered; None: nothing is asked of it, so nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

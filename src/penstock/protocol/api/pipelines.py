@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -286,6 +286,31 @@ class QueryFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryReport:
+    """What a driver knows about its running query: what Spark's JVM has answered, and how long ago. The driver's own
+    heartbeat shows only that the driver lives.
+    """
+
+    jvm_silent_seconds: Annotated[float, msgspec.Meta(ge=0)]
+    """Since the JVM has answered."""
+    doing: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """What the query does, in Spark's words: "Waiting for next trigger"."""
+    tasks_done: Count = 0
+    """Of the jobs that run now."""
+    tasks: Count = 0
+    unmoved_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Since these numbers, or what it does, have changed."""
+
+    def later(self, seconds: float) -> "QueryReport":
+        """The same report, so much later."""
+        return replace(
+            self,
+            jvm_silent_seconds=self.jvm_silent_seconds + seconds,
+            unmoved_seconds=self.unmoved_seconds + seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
     """A pipeline as `penstock pipeline list` shows it. Epochs: the last one of each kind, or NO_EPOCH."""
 
@@ -332,6 +357,16 @@ class PipelineStatus:
     """The worker's clock closes them all, while the pipeline runs."""
     failure: QueryFailure | None = None
     """Why its query does not run; None: it runs, or its driver is silent."""
+    driver_silent_seconds: float | None = None
+    """Since the last heartbeat of its driver, whatever its query has asked since; None: its driver sends none."""
+    asked_seconds: float | None = None
+    """Since its query last asked for an epoch, or merged one."""
+    running_epoch: int | None = None
+    """The epoch that Spark processes now: its offsets are fixed, and its output is not merged."""
+    running_seconds: float | None = None
+    """For how long."""
+    query: QueryReport | None = None
+    """What its driver knows about the query, as of now; None: it has not reported anything."""
 
     def open_windows_text(self) -> str | None:
         """A sentence about open windows; None: no window is open, as far as the worker knows."""
@@ -443,6 +478,7 @@ class Heartbeat(Request, frozen=True, kw_only=True):
     stopped: bool = False
     failed: bool = False
     failure: QueryFailure | None = None
+    query: QueryReport | None = None
 
 
 class Reset(Request, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ replies to health probes.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -110,6 +111,12 @@ class SourceStatus(Part, frozen=True, kw_only=True):
     when_all_idle: str
     has_arrival_times: bool
     last_event_us: int | None
+    silent_seconds: float | None = None
+    """Since its last event, or since a program has connected or disconnected after that; None: neither has happened
+    since the worker started.
+    """
+    had_programs: bool = False
+    """Whether a program has been connected since the worker started."""
 
 
 class SourceTotals(Part, frozen=True, kw_only=True):
@@ -280,6 +287,49 @@ class RatesStatus(Part, frozen=True, kw_only=True):
     """By pipeline and name."""
 
 
+BlockageKind: TypeAlias = Literal[
+    "disk",
+    "application",
+    "connector",
+    "streams",
+    "sink",
+    "output",
+    "spark",
+    "driver",
+    "failing",
+    "stopped",
+    "unheard",
+    "source",
+    "starting",
+    "windows",
+    "idle",
+]
+
+
+class Blockage(Part, frozen=True, kw_only=True):
+    """A link of the chain from sources to sinks that others wait for."""
+
+    kind: BlockageKind
+    link: str
+    """The name of what blocks: "sink files", "Spark's JVM", "source orders"."""
+    text: str
+    """A sentence: what is blocked, by what, why, and for how long."""
+    hint: str = ""
+    """What to do."""
+    pipeline: str = ""
+    """The pipeline that is blocked, if it is one."""
+    seconds: float | None = None
+    """For how long the link has been waited for, if that is known."""
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether anything that could go on does not: otherwise everything waits for events, time, or a start."""
+        return self.kind not in ("unheard", "starting", "windows", "idle")
+
+    def __str__(self) -> str:
+        return f"{self.text}. {self.hint}" if self.hint else self.text
+
+
 class WorkerStatus(Part, frozen=True, kw_only=True):
     version: str
     id: str
@@ -290,8 +340,9 @@ class WorkerStatus(Part, frozen=True, kw_only=True):
     """The ports `connector`, `segment` and `http`."""
     tls: bool
     problems: Sequence[str]
-    blockages: Sequence[str]
-    """What blocks progress, in sentences."""
+    blockages: Sequence[Blockage]
+    """What blocks progress; causes come before their consequences. Then what everything waits for that is not blocked.
+    """
     store: StoreStatus
     loop: LoopStatus
     segment_server: SegmentServerStatus
@@ -319,3 +370,5 @@ class Health(Part, frozen=True, kw_only=True):
 
     ok: bool
     problems: Sequence[str] = ()
+    blocked: Sequence[str] = ()
+    """What blocks progress, of /health. The worker itself may be well: this does not change `ok`."""

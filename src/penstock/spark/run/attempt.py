@@ -13,6 +13,7 @@ from penstock.spark.outputs import Leaving, leaving
 from penstock.spark.run.checkpoints import PLAN, adopt_moved, checkpoint_of, is_fresh, opened
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
+from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
 from penstock.spark.run.state_plan import StatePlan, check_compatible, state_plan_of
 from penstock.spark.source.control import pretend
@@ -191,6 +192,7 @@ def start_query(
         shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be started"),
     ):
         query = writer.start()
+    generation.watch(QueryProbe(QueryQuestion(spark, query)))
     return Attempt(generation, query, query.id, planned.ports)
 
 

@@ -24,6 +24,7 @@ from penstock.spark.run.checkpoints import (
     is_fresh,
     local_path,
 )
+from penstock.spark.run.query_probe import QueryProbe
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Generation:
         self._committed = self._reported = NO_EPOCH
         self._ended = self._failed = False
         self._failure: _Failure | None = None
+        self._probe: QueryProbe | None = None
         self._news = 0
         """Counts what is to be reported before the next heartbeat is due."""
         self._wake = threading.Condition()
@@ -95,6 +97,16 @@ class Generation:
         with CoordinatorClient(self._worker, retry_seconds) as coordinator:
             coordinator.describe(self.name, self.number, schemas)
 
+    def watch(self, probe: QueryProbe) -> None:
+        """Heartbeats report what this probe finds out, until the query fails or the generation is stopped."""
+        self._unwatch()
+        self._probe = probe
+
+    def _unwatch(self) -> None:
+        if self._probe is not None:
+            self._probe.stop()
+            self._probe = None
+
     def committed(self, epoch: int) -> None:
         """Spark has committed all epochs up to this one. Returns at once."""
         with self._wake:
@@ -107,6 +119,7 @@ class Generation:
         """The query has failed, so many times in a row. `restart_at`: when it is restarted, by `time.monotonic`; None:
         never. The worker gets to know that now, and for as long as this generation is not stopped. Returns at once.
         """
+        self._unwatch()
         with self._wake:
             self._failed, self._failure = True, _Failure(text, failures, restart_at)
             self._news += 1
@@ -114,6 +127,7 @@ class Generation:
 
     def stop(self, *, failed: bool = False) -> None:
         """Report to the worker that the pipeline has stopped normally, or has `failed`. May be called again."""
+        self._unwatch()
         with self._wake:
             self._ended = True
             self._failed = failed
@@ -144,7 +158,7 @@ class Generation:
 
     def _report(self, coordinator: CoordinatorClient) -> None:
         """If this fails, the next heartbeat reports the same."""
-        epoch, ended, failure = self._committed, self._ended, self._failure
+        epoch, ended, failure, probe = self._committed, self._ended, self._failure, self._probe
         try:
             if epoch > self._reported:
                 coordinator.complete(self.name, self.number, epoch)
@@ -155,6 +169,7 @@ class Generation:
                 stopped=ended and not self._failed,
                 failed=self._failed,
                 failure=None if failure is None else failure.reported(is_over=ended),
+                query=None if probe is None else probe.report(),
             )
         except Fenced as error:
             self.fenced = error

@@ -16,6 +16,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -124,9 +126,10 @@ class _Counterpart(JStreamingQueryListener):
 
 def watch(spark: SparkSession, query: StreamingQuery, generation: Generation) -> None:
     """Report each epoch that this query commits to the worker at once, so that acks for Spark's own sinks do not wait
-    for another batch.
+    for another batch. Heartbeats also report how the query gets on.
     """
     watched = query.id
+    generation.watch(QueryProbe(QueryQuestion(spark, query)))
 
     def on_progress(query_id: str, progress: Progress) -> None:
         if query_id == watched and progress.cut is not None:
