@@ -146,8 +146,9 @@ def view(
 ) -> RenderableType:
     """In `height` lines at most, if that is possible. `is_all`: everything, the worker's own segments included."""
     height = None if is_all else height
-    troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status)]
-    notes = _notes(status.blockages)
+    named = None if is_all else _NAMED
+    troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status, named)]
+    notes = _notes(status.blockages, named)
     is_well = not troubles and all(one.kind == "idle" for one in status.blockages)
     well = [(_NOTHING_BLOCKED, "green")] if is_well and status.pipelines else []
     sentences = [*troubles, *well, *((printable(note), "") for note in notes)]
@@ -205,36 +206,38 @@ def _limited(sentences: Sequence[tuple[str, str]], width: int, height: int | Non
     return shown
 
 
-def _status_sentences(status: WorkerStatus) -> Iterator[tuple[str, str]]:
+def _status_sentences(status: WorkerStatus, named: int | None) -> Iterator[tuple[str, str]]:
+    """With their styles. Of what many pipelines may have in common, only so many are `named`; None: all."""
     for problem in status.problems:
         yield printable(problem), "bold red"
     for name, why in status.damaged_sources.items():
         yield printable(f"source {name!r}: {why}"), "bold red"
     blocking = [one for one in status.blockages if one.is_blocking]
-    yield from ((sentence, "red") for sentence in _repeated(blocking))
-    if stopped := [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes]:
+    yield from ((sentence, "red") for sentence in _repeated(blocking, named))
+    stopped = [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes]
+    if stopped and named is not None:
         lag = show_size(sum(one.lag_bytes for one in stopped))
         yield f"{_named(stopped)} STOPPED (start it with penstock run): {lag} behind", "yellow"
-    others = [str(one) for one in blocking if one.kind not in (*_REPEATED, "stopped", "streams")]
+    apart = (*_REPEATED, "streams") if named is None else (*_REPEATED, "streams", "stopped")
+    others = [str(one) for one in blocking if one.kind not in apart]
     for sentence in [*others, *stream_troubles(status.connectors)]:
         yield printable(sentence), "yellow"
 
 
-def _repeated(blockages: Sequence[Blockage]) -> Iterator[str]:
-    """The first few: if Spark's JVM hangs, all of its pipelines do."""
+def _repeated(blockages: Sequence[Blockage], named: int | None) -> Iterator[str]:
     found = [one for one in blockages if one.kind in _REPEATED]
-    yield from (printable(str(one)) for one in found[:_NAMED])
-    if more := {one.pipeline for one in found[_NAMED:]}:
-        yield f"{len(more)} more {'pipelines are' if len(more) > 1 else 'pipeline is'} blocked by Spark"
+    yield from (printable(str(one)) for one in found[:named])
+    if more := {one.pipeline for one in found[len(found) if named is None else named :]}:
+        yield f"{len(more)} more {'pipelines are' if len(more) > 1 else 'pipeline is'} blocked: penstock status --all"
 
 
-def _notes(blockages: Sequence[Blockage]) -> Iterator[str]:
+def _notes(blockages: Sequence[Blockage], named: int | None) -> Iterator[str]:
     """What is waited for although nothing is blocked."""
     notes = [one for one in blockages if not one.is_blocking]
     idle = [one for one in notes if one.kind == "idle"]
     yield from (str(one) for one in notes if one.kind != "idle")
-    yield from (str(one) for one in idle[:_NAMED])
-    if more := {one.pipeline for one in idle[_NAMED:]}:
+    yield from (str(one) for one in idle[:named])
+    if more := {one.pipeline for one in idle[len(idle) if named is None else named :]}:
         yield f"{len(more)} more {'pipelines wait' if len(more) > 1 else 'pipeline waits'} for events"
 
 

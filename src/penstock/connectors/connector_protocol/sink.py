@@ -1,6 +1,7 @@
 """The connector sink: any program that speaks the connector protocol in the sink role."""
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -129,7 +130,8 @@ class OutputConnection(asyncio.Protocol):
             self._changed.set()
 
     def _unreachable(self, error: Exception) -> SinkLost:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        number = getattr(error, "errno", None)  # asyncio puts the address in place of the system's text
+        reason = os.strerror(number) if number else str(error) or type(error).__name__
         return SinkLost(f"the sink at {self._where} cannot be reached: {reason}")
 
     # Called by the transport.

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
 from penstock.protocol.api.pipelines import QueryReport
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[[], Answer]
-"""Blocks for as long as the JVM does not answer. Raises Py4JError or OSError when the JVM is gone."""
+"""Blocks for as long as the JVM does not answer, and raises when it is gone."""
 
 
 class QueryProbe:
@@ -65,7 +63,7 @@ class QueryProbe:
         while not self._over.is_set():
             try:
                 answer = self._ask()
-            except (Py4JError, OSError):
+            except Exception:  # of Py4J: the JVM is gone, or its context is stopped
                 return
             self._answered_at = self._clock()
             if answer != self._answer:
