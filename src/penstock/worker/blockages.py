@@ -23,9 +23,6 @@ at a system that stands still sees within 15 s which link it is.
 _BETWEEN_TRIGGERS = "Waiting for next trigger"
 """What Spark reports about a query with a trigger interval while it has nothing to do."""
 
-_BROKEN = ("disconnected", "failed")
-"""States of a connector."""
-
 
 @dataclass(frozen=True, slots=True)
 class FullSource:
