@@ -2,7 +2,7 @@
 
     program → source → cut → Spark → merge → sinks
 
-One pure function finds them, for /status, /health, `penstock status` and `penstock run`. It goes by progress, not by
+One pure function finds them, for /status, `penstock status` and `penstock run`. It goes by progress, not by
 signs of life: a link blocks if it was asked for something and has not done it, whatever its heartbeats say, and a link
 that has done its part is never blamed, however long the others take.
 """

@@ -24,7 +24,6 @@ from penstock.access.refusals import Refusals
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
 from penstock.protocol.api.status import (
-    Blockage,
     Health,
     LoopStatus,
     Part,
@@ -71,10 +70,6 @@ class Watched(Routed, BackedUp, Protocol):
         """All that somebody should look at."""
         ...
 
-    def blockages(self) -> list[Blockage]:
-        """What blocks progress."""
-        ...
-
     def status(self) -> WorkerStatus: ...
 
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
@@ -110,7 +105,7 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
         routes=[
             get("/live", _probe(worker.fatal_problems)),
             get("/ready", _probe(worker.ingest_problems)),
-            get("/health", _probe(worker.problems, worker.blockages)),
+            get("/health", _probe(worker.problems)),
             get("/status", status, is_filtered=True),
             get("/metrics", metrics),
             get("/segments", segments, is_filtered=True),
@@ -133,12 +128,9 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     return app
 
 
-def _probe(
-    problems: Callable[[], list[str]], blockages: Callable[[], list[Blockage]] = list
-) -> Callable[[Request], Awaitable[Response]]:
+def _probe(problems: Callable[[], list[str]]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_: Request) -> Response:
-        blocked = [str(one) for one in blockages() if one.is_blocking]
-        health = Health(ok=not (found := problems()), problems=found, blocked=blocked)
+        health = Health(ok=not (found := problems()), problems=found)
         return Response(encode(health) + b"\n", 200 if health.ok else 503, media_type="application/json")
 
     return answer

@@ -34,7 +34,6 @@ from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.api.status import (
     ApplicationStatus,
-    Blockage,
     OperatorStatus,
     StoreStatus,
     WorkerStatus,
@@ -436,9 +435,6 @@ class Worker:
 
     def _windows(self) -> list[OperatorStatus]:
         return [] if self._coordinator is None else self._coordinator.windows.operators()
-
-    def blockages(self) -> list[Blockage]:
-        return blockages(self._facts())
 
     def _facts(self) -> Facts:
         in_flight, runtime = self._sources.in_flight, self._runtime

@@ -370,5 +370,3 @@ class Health(Part, frozen=True, kw_only=True):
 
     ok: bool
     problems: Sequence[str] = ()
-    blocked: Sequence[str] = ()
-    """What blocks progress, of /health. The worker itself may be well: this does not change `ok`."""
