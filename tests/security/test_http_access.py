@@ -16,6 +16,7 @@ from penstock.access.refusals import Refusals
 from penstock.worker.http import Watched, application
 from penstock.worker.settings import WorkerSettings
 from tests.support.http import ask
+from tests.support.open_stream import open_stream
 from tests.support.tokens import TOKEN
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess
@@ -179,6 +180,32 @@ def test_a_principal_with_prefixes_sees_and_reads_its_own_part_alone(
     for prefix in ("", "co", "connector/", "pipeline/"):
         _, page = ask(worker.http_port, "GET", f"/segments?prefix={prefix}", token=tokens["shop"])
         assert json.loads(page)["after"] == "" or "shop-" in json.loads(page)["after"]
+
+
+def test_a_pipeline_that_connects_tenants_shows_neither_the_names_of_the_other(
+    worker: WorkerProcess, tokens: dict[str, str]
+) -> None:
+    def owner(path: str, body: dict[str, Any]) -> Any:
+        status, answer = ask(worker.http_port, "POST", f"/pipelines/{path}", body)
+        assert status == 200, answer
+        return json.loads(answer)
+
+    both = {"inputs": {"main": {"sources": ["shop-orders", "bank-orders"], "starting": "earliest"}}, "request": "r"}
+    with open_stream(worker.connector_port, "bank-orders", "payroll") as stream:
+        stream.send(1, 1_000)
+        generation = owner("shop-both/start", both)["generation"]
+        start = owner("shop-both/initial", {"generation": generation, "input": "main"})
+        owner("shop-both/cut", {"generation": generation, "input": "main", "start": start, "wait_ms": 20_000})
+        for path in ("/status", "/pipelines", "/pipelines/shop-both/batch"):
+            _, everything = ask(worker.http_port, "GET", path)
+            _, seen = ask(worker.http_port, "GET", path, token=tokens["shop"])
+            assert b"bank-orders" in everything, path
+            assert b"bank-orders" not in seen, path
+            assert b"payroll" not in seen, path
+            assert path.endswith("batch") or b"payroll" in everything, path
+        _, seen = ask(worker.http_port, "GET", "/pipelines", token=tokens["shop"])
+        (shown,) = [one for one in json.loads(seen)["pipelines"] if one["name"] == "shop-both"]
+        assert shown["inputs"] == {"main": ["shop-orders"]}
 
 
 def test_a_pipeline_is_announced_for_the_principal_s_own_sources_alone(

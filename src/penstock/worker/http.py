@@ -4,14 +4,13 @@ routes of the application, of coordinator and delivery.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
 import uvicorn
-from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -19,20 +18,12 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from penstock.access.principals import Principal, Role
+from penstock.access.principals import Role
 from penstock.access.refusals import Refusals
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
 from penstock.protocol.api.status import (
     Health,
-    LoopStatus,
-    Part,
-    SegmentServerStatus,
-    SessionStatus,
-    SessionTotals,
-    SourceStatus,
-    SourceTotals,
-    StoreStatus,
     WorkerStatus,
 )
 from penstock.protocol.stored.names import access_name
@@ -43,6 +34,7 @@ from penstock.worker.http_access import HttpAccess
 from penstock.worker.http_limits import Bodies, Decoding, HttpConnections
 from penstock.worker.routes import Routed, get, principal_of
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.visibility import visible
 
 T = TypeVar("T")
 
@@ -138,76 +130,6 @@ def _probe(problems: Callable[[], list[str]]) -> Callable[[Request], Awaitable[R
 
 def _as_json(info: SegmentInfo) -> dict[str, object]:
     return asdict(info) | {"attributes": {key.hex(): value for key, value in info.attributes.items()}}
-
-
-def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:
-    """What the principal may read of it: a limited one sees its own sources and pipelines with their totals, and
-    nothing about others or the machine.
-    """
-    if principal.may(Role.READ):
-        return status
-
-    def own(names: Mapping[str, T]) -> dict[str, T]:
-        return {name: value for name, value in names.items() if principal.may(Role.READ, name)}
-
-    rates, sources = status.rates, own(status.sources)
-    sessions = [one for one in status.sessions if one.source and principal.may(Role.READ, one.source)]
-    return replace(
-        status,
-        pid=0,
-        data="",
-        uptime_seconds=0.0,
-        problems=[],
-        blockages=[],
-        store=_nothing(StoreStatus),
-        loop=_nothing(LoopStatus),
-        segment_server=_nothing(SegmentServerStatus),
-        sources=sources,
-        source_totals=_source_totals(sources.values()),
-        damaged_sources=own(status.damaged_sources),
-        sessions=sessions,
-        session_totals=_session_totals(sessions),
-        session_errors=[],
-        application=None,
-        connectors=[one for one in status.connectors if principal.may(Role.READ, one.name)],
-        pipelines=[one for one in status.pipelines if principal.may(Role.READ, one.name)],
-        starting=[one for one in status.starting if principal.may(Role.READ, one.name)],
-        sinks=[one for one in status.sinks if principal.may(Role.READ, one.pipeline)],
-        windows=[one for one in status.windows if principal.may(Role.READ, one.pipeline)],
-        rates=replace(rates, sources=own(rates.sources), pipelines=own(rates.pipelines), sinks=own(rates.sinks)),
-    )
-
-
-P = TypeVar("P", bound=Part)
-
-
-def _nothing(kind: type[P]) -> P:
-    """A part of which all numbers are 0."""
-    return kind(**dict.fromkeys(kind.__struct_fields__, 0))
-
-
-def _source_totals(sources: Collection[SourceStatus]) -> SourceTotals:
-    """What the sources themselves report."""
-    return replace(
-        _nothing(SourceTotals),
-        count=len(sources),
-        known_streams=sum(one.streams for one in sources),
-        idle_streams=sum(one.idle_streams for one in sources),
-        messages=sum(one.messages for one in sources),
-        message_bytes=sum(one.message_bytes for one in sources),
-        duplicates=sum(one.duplicates for one in sources),
-    )
-
-
-def _session_totals(sessions: Collection[SessionStatus]) -> SessionTotals:
-    """What the sessions themselves report."""
-    return replace(
-        _nothing(SessionTotals),
-        open=len(sessions),
-        credits=sum(one.credits for one in sessions),
-        in_flight_bytes=sum(one.in_flight_bytes for one in sessions),
-        ack_lag_seconds=max((one.ack_lag_seconds for one in sessions), default=0.0),
-    )
 
 
 class _Server(uvicorn.Server):

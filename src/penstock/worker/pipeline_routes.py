@@ -23,6 +23,7 @@ from penstock.protocol.api.pipelines import in_order, starting_of
 from penstock.protocol.stored.dead_letters import LETTER_PORTS
 from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
 from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post, principal_of
+from penstock.worker.visibility import visible_batch, visible_pipelines
 
 _MISTAKES_MAX = 20
 """Mistakes that a refusal lists: finding the name that was meant takes a while for each."""
@@ -134,8 +135,8 @@ class _Pipelines:
         self._worker = worker
 
     async def listed(self, request: Request) -> Any:
-        principal, pipelines = principal_of(request), self._worker.coordinator().pipelines()
-        return api.PipelineList([one for one in pipelines if principal.may(Role.READ, one.name)])
+        pipelines = self._worker.coordinator().pipelines()
+        return api.PipelineList(visible_pipelines(pipelines, principal_of(request)))
 
     async def start(self, name: str, body: api.Start) -> Any:
         return await self._worker.coordinator().lifecycle.start(
@@ -186,7 +187,8 @@ class _Pipelines:
         return self._worker.coordinator().cuts.running(request.path_params["name"], generation)
 
     async def batch(self, request: Request) -> Any:
-        return self._worker.coordinator().cuts.batch(request.path_params["name"])
+        batch = self._worker.coordinator().cuts.batch(request.path_params["name"])
+        return visible_batch(batch, principal_of(request))
 
     async def stored_input(self, request: Request) -> Any:
         return self._worker.coordinator().lifecycle.stored_input(request.path_params["name"])
