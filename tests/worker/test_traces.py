@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec, 
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.spans import Span, SpanContext
+from penstock.core.logs import hide_in_logs
 from penstock.worker import otlp
 from penstock.worker.otlp import OtlpExporter
 from penstock.worker.traces import trace_exporter
@@ -288,6 +290,23 @@ async def test_spans_beyond_the_queue_are_dropped_and_counted(
     await exporter.stop()
     assert exporter.status().spans_exported == 10
     assert [one.span_id for one in collector.spans] == [f"{number + 1:016x}" for number in range(10)]
+
+
+class Knows:
+    hidden_in_logs: ClassVar = {"hunter2": "${PASSWORD}"}
+
+
+async def test_the_reason_of_a_failure_has_no_secret_and_is_cut(collector: Collector) -> None:
+    holder = Knows()
+    hide_in_logs(holder)
+    exporter, at = OtlpExporter(), time.time_ns()
+    reason = "refused: hunter2 " + "x" * 100_000
+    failed = Span(name="sink", context=SpanContext(1, 1), parent=None, start_ns=at, end_ns=at + 1, error=reason)
+    exporter.export(failed)
+    await exporter.stop()
+    (received,) = collector.spans
+    assert received.error.startswith("refused: ${PASSWORD} xxx")
+    assert len(received.error) < 5000
 
 
 def test_without_the_extra_the_worker_runs_and_logs_how_to_install_it(

@@ -21,6 +21,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Status, StatusCode, Trac
 
 import penstock
 from penstock.coordinator.spans import Span, SpanContext
+from penstock.core.logs import one_line
 from penstock.protocol.api.status import TraceStatus
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class OtlpExporter:
         if not started.is_recording():  # the sampler has decided so
             return
         if span.error:
-            started.set_status(Status(StatusCode.ERROR, span.error))
+            started.set_status(Status(StatusCode.ERROR, one_line(span.error)))  # without secrets, as in the log
         self._queued += 1
         started.end(span.end_ns)
 
