@@ -17,6 +17,7 @@ from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import Damaged, WorkerFailed
 from penstock.core.retry import RetryPolicy
+from penstock.store.files import Files, RealFiles
 from penstock.store.settings import StoreSettings
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.worker import loop_watch
@@ -41,7 +42,7 @@ TASKS = {
 @asynccontextmanager
 async def running(
     data: Path,
-    files: FaultyFiles | None = None,
+    files: Files | None = None,
     store: StoreSettings = SMALL,
     coordinator: CoordinatorSettings | None = None,
 ) -> AsyncIterator[Worker]:
@@ -140,6 +141,24 @@ async def test_a_read_error_is_damage_of_one_segment_and_everything_else_goes_on
 
 
 # A disk that stands still.
+
+
+async def test_the_event_loop_does_not_wait_while_files_are_removed(tmp_path: Path) -> None:
+    """On a slow disk that takes most of a second for a file of 64 MiB."""
+    removed_by: list[threading.Thread] = []
+
+    class Watched(RealFiles):
+        def remove(self, name: str) -> None:
+            if name.endswith(".journal"):
+                removed_by.append(threading.current_thread())
+            super().remove(name)
+
+    async with running(tmp_path, Watched(tmp_path / "journal")) as worker:
+        for _ in range(6):
+            await fill(worker, "other", 1024)
+            worker._store.truncate("other", worker._store.length("other"))
+        await eventually(lambda: removed_by)
+        assert threading.current_thread() not in removed_by
 
 
 async def test_health_names_a_write_that_waits_for_the_disk(tmp_path: Path) -> None:
