@@ -97,7 +97,19 @@ def test_code_of_an_unauthenticated_peer_never_runs_in_the_worker(worker: Worker
     assert not module.exists()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:7102", "localhost.evil.example", "127.0.0.1.evil", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:7102",
+        "localhost.evil.example",
+        "127.0.0.1.evil",
+        "",
+        "[::1",
+        "[::1]7102",
+        pytest.param("localhost:" + "9" * 5000, id="a port of 5,000 digits"),
+    ],
+)
 def test_a_name_that_was_rebound_to_this_address_is_refused(worker: WorkerProcess, host: str) -> None:
     for path in ("/status", *OPEN):
         status, body = ask(worker.http_port, "GET", path, headers={"Host": host})

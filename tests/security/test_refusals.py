@@ -4,6 +4,7 @@ what it has presented.
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def counts(worker: RunningWorker) -> dict[str, int]:
     _, page = ask(worker.ports["http"], "GET", "/metrics")
     found = re.findall(r'^penstock_refused_requests_total\{port="(\w+)"\} ([\d.]+)$', page.decode(), re.MULTILINE)
     return {port: int(float(count)) for port, count in found}
+
+
+def is_answered(worker: RunningWorker, token: str, status: int) -> bool:
+    return ask(worker.ports["http"], "GET", "/status", token=token)[0] == status
 
 
 def send(worker: RunningWorker, name: str, cookie: str) -> None:
@@ -62,6 +67,21 @@ def test_refusals_are_counted_and_logged_on_every_port(tmp_path: Path, caplog: p
     assert any("needs write on source 'other'" in line for line in lines)
     for secret in (GUESSED, token, COOKIE.decode()):
         assert secret not in caplog.text
+
+
+def test_a_client_does_not_choose_the_address_that_is_logged_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "192.0.2.7: POST /pipelines/orders/drop: done"
+    with running_worker(tmp_path, access=AccessFile(tmp_path)) as worker, caplog.at_level(logging.INFO):
+        for token in (GUESSED, AccessFile(tmp_path).add(StoredGrant("deployer", "deploy"))):
+            expected = 401 if token == GUESSED else 200
+            until(partial(is_answered, worker, token, expected))
+            ask(worker.ports["http"], "POST", "/pipelines/x/drop", {}, {"X-Forwarded-For": forged}, token)
+    lines = [record.getMessage() for record in caplog.records]
+    assert '127.0.0.1 was refused: "the token is not valid, or was revoked"' in lines
+    assert any(line.startswith('"deployer" from 127.0.0.1: POST /pipelines/x/drop: ') for line in lines)
+    assert "192.0.2.7" not in caplog.text
 
 
 def test_a_flood_on_one_port_leaves_room_for_the_lines_of_another(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,18 +4,22 @@ import asyncio
 import http.client
 import itertools
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.codec import decode_request
 from penstock.segment_server.settings import ServerSettings
+from penstock.worker import routes
 from penstock.worker.http_limits import DECODING_REST, Bodies, Decoding, HttpLimits
 from penstock.worker.settings import WorkerSettings
 from tests.support.running_worker import SMALL_STORE, RunningWorker
@@ -237,3 +241,21 @@ def test_a_client_gets_the_reason_although_it_is_cut_off(serve: Serve) -> None:
             with pytest.raises(LimitExceeded, match="longer than 1048576 bytes"):
                 client._ask("POST", "/starting", bytes(30 * MIB))
         client.status()
+
+
+@pytest.mark.parametrize(("padding", "is_in_loop"), [(1000, True), (100_000, False)])
+def test_a_large_body_is_decoded_outside_of_the_event_loop(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, padding: int, is_in_loop: bool
+) -> None:
+    threads: list[str] = []
+
+    def decode(data: bytes, kind: type[Any]) -> Any:
+        threads.append(threading.current_thread().name)
+        return decode_request(data, kind)
+
+    monkeypatch.setattr(routes, "decode_request", decode)
+    worker = serve(HttpLimits())
+    body = b" " * padding + b'{"pipelines": {}}'
+    with connected(worker, post(len(body)), body) as one:
+        assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert [name == "worker" for name in threads] == [is_in_loop]

@@ -18,7 +18,7 @@ class Address:
     def parse(cls, text: str, default_port: int = PORT) -> "Address":
         """`host`, `host:port`, `[v6]` or `[v6]:port`."""
         host, port = _split(text)
-        if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 2**16)):
+        if not host or (port and not _is_port(port)):
             hint = f"Write host:port, like 127.0.0.1:{default_port} or [::1]:{default_port}."
             raise RequestError(f"{text!r} is not an address", hint)
         return cls(host, int(port) if port else default_port)
@@ -29,11 +29,21 @@ class Address:
 
 
 def _split(text: str) -> tuple[str, str]:
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return host, rest.removeprefix(":")
-    host, _, port = text.partition(":")
-    return host, port
+    """The host is empty if the text is not an address."""
+    if not text.startswith("["):
+        host, _, port = text.partition(":")
+        return host, port
+    host, closed, rest = text[1:].partition("]")
+    is_whole = closed and (not rest or rest.startswith(":"))
+    return (host, rest.removeprefix(":")) if is_whole else ("", "")
+
+
+_DIGITS_MAX = 5
+
+
+def _is_port(text: str) -> bool:
+    """The text may be a stranger's, and Python raises ValueError for numbers of some thousand digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) < 2**16
 
 
 def is_loopback(host: str) -> bool:

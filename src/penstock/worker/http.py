@@ -153,6 +153,7 @@ class HttpServer:
             log_level="warning",
             lifespan="off",
             access_log=False,
+            proxy_headers=False,  # a client must not choose the address that is logged for it
             timeout_keep_alive=settings.http.idle_seconds,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
