@@ -13,18 +13,18 @@ HIDDEN = "something that this principal may not read"
 
 
 def status(name: str, *sources: str, **more: Any) -> PipelineStatus:
-    numbers = dict.fromkeys(
+    known: dict[str, Any] = dict.fromkeys(
         ("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved", "lag_bytes"), 0
     )
-    known: dict[str, Any] = {"undelivered_bytes": 0, "watermark": None, "blocked": None, "heartbeat_age_seconds": None}
-    return PipelineStatus(name=name, state="RUNNING", inputs={"in": sources}, **numbers, **(known | more))
+    known |= {"undelivered_bytes": 0, "watermark": None, "blocked": None, "heartbeat_age_seconds": None}
+    return PipelineStatus(name=name, state="RUNNING", inputs={"in": sources}, **(known | more))
 
 
 def seen(*pipelines: PipelineStatus) -> dict[str, PipelineStatus]:
     return {one.name: one for one in visible_pipelines(pipelines, SHOP)}
 
 
-WAITING = {"open_windows_wait": "waiting for bank", "failure": QueryFailure("bank is gone", 1, None)}
+WAITING: dict[str, Any] = {"open_windows_wait": "waiting for bank", "failure": QueryFailure("bank is gone", 1, None)}
 
 
 def test_what_depends_on_sources_of_others_is_not_named() -> None:
