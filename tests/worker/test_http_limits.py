@@ -259,3 +259,12 @@ def test_a_large_body_is_decoded_outside_of_the_event_loop(
     with connected(worker, post(len(body)), body) as one:
         assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
     assert [name == "worker" for name in threads] == [is_in_loop]
+
+
+def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one(serve: Serve) -> None:
+    worker = serve(HttpLimits(connections_max=2, address_connections_max=2, head_seconds=100_000))
+    with connected(worker) as first, connected(worker) as second, connected(worker, HEALTH) as third:
+        assert until_closed(first) == b""
+        assert HEALTHY in third.recv(65536)
+        second.sendall(HEALTH)
+        assert HEALTHY in second.recv(65536)
