@@ -134,7 +134,7 @@ def test_the_default_worker_is_our_own_if_it_serves_this_directory(
 
 def test_ports_of_a_worker_that_was_killed_do_not_lead_to_the_one_that_has_them_now(other: RunningWorker) -> None:
     """As after a SIGKILL and a start of another worker on the same ports."""
-    left = {**other.ports, "id": "of one that was killed"}
+    left = {"format": 1, **other.ports, "id": "of one that was killed"}
     Path("penstock-data").mkdir()
     Path("penstock-data/ports.json").write_text(json.dumps(left))
     for chosen in ([], ["--yes"], ["--data", "penstock-data"]):

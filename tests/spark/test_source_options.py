@@ -46,9 +46,11 @@ def test_the_worker_of_this_directory_is_the_default_whatever_its_ports_are(
     ports.write_text('{"format": 1, "connector": 1, "segment": 2, "http": 40003, "id": "x", "host": "127.0.0.1"}')
     assert parse().worker == "127.0.0.1:40003"
     assert SinkOptions.parse({"pipeline": "counts"}).worker == "127.0.0.1:40003"
-    ports.write_text('{"format": 1, "connector": 1, "segment": 2, "http": 40003, "id": "x", "host": "::1", "certificate": "w.pem"}')
+    ports.write_text(
+        '{"format": 1, "connector": 1, "segment": 2, "http": 40003, "id": "x", "host": "::1", "certificate": "w.pem"}'
+    )
     assert parse().worker == "https://[::1]:40003"
-    for damaged in ("", "[]", "{}"):
+    for damaged in ("", "[]", '{"format": 1}'):
         ports.write_text(damaged)
         with pytest.raises(Unavailable, match=r"ports.json is not what a worker writes"):
             parse()

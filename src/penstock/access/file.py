@@ -19,12 +19,14 @@ import msgspec
 
 from penstock.access.principals import ANONYMOUS, EVERYONE, Access, Grant, Principal, Role, digest
 from penstock.core.durable_files import sync_directory, write_private
-from penstock.core.errors import RequestError, Unauthenticated
+from penstock.core.errors import RequestError, Unauthenticated, UnreadableFormat
 
 log = logging.getLogger(__name__)
 
 OWNER = "owner"
-_FORMAT = 1
+FILE = "access.json"
+FORMAT = 1
+"""The format version of access.json."""
 _TOKEN_BYTES = 32
 _TOKEN_CHARS_MIN = 20
 _CHECK_SECONDS = 1.0
@@ -82,6 +84,10 @@ class StoredGrant(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
         return Grant(principal, self.token_sha256, self.certificate)
 
 
+class _Versioned(msgspec.Struct):
+    format: int | None = None
+
+
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     principals: list[StoredGrant]
@@ -91,7 +97,7 @@ class AccessFile:
     """The access of one worker. `add` and `revoke` may be called from another process than the worker's."""
 
     def __init__(self, data: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._file = data / "access.json"
+        self._file = data / FILE
         self._token_file = data / "token"
         self._clock = clock
         self._checked_at = float("-inf")
@@ -132,15 +138,17 @@ class AccessFile:
         sync_directory(self._token_file.absolute().parent)
 
     def grants(self) -> list[StoredGrant]:
-        """Raises RequestError for a file that is not one of ours."""
+        """Raises RequestError for a file that is not one of ours; UnreadableFormat if another version wrote it."""
         try:
-            stored = msgspec.json.decode(self._file.read_bytes(), type=_Stored)
+            data = self._file.read_bytes()
+            found = msgspec.json.decode(data, type=_Versioned).format
+            if found != FORMAT:
+                raise UnreadableFormat(str(self._file), found, FORMAT, _HINT)
+            stored = msgspec.json.decode(data, type=_Stored)
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise RequestError(f"{self._file} cannot be read: {error}", _HINT) from None
-        if stored.format != _FORMAT:
-            raise RequestError(f"{self._file} has format {stored.format}; this version reads {_FORMAT}", _HINT)
         for one in stored.principals:
             _role(one.role)
         return stored.principals
@@ -182,7 +190,7 @@ class AccessFile:
             yield
 
     def _write(self, grants: list[StoredGrant]) -> None:
-        write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(_FORMAT, grants))) + b"\n")
+        write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(FORMAT, grants))) + b"\n")
 
     def _reload_if_changed(self) -> None:
         now = self._clock()
@@ -198,7 +206,7 @@ class AccessFile:
             if self._access is _NOBODY:  # the owner has access even if the other grants cannot be read
                 self._access = Access.of(owners)
             self._access = Access.of([*owners, *(one.grant() for one in self.grants())])
-        except (RequestError, OSError, UnicodeDecodeError) as error:
+        except (RequestError, UnreadableFormat, OSError, UnicodeDecodeError) as error:
             log.error("access stays as it was: %s", error)
 
     def _owners(self) -> list[Grant]:

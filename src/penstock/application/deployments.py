@@ -11,12 +11,16 @@ from typing import Any
 from penstock.application.plan import plan_of
 from penstock.application.validation import check_deployment
 from penstock.core.durable_files import write_private
-from penstock.core.errors import Damaged, NoRoom, RequestError
+from penstock.core.errors import Damaged, NoRoom, RequestError, UnreadableFormat
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
 FILE = "application.json"
 
+FORMAT = 1
+"""The format version of the file, a deployment's own fields included."""
+
+_APPLY_AGAIN = "Remove the file, restart the worker, and apply the application again: penstock apply app.yaml"
 _HINT = "Restore the file, or remove it and apply the application again: penstock apply app.yaml"
 
 
@@ -114,9 +118,14 @@ class DeploymentFile:
         self._writing = asyncio.Lock()
 
     def load(self) -> Application:
-        """The application that was saved last; an empty one if there is no file. Raises Damaged."""
+        """The application that was saved last; an empty one if there is no file. Raises Damaged; UnreadableFormat if
+        another version wrote it.
+        """
         try:
-            return Application.from_json(json.loads(self._path.read_bytes()))
+            data = json.loads(self._path.read_bytes())
+            if (found := data.get("format")) != FORMAT:
+                raise UnreadableFormat(str(self._path), found if isinstance(found, int) else None, FORMAT, _APPLY_AGAIN)
+            return Application.from_json(data)
         except FileNotFoundError:
             return Application()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -124,7 +133,7 @@ class DeploymentFile:
 
     async def save(self, application: Application) -> None:
         """In the order of the calls. Raises NoRoom if it cannot be written; then the file keeps its old contents."""
-        data = json.dumps(application.as_json()).encode()
+        data = json.dumps({"format": FORMAT, **application.as_json()}).encode()
         async with self._writing:
             try:
                 # Private, because options may contain secrets that somebody has written out.

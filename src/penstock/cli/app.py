@@ -37,6 +37,7 @@ _MODULES = {
     "access": "access",
     "backup": "backup",
     "restore": "backup",
+    "upgrade": "upgrade",
 }
 """The module of `penstock.cli` that registers each command, in the order of `penstock --help`."""
 

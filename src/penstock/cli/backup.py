@@ -65,7 +65,7 @@ def backup(
     options = BackupOptions(
         data=data,
         worker=_worker_on(data),
-        checkpoints=_folder(data, checkpoint) if checkpoints else None,
+        checkpoints=checkpoint_folder(data, checkpoint) if checkpoints else None,
         has_secrets=secrets,
         before=lambda: _run(before),
         keep=keep,
@@ -85,7 +85,8 @@ def _worker_on(data: Path) -> str | None:
         return None
 
 
-def _folder(data: Path, checkpoint: str | None) -> Path:
+def checkpoint_folder(data: Path, checkpoint: str | None) -> Path:
+    """Raises RequestError for one that is not on this machine."""
     folder = data / CHECKPOINTS if checkpoint is None else local_path(checkpoint)
     if folder is None:
         raise RequestError(f"{checkpoint} is not on this machine", "Copy it yourself, and use --no-checkpoints.")

@@ -29,6 +29,14 @@ DEFAULT_WORKER = f"127.0.0.1:{HTTP_PORT}"
 _NAME_IT = f"Name the worker's HTTP address, in {WORKER_VARIABLE} or with --worker."
 
 
+PORTS_FORMAT = 1
+"""The format version of ports.json: a command and the worker that it talks to may be of different versions."""
+
+
+class _Versioned(msgspec.Struct):
+    format: int | None = None
+
+
 def ports_file(data: Path) -> Path:
     return data / "ports.json"
 
@@ -63,12 +71,15 @@ class LocalWorker(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Path) -> "LocalWorker":
-        """Raises Unavailable for a file that a worker has not written or that cannot be read, FileNotFoundError
-        without one.
+        """Raises Unavailable for a file that a worker of this version has not written or that cannot be read,
+        FileNotFoundError without one.
         """
         file = ports_file(data)
         try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
+            text = file.read_bytes()
+            if (found := msgspec.json.decode(text, type=_Versioned).format) != PORTS_FORMAT:
+                raise _other_version(file, found)
+            return msgspec.json.decode(text, type=cls)
         except NotADirectoryError:
             raise FileNotFoundError(file) from None
         except PermissionError as error:
@@ -85,6 +96,14 @@ class LocalWorker(msgspec.Struct, frozen=True):
             os.environ[TOKEN_FILE] = str((data / "token").absolute())
         if self.certificate is not None:
             os.environ.setdefault(TLS_VARIABLES[0], self.certificate)
+
+
+def _other_version(file: Path, found: int | None) -> Unavailable:
+    has = "no format version" if found is None else f"format {found}"
+    return Unavailable(
+        f"{file} has {has}; this version reads format {PORTS_FORMAT}: the worker is of another version of Penstock",
+        "Use that version, or restart the worker with this one.",
+    )
 
 
 def default_worker() -> str:

@@ -129,6 +129,7 @@ class UnreadableFormat(Damaged):
         """`what` names the data and their location; `found` is None for data without a format version; `start_over`
         explains how to continue without the data.
         """
+        self.found = found
         format_found = "no format version" if found is None else f"format {found}"
         formats = f"{format_found}; this version reads format {known}"
         if found is not None and found > known:

@@ -15,6 +15,7 @@ import penstock
 from penstock.access.file import WithConnectors
 from penstock.access.refusals import Refusals
 from penstock.application.runtime import Runtime
+from penstock.client.credentials import PORTS_FORMAT
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
@@ -306,7 +307,7 @@ class Worker:
 
     def _publish_ports(self) -> None:
         """Programs wait for this file. Commands on this machine find in it how to reach the HTTP port."""
-        content = {**self.ports, "id": self.id, "host": _reachable(self.settings.http_host)}
+        content = {"format": PORTS_FORMAT, **self.ports, "id": self.id, "host": _reachable(self.settings.http_host)}
         if self.settings.certificate is not None:
             content["certificate"] = str(self.settings.certificate.resolve())
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import RequestError, UnreadableFormat
 from penstock.core.retry import RetryPolicy
 from penstock.spark.outputs import Leaving, leaving
 from penstock.spark.run.checkpoints import PLAN, adopt_moved, checkpoint_of, is_fresh, opened
@@ -127,13 +128,16 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Data
 def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
     """Raises RequestError if a query with this plan cannot continue from the pipeline's checkpoint. Changes nothing."""
     checkpoint = opened(spark, settings.checkpoint(name))
-    stored = StatePlan.parse(checkpoint.read(PLAN) or "")
+    stored = checkpoint.read(PLAN)
     if (
         stored is not None
         and checkpoint.batches()
         and not is_outdated(checkpoint, name, settings.worker, retry_seconds=_RETRY_SECONDS)
     ):
-        check_compatible(name, stored, state)
+        try:
+            check_compatible(name, StatePlan.parse(stored, name), state)
+        except UnreadableFormat as error:
+            raise RequestError(str(error), error.hint) from None
 
 
 def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:

@@ -13,11 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import RequestError
+from penstock.core.errors import RequestError, UnreadableFormat
 from penstock.spark.source.control import options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+FORMAT = 1
+"""The format version of a stored plan."""
+
+_START_OVER = (
+    "Start {name} from scratch: penstock pipeline reset {name}. Or remove the file if you know that the pipeline still "
+    "fits its state: then they are not compared."
+)
 
 _MARK = "penstock.operator:"
 """The prefix of an alias by which one of our operators describes itself inside Spark's plan."""
@@ -69,16 +77,21 @@ class StatePlan:
         return max((one.buckets for one in self.operators if one.buckets is not None), default=None)
 
     def text(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
     @classmethod
-    def parse(cls, text: str) -> StatePlan | None:
-        """None for a text that another version has written: then nothing is known."""
+    def parse(cls, text: str, name: str) -> StatePlan:
+        """`name` is the pipeline's. Raises UnreadableFormat for a text that another version has written."""
+        found = None
         try:
             data = json.loads(text)
-            return cls(tuple(data["loads"]), tuple(StatefulOperator(**one) for one in data["operators"]))
-        except (ValueError, KeyError, TypeError):
-            return None
+            found = data.get("format")
+            if found == FORMAT:
+                return cls(tuple(data["loads"]), tuple(StatefulOperator(**one) for one in data["operators"]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            found = None
+        what = f"the plan of {name}'s state (penstock.json in its checkpoint)"
+        raise UnreadableFormat(what, found if isinstance(found, int) else None, FORMAT, _START_OVER.format(name=name))
 
 
 def check_compatible(name: str, stored: StatePlan, new: StatePlan) -> None:
