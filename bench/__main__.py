@@ -16,6 +16,7 @@ BENCHMARKS = {
     "spark": "our source and sink on Spark, beside Parquet files and the smallest Python source and sink there are",
     "pipeline": "from a program to results committed at a sink, beside Bytewax and PyFlink",
     "windows": "counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count",
+    "recovery": "from the kill of a driver to the next committed epoch, phase by phase, beside a bare Spark session",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 
@@ -36,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--directory", type=Path, metavar="DIR", help="where to write; its disk is measured")
     made.add_argument("--bytewax-python", type=Path, metavar="PATH", help="pipeline: a Python that has Bytewax")
     made.add_argument("--flink-python", type=Path, metavar="PATH", help="pipeline: a Python that has PyFlink")
+    made.add_argument("--before-python", type=Path, metavar="PATH", help="recovery: a Python that has another Penstock")
     return made
 
 
@@ -44,8 +46,11 @@ def run(name: str, options: argparse.Namespace) -> Report:
     benchmark = importlib.import_module(f"bench.{name}")
     effort = benchmark.QUICK if options.quick else benchmark.FULL
     pythons = {}
-    if name == "pipeline":
-        pythons = {"bytewax_python": options.bytewax_python, "flink_python": options.flink_python}
+    match name:
+        case "pipeline":
+            pythons = {"bytewax_python": options.bytewax_python, "flink_python": options.flink_python}
+        case "recovery":
+            pythons = {"before_python": options.before_python}
     report: Report = benchmark.run(effort, options.directory, Console(stderr=True), **pythons)
     return report
 

@@ -245,6 +245,21 @@ def peak_of_spark() -> Peak:
     return peak
 
 
+def cpu_seconds_of_tree(pid: int) -> float:
+    """Used so far by this process and its descendants, also by those that have ended."""
+    children = _children()
+    return sum(map(_cpu_seconds, (pid, *_descendants(pid, children))))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of the process itself, and of its children that have ended. None for one that has ended meanwhile."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICKS_PER_S
+
+
 def _is_java(pid: int) -> bool:
     try:
         return (PROC / str(pid) / "comm").read_text().strip() == "java"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.spark.run.generation import Generation
 
 
+_STATE_LOAD = "rocksdbLoadLatencyMs"
+"""A metric of Spark's state store."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The last batch of a query."""
@@ -40,6 +44,10 @@ class Progress:
     batch_ms: int
     state_rows: int
     state_bytes: int
+    stages_ms: Mapping[str, int] = field(default_factory=dict)
+    """How long each stage of the batch took, by Spark's names."""
+    state_load_ms: int = 0
+    """How long tasks waited for state that was not in memory, in total."""
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Progress:
@@ -55,7 +63,15 @@ class Progress:
             batch_ms=report["batchDuration"],
             state_rows=sum(operator["numRowsTotal"] for operator in report["stateOperators"]),
             state_bytes=sum(operator["memoryUsedBytes"] for operator in report["stateOperators"]),
+            stages_ms=dict(report["durationMs"]),
+            state_load_ms=sum(operator["customMetrics"].get(_STATE_LOAD, 0) for operator in report["stateOperators"]),
         )
+
+    @property
+    def stages_text(self) -> str:
+        """The stages that took time, in Spark's order."""
+        stages = {**self.stages_ms, "state load": self.state_load_ms}
+        return ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in stages.items() if milliseconds)
 
 
 def _is_control(end: Any) -> bool:

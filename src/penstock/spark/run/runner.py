@@ -225,7 +225,12 @@ class RunningPipeline:
         if attempt is None or attempt.query_id != query_id:
             return
         if not self._has_progress:
-            log.info("%s: its first epoch since the start, %d, is committed", self.pipeline.name, progress.epoch)
+            log.info(
+                "%s: its first epoch since the start, %d, is committed: %s",
+                self.pipeline.name,
+                progress.epoch,
+                progress.stages_text,
+            )
         self.progress, self._progress_at = progress, now
         self.rows += progress.rows
         _report_committed(attempt, progress)
