@@ -146,7 +146,7 @@ def failure_of(exception: str) -> Failure:
     if _WORKER_ENDED in reason:
         return Failure("the Python worker ended in the middle of a task", _ENDED_HINT, cause=_ENDED_CAUSE)
     if _TRACEBACK not in reason:
-        return _of_spark(exception, _without_java(reason))
+        return _of_spark(exception, _without_java(reason)[:_TEXT_CHARS_MAX].rstrip())
     frames, error = _split(_without_java(reason.rpartition(_TRACEBACK)[2]))
     if (ours := _OURS.fullmatch(error)) and (kind_of_ours := _kinds_of_ours().get(ours[1])):
         text, _, hint = ours[2].partition("\n")  # one line, followed by the hint on the next
@@ -176,7 +176,7 @@ def ranges_text(batch: BatchRanges) -> str:
 
 
 def _without_java(text: str) -> str:
-    return _JAVA_STACK.split(text, maxsplit=1)[0][:_TEXT_CHARS_MAX].rstrip()
+    return _JAVA_STACK.split(text, maxsplit=1)[0].rstrip()
 
 
 def _split(trace: str) -> tuple[list[str], str]:

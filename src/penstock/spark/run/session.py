@@ -17,6 +17,9 @@ LOCAL = "local[*]"
 _PYTHON = Path(__file__).with_name("python")
 """Starts this interpreter without Spark's zip on its path. Not used if an installation has lost its executable bit."""
 
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For the JVM that composes the command line of Spark's: it lives for less than a second."""
+
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
@@ -32,6 +35,9 @@ _FIXED = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Python processes that are forked with what they need, instead of importing it: a second of CPU time for each.
     "spark.python.daemon.module": "penstock.spark.run.python_daemon",
+    # Spark starts a Python daemon for each set of environment variables, and sets one for this, but not for every
+    # operator. Without it they share a daemon, which takes a second of CPU time to start. We filter frames ourselves.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # State on disk rather than in the heap, and only its changes in each batch's checkpoint.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -84,10 +90,12 @@ def prepare_environment(master: str = LOCAL) -> None:
     """For the JVM that is started next, and its Python workers: this interpreter, this machine."""
     if cores_of(master) is not None:
         python = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
-        # Spark uses the driver's setting for the processes of data sources that it finds by itself, such as ours.
+        # Spark uses the driver's setting for the processes of data sources that it finds by itself, as it finds ours if
+        # nobody registers it.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
         os.environ["PENSTOCK_SPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 
 
 def build_session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> SparkSession:
