@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
-from tests.support import java_archive
+from penstock.spark.run.class_archive import SWITCH, find_archive
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tokens import TOKEN_FILE, set_token_variables
 
@@ -40,7 +40,9 @@ def pytest_configure() -> None:
     set_token_variables()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile what it imports
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA + QUICK_SPARK + java_archive.options())
+    os.environ.setdefault(SWITCH, "use")  # script/test creates it
+    archive = find_archive()
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA}{QUICK_SPARK} {archive.options() if archive else ''}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,6 +1,7 @@
 """`penstock run`: the pipelines of a Python file, or the application in a YAML file, with all they need."""
 
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.open_windows import report_staying_open
@@ -210,6 +212,7 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,
+        BackgroundCreation() as creation,
         RunView(worker.http, Console(highlight=False)) as view,
         spark_driver(name, options.master, options.conf, options.spark_log) as spark,
     ):
@@ -217,6 +220,7 @@ def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed,
         def show(running: Sequence[RunningPipeline]) -> None:
             worker.check()
             announcement.look(running)
+            creation.look(running, time.monotonic())
             view.show(running)
 
         with closing(Follower(worker.http, deployed, print_line)) as follower:

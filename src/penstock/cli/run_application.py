@@ -1,6 +1,7 @@
 """`penstock run app.yaml`: a whole application, its connectors in a worker and its pipelines on Spark."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.application.driver import Driver, carry_by_value
 from penstock.application.pipelines import pipelines_of
+from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import wait_for_delivery
@@ -80,6 +82,7 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,
+        BackgroundCreation() as creation,
         RunView(worker.http, Console(stderr=True, highlight=False)) as view,
         spark_driver(name, options.master, options.conf, options.spark_log) as spark,
     ):
@@ -87,6 +90,7 @@ def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, 
         def show(running: "Sequence[RunningPipeline]") -> None:
             worker.check()
             announcement.look(running)
+            creation.look(running, time.monotonic())
             view.show(running)
 
         with closing(Driver(worker.http, first, print_line)) as driver:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.core.errors import RequestError
+from penstock.spark.run.class_archive import ClassArchive, find_archive
 from penstock.spark.run.failures import silence_spark
 from penstock.spark.run.session import prepare_environment, spark_settings
 
@@ -34,6 +35,11 @@ _LOG_TAIL_BYTES = 2000
 _END_SECONDS_MAX = 20.0
 """How long Spark may take to stop; then its JVM is killed."""
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
+"""How a JVM ends when the files that it maps have been damaged."""
+
 _STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
 """How long a batch may take to end when its query is stopped: by default Spark waits forever."""
 
@@ -41,17 +47,28 @@ _STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
 class SparkDriver:
     """A session and its JVM. `restart` replaces both, after the JVM has ended or no longer answers."""
 
-    def __init__(self, settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> None:
-        """The JVM writes its log to `stderr`, which is the file `log`. Raises RequestError if it does not start."""
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        stderr: IO[bytes],
+        log: Path,
+        archive: ClassArchive | None = None,
+        end_seconds_max: float = _END_SECONDS_MAX,
+    ) -> None:
+        """The JVM writes its log to `stderr`, which is the file `log`. It maps `archive` if that is usable. Raises
+        RequestError if it does not start.
+        """
         self._settings = settings
         self._stderr = stderr
         self._log = log
+        self._archive = archive
+        self._end_seconds_max = end_seconds_max
         self._gateway: Any = None
         self._start()
 
     def _start(self) -> None:
         with _new_children_killed_on_error():
-            self._gateway = _launch(self._settings, self._stderr, self._log)
+            self._gateway = self._launch()
         _log.info("Spark's JVM runs")
         try:
             self.session = _session(self._gateway, self._settings)
@@ -59,6 +76,19 @@ class SparkDriver:
         except BaseException:
             self.close()
             raise
+
+    def _launch(self) -> Any:
+        """A JVM that does not start with the class archive is started without."""
+        options = self._archive.options() if self._archive is not None else ""
+        if self._archive is None or not options:
+            return _launch(self._settings, self._stderr, self._log)
+        try:
+            return _launch(_with_java_options(self._settings, options), self._stderr, self._log)
+        except RequestError:
+            gateway = _launch(self._settings, self._stderr, self._log)
+        _log.warning("Spark's JVM does not start with the class archive %s, which is deleted", self._archive.path)
+        self._archive.discard()
+        return gateway
 
     def ended(self, within_seconds: float = 0.0) -> str | None:
         """How the JVM has ended, or ends now, in words that follow "Spark's JVM"; None: it runs."""
@@ -74,6 +104,8 @@ class SparkDriver:
         """A new session in a new JVM. Everything of Spark's that belongs to the previous one is of no use any more.
         Raises RequestError if it does not start; may be called again.
         """
+        if self._archive is not None and self._gateway is not None and self._gateway.proc.poll() in _CRASHES:
+            self._archive.discard()  # it may be the reason
         self.close()
         self._start()
         return self.session
@@ -82,21 +114,33 @@ class SparkDriver:
         """The JVM has ended then, killed if necessary. Idempotent."""
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
-            _end(gateway)
+            _end(gateway, self._end_seconds_max)
             _forget(gateway)
 
 
 @contextmanager
-def spark_driver(name: str, master: str, conf: Mapping[str, str], log: Path) -> Iterator[SparkDriver]:
+def spark_driver(
+    name: str,
+    master: str,
+    conf: Mapping[str, str],
+    log: Path,
+    *,
+    uses_archive: bool = True,
+    end_seconds_max: float = _END_SECONDS_MAX,
+) -> Iterator[SparkDriver]:
     """A driver whose JVM writes its log to `log`; its stdout still goes to the terminal, for Spark's console sink. The
     JVM has ended when the context exits. Raises RequestError if it does not start.
     """
+    archive = find_archive() if uses_archive else None
     prepare_environment(master)
     sockets = tempfile.mkdtemp(prefix="penstock-")
     settings = spark_settings(master) | _STOP_QUERY | {"spark.python.unix.domain.socket.dir": sockets} | dict(conf)
     settings |= {"spark.master": master, "spark.app.name": name}
     try:
-        with _opened(log) as stderr, closing(SparkDriver(settings, stderr, log)) as driver:
+        with (
+            _opened(log) as stderr,
+            closing(SparkDriver(settings, stderr, log, archive, end_seconds_max)) as driver,
+        ):
             yield driver
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
@@ -107,6 +151,11 @@ def _opened(log: Path) -> IO[bytes]:
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.replace(log.with_suffix(log.suffix + ".1"))
     return log.open("ab")
+
+
+def _with_java_options(settings: Mapping[str, str], options: str) -> dict[str, str]:
+    """Before those that are set already, which take precedence."""
+    return {**settings, _JAVA_OPTIONS: f"{options} {settings.get(_JAVA_OPTIONS, '')}".strip()}
 
 
 def _conf(settings: Mapping[str, str]) -> Any:
@@ -164,11 +213,17 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from penstock.spark.datasource import PenstockDataSource
+
     silence_spark()
     context = SparkContext(conf=_conf(settings), gateway=gateway)
     # A thread of it reads from the JVM. If the JVM ends first, as after a signal to all processes, that is no failure.
     context._accumulatorServer.handle_error = _ignore_end  # type: ignore[method-assign]  # noqa: SLF001
-    return SparkSession.builder.getOrCreate()
+    session = SparkSession.builder.getOrCreate()
+    # Otherwise Spark starts a Python process to look for it, and another daemon: the functions of data sources that it
+    # finds have a PYTHONPATH of their own.
+    session.dataSource.register(PenstockDataSource)
+    return session
 
 
 def _ignore_end(request: Any, client_address: Any) -> None:  # noqa: ARG001  the parameters of socketserver
@@ -177,11 +232,11 @@ def _ignore_end(request: Any, client_address: Any) -> None:  # noqa: ARG001  the
         _log.error("PySpark's accumulators: %r", error)
 
 
-def _end(gateway: Any) -> None:
+def _end(gateway: Any, seconds_max: float) -> None:
     """Stop the JVM cleanly if it answers in time and nobody interrupts; otherwise kill it."""
     try:
         _stop(gateway)
-        gateway.proc.wait(_END_SECONDS_MAX)
+        gateway.proc.wait(seconds_max)
     except subprocess.TimeoutExpired:
         pass
     finally:

@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,8 @@ class Java:
 
     home: Path | None
     version: int
+    build: str = field(default="", compare=False)
+    """Everything that it prints about its version."""
 
 
 def use_java() -> Java:
@@ -50,9 +53,10 @@ def find_java() -> Java:
     """The first Java that is new enough. Raises RequestError, with the reason, if there is none."""
     too_old = []
     for home, executable in _candidates():
-        version = _version_of(executable)
+        build = _build_of(executable)
+        version = _version_in(build)
         if version >= JAVA_VERSION_MIN:
-            return Java(home, version)
+            return Java(home, version, build)
         too_old.append(f"{executable} is {version or 'not usable'}")
     found = f" ({', '.join(too_old)})" if too_old else ""
     raise RequestError(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none{found}", _MISSING)
@@ -76,10 +80,14 @@ def _packaged() -> Path | None:
     return Path(found.origin).parent / "java-runtime" / "bin" / "java"
 
 
+def cache_folder() -> Path:
+    """What is in it can be deleted at any time: it is created again when it is needed."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
 def _wrap(java: Path) -> Path:
     """A JAVA_HOME whose `bin/java` is the wrapper; created once per runtime, in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "penstock" / f"java-{blake2b(os.fsencode(java), digest_size=8).hexdigest()}"
+    home = cache_folder() / f"java-{blake2b(os.fsencode(java), digest_size=8).hexdigest()}"
     wrapper = home / "bin" / "java"
     text = _WRAPPER.format(java=_quoted(java))
     try:
@@ -105,16 +113,29 @@ def _write_program(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _version_of(executable: Path) -> int:
-    """The feature release, 8 for "1.8"; 0 if it does not run or is not a Java."""
+def _build_of(executable: Path) -> str:
+    """What it prints about its version; empty if it does not run."""
+    try:
+        return _printed_version(executable, executable.stat().st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@cache  # a run needs it several times, and each time would start a JVM
+def _printed_version(executable: Path, changed_ns: int) -> str:  # noqa: ARG001  another file, another version
     try:
         asked = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS_MAX, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
-    return int(found[1]) if found and asked.returncode == 0 else 0
+    except subprocess.TimeoutExpired:
+        return ""
+    return asked.stderr if asked.returncode == 0 else ""
+
+
+def _version_in(build: str) -> int:
+    """The feature release, 8 for "1.8"; 0 if it is not a Java's."""
+    found = re.search(r'version "(?:1\.)?(\d+)', build)
+    return int(found[1]) if found else 0
 
 
 # What must be installed to run pipelines.
