@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.errors import PipelineError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import InputOffset, Staged
 from tests.coordinator.scene import SETTINGS, Scene, raw
 
@@ -96,3 +97,35 @@ async def test_a_checkpoint_that_is_newer_than_the_ledger_is_refused() -> None:
         assert "Restore the worker's newest data, or the checkpoint from a copy of the same time" in caught.value.hint
     await run_epoch(restored, old[-1], b"goes on")
     await restored.close()
+
+
+async def test_a_backup_s_checkpoint_ends_with_the_last_merged_epoch_and_continues_from_there(scene: Scene) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.start()
+
+    def epoch() -> int:
+        return scene.coordinator.deliveries.state.pipelines["p"].checkpoint_epoch
+
+    assert epoch() == NO_EPOCH
+    at = await scene.initial()
+    await scene.cut(at)
+    assert epoch() == NO_EPOCH, "a cut alone has no effect outside"
+    offsets = await run_epochs(scene, at, 3)
+    await scene.append("connector/s/0", raw(b"more"))
+    planned = (await scene.cut(offsets[-1])).offset
+    assert epoch() == offsets[-1].epoch, "the epoch that is planned is not merged"
+    await scene.start()  # with a checkpoint that has no later epoch: it gets the same cut again
+    assert (await scene.cut(offsets[-1])).offset == planned
+
+
+async def test_with_spark_s_own_sinks_a_backup_s_checkpoint_ends_with_the_last_epoch_that_is_known(
+    scene: Scene,
+) -> None:
+    await scene.ingest("connector/s/0", {1: 5})
+    await scene.start(outputs=[])
+    pipelines = scene.coordinator.deliveries
+    first = (await scene.cut(await scene.initial())).offset
+    assert pipelines.state.pipelines["p"].checkpoint_epoch == NO_EPOCH
+    await scene.ingest("connector/s/0", {1: 6})
+    second = (await scene.cut(first)).offset
+    assert pipelines.state.pipelines["p"].checkpoint_epoch == second.epoch

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from penstock.access.file import AccessFile, StoredGrant
 from penstock.core.errors import RequestError
 from penstock.store.file_journal import FileJournal
 from penstock.store.journal import Durability
@@ -12,7 +14,7 @@ from penstock.testing.memory_files import MemoryFiles
 from penstock.worker.backups import BACKUPS_MAX, KEPT_SECONDS, Backups
 from tests.coordinator.scene import STORE
 from tests.support.http import ask
-from tests.support.running_worker import RunningWorker
+from tests.support.running_worker import RunningWorker, running_worker
 
 
 class Clock:
@@ -85,3 +87,15 @@ def test_a_backup_is_logged_with_who_has_taken_it(worker: RunningWorker, caplog:
         '"everyone" from 127.0.0.1: POST /backup/begin: done',
         '"everyone" from 127.0.0.1: POST /backup/end: done',
     ]
+
+
+def test_only_an_administrator_takes_backups(tmp_path: Path) -> None:
+    access = AccessFile(tmp_path)
+    tokens = {role: access.add(StoredGrant(role, role)) for role in ("deploy", "admin")}
+    with running_worker(tmp_path, access=access) as worker:
+        for path in ("begin", "fix", "renew", "end"):
+            codes = [
+                ask(worker.ports["http"], "POST", f"/backup/{path}", {"backup": "b"}, token=token)[0]
+                for token in tokens.values()
+            ]
+            assert codes == [403, 200]

@@ -48,7 +48,7 @@ class Backups:
         self._forget_silent()
         if backup not in self._backups and len(self._backups) >= BACKUPS_MAX:
             raise RequestError(f"{BACKUPS_MAX} backups are being taken already", "Wait until one of them is done.")
-        self._backups.setdefault(backup, _Backup(0.0))
+        self._backups.setdefault(backup, _Backup(self._clock() + KEPT_SECONDS))
         return self.renew(backup)
 
     def renew(self, backup: str) -> Kept:
@@ -111,7 +111,7 @@ class Backups:
 
     def _forget_silent(self) -> None:
         now = self._clock()
-        silent = [backup for backup, one in self._backups.items() if 0 < one.until <= now]
+        silent = [backup for backup, one in self._backups.items() if one.until <= now]
         for backup in silent:
             log.warning("a backup was not heard of for %.0f s, and is forgotten", KEPT_SECONDS)
             del self._backups[backup]

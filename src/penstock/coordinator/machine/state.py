@@ -197,11 +197,12 @@ class Pipeline:
         With outputs, that is the last merged epoch: a later one in the checkpoint's commit log would be missing in the
         output. Spark's own sinks have no merges; there it is the last epoch whose cut, or commit, is known. A
         checkpoint without later epochs is what a crash leaves: Spark asks for the next epoch, and gets the cut that is
-        stored here, or runs this epoch again, and merging it again changes nothing.
+        stored here, or runs this epoch again, and merging it again changes nothing. NO_EPOCH: it starts without a
+        checkpoint, because Spark has certainly committed nothing.
         """
         if self.last_epoch is not None:
             return self.last_epoch
-        return max(self.planned, self.proved) if self.outputs == () else NO_EPOCH
+        return NO_EPOCH if self.proved == NO_EPOCH else max(self.planned, self.proved)
 
     def proven(self, epoch: int) -> "Pipeline":
         """The pipeline after Spark has committed all epochs up to this one. For Spark's own sinks they are complete."""
