@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,8 @@ STORE = StoreSettings(chapter_bytes=16 * MIB, reserve_bytes=MIB)
 SESSIONS = 60
 BUDGET = 16 * MIB
 FRAME = 4000
+SMALL_BUDGET = 8 * MIB
+"""Half of what the windows of all sessions allow, 64 messages each: the budget has to keep them from filling these."""
 MESSAGES = 300
 LIMITS = {"sessions_max": SESSIONS, "address_sessions_max": SESSIONS}
 
@@ -63,7 +66,7 @@ async def joined(running: RunningGateway, connect: Connect, source: str) -> Prog
 async def test_sixty_sessions_before_a_stalled_disk_stay_within_the_budget_and_all_finish(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:
-    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, window_bytes=MIB, **LIMITS)
+    running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=SMALL_BUDGET, window_bytes=MIB, **LIMITS)
     budget = running.sources.in_flight
     sources = [await joined(running, connect, f"source-{number}") for number in range(SESSIONS)]
     disk.gate.clear()
@@ -72,7 +75,7 @@ async def test_sixty_sessions_before_a_stalled_disk_stay_within_the_budget_and_a
     for _ in range(40):
         await asyncio.sleep(0.05)
         highest = max(highest, budget.in_flight_bytes)
-    assert BUDGET // 8 < highest <= BUDGET
+    assert SMALL_BUDGET // 8 < highest <= SMALL_BUDGET
     assert all(source.sent > 0 for source in sources), "every one had credits"
     disk.gate.set()
     await asyncio.gather(*tasks)
@@ -128,9 +131,23 @@ def test_nobody_can_take_what_belongs_to_the_others() -> None:
     for _ in range(SESSIONS):
         greedy = budget.share()
         greedy.promise(greedy.limit_bytes)
+    promised = BUDGET // 2 - budget.lendable_bytes
+    assert BUDGET // 4 < promised < BUDGET // 2, "most of what can be lent, and never all of it"
     newcomer = budget.share()
-    assert newcomer.limit_bytes > budget.own_bytes
+    assert budget.own_bytes < newcomer.limit_bytes < BUDGET // 8
     assert newcomer.has_room
+
+
+def test_nobody_has_room_while_the_budget_is_full() -> None:
+    budget = InFlightBudget(BUDGET, SESSIONS)
+    busy, other = budget.share(), budget.share()
+    had_room = [other.has_room]
+    for step in (partial(busy.received, BUDGET), partial(busy.settled, 1)):
+        step()
+        had_room.append(other.has_room)
+    assert had_room == [True, False, True]
+    assert budget.is_short
+    assert budget.lendable_bytes == 0
 
 
 def test_the_budget_is_never_exceeded() -> None:

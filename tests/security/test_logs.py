@@ -31,20 +31,40 @@ NASTY = f"x\r\n{FORGED}\n\x1b[2J\x85\u2028{FORGED}"
 def test_a_quoted_text_is_one_line_and_short() -> None:
     assert quoted('a "b"\n\x1b[2J') == '"a \\"b\\"\\n\\x1b[2J"'
     assert quoted("y" * 1000, 10) == f'"{"y" * 10}…" (1000 characters)'
+    assert len(quoted("y" * 10_000)) < 400
     assert one_line("é and 漢\u2028") == "é and 漢\\u2028"
     assert len(one_line("\0" * 10_000_000)) < 20_000
 
 
-def test_a_traceback_forges_no_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stderr_handler(monkeypatch: pytest.MonkeyPatch) -> logging.Handler:
+    """That of a worker without --log-file."""
     monkeypatch.setattr(logging, "lastResort", None)
     monkeypatch.setattr(logs, "set_log_level", lambda _: None)  # of all tests that follow
     logs.set_up_logging()
-    handler = logging.lastResort
-    assert handler is not None
-    try:
-        raise ValueError(NASTY)
-    except ValueError as error:
-        handler.handle(logging.LogRecord("a", logging.ERROR, "", 0, "failed: %s", (NASTY,), (ValueError, error, None)))
+    assert logging.lastResort is not None
+    return logging.lastResort
+
+
+def failure(text: str) -> logging.LogRecord:
+    return logging.LogRecord("a", logging.ERROR, "", 0, "failed: %s", (text,), (ValueError, ValueError(text), None))
+
+
+def test_a_long_traceback_is_cut(capsys: pytest.CaptureFixture[str], stderr_handler: logging.Handler) -> None:
+    stderr_handler.handle(failure("z" * 1_000_000))
+    assert len(capsys.readouterr().err) < 25_000
+
+
+def test_stderr_gets_a_few_lines_of_a_flood(
+    capsys: pytest.CaptureFixture[str], stderr_handler: logging.Handler
+) -> None:
+    for number in range(1000):
+        stderr_handler.handle(logging.LogRecord("a", logging.ERROR, "", 0, "failed: %s", (number,), None))
+    assert 0 < len(capsys.readouterr().err.splitlines()) < 100
+
+
+def test_a_traceback_forges_no_line(capsys: pytest.CaptureFixture[str], stderr_handler: logging.Handler) -> None:
+    stderr_handler.handle(failure(NASTY))
     first, *others = capsys.readouterr().err.splitlines()
     assert re.match(LINE, first)
     assert all(line.startswith("    ") for line in others)
