@@ -5,16 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from starlette.routing import Route
 
 from penstock.access.file import AccessFile, StoredGrant
-from penstock.access.refusals import Refusals
-from penstock.worker.http import Watched, application
-from penstock.worker.settings import WorkerSettings
+from tests.security.hostile.inputs import worker_routes
 from tests.support.http import ask
 from tests.support.open_stream import open_stream
 from tests.support.tokens import TOKEN
@@ -29,13 +25,9 @@ START = {"inputs": {"main": {"sources": ["orders"], "starting": "earliest"}}, "r
 
 def _routes() -> list[tuple[str, str]]:
     """Every method and path of the port."""
-    probed = {"fatal_problems": list, "ingest_problems": list, "problems": list}
-    worker = cast("Watched", SimpleNamespace(refusals=Refusals(), **probed))
-    app = application(worker, WorkerSettings(data=Path()))
-    routes = [route for route in app.routes if isinstance(route, Route)]
     return [
         (method, route.path.format(name="x", sink="x", port="err", at="0"))
-        for route in routes
+        for route in worker_routes()
         for method in sorted((route.methods or set()) - {"HEAD"})
     ]
 

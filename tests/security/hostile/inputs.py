@@ -127,12 +127,17 @@ class FuzzedRoute:
 @cache
 def routes() -> tuple[FuzzedRoute, ...]:
     """All that the worker has. No request is made here, so that no worker is needed."""
-    found = application(cast("Watched", SimpleNamespace(refusals=Refusals())), WorkerSettings(data=Path())).routes
-    assert all(isinstance(route, Route) for route in found), f"the fuzzer knows plain routes only: {found}"
-    return tuple(
-        FuzzedRoute(route.path, tuple(sorted(route.methods or ())), _body_type(route))
-        for route in cast("list[Route]", found)
-    )
+    found = worker_routes()
+    return tuple(FuzzedRoute(route.path, tuple(sorted(route.methods or ())), _body_type(route)) for route in found)
+
+
+def worker_routes() -> list[Route]:
+    """Every route of a worker's HTTP port. Nothing answers: only what `application` touches is there."""
+    probed = {"fatal_problems": list, "ingest_problems": list, "problems": list}
+    worker = cast("Watched", SimpleNamespace(refusals=Refusals(), **probed))
+    found = application(worker, WorkerSettings(data=Path())).routes
+    assert all(isinstance(route, Route) for route in found), f"only plain routes are known here: {found}"
+    return cast("list[Route]", found)
 
 
 def _body_type(route: Route) -> type[Any] | None:
