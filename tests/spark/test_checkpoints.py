@@ -29,7 +29,7 @@ def test_a_checkpoint_that_was_moved_refers_to_itself(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     schema = "/state/0/_stateSchema/default/0_5f0e"
     (place / "0").write_text(f'v2\n{{"stateSchemaFilePaths":["file:{old}{schema}","file:{old}{schema}1"]}}')
-    (place / ".0.crc").write_bytes(b"crc")
+    (place / ".0.crc").write_bytes(b"crc\x00\x00\x00\x02\x00\x9c\xb1")  # not UTF-8, as most checksums
     adopt_moved(str(old))
     assert (place / ".0.crc").exists(), "it is where it was created, and stays as it is"
     old.parent.rename(new.parent)

@@ -161,7 +161,7 @@ def adopt_moved(checkpoint: str) -> None:
         return
     place = f"file:{folder.absolute()}"
     with _local_access(folder):
-        for file in folder.glob("state/*/_metadata/v2/*"):
+        for file in folder.glob("state/*/_metadata/v2/[0-9]*"):  # and not their checksums, which are no text
             text = file.read_text()
             adopted = _SCHEMA_PATH.sub(lambda found: place + found[1], text)
             if adopted != text:
