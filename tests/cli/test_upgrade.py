@@ -18,7 +18,7 @@ from penstock.client.credentials import LocalWorker
 from penstock.coordinator import ledger
 from penstock.core.errors import RequestError, Unavailable, UnreadableFormat
 from penstock.spark.run.attempt import RunSettings, check_state
-from penstock.spark.run.state_plan import StatePlan
+from penstock.spark.run.state_plan import Companion
 from penstock.store.files import RealFiles
 from penstock.store.record import CHAPTER_HEADER_BYTES
 from tests.coordinator.scene import Scene
@@ -153,7 +153,7 @@ def test_a_pipeline_whose_plan_is_of_another_version_is_not_started(
 @pytest.mark.parametrize("text", ["", "[]", "no json", '{"format": "1"}', '{"format": 1}'])
 def test_a_damaged_plan_is_not_taken_for_one(text: str) -> None:
     with pytest.raises(UnreadableFormat, match="no format version"):
-        StatePlan.parse(text, PIPELINE)
+        Companion.parse(text, PIPELINE)
 
 
 def test_the_table_names_each_format_and_the_reason_of_a_refusal(data: Path) -> None:

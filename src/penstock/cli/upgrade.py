@@ -157,7 +157,7 @@ def _read_ledger(files: Files) -> None:
 
 
 def _read_plan(plan: Path, name: str) -> None:
-    state_plan.StatePlan.parse(plan.read_text(errors="replace"), name)
+    state_plan.Companion.parse(plan.read_text(errors="replace"), name)
 
 
 def _print(found: list[StoredFormat]) -> None:

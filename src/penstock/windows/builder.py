@@ -5,7 +5,6 @@ One pass over the data: all results, late rows included, are in one frame.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from penstock.core.durations import format_duration
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.spark.dead_letters.column import LETTER, LETTER_DDL, LETTER_FIELDS, check_letters, has_letters
-from penstock.spark.run.state_plan import StatefulOperator, described
+from penstock.spark.run.state_plan import AGGREGATES, LATENESS, StatefulOperator, WindowState, described
+from penstock.spark.run.takeover import closed_to
 from penstock.spark.source.control import control_rows, options_of, origin_of
 from penstock.spark.source.options import SourceOptions
 from penstock.windows.engine import BUCKET, TIME, Plan
@@ -300,7 +300,9 @@ def build(
         late=late,
         late_rule=late_rule,
         bucket_bytes_max=bucket_bytes_max,
-        meaning=_meaning(event_time, chosen, measures),
+        meaning=(event_time, [field.name for field in chosen.keys]),
+        measures=tuple((result, _named(each)) for result, each in measures.items()),
+        closed_to_us=closed_to(name),
     )
     output = _output(chosen, plan)
     options = SourceOptions.parse(origin_of(frame))
@@ -316,38 +318,27 @@ def build(
         repeats=identifies_events(chosen.carried) and not one_row_each(frame),
         output=_to_arrow(output),
     )
-    return _stages(frame, chosen, operator, output, _stateful(plan, chosen, measures, event_time))
+    return _stages(frame, chosen, operator, output, _stateful(name, plan, chosen, event_time))
 
 
-def _stateful(plan: Plan, chosen: Chosen, measures: Mapping[str, Measure], event_time: str) -> StatefulOperator:
-    """The parts of the plan's fingerprint, readable, and for the comparison before a query starts."""
+def _stateful(name: str, plan: Plan, chosen: Chosen, event_time: str) -> StatefulOperator:
+    """What the state depends on, readable, and for the comparison before a query starts."""
     lengths = (f"{name.removesuffix('_us')} {format_duration(us)}" for name, us in asdict(plan.window).items())
     facts = {
         "window": f"{type(plan.window).__name__.lower()} {', '.join(lengths)}",
         "keys": ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in chosen.keys) or "none",
-        "aggregates": ", ".join(
-            _aggregate(plan, name, measure) for name, measure in zip(plan.aggregates, measures.values(), strict=True)
-        ),
+        AGGREGATES: ", ".join(one.text for one in plan.stored),
         "event_time": event_time,
-        "allowed_lateness": format_duration(plan.lateness_us) if plan.lateness_us else "none",
+        LATENESS: format_duration(plan.lateness_us) if plan.lateness_us else "none",
         "buckets": str(plan.buckets),
     }
-    return StatefulOperator("windows", facts, plan.buckets)
+    windows = WindowState(name, {one.name: one.text for one in plan.stored}, plan.lateness_us, plan.closed_to_us)
+    return StatefulOperator("windows", facts, plan.buckets, windows)
 
 
-def _aggregate(plan: Plan, name: str, measure: Measure) -> str:
-    """As users write it, with the type of its partials in the state."""
-    aggregate = plan.aggregates[name]
-    columns = ", ".join(column if isinstance(column, str) else "…" for column in measure.columns)
-    parameters = aggregate.parameters()
-    more = f" {parameters!r}" if parameters else ""
-    return f"{type(aggregate).__qualname__.lower()}({columns}){more} {plan.partial_types[name]}"
-
-
-def _meaning(event_time: str, chosen: Chosen, measures: Mapping[str, Measure]) -> str:
-    """What the plan's own names refer to, as far as the user has named it."""
-    inputs = [[column for column in each.columns if isinstance(column, str)] for each in measures.values()]
-    return json.dumps([event_time, [field.name for field in chosen.keys], inputs])
+def _named(measure: Measure) -> tuple[str | None, ...]:
+    """The columns that the user has named; None for expressions."""
+    return tuple(column if isinstance(column, str) else None for column in measure.columns)
 
 
 def _stages(

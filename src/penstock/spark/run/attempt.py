@@ -11,12 +11,13 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError, UnreadableFormat
 from penstock.core.retry import RetryPolicy
 from penstock.spark.outputs import Leaving, leaving
-from penstock.spark.run.checkpoints import PLAN, adopt_moved, checkpoint_of, is_fresh, opened
+from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, is_fresh, opened
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
 from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
-from penstock.spark.run.state_plan import StatePlan, check_compatible, state_plan_of
+from penstock.spark.run.state_plan import Companion, StatePlan, changes_taken_over, check_compatible, state_plan_of
+from penstock.spark.run.takeover import closing
 from penstock.spark.source.control import pretend
 from penstock.spark.source.schema import ASKED_COLUMNS, COLUMNS
 
@@ -95,6 +96,7 @@ class Attempt:
     query: StreamingQuery
     query_id: str
     ports: tuple[str, ...]
+    state: StatePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +127,66 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Data
     return spark.readStream.format("rate").options(**pretend(options)).load().select(*columns)
 
 
-def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
-    """Raises RequestError if a query with this plan cannot continue from the pipeline's checkpoint. Changes nothing."""
+def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> list[str]:
+    """Returns what differs from the plan of the pipeline's state and is taken over. Raises RequestError if a query with
+    this plan cannot continue from the pipeline's checkpoint. Changes nothing.
+    """
     checkpoint = opened(spark, settings.checkpoint(name))
-    stored = checkpoint.read(PLAN)
-    if (
-        stored is not None
-        and checkpoint.batches()
-        and not is_outdated(checkpoint, name, settings.worker, retry_seconds=_RETRY_SECONDS)
-    ):
-        try:
-            check_compatible(name, StatePlan.parse(stored, name), state)
-        except UnreadableFormat as error:
-            raise RequestError(str(error), error.hint) from None
+    if is_outdated(checkpoint, name, settings.worker, retry_seconds=_RETRY_SECONDS):
+        return []
+    stored = _stored_plan(checkpoint, name)
+    if stored is None:
+        return []
+    check_compatible(name, stored, state)
+    return changes_taken_over(stored, state)
+
+
+def _stored_plan(checkpoint: Checkpoint, name: str) -> StatePlan | None:
+    """The plan of the state of the pipeline `name`; None if there is no state or nothing is known about it. Raises
+    RequestError for one of another version.
+    """
+    text = checkpoint.read(PLAN)
+    if text is None or not checkpoint.batches():
+        return None
+    try:
+        return Companion.parse(text, name).current(checkpoint.committed())
+    except UnreadableFormat as error:
+        raise RequestError(str(error), error.hint) from None
+
+
+def take_over_state(spark: SparkSession, planned: Planned, settings: RunSettings, generation: Generation) -> StatePlan:
+    """The plan with which the query continues its state. Before its first batch the companion of the checkpoint names
+    both plans, from which batch on the new one holds, and which windows remain closed.
+    """
+    checkpoint = opened(spark, settings.checkpoint(generation.name))
+    stored = _stored_plan(checkpoint, generation.name)
+    if stored is None:
+        return planned.state
+    state = planned.state.taking_over(stored, _watermark(planned, settings, generation))
+    following = None if state == stored else state
+    text = Companion(stored, following, checkpoint.committed() + 1).text()
+    if checkpoint.read(PLAN) != text:
+        checkpoint.write(PLAN, text)
+    return state
+
+
+def _watermark(planned: Planned, settings: RunSettings, generation: Generation) -> int | None:
+    """The watermark that the state has reached, or a later one. Only merges say which epoch is committed: for Spark's
+    own sinks the last planned one may be.
+    """
+    with CoordinatorClient(settings.worker, _RETRY_SECONDS) as coordinator:
+        if planned.ports:
+            return coordinator.running(generation.name, generation.number).before
+        known = (one for one in coordinator.pipelines() if one.name == generation.name)
+        return next((one.watermark for one in known), None)
 
 
 def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
-    """Called once the query has run an epoch: from then on its state belongs to this plan."""
+    """Called once the query has run an epoch: from then on its state belongs to this plan alone."""
     checkpoint = opened(spark, settings.checkpoint(name))
-    if checkpoint.read(PLAN) != state.text():
-        checkpoint.write(PLAN, state.text())
+    text = Companion(state).text()
+    if checkpoint.read(PLAN) != text:
+        checkpoint.write(PLAN, text)
 
 
 def begin_attempt(
@@ -187,7 +229,9 @@ def start_query(
     inputs = {
         name: _load(spark, pipeline, generation.input(name, min_partitions=settings.cores)) for name in pipeline.inputs
     }
-    left = _left(pipeline, inputs)
+    state = take_over_state(spark, planned, settings, generation)
+    with closing(state.closed_to()):
+        left = _left(pipeline, inputs)
     generation.describe(left.schemas, retry_seconds=_RETRY_SECONDS)
     writer = _writer(left, pipeline, generation).queryName(pipeline.name)
     writer = _triggered(writer, pipeline, settings).option("checkpointLocation", settings.checkpoint(pipeline.name))
@@ -197,7 +241,7 @@ def start_query(
     ):
         query = writer.start()
     generation.watch(QueryProbe(QueryQuestion(spark, query)))
-    return Attempt(generation, query, query.id, planned.ports)
+    return Attempt(generation, query, query.id, planned.ports, state)
 
 
 @contextmanager

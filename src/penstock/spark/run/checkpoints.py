@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.core.durable_files import sync_directory
 from penstock.core.errors import CheckpointFailed
+from penstock.core.types import NO_EPOCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +22,9 @@ DEFAULT_FOLDER = "penstock-checkpoints"
 
 OFFSETS = "offsets"
 """Spark's log of planned batches: one file per batch, named by its number."""
+
+COMMITS = "commits"
+"""Spark's log of committed batches, likewise."""
 
 PLAN = "penstock.json"
 """Our own file in a checkpoint: the plan that its state belongs to. Spark ignores files that it does not know."""
@@ -52,12 +58,16 @@ class Checkpoint(Protocol):
     """
 
     def batches(self) -> list[int]:
-        """The batch numbers in Spark's log, ascending."""
+        """The numbers of planned batches in Spark's log, ascending."""
+
+    def committed(self) -> int:
+        """The last committed batch; NO_EPOCH if there is none."""
 
     def read(self, name: str) -> str | None:
         """None if there is no such file."""
 
-    def write(self, name: str, text: str) -> None: ...
+    def write(self, name: str, text: str) -> None:
+        """A crash leaves the old or the new text."""
 
     def move_aside(self) -> str:
         """Rename the folder and return its new location. Deletes one that was moved aside earlier."""
@@ -121,9 +131,15 @@ class LocalCheckpoint:
         self._folder = folder
 
     def batches(self) -> list[int]:
-        offsets = self._folder / OFFSETS
+        return self._logged(OFFSETS)
+
+    def committed(self) -> int:
+        return max(self._logged(COMMITS), default=NO_EPOCH)
+
+    def _logged(self, log: str) -> list[int]:
+        folder = self._folder / log
         with _local_access(self._folder):
-            return _numbers([file.name for file in offsets.iterdir()]) if offsets.is_dir() else []
+            return _numbers([file.name for file in folder.iterdir()]) if folder.is_dir() else []
 
     def read(self, name: str) -> str | None:
         with _local_access(self._folder):
@@ -135,8 +151,12 @@ class LocalCheckpoint:
     def write(self, name: str, text: str) -> None:
         partial = self._folder / f".{name}.tmp"
         with _local_access(self._folder):
-            partial.write_text(text)
+            with partial.open("w") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
             partial.replace(self._folder / name)
+            sync_directory(self._folder)
 
     def move_aside(self) -> str:
         aside = self._folder.with_name(self._folder.name + _ASIDE)
@@ -180,14 +200,24 @@ class HadoopCheckpoint:
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         with _hadoop_access(self._url):
             self._files = self._path().getFileSystem(configuration)
+            self._contexts = self._hadoop.fs.FileContext.getFileContext(self._files.getUri(), configuration)
+        rename = self._hadoop.fs.Options.Rename
+        self._overwriting = spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]  # noqa: SLF001
+        self._overwriting[0] = rename.OVERWRITE
 
     def _path(self, name: str = "") -> Any:
         return self._hadoop.fs.Path(f"{self._url}/{name}" if name else self._url)
 
     def batches(self) -> list[int]:
+        return self._logged(OFFSETS)
+
+    def committed(self) -> int:
+        return max(self._logged(COMMITS), default=NO_EPOCH)
+
+    def _logged(self, log: str) -> list[int]:
         with _hadoop_access(self._url):
-            offsets = self._path(OFFSETS)
-            found = self._files.listStatus(offsets) if self._files.exists(offsets) else []
+            folder = self._path(log)
+            found = self._files.listStatus(folder) if self._files.exists(folder) else []
             return _numbers([str(one.getPath().getName()) for one in found])
 
     def read(self, name: str) -> str | None:
@@ -202,11 +232,13 @@ class HadoopCheckpoint:
 
     def write(self, name: str, text: str) -> None:
         with _hadoop_access(self._url):
-            stream = self._files.create(self._path(name), True)
+            partial = self._path(f".{name}.tmp")
+            stream = self._files.create(partial, True)
             try:
                 stream.write(bytearray(text.encode()))
             finally:
                 stream.close()
+            self._contexts.rename(partial, self._path(name), self._overwriting)
 
     def move_aside(self) -> str:
         aside = self._url + _ASIDE

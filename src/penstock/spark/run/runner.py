@@ -113,7 +113,8 @@ class RunningPipeline:
         self._is_kept, self.restart_at = False, None
         planned = self.plan()
         try:
-            check_state(self.spark, self.pipeline.name, planned.state, self._settings)
+            for change in check_state(self.spark, self.pipeline.name, planned.state, self._settings):
+                log.warning("%s: %s", self.pipeline.name, change)
             generation, moved = begin_attempt(self.spark, self.pipeline, planned, self._settings)
             self._report_by(generation)
             self.moved_aside = moved or self.moved_aside
@@ -142,14 +143,14 @@ class RunningPipeline:
             raise attempt.generation.fenced
         if attempt.query.isActive:
             if self._has_progress:
-                self._keep_state_plan()
+                self._keep_state_plan(attempt)
             return
         if self.spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001  the JVM is ending: the query has not failed
             raise ConnectionError("its context was stopped")
         error = attempt.query.exception()
         exception = None if error is None else str(error)  # asks the JVM
         if exception is None:
-            self._keep_state_plan()
+            self._keep_state_plan(attempt)
         if exception is None:
             self.stop()
             self.is_done = True
@@ -157,15 +158,15 @@ class RunningPipeline:
             self._stop_query()
             self._fail(failure_of(exception), now)
 
-    def _keep_state_plan(self) -> None:
+    def _keep_state_plan(self, attempt: Attempt) -> None:
         """Once per attempt. The query runs without a stored plan too, but then only Spark notices an incompatible
         change, and too late.
         """
-        if self._is_kept or self.planned is None:
+        if self._is_kept:
             return
         self._is_kept = True
         try:
-            keep_state_plan(self.spark, self.pipeline.name, self.planned.state, self._settings)
+            keep_state_plan(self.spark, self.pipeline.name, attempt.state, self._settings)
         except Exception as error:  # Hadoop raises any type of exception through Py4J
             log.warning("the plan of %s is not in its checkpoint: %s", self.pipeline.name, error)
 

@@ -21,6 +21,7 @@ from penstock.windows.engine.bucket import (
 from penstock.windows.engine.fixed import advance_fixed, late_below, slice_partials
 from penstock.windows.engine.plan import TIME, Plan
 from penstock.windows.engine.sessions import advance_sessions, open_below, session_partials
+from penstock.windows.engine.state_takeover import take_over
 from penstock.windows.engine.tables import LATE, PARTIALS, RAW, Rows, pack, pieces_of, read_batch
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session
 
@@ -34,21 +35,25 @@ def advance(
     exceeds the plan's limit or a sum that does not fit its type; RequestError for a state that this plan or this
     batch does not continue.
     """
-    index = indices.load(plan, state, before)
-    batch = read_batch(partials, before)
+    stored = indices.load(plan, state, before)
+    taken = take_over(plan, stored, state)
+    plan, index = taken.plan, taken.index
+    batch = taken.adapted(read_batch(partials, before))
     advance_kind = advance_sessions if isinstance(plan.window, Session) else advance_fixed
-    changes = advance_kind(plan, index, state, batch, after)
+    changes = advance_kind(plan, index, taken.state, batch, after)
     late = [*batch.late, *changes.late]
     rows = sum(table.num_rows for table in late)
     kept, dropped = (rows, batch.dropped) if plan.late == "keep" else (0, batch.dropped + rows)
     following = Index(
+        layout=index.layout,
+        closed_to=plan.closed_to(after),
         blobs=_blobs(index, changes),
         watermark=after,
         late_kept=index.late_kept + kept,
         late_dropped=index.late_dropped + dropped,
     )
     _check_size(plan, bucket, following)
-    _write(plan, state, changes, index, following)
+    _write(plan, state, taken.with_rewritten(changes, stored), stored, following)
     panes = pa.concat_tables([plan.pane_schema.empty_table(), *changes.panes])
     stats = _stats(plan, following, changes.waiting)
     return Advanced(panes=panes, late=_late(plan, late if kept else [], before), stats=stats)
@@ -135,7 +140,9 @@ def _behind_below(plan: Plan, before: int) -> int:
         return TIME_MAX_US + 1
     if plan.late_rule == "strict":
         return before
-    return open_below(plan, before) if isinstance(plan.window, Session) else late_below(plan, before)
+    closed_to = plan.closed_to(before)
+    assert closed_to is not None
+    return open_below(plan, closed_to) if isinstance(plan.window, Session) else late_below(plan, closed_to)
 
 
 def _judged_later(plan: Plan) -> tuple[str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 import msgpack
 import numpy as np
@@ -10,13 +10,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.core.errors import Damaged, RequestError
+from penstock.spark.run.takeover import StoredAggregate
 from penstock.windows.engine import tables
 from penstock.windows.engine.plan import CODES_MAX, Codes, Grouping, Plan
 from penstock.windows.engine.tables import END, REPLACES, REVISION, START, key_names, one_array, results
 from penstock.windows.kinds import TIME_MAX_US
 
 
-class BucketState(Protocol):
+class Blobs(Protocol):
+    """A bucket's blobs, by number."""
+
+    def get(self, window: int) -> bytes | None:
+        """None if there is none."""
+
+
+class BucketState(Blobs, Protocol):
     """A bucket's storage: an index, and blobs by number. A batch never reads what it has written itself; the next one
     does.
     """
@@ -26,9 +34,6 @@ class BucketState(Protocol):
 
     def put_index(self, data: bytes) -> None:
         """Replaces it."""
-
-    def get(self, window: int) -> bytes | None:
-        """None if there is none."""
 
     def put(self, window: int, data: bytes) -> None:
         """Creates or replaces it."""
@@ -70,9 +75,9 @@ class Prepared:
     partials: dict[int, bytes]
 
 
-# The index of a bucket's state: its blobs, and the watermark the bucket has reached.
+# The index of a bucket's state: its blobs, what is in them, and the watermark the bucket has reached.
 
-_VERSION = 1
+_VERSION = 2
 _RESET = "Start from scratch: penstock pipeline reset NAME"
 
 
@@ -87,10 +92,24 @@ class BlobInfo:
     last_end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What wrote the blobs: their columns a0, a1, … are partials of these aggregates."""
+
+    aggregates: tuple[StoredAggregate, ...]
+    added: frozenset[str]
+    """The results of those that were added while there was state: their partials may be unknown."""
+    lateness_us: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
     """Blobs by number; the watermark at the end of the last batch; late rows since the state was created."""
 
+    layout: Layout | None = None
+    """None if the blobs are those of the plan, and the index has the format of an earlier version or is new."""
+    closed_to: int | None = None
+    """Windows that end here or earlier have been purged."""
     blobs: Mapping[int, BlobInfo] = field(default_factory=dict)
     watermark: int | None = None
     late_kept: int = 0
@@ -108,24 +127,54 @@ class Index:
 
 
 def load(plan: Plan, state: BucketState, before: int | None) -> Index:
-    """Raises RequestError if another plan wrote the state, or if it does not end where the batch starts."""
+    """Raises RequestError if the plan cannot continue the state, or if it does not end where the batch starts."""
     data = state.index()
     if data is None:
         return Index(watermark=before)
-    version, fingerprint, watermark, kept, dropped, blobs = msgpack.unpackb(data, strict_map_key=False)
-    if (version, fingerprint) != (_VERSION, plan.fingerprint):
-        raise RequestError("the state of these windows was written by other windows, keys or aggregates", _RESET)
-    if watermark != before:
-        raise RequestError(f"the windows' state ends at watermark {watermark}, the batch starts at {before}", _RESET)
-    entries = {int(number): BlobInfo(*each) for number, each in blobs.items()}
+    version, *fields = msgpack.unpackb(data, strict_map_key=False, use_list=False)
+    index = _decoded(plan, fields) if version == _VERSION else _decoded_1(plan, version, fields)
+    if index.watermark != before:
+        raise RequestError(
+            f"the windows' state ends at watermark {index.watermark}, the batch starts at {before}", _RESET
+        )
+    return index
+
+
+def _decoded(plan: Plan, fields: list[Any]) -> Index:
+    fingerprint, aggregates, added, lateness_us, closed_to, watermark, kept, dropped, blobs = fields
+    if fingerprint != plan.fingerprint:
+        raise other_plan()
+    return Index(
+        layout=Layout(tuple(StoredAggregate(*one) for one in aggregates), frozenset(added), lateness_us),
+        closed_to=closed_to,
+        blobs={number: BlobInfo(*each) for number, each in blobs.items()},
+        watermark=watermark,
+        late_kept=kept,
+        late_dropped=dropped,
+    )
+
+
+def _decoded_1(plan: Plan, version: int, fields: list[Any]) -> Index:
+    """Format 1 does not say what is in the blobs: only the plan that wrote them can read them."""
+    if version != 1 or fields[0] != plan.fingerprint_1:
+        raise other_plan()
+    _, watermark, kept, dropped, blobs = fields
+    entries = {number: BlobInfo(*each) for number, each in blobs.items()}
     return Index(blobs=entries, watermark=watermark, late_kept=kept, late_dropped=dropped)
+
+
+def other_plan() -> RequestError:
+    """The state belongs to a plan that this one cannot continue."""
+    return RequestError("the state of these windows was written by other windows, keys or aggregates", _RESET)
 
 
 def dump(plan: Plan, index: Index) -> bytes:
     """The inverse of `load`."""
     blobs = {number: (e.rows, e.size, e.first_start, e.first_end, e.last_end) for number, e in index.blobs.items()}
-    fields = (_VERSION, plan.fingerprint, index.watermark, index.late_kept, index.late_dropped, blobs)
-    data: bytes = msgpack.packb(fields)
+    assert index.layout is not None
+    layout = (index.layout.aggregates, sorted(index.layout.added), index.layout.lateness_us)
+    counted = (index.watermark, index.late_kept, index.late_dropped, blobs)
+    data: bytes = msgpack.packb((_VERSION, plan.fingerprint, *layout, index.closed_to, *counted))
     return data
 
 
@@ -145,7 +194,7 @@ def write_state(table: pa.Table) -> bytes:
     return tables.pack({_STATE: table}, {}, _COMPRESSION)
 
 
-def read_state(state: BucketState, number: int) -> pa.Table:
+def read_state(state: Blobs, number: int) -> pa.Table:
     """Raises Damaged if a blob named in the index is missing."""
     data = state.get(number)
     if data is None:
@@ -220,6 +269,16 @@ def reached(times: int | NDArray[np.int64], watermark: int | None) -> bool | NDA
         return times <= watermark
     everything = watermark is not None
     return everything if isinstance(times, int) else np.full(len(times), everything)
+
+
+@overload
+def closed(plan: Plan, ends: int, watermark: int | None) -> bool: ...
+@overload
+def closed(plan: Plan, ends: NDArray[np.int64], watermark: int | None) -> NDArray[np.bool_]: ...
+def closed(plan: Plan, ends: int | NDArray[np.int64], watermark: int | None) -> bool | NDArray[np.bool_]:
+    """Whether windows with these ends take no more events."""
+    past = reached(ends + plan.lateness_us, watermark)
+    return past if plan.closed_to_us is None else past | (ends <= plan.closed_to_us)
 
 
 # A batch's changes to a bucket: decided first, then written by `advance` once nothing can fail any more.

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from penstock.windows.engine.bucket import (
     BlobInfo,
-    BucketState,
+    Blobs,
     Changes,
     Index,
     Written,
+    closed,
     panes_of,
     reached,
     read_state,
@@ -36,16 +37,15 @@ from penstock.windows.engine.tables import (
 from penstock.windows.kinds import Session
 
 
-def advance_fixed(plan: Plan, index: Index, state: BucketState, batch: Batch, after: int | None) -> Changes:
+def advance_fixed(plan: Plan, index: Index, state: Blobs, batch: Batch, after: int | None) -> Changes:
     """Applies the batch to the windows that are open at the index's watermark, then fires and purges by `after`."""
     touched = _Touched.by(plan, index, state, batch.partials)
     panes = [*touched.panes(plan, index.watermark, after), *_silent_panes(plan, index, state, touched.windows, after)]
-    size, lateness = _size(plan), plan.lateness_us
-    closed = {start for start in {*index.blobs, *touched.windows} if reached(start + size + lateness, after)}
-    puts = {start: _written(plan, start, piece) for start, piece in touched.windows.items() if start not in closed}
-    removed = frozenset(closed & index.blobs.keys())
+    gone = {start for start in {*index.blobs, *touched.windows} if closed(plan, start + _size(plan), after)}
+    puts = {start: written(plan, start, piece) for start, piece in touched.windows.items() if start not in gone}
+    removed = frozenset(gone & index.blobs.keys())
     left = [each for start, each in index.blobs.items() if start not in removed and start not in puts]
-    waiting = waiting_in([*left, *(written.info for written in puts.values())], after)
+    waiting = waiting_in([*left, *(each.info for each in puts.values())], after)
     return Changes(panes=panes, late=[], puts=puts, removed=removed, waiting=waiting)
 
 
@@ -58,7 +58,7 @@ class _Touched:
     windows: dict[int, pa.Table]
 
     @staticmethod
-    def by(plan: Plan, index: Index, state: BucketState, partials: list[pa.Table]) -> "_Touched":
+    def by(plan: Plan, index: Index, state: Blobs, partials: list[pa.Table]) -> "_Touched":
         """State and new partials, merged by key and window."""
         if not partials:
             return _Touched(None, np.empty(0, bool), {})
@@ -88,7 +88,7 @@ class _Stack:
     stored: int
 
     @staticmethod
-    def of(plan: Plan, index: Index, state: BucketState, partials: list[pa.Table]) -> "_Stack":
+    def of(plan: Plan, index: Index, state: Blobs, partials: list[pa.Table]) -> "_Stack":
         """The state of the windows that the new partials belong to, followed by the partials."""
         new = pa.concat_tables(partials).combine_chunks()
         rows, new_starts = _expanded(plan, one_array(new.column(START)).to_numpy(), index.watermark)
@@ -135,8 +135,8 @@ def _expanded(plan: Plan, slices: NDArray[np.int64], before: int | None) -> tupl
     if window.slide_us == window.size_us:
         return np.arange(len(slices)), last
     lowest = slices - window.size_us
-    if before is not None:
-        lowest = np.maximum(lowest, before - plan.lateness_us - window.size_us)
+    if (closed_to := plan.closed_to(before)) is not None:
+        lowest = np.maximum(lowest, closed_to - window.size_us)
     counts = (last - lowest - 1) // window.slide_us + 1
     rows = np.repeat(np.arange(len(slices)), counts)
     nth = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -144,7 +144,7 @@ def _expanded(plan: Plan, slices: NDArray[np.int64], before: int | None) -> tupl
 
 
 def _silent_panes(
-    plan: Plan, index: Index, state: BucketState, touched: dict[int, pa.Table], after: int | None
+    plan: Plan, index: Index, state: Blobs, touched: dict[int, pa.Table], after: int | None
 ) -> list[pa.Table]:
     """The panes of windows that fire without having changed."""
     size = _size(plan)
@@ -159,7 +159,8 @@ def _bounded(plan: Plan, table: pa.Table, start: int) -> pa.Table:
     return table.append_column(START, starts).append_column(END, ends)
 
 
-def _written(plan: Plan, start: int, table: pa.Table) -> Written:
+def written(plan: Plan, start: int, table: pa.Table) -> Written:
+    """The blob of a window."""
     data = write_state(table.select([*key_names(plan), REVISION, *partial_names(plan)]))
     end = start + _size(plan)
     return Written(data=data, info=BlobInfo(table.num_rows, len(data), start, end, end))
@@ -178,12 +179,12 @@ def _size(plan: Plan) -> int:
 # The mapper's side: one partial per key and slice.
 
 
-def late_below(plan: Plan, before: int) -> int:
+def late_below(plan: Plan, closed_to: int) -> int:
     """The start of the first open window: an event before it belongs to no open window."""
     window = plan.window
     assert not isinstance(window, Session)
-    closed = (before - plan.lateness_us - window.size_us - window.offset_us) // window.slide_us
-    return (closed + 1) * window.slide_us + window.offset_us
+    last = (closed_to - window.size_us - window.offset_us) // window.slide_us
+    return (last + 1) * window.slide_us + window.offset_us
 
 
 def slice_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, np.ndarray]:

@@ -1,10 +1,11 @@
-"""What a window operator computes. It cannot change during the life of a pipeline's state."""
+"""What a window operator computes."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.core.errors import RequestError
+from penstock.spark.run.takeover import StoredAggregate
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.kinds import LENGTH_MAX_US, Late, LateRule, Session, Window
 
@@ -147,7 +149,8 @@ class Plan:
 
     `schema` has the types of the keys, of the aggregates' inputs and of the carried columns, by their names in the
     table that is prepared. Keys and inputs may be the same columns. `carry` are columns that only late rows keep.
-    `meaning` is whatever else the state depends on, such as what those names refer to.
+    `meaning` is whatever else the state depends on, such as what the names of keys refer to; `measures` has the user's
+    names of each aggregate's result and columns (None for an expression).
     """
 
     window: Window
@@ -160,7 +163,10 @@ class Plan:
     late: Late = "keep"
     late_rule: LateRule = "window"
     bucket_bytes_max: int = BUCKET_BYTES_MAX
-    meaning: str = ""
+    meaning: tuple[Any, ...] = ()
+    measures: tuple[tuple[str, tuple[str | None, ...]], ...] = ()
+    closed_to_us: int | None = None
+    """Windows that end here or earlier stay closed: they were purged while the allowed lateness was shorter."""
 
     def __post_init__(self) -> None:
         """Raises RequestError for a plan that contradicts itself."""
@@ -211,16 +217,48 @@ class Plan:
         return pa.schema([*carried, *(pa.field(name, pa.int64()) for name in (TIME, "watermark", "behind"))])
 
     @cached_property
-    def fingerprint(self) -> str:
-        """A hash of everything that decides what the state means; state with another fingerprint cannot be read.
+    def stored(self) -> tuple[StoredAggregate, ...]:
+        """How the state identifies each aggregate."""
+        measures = self.measures or tuple((name, each.inputs) for name, each in self.aggregates.items())
+        return tuple(
+            StoredAggregate(label, self._text(name, columns))
+            for name, (label, columns) in zip(self.aggregates, measures, strict=True)
+        )
 
-        Lateness is part of it: with a longer one, windows that were already purged would reappear without their past.
-        """
+    def _text(self, name: str, columns: tuple[str | None, ...]) -> str:
+        """The aggregate as users write it, with the type of its partials in the state."""
+        aggregate = self.aggregates[name]
+        read = ", ".join(column or "…" for column in columns)
+        parameters = aggregate.parameters()
+        more = f" {parameters!r}" if parameters else ""
+        return f"{type(aggregate).__qualname__.lower()}({read}){more} {self.partial_types[name]}"
+
+    def closed_to(self, watermark: int | None) -> int | None:
+        """The end of the last windows that are closed at a watermark before the end of time."""
+        bounds = [] if watermark is None else [watermark - self.lateness_us]
+        return max([*bounds, *([] if self.closed_to_us is None else [self.closed_to_us])], default=None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of what no state survives a change of. Aggregates and lateness are not in it."""
+        return _hash([*self._fixed, self.buckets, *self.meaning])
+
+    @cached_property
+    def fingerprint_1(self) -> str:
+        """As in state of format 1, which is read only by the plan that wrote it: aggregates and lateness included."""
         aggregates = [
             (name, type(each).__qualname__, each.inputs, str(self.partial_types[name]), repr(each.parameters()))
             for name, each in self.aggregates.items()
         ]
+        named = [[column for column in columns if column is not None] for _, columns in self.measures]
+        meaning = json.dumps([*self.meaning, named])
+        return _hash([*self._fixed, aggregates, self.lateness_us, self.buckets, meaning])
+
+    @property
+    def _fixed(self) -> tuple[Any, Any]:
         window = (type(self.window).__name__, asdict(self.window))
-        keys = [(field.name, str(field.type)) for field in self.key_fields]
-        text = json.dumps([window, keys, aggregates, self.lateness_us, self.buckets, self.meaning])
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return window, [(field.name, str(field.type)) for field in self.key_fields]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from penstock.windows.engine.bucket import (
     BlobInfo,
-    BucketState,
+    Blobs,
     Changes,
     Index,
     Runs,
     Waiting,
     Written,
+    closed,
     panes_of,
     reached,
     read_state,
@@ -76,7 +77,7 @@ def merge_sessions(plan: Plan, table: pa.Table, stored: int, before: int | None)
     columns |= {START: pa.array(runs.starts), END: pa.array(runs.ends), REVISION: pa.array(revisions)}
     columns[REPLACES] = _replaced(table.slice(0, stored), runs, fired)
     columns |= merged(plan, table, runs.grouping, None)
-    late = ~known & reached(runs.ends + plan.lateness_us, before)
+    late = ~known & closed(plan, runs.ends, before)
     return Merged(pa.table(columns), changed, late, groups)
 
 
@@ -101,10 +102,10 @@ def _replaced(parts: pa.Table, runs: Runs, fired: NDArray[np.bool_]) -> pa.Array
 # The mapper's side: partial sessions. Only the state can decide whether an old event joins an open session.
 
 
-def open_below(plan: Plan, before: int) -> int:
+def open_below(plan: Plan, closed_to: int) -> int:
     """An event before this time would, on its own, be a closed session."""
     assert isinstance(plan.window, Session)
-    return before - plan.window.gap_us - plan.lateness_us + 1
+    return closed_to - plan.window.gap_us + 1
 
 
 def session_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, NDArray[np.int32]]:
@@ -129,8 +130,14 @@ STRETCH_US_MIN = 60_000_000
 
 def numbers_of(plan: Plan, ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """The blobs that sessions with these ends belong to."""
-    assert isinstance(plan.window, Session)
-    return np.floor_divide(ends, max(STRETCH_US_MIN, plan.window.gap_us, plan.lateness_us // STRETCHES_OF_LATENESS))
+    return np.floor_divide(ends, blob_stretch(plan, plan.lateness_us))
+
+
+def blob_stretch(plan: Plan, lateness_us: int) -> int:
+    """The stretch of time that a blob is for; 0 for other windows, which have a blob each."""
+    if not isinstance(plan.window, Session):
+        return 0
+    return max(STRETCH_US_MIN, plan.window.gap_us, lateness_us // STRETCHES_OF_LATENESS)
 
 
 def columns_of(plan: Plan) -> list[str]:
@@ -150,14 +157,13 @@ def wanted(index: Index, starts: NDArray[np.int64], ends: NDArray[np.int64], aft
     ]
 
 
-def read_sessions(plan: Plan, state: BucketState, number: int, before: int | None) -> pa.Table:
-    """The sessions of a blob that are still open."""
-    table = read_state(state, number)
+def read_sessions(plan: Plan, table: pa.Table, before: int | None) -> pa.Table:
+    """The sessions of a blob's table that are still open."""
     if REPLACES not in table.column_names:
         table = table.append_column(REPLACES, no_bounds(table.num_rows))
-    closed = reached(table.column(END).to_numpy() + plan.lateness_us, before)
+    gone = closed(plan, table.column(END).to_numpy(), before)
     table = table.select(columns_of(plan))
-    return table.filter(pa.array(~closed)) if closed.any() else table
+    return table.filter(pa.array(~gone)) if gone.any() else table
 
 
 def no_bounds(rows: int) -> pa.Array:
@@ -178,7 +184,7 @@ def write_sessions(plan: Plan, pieces: Iterable[pa.Table]) -> Written | None:
     return Written(data=data, info=info)
 
 
-def advance_sessions(plan: Plan, index: Index, state: BucketState, batch: Batch, after: int | None) -> Changes:
+def advance_sessions(plan: Plan, index: Index, state: Blobs, batch: Batch, after: int | None) -> Changes:
     """Merges the batch with the sessions that are open at the index's watermark, then fires and purges by `after`."""
     raw = pa.concat_tables(batch.raw).combine_chunks() if batch.raw else None
     new = [*batch.partials, *([] if raw is None else [_single_events(plan, raw)])]
@@ -218,12 +224,12 @@ def _unfired(plan: Plan, new: pa.Table) -> pa.Table:
     return table.select(columns_of(plan))
 
 
-def _read(plan: Plan, index: Index, state: BucketState, new: list[pa.Table], after: int | None) -> dict[int, pa.Table]:
+def _read(plan: Plan, index: Index, state: Blobs, new: list[pa.Table], after: int | None) -> dict[int, pa.Table]:
     none = np.empty(0, np.int64)
     starts = np.concatenate([none, *(each.column(START).to_numpy() for each in new)])
     ends = np.concatenate([none, *(each.column(END).to_numpy() for each in new)])
     numbers = wanted(index, starts, ends, after)
-    return {number: read_sessions(plan, state, number, index.watermark) for number in numbers}
+    return {number: read_sessions(plan, read_state(state, number), index.watermark) for number in numbers}
 
 
 def _panes(plan: Plan, sessions: Merged, before: int | None, after: int | None) -> list[pa.Table]:
@@ -246,7 +252,7 @@ def _late(plan: Plan, raw: pa.Table, sessions: Merged) -> list[pa.Table]:
 
 def _closed(plan: Plan, index: Index, after: int | None) -> frozenset[int]:
     blobs = index.blobs.items()
-    return frozenset(number for number, each in blobs if reached(each.last_end + plan.lateness_us, after))
+    return frozenset(number for number, each in blobs if closed(plan, each.last_end, after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +261,7 @@ class _Rewriting:
 
     plan: Plan
     index: Index
-    state: BucketState
+    state: Blobs
     read: dict[int, pa.Table]
     sessions: Merged
 
@@ -263,7 +269,7 @@ class _Rewriting:
         """New blobs, and those that are now empty."""
         ends = self.sessions.table.column(END).to_numpy()
         numbers = numbers_of(self.plan, ends)
-        alive = ~reached(ends + self.plan.lateness_us, after)
+        alive = ~closed(self.plan, ends, after)
         homes = np.repeat(np.array([*self.read], np.int64), [each.num_rows for each in self.read.values()])
         left = homes[self.sessions.changed[self.sessions.of_rows[: len(homes)]]]
         dirty = {*left.tolist(), *numbers[alive & self.sessions.changed].tolist()}
@@ -281,4 +287,4 @@ class _Rewriting:
         """Sessions of a blob that was not read because the batch does not affect them."""
         if number in self.read or number not in self.index.blobs:
             return []
-        return [read_sessions(self.plan, self.state, number, self.index.watermark)]
+        return [read_sessions(self.plan, read_state(self.state, number), self.index.watermark)]
