@@ -14,6 +14,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.machine.state import Retention
 from penstock.core.errors import PipelineError
+from penstock.protocol.api.pipelines import BucketNumbers
 from tests.support.running_worker import RunningWorker, running_worker
 
 Run = Callable[..., Result]
@@ -88,6 +89,32 @@ def test_reset_and_drop_ask_first(pipeline: Run, client: CoordinatorClient) -> N
     assert client.pipelines()[0].incarnation == 2
     assert pipeline("drop", "counts", "--yes", "--outputs").stdout == "dropped counts\n"
     assert client.pipelines() == []
+
+
+def test_fork_reports_where_the_new_one_starts_and_what_it_does_not_have(
+    pipeline: Run, client: CoordinatorClient, segments: SegmentClient
+) -> None:
+    segments.create("sensors")
+    with segments.appender("sensors") as appender:
+        appender.append(b"x" * 500)
+    started = client.start("counts", {"in": InputSpec(["segment:sensors"])}, ["out"])
+    refused = pipeline("fork", "counts", "again")
+    assert str(refused.exception) == "pipeline 'counts' has not committed an epoch"
+    cut = client.cut("counts", started.generation, "in", client.initial("counts", started.generation, "in"))
+    client.merge("counts", 0, [], generation=started.generation)
+    windows = [BucketNumbers(bucket=0, open_windows=3, keys=3, state_bytes=9, late_kept=0, late_dropped=0, waiting=3)]
+    client.report_windows("counts", "hourly", 0, windows, generation=started.generation)
+    said = pipeline("fork", "counts", "again").stdout
+    assert said.splitlines() == [
+        "again starts where counts is: after epoch 0",
+        "counts has 3 windows open: in again they have only the events from here on",
+        "counts is running, and goes on: both process what comes from here on",
+        "acknowledgements and retention wait for again from now on: start it, or penstock pipeline drop again",
+    ]
+    forked = client.start("again", {"in": InputSpec(["segment:sensors"])}, ["out"])
+    assert client.initial("again", forked.generation, "in").segments == cut.offset.segments
+    assert "exists already" in str(pipeline("fork", "counts", "again").exception)
+    assert "not found" in str(pipeline("fork", "nobody", "other").exception)
 
 
 def test_a_pipeline_that_is_not_there_is_an_error_with_a_hint(pipeline: Run) -> None:

@@ -145,6 +145,23 @@ async def test_what_cannot_be_a_pipeline_is_refused(scene: Scene, monkeypatch: p
         await scene.start("two")
 
 
+async def test_a_fork_reads_what_follows_the_last_committed_epoch_also_after_a_restart(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    at = await scene.epoch(await scene.initial(), 0, b"1")
+    assert (await scene.coordinator.lifecycle.fork("new", "p")).epoch == 0
+    await scene.ingest(A, {1: 6})
+    await scene.epoch(at, 1, b"2")
+    await scene.reopen()
+    await scene.start("new", fresh=True)
+    first = await scene.initial("new")
+    assert (first.segments, first.watermark) == (at.segments, at.watermark)
+    await scene.epoch(first, 0, b"2", name="new")
+    assert (scene.output("new"), scene.output("p")) == (b"2", b"12")
+    with pytest.raises(RequestError, match="not a valid"):
+        await scene.coordinator.lifecycle.fork("no/name", "p")
+
+
 class TestSweeping:
     async def test_a_new_generation_sweeps_what_older_ones_have_staged(self, scene: Scene) -> None:
         await scene.start()

@@ -149,6 +149,12 @@ def test_a_pipeline_cannot_hold_back_the_acknowledgements_of_a_source_of_somebod
     own = {**START, "inputs": {"main": {"sources": ["shop-orders"], "starting": "earliest"}}}
     assert ask(worker.http_port, "POST", "/pipelines/shop-own/start", own, token=tokens["shop"])[0] == 200
     assert ask(worker.http_port, "POST", "/pipelines/other/start", own, token=tokens["shop"])[0] == 403
+    forked = {"origin": "shop-own"}
+    assert ask(worker.http_port, "POST", "/pipelines/other/fork", forked, token=tokens["shop"])[0] == 403
+    assert ask(worker.http_port, "POST", "/pipelines/shop-theirs/start", START)[0] == 200
+    theirs = {"origin": "shop-theirs"}
+    status, body = ask(worker.http_port, "POST", "/pipelines/shop-rogue/fork", theirs, token=tokens["shop"])
+    assert (status, "source 'orders'" in json.loads(body)["error"]) == (403, True)
     attach = {"generation": 1, "input": "main", "load": "l", "sources": ["orders"]}
     assert ask(worker.http_port, "POST", "/pipelines/shop-own/attach", attach, token=tokens["shop"])[0] == 403
 

@@ -81,6 +81,16 @@ class Application:
             sinks={**self.sinks, **{name: self.sinks.get(name, frozenset()) | sinks for name, sinks in given.items()}},
         )
 
+    def former(self, registered: Collection[str]) -> list[str]:
+        """Pipelines of earlier deployments that are still registered: sources and retention wait for them."""
+        return [name for name in self.sinks if name in registered and name not in self.deployment.pipelines]
+
+    def without_former(self, pipeline: str) -> "Application":
+        """After the pipeline was dropped: a later one of that name is not the application's."""
+        if pipeline in self.deployment.pipelines:
+            return self
+        return replace(self, sinks={name: sinks for name, sinks in self.sinks.items() if name != pipeline})
+
     def as_json(self) -> dict[str, Any]:
         return {
             "revision": self.revision,

@@ -251,6 +251,13 @@ class Runtime:
         """Called before a driver binds these. See `Binding.make_way`."""
         await self._binding.make_way(pipeline, sinks, self.application.sinks.get(pipeline, frozenset()))
 
+    async def forget(self, pipeline: str) -> None:
+        """The pipeline was dropped."""
+        async with self._changing:
+            application = self.application.without_former(pipeline)
+            if application.sinks != self.application.sinks:
+                await self._save(application)
+
     async def _save(self, application: Application) -> None:
         await self._file.save(application)
         self.application = application
@@ -425,6 +432,7 @@ class Runtime:
             "deployment": masked(deployment).as_json(),
             "proposed": self.driver.proposed(),
             "incarnations": incarnations,
+            "former": self.former(),
         }
 
     def summary(self) -> ApplicationStatus:
@@ -465,3 +473,7 @@ class Runtime:
     def paused(self) -> list[str]:
         """What an operator has paused as a whole, whether it is a connector or a source of programs."""
         return sorted({name for name, stream in self.breakers.pauses.all() if stream is None})
+
+    def former(self) -> list[str]:
+        """Pipelines of earlier deployments that are still registered."""
+        return self.application.former(self._coordinator.deliveries.state.pipelines)

@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
+from penstock.cli.former_pipelines import PruneOption, settle_former
 from penstock.cli.open_windows import staying_open
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
@@ -53,10 +54,12 @@ def apply(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    prune: PruneOption = False,
 ) -> None:
     """Deploy a changed application: start, stop and relink what differs, and leave the rest running.
 
     Nothing changes unless the whole file is valid. A running penstock run restarts the pipelines that changed.
+    Pipelines that are no longer in the file are stopped; on a terminal you are asked whether to drop them.
     """
     if file.suffix.lower() not in (".yaml", ".yml"):
         raise RequestError(
@@ -66,8 +69,11 @@ def apply(
     console = Console(stderr=True, highlight=False)
     for note in loaded.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    with _client(worker, data, yes=yes) as client:
+    address = worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS)
+    with ApplicationClient(address, _RETRY_SECONDS) as client:
+        before = client.application().deployment.pipelines
         _report(client.apply(loaded.deployment, file.name))
+    settle_former(address, before, prune=prune, ask=not yes, report=typer.echo)
 
 
 def _report(answer: dict[str, Any]) -> None:

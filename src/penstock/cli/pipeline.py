@@ -1,4 +1,4 @@
-"""`penstock pipeline`: list the pipelines that a worker knows, reset one, or drop it."""
+"""`penstock pipeline`: list the pipelines that a worker knows, reset, fork or drop one."""
 
 import json
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ _PARTIAL = "--accept-partial resets it anyway. A worker with --retention keep re
 
 _COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
-app = typer.Typer(help="List pipelines; reset or drop one.", no_args_is_help=True)
+app = typer.Typer(help="List pipelines; reset, fork or drop one.", no_args_is_help=True)
 
 
 def register(commands: typer.Typer) -> None:
@@ -132,6 +132,31 @@ def reset(
             typer.confirm(f"Discard the state of {what} and start from scratch?", abort=True)
         client.reset(name, accept_partial=accept_partial)
     typer.echo(f"{name} is reset: its next start renames the old checkpoint and starts from scratch")
+
+
+@app.command("fork")
+def fork(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A pipeline that has committed an epoch.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="A name that no pipeline has.")],
+    yes: YesOption = False,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+) -> None:
+    """Register NEW to start where OLD is: after its last committed epoch.
+
+    NEW has no state, outputs or sinks yet. OLD stays as it is. Start NEW
+    with penstock run or apply.
+    """
+    with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
+        known = _known(client, old)
+        forked = client.fork(new, old)
+    typer.echo(f"{new} starts where {old} is: after epoch {show_epoch(forked.epoch)}")
+    if known.open_windows or known.open_windows_wait is not None:
+        count = "windows" if known.open_windows is None else f"{known.open_windows} windows"
+        typer.echo(f"{old} has {count} open: in {new} they have only the events from here on")
+    if known.state in ("STARTING", "RUNNING"):
+        typer.echo(f"{old} is {known.state.lower()}, and goes on: both process what comes from here on")
+    typer.echo(f"acknowledgements and retention wait for {new} from now on: start it, or penstock pipeline drop {new}")
 
 
 @app.command("drop")

@@ -13,6 +13,7 @@ from rich.console import Console
 from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
+from penstock.cli.former_pipelines import PruneOption
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.cli.run_setup import (
@@ -94,6 +95,7 @@ def run(
     for_time: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="Stop after this time, like 30s.")
     ] = None,
+    prune: PruneOption = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.", rich_help_panel=_SPARK)] = LOCAL,
     conf: Annotated[
         list[str] | None,
@@ -123,6 +125,7 @@ def run(
         seconds_max=None if seconds is None else seconds / 1000,
         master=master,
         conf=conf_of(conf or []),
+        prune=prune,
     )
     signal.signal(signal.SIGTERM, end_by_sigterm)
     if run_it(file, pipeline or [], sink or [], options) == signal.SIGINT:

@@ -15,6 +15,7 @@ from penstock.application.driver import Driver, carry_by_value
 from penstock.application.pipelines import pipelines_of
 from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
+from penstock.cli.former_pipelines import settle_former
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import wait_for_delivery
 from penstock.cli.run_setup import (
@@ -51,7 +52,9 @@ def run_application(file: Path, options: RunOptions) -> int | None:
             print_line("stdio is the input and output of the worker, which was there before: not of this command")
         with ApplicationClient(worker.http) as client:
             _report_replaced(client.status().application, file.name)
+            before = client.application().deployment.pipelines
             client.apply(deployment, file.name)
+            settle_former(worker.http, before, prune=options.prune, ask=True, report=print_line)
             first = client.application()
         number = _run(worker, pipelines, first, options)
         if options.available_now and number is None:

@@ -63,6 +63,8 @@ class RunOptions:
     seconds_max: float | None
     master: str
     conf: dict[str, str]
+    prune: bool = False
+    """Drop pipelines that are no longer in the application."""
 
     @property
     def spark_log(self) -> Path:

@@ -1,11 +1,11 @@
-"""The lifecycle of pipelines: start, complete, reset and drop."""
+"""The lifecycle of pipelines: start, complete, reset, fork and drop."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.coordinator.ledger import NO_QUOTA
-from penstock.coordinator.machine.apply import check_fresh, check_initial, current, known, left
-from penstock.coordinator.machine.commands import Complete, Describe, Drop, Reset, Start
+from penstock.coordinator.machine.apply import check_fresh, check_initial, current, forked_at, known, left
+from penstock.coordinator.machine.commands import Complete, Describe, Drop, Fork, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.records import normalised
@@ -14,6 +14,7 @@ from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import (
     AtSegments,
+    Forked,
     InputOffset,
     InputSpec,
     Limits,
@@ -186,6 +187,18 @@ class Lifecycle:
             shared.keeper.commit(Reset(name))
             shared.heartbeats.forget(name)
             await shared.keeper.settled()
+
+    async def fork(self, name: str, origin: str) -> Forked:
+        """Registers a new pipeline that starts after the last committed epoch of another one, without state. Raises
+        PipelineError if the name is taken, or if the other one is unknown or has not committed an epoch.
+        """
+        shared, command = self._shared, Fork(check_pipeline_name(name), origin)
+        async with shared.lock(name):
+            at = forked_at(shared.state, command)
+            last = shared.state.pipelines[origin].last_epoch
+            shared.keeper.commit(command)
+            await shared.keeper.settled()
+        return Forked(at if last is None else last)
 
     async def drop(self, name: str, *, outputs: bool = False) -> None:
         """Unregisters the pipeline: nothing waits for it any more. With `outputs` its output is deleted too."""

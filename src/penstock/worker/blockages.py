@@ -45,6 +45,8 @@ class Facts:
     application: ApplicationStatus | None = None
     paused: Collection[str] = ()
     """Connectors and sources that an operator has paused."""
+    former: Collection[str] = ()
+    """Pipelines that are no longer in the application, and still registered."""
     is_disk_full: bool = False
     slow_disk: str = ""
     """What waits for a disk that is too slow; "" if it is fast enough."""
@@ -55,7 +57,7 @@ def blockages(facts: Facts) -> list[Blockage]:
     found = [*_disk(facts), *_operator(facts)]
     for one in facts.pipelines:
         found += _sinks(facts, one) or _output(one)
-        found += _query(one)
+        found += _left_behind(one) if one.name in facts.former else _query(one)
     found += [*_connectors(facts), *_full_sources(facts)]
     blocked = {one.pipeline for one in found}
     for one in facts.pipelines:
@@ -147,6 +149,19 @@ def _query(one: PipelineStatus) -> Iterator[Blockage]:
             yield _spark(one, "failing", f"pipeline {one.name}", text)
         case _:
             yield from _running(one, behind)
+
+
+def _left_behind(one: PipelineStatus) -> Iterator[Blockage]:
+    """Nobody starts it again, and the acknowledgements and the retention of its sources wait for it."""
+    if one.state in ("STARTING", "RUNNING"):
+        yield from _query(one)
+    elif one.lag_bytes:
+        sources = ", ".join(dict.fromkeys(source for names in one.inputs.values() for source in names))
+        text = (
+            f"pipeline {one.name} is no longer in the application, and blocks {show_size(one.lag_bytes)} of {sources}"
+        )
+        hint = f"Drop it (penstock pipeline drop {one.name}), or deploy it again."
+        yield _spark(one, "stopped", f"pipeline {one.name}", text, hint)
 
 
 def _running(one: PipelineStatus, behind: str) -> Iterator[Blockage]:

@@ -49,6 +49,7 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "describe", api.Describe, pipelines.describe),
         post(name + "heartbeat", api.Heartbeat, pipelines.heartbeat),
         post(name + "reset", api.Reset, pipelines.reset, is_audited=True),
+        post(name + "fork", api.Fork, pipelines.fork, names=pipelines.forked_names, is_audited=True),
         post(name + "drop", api.Drop, pipelines.drop, is_audited=True),
         post(name + "windows", api.ReportWindows, pipelines.report_windows),
         post("/sources/resolve", api.Resolve, readers.resolve, role=Role.READ, names=_read_sources),
@@ -219,8 +220,17 @@ class _Pipelines:
     async def reset(self, name: str, body: api.Reset) -> None:
         await self._worker.coordinator().lifecycle.reset(name, accept_partial=body.accept_partial)
 
+    def forked_names(self, body: api.Fork) -> dict[str, str]:
+        """As for a start: the acknowledgements of what it reads will wait for it."""
+        pipelines = self._worker.coordinator().deliveries.state.pipelines
+        sources = pipelines[body.origin].sources if body.origin in pipelines else ()
+        return _held_back(sources) | {body.origin: f"pipeline {body.origin!r}"}
+
+    async def fork(self, name: str, body: api.Fork) -> Any:
+        return await self._worker.coordinator().lifecycle.fork(name, body.origin)
+
     async def drop(self, name: str, body: api.Drop) -> None:
-        await self._worker.coordinator().lifecycle.drop(name, outputs=body.outputs)
+        await self._worker.drop(name, outputs=body.outputs)
 
     async def report_windows(self, name: str, body: api.ReportWindows) -> None:
         windows = self._worker.coordinator().windows

@@ -88,6 +88,10 @@ class Routed(Protocol):
         """As delivery does, after the application has unbound those of its sinks that move."""
         ...
 
+    async def drop(self, pipeline: str, *, outputs: bool) -> None:
+        """As the coordinator does, and the application forgets it."""
+        ...
+
     def declarations(self) -> Declarations: ...
 
     @property

@@ -264,6 +264,12 @@ class Worker:
             await self._runtime.make_way(pipeline, sinks)
         await delivery.bind(pipeline, sinks)
 
+    async def drop(self, pipeline: str, *, outputs: bool) -> None:
+        """The application forgets it, too."""
+        await self.coordinator().lifecycle.drop(pipeline, outputs=outputs)
+        if self._runtime is not None:
+            await self._runtime.forget(pipeline)
+
     @property
     def permissions(self) -> Permissions:
         return self.settings.permissions
@@ -447,6 +453,7 @@ class Worker:
             connectors=[] if runtime is None else runtime.status(),
             application=self._application_status(),
             paused=[] if runtime is None else runtime.paused(),
+            former=[] if runtime is None or self._coordinator is None else runtime.former(),
             is_disk_full=bool(self._room_problem()),
             slow_disk=in_flight.text if in_flight.is_short else "",
         )

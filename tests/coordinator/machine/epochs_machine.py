@@ -14,6 +14,7 @@ from penstock.coordinator.machine.commands import (
     Complete,
     Drop,
     Effect,
+    Fork,
     Merge,
     Merges,
     Plan,
@@ -239,6 +240,10 @@ class EpochsMachine(RuleBasedStateMachine):
     def reset(self, name: str, rarely: int) -> None:
         if not rarely:
             self.do(Reset(name))
+
+    @rule(name=st.sampled_from(NAMES), origin=st.sampled_from(NAMES))
+    def fork(self, name: str, origin: str) -> None:
+        self.do(Fork(name, origin))
 
     @rule(name=st.sampled_from(NAMES), rarely=st.integers(0, 4), outputs=st.booleans())
     def drop(self, name: str, rarely: int, outputs: bool) -> None:

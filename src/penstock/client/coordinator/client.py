@@ -220,6 +220,10 @@ class CoordinatorClient(WorkerClient):
         """
         self._pipeline(name, "reset", api.Reset(accept_partial=accept_partial), Done)
 
+    def fork(self, name: str, origin: str) -> api.Forked:
+        """Register a new pipeline that starts where `origin` is: after its last committed epoch, without state."""
+        return self._pipeline(name, "fork", api.Fork(origin=origin), api.Forked)
+
     def drop(self, name: str, *, outputs: bool = False) -> None:
         """Forget the pipeline: nothing waits for it any more. It need not exist. With `outputs` its output
         segments are deleted, too.

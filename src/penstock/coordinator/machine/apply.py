@@ -21,6 +21,7 @@ from penstock.coordinator.machine.commands import (
     Effect,
     Expire,
     Follow,
+    Fork,
     MarkTime,
     Merge,
     Park,
@@ -41,6 +42,7 @@ from penstock.coordinator.machine.epochs import (
     done_replays,
     epoch_prefix,
     merge,
+    own_sources,
     plan,
     read,
     replay,
@@ -49,7 +51,7 @@ from penstock.coordinator.machine.epochs import (
     truncatable,
     with_replays,
 )
-from penstock.coordinator.machine.state import Input, Mark, Pipeline, Retention, State, source_of
+from penstock.coordinator.machine.state import Cut, Input, Mark, Pipeline, Retention, State, source_of
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Limits, Segments
@@ -146,6 +148,8 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
             return _describe(state, command)
         case Adopt():
             return _adopt(state, command)
+        case Fork():
+            return _fork(state, command)
     assert_never(command)
 
 
@@ -315,6 +319,45 @@ def _begun(pipeline: Pipeline, key: str) -> dict[str, int]:
     """Where an input first started. What is still stored from there on must stay until the next start."""
     starting = pipeline.inputs[key].starting
     return {segment: starting.get(segment, 0) for segment in pipeline.offset(key, pipeline.floor)}
+
+
+def _fork(state: State, command: Fork) -> Applied:
+    """The new pipeline has the inputs and the watermark of the other one, and nothing else of it. What it will read is
+    retained and not acknowledged from now on: nothing after that epoch is released before the other one completes it.
+    """
+    origin, at = known(state, command.origin), forked_at(state, command)
+    _check_count(state)
+    state = _renumbered(state)
+    new = Pipeline(
+        incarnation=state.incarnations,
+        generation=state.generations,
+        inputs={key: _forked(origin, command.origin, key, at) for key in origin.inputs},
+        limits=origin.limits,
+        cuts={NO_EPOCH: Cut({}, origin.cuts[at].watermark)},
+    )
+    return _changed(state, command.pipeline, new)
+
+
+def forked_at(state: State, command: Fork) -> int:
+    """The cut of the last committed epoch. Raises PipelineError if the fork is not possible."""
+    origin, name = known(state, command.origin), command.pipeline
+    if name in state.pipelines:
+        raise PipelineError(
+            f"pipeline {name!r} exists already", f"Choose another name, or drop it first: penstock pipeline drop {name}"
+        )
+    at = origin.merged if origin.epochs else origin.proved
+    if at == NO_EPOCH:
+        raise PipelineError(
+            f"pipeline {command.origin!r} has not committed an epoch", f"Just start {name}: nothing has to be forked."
+        )
+    return at
+
+
+def _forked(origin: Pipeline, name: str, key: str, at: int) -> Input:
+    """Without replayed dead letters: those belong to the output of the other pipeline."""
+    sources = own_sources(name, key, origin.inputs[key])
+    offsets = origin.offset(key, at).items()
+    return Input(sources, {segment: offset for segment, offset in offsets if source_of(segment) in sources})
 
 
 def _drop(state: State, command: Drop) -> Applied:

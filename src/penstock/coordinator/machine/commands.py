@@ -230,6 +230,14 @@ class Adopt:
     time_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Registers a pipeline that starts after the last committed epoch of another one."""
+
+    pipeline: str
+    origin: str
+
+
 Command: TypeAlias = (
     Start
     | Plan
@@ -252,6 +260,7 @@ Command: TypeAlias = (
     | Replay
     | Describe
     | Adopt
+    | Fork
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -276,6 +285,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     19: Replay,
     20: Describe,
     21: Adopt,
+    22: Fork,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

@@ -312,6 +312,8 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
     proposed: Proposal | None = None
     incarnations: Mapping[str, int] = {}
     """By pipeline; changes when the pipeline is reset."""
+    former: Sequence[str] = ()
+    """Pipelines of earlier deployments that are still registered."""
     name: str = ""
     waits_for: Sequence[str] = ()
     """What a drain waits for."""

@@ -485,6 +485,17 @@ class Reset(Request, frozen=True, kw_only=True):
     accept_partial: bool = False
 
 
+class Fork(Request, frozen=True, kw_only=True):
+    """The pipeline in the path starts where this one is."""
+
+    origin: str
+
+
+class Forked(msgspec.Struct, frozen=True):
+    epoch: int
+    """The last committed epoch of the other pipeline: the new one reads what follows."""
+
+
 class Drop(Request, frozen=True, kw_only=True):
     outputs: bool = False
 
