@@ -110,11 +110,11 @@ def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_start
     assert str(caught.value).splitlines() == [
         "the pipeline 'count' does not fit its stored state",
         "  windows: keys: stored stream string; now stream string, source string",
-        "  windows: allowed_lateness: stored none; now 1m",
         "  windows: buckets: stored 3; now 5",
     ]
     assert "You may change filters" in caught.value.hint
     assert "penstock pipeline reset count" in caught.value.hint
+    assert "penstock pipeline fork count NEW" in caught.value.hint
     assert bench.status().generation == generation, "no older run was fenced"
     assert (bench.checkpoint / "penstock.json").read_text() == kept
 

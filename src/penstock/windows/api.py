@@ -66,8 +66,9 @@ def aggregate(
     bytes, `late="drop"` only counts it; with `late_rule="strict"` every event behind the watermark is late. An event
     without a time goes to the port `err`.
 
-    State is kept in `buckets` of keys, each of at most `bucket_bytes_max`. Their number, the windows, the keys and the
-    aggregates cannot be changed while there is state. `name` is the operator's name in metrics. Raises RequestError.
+    State is kept in `buckets` of keys, each of at most `bucket_bytes_max`. Their number, the windows and the keys
+    cannot be changed while there is state. An aggregate that is added is null where a window has events of the key
+    already; what a shorter lateness has purged stays closed. `name` is the operator's name in metrics. Raises RequestError.
     """
     from penstock.windows.builder import build
 

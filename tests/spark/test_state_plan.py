@@ -1,0 +1,95 @@
+"""Which plan a checkpoint's state belongs to, and what a changed plan takes over from it: without Spark."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import RequestError
+from penstock.core.types import NO_EPOCH
+from penstock.spark.run.checkpoints import PLAN, LocalCheckpoint
+from penstock.spark.run.state_plan import (
+    Companion,
+    StatefulOperator,
+    StatePlan,
+    WindowState,
+    changes_taken_over,
+    check_compatible,
+    differences,
+)
+
+
+def plan(aggregates: dict[str, str], lateness_us: int = 0, name: str = "hourly", **facts: str) -> StatePlan:
+    shown = {"keys": "k string", "aggregates": ", ".join(aggregates.values()), "allowed_lateness": f"{lateness_us}us"}
+    return StatePlan(
+        ("in",), (StatefulOperator("windows", shown | facts, 16, WindowState(name, aggregates, lateness_us)),)
+    )
+
+
+OLD = plan({"n": "count() int64"})
+NEW = plan({"n": "count() int64", "total": "sum(v) int64"}, 60)
+
+
+def closed_to(state: StatePlan) -> Any:
+    return state.closed_to().get("hourly")
+
+
+def test_added_and_removed_aggregates_and_another_lateness_fit_and_are_reported() -> None:
+    assert differences(OLD, NEW) == differences(NEW, OLD) == []
+    assert changes_taken_over(OLD, NEW) == [
+        "windows 'hourly': total is added, null in windows that have events already",
+        "windows 'hourly': allowed_lateness changes from 0us to 60us",
+    ]
+    assert "windows 'hourly': total is removed with its state" in changes_taken_over(NEW, OLD)
+
+
+def test_an_aggregate_that_computes_something_else_does_not_fit_and_the_ways_out_are_named() -> None:
+    with pytest.raises(RequestError) as caught:
+        check_compatible("p", OLD, plan({"n": "count(v) int64"}, 60))
+    assert str(caught.value).splitlines()[1:] == ["  windows: aggregates: n: stored count() int64; now count(v) int64"]
+    assert "penstock pipeline reset p" in caught.value.hint
+    assert "penstock pipeline fork p NEW" in caught.value.hint
+    assert differences(OLD, plan({"n": "count() int64"}, keys="k int")) == ["windows: keys: stored k string; now k int"]
+
+
+def test_a_plan_of_an_earlier_version_has_to_run_unchanged_first() -> None:
+    (operator,) = OLD.operators
+    earlier = replace(OLD, operators=(replace(operator, windows=None),))
+    assert differences(earlier, OLD) == []
+    found = differences(earlier, NEW)
+    assert len(found) == 2
+    assert all(one.endswith("run the unchanged pipeline for an epoch first)") for one in found)
+
+
+def test_the_lateness_of_windows_that_share_a_name_does_not_change() -> None:
+    twice, longer = (
+        StatePlan(("in",), (*plan({"n": "count()"}, us).operators, *plan({"n": "count()"}, 5).operators))
+        for us in (5, 60)
+    )
+    assert "give each its own name" in differences(twice, longer)[0]
+
+
+def test_with_more_lateness_what_was_purged_stays_closed_once_and_for_all() -> None:
+    taken = plan({}, 60).taking_over(plan({}, 10), 1000)
+    assert closed_to(taken) == 990
+    assert closed_to(plan({}, 60).taking_over(taken, 2000)) == 990, "an unchanged plan purges nothing by itself"
+    assert closed_to(plan({}, 70).taking_over(taken, 2000)) == 1940
+    assert closed_to(plan({}, 5).taking_over(taken, 2000)) == 990
+    assert closed_to(plan({}, 60).taking_over(plan({}, 10), None)) is None, "without a watermark nothing is purged"
+
+
+def test_whichever_batch_is_the_last_one_it_is_known_whose_state_it_is(tmp_path: Path) -> None:
+    checkpoint = LocalCheckpoint(tmp_path)
+    assert checkpoint.committed() == NO_EPOCH
+    checkpoint.write(PLAN, Companion(OLD, NEW.taking_over(OLD, 1000), since=3).text())
+    stored = Companion.parse(checkpoint.read(PLAN) or "")
+    assert stored is not None
+    (tmp_path / "commits").mkdir()
+    for batch, expected in ((2, OLD), (3, stored.following), (10, stored.following)):
+        (tmp_path / "commits" / str(batch)).touch()
+        assert stored.current(checkpoint.committed()) == expected
+    assert closed_to(stored.current(3)) == 1000
+    assert Companion.parse(Companion(OLD).text()) == Companion(OLD)
+    assert Companion.parse("{") is None
+    assert Companion.parse('{"loads": [], "operators": [{"name": "windows", "facts": {}, "buckets": 3}]}') is not None
