@@ -68,7 +68,9 @@ def aggregate(
 
     State is kept in `buckets` of keys, each of at most `bucket_bytes_max`. Their number, the windows and the keys
     cannot be changed while there is state. An aggregate that is added is null where a window has events of the key
-    already; what a shorter lateness has purged stays closed. `name` is the operator's name in metrics. Raises RequestError.
+    already; what a shorter lateness has purged stays closed. `name` is the operator's name in metrics.
+
+    Raises RequestError.
     """
     from penstock.windows.builder import build
 
