@@ -68,14 +68,12 @@ def test_added_aggregates_and_more_lateness_are_taken_over_and_a_kill_before_the
     runs.ingest(("a", 1, 1), ("b", 12, 2))
     runs.ingest(("b", 16, 3))
     assert runs.run(old) == ([("a", 0, 0, 1, "none")], 0)
-    before = Companion.parse(companion.read_text())
-    assert before is not None
+    before = Companion.parse(companion.read_text(), "count")
 
     # The window from 0 is purged; that from 10 is open, and has events of b.
     runs.ingest(("a", 2, 4), ("b", 13, 5), ("c", 14, 7), ("b", 31, 1))
     assert runs.run(new) == ([("b", 10, 0, 3, None), ("c", 10, 0, 1, 7)], 1)
-    after = Companion.parse(companion.read_text())
-    assert after is not None
+    after = Companion.parse(companion.read_text(), "count")
     assert after.plan.closed_to() == {"tumbling 10s by k": 11 * SECOND}, "where a lateness of 5 s has purged"
 
     # With a lateness of 5 s, that from 10 would be closed. A kill before the new plan is kept leaves both.
