@@ -87,7 +87,9 @@ async def test_a_checkpoint_that_is_newer_than_the_ledger_is_refused() -> None:
     restored = Scene(copied, KEPT)
     await restored.open()
     await restored.start()
-    refused = "the checkpoint is newer than the ledger: epoch 4 is not among those that are kept: -1 to 1"
+    refused = (
+        "the checkpoint of pipeline 'p' is newer than the ledger: epoch 4 is not among those that are kept: -1 to 1"
+    )
     for call in (
         restored.cut(new[-1]),
         restored.coordinator.cuts.reading("p", restored.generation("p"), "in", new[0], new[1]),
@@ -95,6 +97,7 @@ async def test_a_checkpoint_that_is_newer_than_the_ledger_is_refused() -> None:
         with pytest.raises(PipelineError, match=refused.replace("epoch 4", r"epoch \d")) as caught:
             await call
         assert "Restore the worker's newest data, or the checkpoint from a copy of the same time" in caught.value.hint
+        assert caught.value.hint.endswith("penstock pipeline reset p")
     await run_epoch(restored, old[-1], b"goes on")
     await restored.close()
 

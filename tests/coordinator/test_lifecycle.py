@@ -82,7 +82,9 @@ async def test_a_reset_begins_anew_and_fences_whoever_runs(scene: Scene) -> None
     assert (started.incarnation, started.epoch) == (2, NO_EPOCH)
     again = await scene.initial()
     assert again.segments == {A: end}
-    with pytest.raises(PipelineError, match="the checkpoint belongs to incarnation 1"):
+    with pytest.raises(
+        PipelineError, match="the checkpoint of pipeline 'p' belongs to other data: it is of incarnation 1"
+    ):
         await scene.cut(at)
     await scene.ingest(A, {1: 6})
     await scene.epoch(again, 0, b"2")
@@ -176,9 +178,11 @@ class TestSweeping:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.start()
-        await scene.epoch(await scene.initial(), 0, b"1")
+        first = await scene.epoch(await scene.initial(), 0, b"1")
+        await scene.ingest(A, {1: 6})
+        await scene.epoch(first, 1, b"1")
         useless = ["staging/p/1/7/0-0/out", "staging/p/2/0/0-9/out", "staging/p/-/0/0-9/out", "staging/p/what"]
-        useful = ["staging/p/-/1/0-0/out", "staging/p/2/1/0-0/out", "staging/unknown/1/0/0-0/out"]
+        useful = ["staging/p/-/2/0-0/out", "staging/p/2/2/0-0/out", "staging/unknown/1/0/0-0/out"]
         for name in (*useless, *useful):
             await scene.append(name, raw(b"1"))
         await scene.until(lambda: not set(scene.names("staging/")) & set(useless))

@@ -56,6 +56,27 @@ async def test_losing_attempts_are_swept_with_the_merge(scene: Scene) -> None:
     assert scene.names("staging/") == [other.segment]
 
 
+async def test_an_epoch_that_is_run_again_can_stage_for_as_long_as_it_takes(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    first = await scene.epoch(start, 0, b"one")
+    await scene.ingest(A, {1: 6})
+    second = await scene.epoch(first, 1, b"two")
+    await scene.start()
+    await scene.coordinator.cuts.reading("p", scene.generation(), "in", start, first)
+    again = await scene.stage(b"one", 0)
+    scene.coordinator._sweep()
+    assert scene.names("staging/") == [again.segment]
+    assert not (await scene.merge(0, again)).merged
+    left = await scene.stage(b"left by a task that was not stopped", 0)
+    scene.coordinator._sweep()
+    assert scene.names("staging/") == [left.segment]
+    await scene.coordinator.cuts.reading("p", scene.generation(), "in", first, second)
+    scene.coordinator._sweep()
+    assert scene.names("staging/") == []
+
+
 async def test_an_older_generation_merges_nothing(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()

@@ -147,7 +147,7 @@ class Cuts:
                 self._queries.check(name, generation, load)
                 self._remember(name, generation, key, upto)
                 self._queries.of(name, generation).state |= {state} if state is not None else set()
-                epoch = check_offset(pipeline, key, start)
+                epoch = check_offset(name, pipeline, key, start)
                 self._check_stored(name, pipeline, epoch)
                 end, blocked_by = await self._next(name, pipeline, asker, epoch, limits)
                 pipeline = shared.state.pipelines[name]
@@ -265,7 +265,7 @@ class Cuts:
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
-            epochs = check_offset(pipeline, key, start), check_offset(pipeline, key, end)
+            epochs = check_offset(name, pipeline, key, start), check_offset(name, pipeline, key, end)
             self._check_stored(name, pipeline, epochs[0])
             shared.heartbeats.asked(name)
             shared.heartbeats.got_epoch(name, epochs[1])

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 
 from penstock.coordinator.ledger import NO_QUOTA
@@ -34,13 +35,14 @@ class Sweeper:
         return self._delete([info.name for info in self._store.segments(prefix)])
 
     def sweep_orphans(self, state: State) -> int:
-        """Delete staged segments that the state does not need. Those of an unknown pipeline stay for a while: it may be
-        starting.
+        """Delete what the state does not need. Segments that a task may still write stay for a while: those of an
+        unknown pipeline, which may be starting, and those of a merged epoch that Spark may be running again.
         """
         names = [info.name for info in self._store.segments(STAGING_PREFIX)]
         now = self._clock()
-        self._first_seen = {name: self._first_seen.get(name, now) for name in names if not _is_known(state, name)}
-        orphans = [name for name in names if name not in self._first_seen and is_useless(state, name)]
+        uses = {name: use_of(state, name) for name in names}
+        self._first_seen = {name: self._first_seen.get(name, now) for name in names if uses[name] is Use.UNCLEAR}
+        orphans = [name for name in names if uses[name] is Use.NONE]
         orphans += [name for name, seen in self._first_seen.items() if now - seen > self._orphan_seconds]
         return self._delete(orphans)
 
@@ -58,19 +60,28 @@ class Sweeper:
         return count
 
 
-def _is_known(state: State, name: str) -> bool:
-    _, pipeline, *_ = name.split("/", 2)
-    return pipeline in state.pipelines
+class Use(Enum):
+    """Of a staged segment."""
+
+    MERGE = "it will be merged"
+    UNCLEAR = "it will not be merged, but a task may be writing it"
+    NONE = "nobody needs it"
 
 
-def is_useless(state: State, name: str) -> bool:
-    """Whether the segment belongs to an older generation of a known pipeline, or to a merged epoch."""
+def use_of(state: State, name: str) -> Use:
+    """An epoch that is already merged runs again after a crash, or from an older checkpoint: its tasks must be able to
+    stage their output, and the merge then discards it. That is over when Spark runs a later epoch.
+    """
     _, pipeline, generation, epoch, *_ = [*name.split("/", 4), "", "", ""]
-    known = state.pipelines[pipeline]
-    if generation not in (NO_GENERATION, str(known.generation)):
-        return True
+    known = state.pipelines.get(pipeline)
+    if known is None:
+        return Use.UNCLEAR
+    if generation not in (NO_GENERATION, str(known.generation)) or not epoch.isdecimal():
+        return Use.NONE
     last = known.last_epoch
-    return not epoch.isdecimal() or (last is not None and int(epoch) <= last)
+    if last is None or int(epoch) > last:
+        return Use.MERGE
+    return Use.NONE if int(epoch) < known.running[1] else Use.UNCLEAR
 
 
 class Merger:
@@ -105,6 +116,8 @@ class Merger:
             shared.keeper.commit(command)
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
             shared.heartbeats.merged(name, shared.state.pipelines[name].running[1])
+            # Tasks of the epoch have ended, so that nobody needs what losing attempts have left.
+            self._sweeper.sweep(epoch_prefix(name, generation, epoch))
             if not done:
                 merged = shared.state.pipelines[name]
                 shared.flow.merged(name, merged, merged.epochs[epoch], staged)

@@ -23,32 +23,30 @@ SEGMENTS_MAX = 1000
 """Segments of one cut: Spark writes all of them to its log for every batch, and a thousand cuts are retained."""
 
 
-def check_offset(pipeline: Pipeline, name: str, offset: InputOffset) -> int:
+def check_offset(name: str, pipeline: Pipeline, key: str, offset: InputOffset) -> int:
     """The epoch of an offset that this coordinator has returned. Raises PipelineError for any other offset."""
-    if name not in pipeline.inputs:
-        raise PipelineError(f"input {name!r} not found", f"It has: {', '.join(pipeline.inputs) or 'none'}.")
+    if key not in pipeline.inputs:
+        raise PipelineError(f"input {key!r} not found", f"It has: {', '.join(pipeline.inputs) or 'none'}.")
     if offset.epoch is None or offset.incarnation != pipeline.incarnation:
-        is_newer = (offset.incarnation or 0) > pipeline.incarnation
         raise PipelineError(
-            f"the checkpoint belongs to incarnation {offset.incarnation}, the pipeline is in {pipeline.incarnation}",
-            NEWER_CHECKPOINT
-            if is_newer
-            else "The pipeline was reset: delete the checkpoint, so that the query starts from scratch.",
+            f"the checkpoint of pipeline {name!r} belongs to other data: it is of incarnation {offset.incarnation}, "
+            f"the pipeline is in incarnation {pipeline.incarnation}",
+            f"If the pipeline was reset, delete the checkpoint. Otherwise: {NEWER_CHECKPOINT} {name}",
         )
     if offset.epoch not in pipeline.cuts:
         first, is_newer = next(iter(pipeline.cuts)), offset.epoch > pipeline.planned
         raise PipelineError(
-            f"the checkpoint is {'newer' if is_newer else 'older'} than the ledger: epoch {offset.epoch} is not among "
-            f"those that are kept: {first} to {pipeline.planned}",
-            NEWER_CHECKPOINT if is_newer else OLDER_CHECKPOINT,
+            f"the checkpoint of pipeline {name!r} is {'newer' if is_newer else 'older'} than the ledger: epoch "
+            f"{offset.epoch} is not among those that are kept: {first} to {pipeline.planned}",
+            f"{NEWER_CHECKPOINT if is_newer else OLDER_CHECKPOINT} {name}",
         )
-    known, spec = pipeline.offset(name, offset.epoch), pipeline.inputs[name]
+    known, spec = pipeline.offset(key, offset.epoch), pipeline.inputs[key]
     given = {segment: spec.starting.get(segment, 0) for segment in known}  # segments of a source that was added later
     given |= {segment: at for segment, at in offset.segments.items() if source_of(segment) in spec.sources}
     if given != known:
         raise PipelineError(
-            f"epoch {offset.epoch} of input {name!r} ends at {known}, not at {given}",
-            "The checkpoint belongs to other data: start from scratch with penstock pipeline reset.",
+            f"epoch {offset.epoch} of pipeline {name!r}, input {key!r}, ends at {known}, not at {given}",
+            f"The checkpoint belongs to other data. {NEWER_CHECKPOINT} {name}",
         )
     return offset.epoch
 
