@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.connectors.sink_api import Position, SinkReport
 from penstock.coordinator.machine import delivery
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
@@ -32,6 +33,7 @@ from penstock.coordinator.machine.delivery import next_round, next_to_follow, tr
 from penstock.coordinator.machine.state import EPOCHS_MAX, Accepted, Pipeline, Sink, State
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
+from penstock.delivery.positions import Decided, Fit, compare
 
 A, OUT = "connector/s/0", "pipeline/a/out"
 NO_LIMITS = (None, None, None)
@@ -432,6 +434,16 @@ class TestAdopting:
         book = self.book()
         book.do(Unbind("a", "x"), bind(x=VOTES, at=30))
         assert book.sink("x").decided == "a:-1:3"
+
+    def test_what_a_sink_has_of_a_pipeline_without_epochs_is_newer_than_the_ledger(
+        self,
+    ) -> None:
+        """The worker's data was lost, and another pipeline has already continued from what its sink has."""
+        book = self.book()
+        book.do(Bind("b", {"x": ("out", "file:b", VOTES, 0)}))
+        assert book.state.attempts
+        decided = Decided(book.state.pipelines["b"].sinks["x"].decided.encode(), 0, book.state.attempts)
+        assert compare(SinkReport(Position(b"b:0:1", 10)), decided) is Fit.NEWER
 
     def test_a_sink_that_has_moved_is_known_until_the_next_decision(self) -> None:
         book = self.book()

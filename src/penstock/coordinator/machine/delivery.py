@@ -63,7 +63,9 @@ def next_to_follow(pipeline: Pipeline, name: str) -> int | None:
 def bind(pipeline: Pipeline, command: Bind, attempts: int) -> Pipeline:
     """`attempts`: the last attempt of any pipeline."""
     sinks = dict(pipeline.sinks)
-    decided = bound_after(command.pipeline, attempts)
+    # A pipeline without epochs has delivered nothing: what a sink has of it is from before the worker's data was lost,
+    # whatever number other pipelines have reached.
+    decided = bound_after(command.pipeline, attempts) if pipeline.epochs else ""
     retained_for_sinks = ports_for_sinks(pipeline) | {*command.emptied}
     for name, (port, url, votes, at) in command.sinks.items():
         old = sinks.get(name)

@@ -89,7 +89,7 @@ class Sink:
     """Bytes of payloads committed at the sink: the id of its next message."""
     decided: str = ""
     """The last transaction that was decided for it. The sink may not know of the decision yet. Until there is one:
-    `bound_after` of the last attempt before it was bound, or "" if there was none.
+    `bound_after` of the last attempt before it was bound, or "" if the pipeline had no epochs then.
     """
     parked: int = 0
     """How many epochs were parked for it."""
