@@ -1,5 +1,6 @@
 """What is cut, what is damage, and what is made durable before anything is served."""
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.store.chapters import chapter_name, file_offset
 from penstock.store.record import CHAPTER_HEADER_BYTES, checksum
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
+from penstock.testing.memory_files import os_error
 from tests.store.small import commit, entries, flip, journal_of, next_chapter, open_store, prove
 
 
@@ -379,3 +381,32 @@ def test_a_restart_without_changes_does_not_fill_the_chapter() -> None:
         commit(store)
         ends.add(store.journal.end)
     assert len(ends) == 1
+
+
+def test_a_journal_that_the_disk_cannot_read_names_the_file() -> None:
+    files = FaultyFiles()
+    store = begin(files)
+    store.append("a", [b"whole"])
+    commit(store)
+    files = files.restart()
+    reads = 0
+
+    def count(operation: str) -> None:
+        nonlocal reads
+        reads += operation.startswith("read")
+
+    files.before_each = count
+    open_store(files)
+    for number in range(1, reads + 1):
+        files = files.restart()
+        left = number
+
+        def fail(operation: str) -> None:
+            nonlocal left
+            left -= operation.startswith("read")
+            if not left:
+                raise os_error(errno.EIO)
+
+        files.before_each = fail
+        with pytest.raises((StoreFailed, Damaged), match=r"0{20}\.journal"):
+            open_store(files)

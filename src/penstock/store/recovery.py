@@ -1,5 +1,7 @@
 """Opens a journal's files: finds the last good record, separates a torn tail from damage, makes the tail durable."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from penstock.core.errors import Damaged, UnreadableFormat
@@ -120,13 +122,23 @@ def _read_from_snapshot(files: Files, bases: list[Position]) -> list[_Chapter]:
 
 def _read(files: Files, base: Position) -> _Chapter:
     file = files.open(chapter_name(base))
+    with _named(chapter_name(base)):
+        try:
+            chain: int | None = read_header(file, base)
+        except UnreadableFormat:
+            raise
+        except Damaged:
+            chain = None
+        return _Chapter(base, file, chain, list(scan(file, base, chain, chapter_name(base))))
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors of the disk name the file."""
     try:
-        chain: int | None = read_header(file, base)
-    except UnreadableFormat:
-        raise
-    except Damaged:
-        chain = None
-    return _Chapter(base, file, chain, list(scan(file, base, chain, chapter_name(base))))
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or name) from error
 
 
 def _read_before(files: Files, bases: list[Position], chapter: _Chapter) -> _Chapter:
@@ -167,8 +179,9 @@ def _clean_spares(files: Files) -> None:
     """
     for name in spare_names(files):
         file = files.open(name)
-        make_zeros(file, 0)
-        file.sync()
+        with _named(name):
+            make_zeros(file, 0)
+            file.sync()
         file.close()
 
 
@@ -179,11 +192,12 @@ def _make_tail_durable(files: Files, chapter: _Chapter, capacity: int, *, is_tor
     """
     end = file_offset(chapter.base, chapter.end)
     proved = min(file_offset(chapter.base, chapter.proved), end) if chapter.proved > chapter.base else 0
-    if is_torn:
-        make_zeros(chapter.file, end)
-    _allocate(files, chapter.file, capacity)
-    chapter.file.write(proved, [chapter.file.read(proved, end - proved)])
-    chapter.file.sync()
+    with _named(chapter.name):
+        if is_torn:
+            make_zeros(chapter.file, end)
+        _allocate(files, chapter.file, capacity)
+        chapter.file.write(proved, [chapter.file.read(proved, end - proved)])
+        chapter.file.sync()
     files.sync()
 
 
