@@ -1,5 +1,5 @@
-"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `hostile` has options of its
-own: `script/test --campaign hostile --help`.
+"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `hostile` and `operate`
+have options of their own: `script/test --campaign hostile --help`.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.delivery.crasher.campaign import run as kill_everything
 from tests.delivery.simulation import simulate as simulate_delivery
+from tests.operate import campaign as operate
 from tests.protocol.connector.fuzz import run as compare_decoders
 from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.protocol.stored.fuzz import run as compare_stored
@@ -50,11 +51,17 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
     "spark": ("driver and worker killed in each window of an epoch, 14 kills a seed", 3, kill_in_every_window),
 }
 
+OWN_OPTIONS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
+    "hostile": (hostile.ABOUT, hostile.main),
+    "operate": (operate.ABOUT, operate.main),
+}
+"""Campaigns that have no seeds, or more than that."""
+
 
 def main() -> int:
     set_token_variables()
-    if sys.argv[1:2] == ["hostile"]:
-        return hostile.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in OWN_OPTIONS:
+        return OWN_OPTIONS[sys.argv[1]][1](sys.argv[2:])
     options = _parse()
     console = Console()
     _, default, run = CAMPAIGNS[options.name]
@@ -85,7 +92,7 @@ def _seeds(options: argparse.Namespace, limit: int | None) -> Iterator[int]:
 
 def _parse() -> argparse.Namespace:
     about = "\n".join(f"  {name:15} {text} (default: {seeds} seeds)" for name, (text, seeds, _) in CAMPAIGNS.items())
-    about += f"\n  {'hostile':15} {hostile.ABOUT} (options: hostile --help)"
+    about += "".join(f"\n  {name:15} {text} (options: {name} --help)" for name, (text, _) in OWN_OPTIONS.items())
     parser = argparse.ArgumentParser(
         prog="script/test --campaign", epilog=f"campaigns:\n{about}", formatter_class=argparse.RawTextHelpFormatter
     )

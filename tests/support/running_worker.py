@@ -3,13 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
 
 from penstock.access.file import AccessControl, Open
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
+from penstock.store.files import Files
 from penstock.store.settings import MIB, StoreSettings
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -20,9 +22,11 @@ SMALL_STORE = StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB)
 class RunningWorker:
     """A worker in a thread of its own, on free ports."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, files: Files | None = None) -> None:
+        """`files`: where the journal is, instead of on the disk."""
         self.ports: dict[str, int] = {}
         self._settings = settings
+        self._files = files
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="worker")
@@ -38,7 +42,8 @@ class RunningWorker:
             raise self._error
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._worker.stop)
+        with suppress(RuntimeError):  # its loop is closed: it has failed by itself
+            self._loop.call_soon_threadsafe(self._worker.stop)
         self._thread.join(60)
         if self._error is not None:
             raise self._error
@@ -52,7 +57,7 @@ class RunningWorker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._worker = Worker(self._settings)
+        self._worker = Worker(self._settings, self._files)
         await self._worker.run(self._on_ready)
 
     def _on_ready(self, ports: dict[str, int]) -> None:
@@ -69,16 +74,19 @@ def running_worker(
     connector: SourceSettings | None = None,
     access: AccessControl | None = None,
     cookie: bytes = b"",
+    coordinator: CoordinatorSettings | None = None,
+    files: Files | None = None,
 ) -> Iterator[RunningWorker]:
     settings = WorkerSettings(
         data=data,
         access=access or Open(),
         http_port=0,
         store=store,
+        coordinator=coordinator or CoordinatorSettings(),
         segment=ServerSettings(port=0, ssl=ssl),
         gateway=GatewaySettings(port=0, ssl=ssl, cookie=cookie, source=connector or SourceSettings()),
     )
-    worker = RunningWorker(settings)
+    worker = RunningWorker(settings, files)
     worker.start()
     try:
         yield worker

@@ -25,14 +25,14 @@ def stored_messages(address: str, source: str, segments: int = 2) -> dict[int, l
             try:
                 for event in client.events(f"connector/{source}/{number}"):
                     if event.data:  # those without stand where a stream started or ended
-                        stream_id, message = _decode(bytes(event.data))
+                        stream_id, message = decode_message(bytes(event.data))
                         found[stream_id].append(message)
             except NoSuchSegment:
                 pass
     return found
 
 
-def _decode(data: bytes) -> tuple[int, StoredMessage]:
+def decode_message(data: bytes) -> tuple[int, StoredMessage]:
     stream_id, message_id, event_time, key_size = _HEAD.unpack_from(data)
     key_end = _HEAD.size + key_size
     metadata_size = int.from_bytes(data[key_end : key_end + 2], "big")

@@ -1,0 +1,1 @@
+"""`script/test --campaign operate`: restores from copies, full disks, and reads that fail, in all combinations."""
