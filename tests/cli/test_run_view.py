@@ -12,6 +12,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineSt
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
+from penstock.protocol.api.status import Blockage
 from penstock.spark import pipeline
 from penstock.spark.run.failures import Failure
 from tests.connectors.http_server import Answer, serving
@@ -74,6 +75,22 @@ def test_it_says_why_windows_are_open(running: RunningPipeline) -> None:
     with view:
         view.show([running])
     assert "open windows 2, catching up (106 bytes)\n" in written.getvalue()
+
+
+def test_what_blocks_a_pipeline_is_reported_once_and_also_its_end(running: RunningPipeline) -> None:
+    view = RunView(NOWHERE, Console(file=(written := io.StringIO()), width=200))
+    running.restart_at = time.monotonic() + 1000  # no line of numbers
+    with view:
+        for seconds in (10, 11, 12):
+            text = f"pipeline counts: epoch 7 has been running in Spark for {seconds} s"
+            view._blockages = [Blockage(kind="spark", link="epoch 7", text=text, pipeline="counts")]
+            view.show([running])
+        view._blockages = []
+        view.show([running])
+        view.show([running])
+    first, last = without_times(written.getvalue()).splitlines()
+    assert first == "pipeline counts: epoch 7 has been running in Spark for 10 s"
+    assert last == "counts is no longer blocked"
 
 
 def test_it_says_what_a_pipeline_reads_and_puts_out(running: RunningPipeline) -> None:

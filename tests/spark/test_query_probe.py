@@ -1,0 +1,82 @@
+"""What a driver reports about its query while the JVM answers, and when it does not."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.spark.run import query_probe
+from penstock.spark.run.query_probe import Answer, Ask, QueryProbe
+from tests.support.waiting import until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Jvm:
+    """Answers unless it is `stopped`."""
+
+    def __init__(self) -> None:
+        self.answer = Answer("Processing new data", 1, 4)
+        self.asked = 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def __call__(self) -> Answer:
+        self.asked += 1
+        self.goes_on.wait(60)
+        return self.answer
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_probe, "ASK_SECONDS", 0.001)
+
+
+@contextmanager
+def probing(ask: Ask, clock: Clock) -> Iterator[QueryProbe]:
+    probe = QueryProbe(ask, clock)
+    try:
+        yield probe
+    finally:
+        probe.stop()
+
+
+def test_a_jvm_that_answers_shows_how_long_nothing_has_moved() -> None:
+    jvm, clock = Jvm(), Clock()
+    with probing(jvm, clock) as probe:
+        until(lambda: probe.report().tasks_done == 1)
+        clock.now += 30
+        until(lambda: probe.report().jvm_silent_seconds == 0)
+        assert probe.report().unmoved_seconds == 30
+        jvm.answer = Answer("Processing new data", 2, 4)
+        until(lambda: probe.report().tasks_done == 2)
+        assert probe.report().unmoved_seconds == 0
+
+
+def test_a_jvm_that_does_not_answer_is_silent_for_longer_and_longer() -> None:
+    jvm, clock = Jvm(), Clock()
+    with probing(jvm, clock) as probe:
+        until(lambda: probe.report().tasks == 4)
+        jvm.goes_on.clear()
+        asked = jvm.asked
+        until(lambda: jvm.asked > asked)
+        clock.now += 12
+        assert probe.report().jvm_silent_seconds == 12
+        jvm.goes_on.set()
+        until(lambda: probe.report().jvm_silent_seconds == 0)
+
+
+def test_a_jvm_that_is_gone_is_not_asked_again() -> None:
+    def ask() -> Answer:
+        raise ConnectionError
+
+    with probing(ask, Clock()) as probe:
+        until(lambda: not probe._thread.is_alive())
+        assert probe.report().doing == ""
