@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Protocol
@@ -92,6 +92,7 @@ def run(
     directory: Path | None = None,
     console: Console | None = None,
     before_python: Path | None = None,
+    pipelines: Sequence[str] = PIPELINES,
 ) -> RecoveryReport:
     """`before_python`: of an environment with another version of Penstock, to compare with."""
     check_installed()
@@ -103,9 +104,9 @@ def run(
         raise BenchmarkFailed("there is no class archive", f"Unset {SWITCH}, or see docs/operating.md.")
     with base_directory(directory) as base, Ingest(1, 1).start(base) as server:
         place = Place(server, base)
-        starts = contenders(place, before_python)
-        with progress(console, len(PIPELINES) + len(starts) * effort.rounds) as note:
-            for name in PIPELINES:
+        starts = contenders(place, before_python, pipelines)
+        with progress(console, len(pipelines) + len(starts) * effort.rounds) as note:
+            for name in pipelines:
                 note(f"first start: {name}")
                 Recovery(name, place, name).measure()  # there is no checkpoint to recover from yet
             deadline = time.monotonic() + effort.total_s_max
@@ -113,9 +114,9 @@ def run(
     return RecoveryReport(found, surroundings(Path.cwd()) | {"pyspark": version("pyspark")})
 
 
-def contenders(place: Place, before_python: Path | None) -> list[Start]:
+def contenders(place: Place, before_python: Path | None, pipelines: Sequence[str] = PIPELINES) -> list[Start]:
     starts: list[Start] = [BareStart(place.directory)]
-    for name in PIPELINES:
+    for name in pipelines:
         starts.append(Recovery(name, place, name))
         if before_python is None:
             starts.append(Recovery(f"{name} {WITHOUT}", place, name, environment={SWITCH: OFF}))
@@ -160,23 +161,27 @@ class Place:
 
     server: Server
     directory: Path
-    _rounds: Iterator[int] = field(default_factory=lambda: count(1))
+    _turns: Counter[str] = field(default_factory=Counter)
 
     @property
     def worker(self) -> str:
         return f"127.0.0.1:{self.server.ports['http']}"
 
-    def send(self) -> None:
-        turn = next(self._rounds)
+    def send(self, pipeline: str) -> threading.Thread:
+        """In the background: what is sent is acknowledged when the pipeline has committed it."""
+        self._turns[pipeline] += 1
+        turn = self._turns[pipeline]
 
         def messages(after: int | None) -> Iterator[Message]:
             for number in range((after or 0) + 1, turn * MESSAGES + 1):
                 time_ms = turn * 60_000 + number % MESSAGES
                 yield Message(number, b"what happened", time_ms, b"key %d" % (number % 100))
 
-        source = Source(f"127.0.0.1:{self.server.ports['connector']}", source="events")
+        source = Source(f"127.0.0.1:{self.server.ports['connector']}", source=f"events_of_{pipeline}")
         source.stream("one", messages)
-        source.run()
+        thread = threading.Thread(target=source.run, name=f"events of {pipeline}", daemon=True)
+        thread.start()
+        return thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +195,14 @@ class Recovery:
     python: Path = Path(sys.executable)
 
     def measure(self) -> Measured:
-        command: list[str | Path] = [
-            self.python,
-            "-m",
-            "penstock",
-            "run",
-            recovery_pipelines.__file__,
-            "--pipeline",
-            self.pipeline,
-        ]
-        command += ["--worker", self.place.worker, "--checkpoint", self.place.directory / "checkpoints"]
+        command: list[str | Path] = [self.python, "-m", "penstock", "run", recovery_pipelines.__file__]
+        command += ["--pipeline", self.pipeline, "--worker", self.place.worker]
+        command += ["--checkpoint", self.place.directory / "checkpoints"]
         with _started(command, self.environment) as process:
-            self.place.send()
-            return _phases(process, PHASES)
+            sending = self.place.send(self.pipeline)
+            measured = _phases(process, PHASES)
+            sending.join(SILENCE_SECONDS_MAX)
+        return measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class RecoveryReport(Report):
         return {
             f"{ours} ÷ {theirs}": ratios(self._cpu_s(ours), self._cpu_s(theirs))
             for ours, theirs in pairs
-            if theirs in self.results
+            if ours in self.results and theirs in self.results
         }
 
     def _cpu_s(self, name: str) -> list[float]:
