@@ -202,9 +202,11 @@ def _deployment(values: Values) -> Any:
 
 _QUERIES = ("generation", "prefix", "after", "limit", "port", "oldest", "driver", "")
 _METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X" * 5000, "G\0T")
+_HOSTS = ("evil.example", "", "[::1", "[::1]x", "localhost:" + "9" * 5000, "localhost:-1", "[", ":", "\xe9")
 _HEADERS = (
     b"Origin: http://evil.example\r\n",
-    b"Host: evil.example\r\n",
+    b"Host: evil.example\r\n",  # a second one
+    b"X-Forwarded-For: " + FORGED.encode() + b"\r\n",
     b"Expect: 100-continue\r\n",
     b"Upgrade: websocket\r\nConnection: Upgrade\r\n",
     b"Transfer-Encoding: chunked\r\n",
@@ -224,7 +226,8 @@ def http_request(values: Values) -> bytes:
     body = body_of(route, values)
     method = rng.choice(_METHODS) if values.is_one_in(12) else rng.choice(route.methods)
     kind = rng.choice(("text/plain", "", "multipart/form-data")) if values.is_one_in(20) else "application/json"
-    head = [f"{method} {_path(route, values)} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n".encode()]
+    host = rng.choice(_HOSTS) if values.is_one_in(20) else "127.0.0.1"
+    head = [f"{method} {_path(route, values)} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\n".encode()]
     if values.token:
         head.append(f"Authorization: Bearer {values.token}\r\n".encode())
     if values.is_one_in(10):
