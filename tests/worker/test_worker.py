@@ -75,7 +75,7 @@ async def get(worker: Worker, path: str) -> tuple[int, str]:
 
 async def test_the_chosen_ports_are_in_a_file_while_the_worker_runs(tmp_path: Path) -> None:
     worker, task = await started(tmp_path)
-    expected = {**worker.ports, "id": worker.id, "host": "127.0.0.1"}
+    expected = {"format": 1, **worker.ports, "id": worker.id, "host": "127.0.0.1"}
     assert json.loads((tmp_path / "ports.json").read_text()) == expected
     assert set(worker.ports) == {"connector", "segment", "http"}
     worker.stop()
