@@ -1,4 +1,4 @@
-"""Keeps what sensors say as Parquet files: one of Spark's own sinks behind our source. Epochs complete as well.
+"""Archives sensor readings as Parquet files, with one of Spark's own sinks. Epochs complete as with any other sink.
 
 penstock run examples/archive.py
 """

@@ -1,4 +1,4 @@
-"""Counts words, line by line as they come in. Every epoch puts out all counts; the last one of a word is right.
+"""Counts words as lines arrive. Every epoch emits all counts; the last count of a word is the current one.
 
 penstock run examples/count_words.py
 penstock send FILE --source lines --stream FILE

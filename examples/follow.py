@@ -1,4 +1,4 @@
-"""Prints a segment's events as they come, until the segment is sealed.
+"""Prints a segment's events as they arrive, until the segment is sealed.
 
 python examples/follow.py SEGMENT [HOST:PORT]
 """

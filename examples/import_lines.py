@@ -1,4 +1,4 @@
-"""Puts the lines of a file into a segment, each exactly once, however often it is interrupted and run again.
+"""Appends the lines of a file to a segment, each exactly once, however often it is interrupted and run again.
 
 python examples/import_lines.py FILE SEGMENT [HOST:PORT]
 """
@@ -12,7 +12,7 @@ from penstock.client.segments import SegmentClient
 
 
 def main(path: Path, segment: str, address: str) -> None:
-    # The same file gives the same writer: that is all it takes to go on where the last run stopped.
+    # The writer id is derived from the file, so the next run continues where the last one stopped.
     writer = uuid.uuid5(uuid.NAMESPACE_URL, path.absolute().as_uri())
     with SegmentClient(address) as client, path.open("rb") as lines:
         client.create(segment, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Orders and the payments that come within an hour, by Spark's join of two streams. Whichever of the two sources is
-slower, no pair is lost; an order that was not paid is told as soon as no payment can come any more.
+"""Matches orders with payments that arrive within an hour, with Spark's join of two streams. Whichever source is
+slower, no pair is lost; an unpaid order is emitted as soon as no payment can arrive any more.
 
 penstock run examples/match_payments.py
 An order's and a payment's text is the number of the order, from the sources `orders` and `payments`.

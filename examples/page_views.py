@@ -1,5 +1,6 @@
-"""Views and visitors of each page, minute by minute. A minute is told when all streams have passed it, and again if
-clicks come up to ten minutes late. Later ones go to the port `late`, what is no JSON to `err`: with their bytes.
+"""Views and visitors of each page per minute. A minute is emitted when all streams have passed it, and again if clicks
+arrive up to ten minutes late. Later clicks leave through the port `late`, invalid JSON through `err`, with the original
+bytes.
 
 penstock run examples/page_views.py
 penstock dead-letters list page_views

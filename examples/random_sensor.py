@@ -1,4 +1,4 @@
-"""A sensor that measures ten times a second, with asyncio. It has no memory: what was not stored is measured again.
+"""A sensor that measures ten times a second, with asyncio. It keeps no history: what was not stored is measured again.
 
 python examples/random_sensor.py [HOST:PORT [COUNT]]
 """

@@ -1,5 +1,5 @@
-"""The mean of what each sensor says in a minute, by Spark's `window`. A minute is over when all sensors have passed it:
-one that is an hour behind the others loses nothing.
+"""The mean reading of each sensor per minute, with Spark's `window`. A minute closes when all sensors have passed it,
+so a sensor that is an hour behind the others loses nothing.
 
 penstock run examples/readings_per_minute.py
 python examples/random_sensor.py

@@ -1,4 +1,4 @@
-"""The pipeline of shop.yaml: what each shop has sold in ten seconds of event time."""
+"""The pipeline of shop.yaml: the turnover of each shop per ten seconds of event time."""
 
 from pyspark.sql import DataFrame
 

@@ -1,5 +1,5 @@
-"""Sensors that have said nothing for five minutes, by event-time timers of Spark's `transformWithState`. The time is
-that of the slowest sensor's events, not of a clock: after a pause everything is found as if there had been none.
+"""Finds sensors that were silent for five minutes, with event-time timers of Spark's `transformWithState`. Time is the
+event time of the slowest sensor, not a clock: after an outage of the pipeline the result is the same as without it.
 
 penstock run examples/silent_sensors.py
 python examples/random_sensor.py

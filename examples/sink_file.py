@@ -10,11 +10,11 @@ from penstock.client.sink import DataFile, Sink, Transaction, lines
 
 
 def main(path: str, address: str) -> None:
-    def tell(transaction: Transaction) -> None:
+    def report(transaction: Transaction) -> None:
         print(f"{transaction.id.decode()}: {transaction.end - transaction.start} bytes are committed", flush=True)
 
-    # What a killed run has left in the file, and nobody has committed, is removed at the next start.
-    sink = Sink(address, DataFile(path), state=f"{path}.state", encode=lines, on_commit=tell)
+    # Uncommitted data that a killed run has left in the file is removed at the next start.
+    sink = Sink(address, DataFile(path), state=f"{path}.state", encode=lines, on_commit=report)
     with suppress(KeyboardInterrupt):
         sink.run(lambda listening: print(f"listening on {listening}", flush=True))
 

@@ -1,4 +1,4 @@
-"""Puts a pipeline's output into a table of an SQLite database, exactly once, however often it is killed.
+"""Writes a pipeline's output to a table of an SQLite database, exactly once, however often it is killed.
 
 python examples/sink_sqlite.py DATABASE [HOST:PORT]
 """

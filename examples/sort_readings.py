@@ -1,4 +1,4 @@
-"""Sorts what sensors say into two outputs, which commit together: what can be read, and what cannot, as it came.
+"""Sorts sensor readings into two outputs that commit together: valid readings, and invalid ones unchanged.
 
 penstock run examples/sort_readings.py
 python examples/random_sensor.py

@@ -1,4 +1,4 @@
-"""Visits of a site, by Spark's `session_window`: clicks of a user with less than half an hour between them.
+"""Visits to a site, with Spark's `session_window`: clicks of a user less than half an hour apart.
 
 penstock run examples/visits.py
 A click is the JSON of a user and a page, from the source `clicks`.

@@ -1,4 +1,4 @@
-"""Clicks that a browser sends twice within ten minutes count once, by Spark's `dropDuplicatesWithinWatermark`. It
+"""Counts clicks once that a browser sends twice within ten minutes, with Spark's `dropDuplicatesWithinWatermark`. Spark
 forgets them when the slowest stream has passed them.
 
 penstock run examples/without_duplicates.py

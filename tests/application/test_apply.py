@@ -83,7 +83,7 @@ def test_another_codec_or_quota_does_not_touch_connections(stage: Stage) -> None
         until(lambda: stage.receives("one", "two"))
 
 
-def test_what_a_connector_has_read_before_it_is_made_anew_arrives(stage: Stage) -> None:
+def test_what_a_connector_has_read_before_it_is_created_again_arrives(stage: Stage) -> None:
     with Sender(stage.port) as sender:
         sender.send("whole")
         sender.send("the rest", end="")

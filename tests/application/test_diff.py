@@ -97,7 +97,7 @@ def test_the_same_again_changes_nothing(one: Deployment) -> None:
     assert pipeline_changes(one, one) == pipeline_changes(Deployment(), Deployment())
 
 
-def test_another_codec_starts_the_pipeline_anew_and_leaves_the_connector() -> None:
+def test_another_codec_restarts_the_pipeline_and_not_the_connector() -> None:
     other = replace(_SMALL, connectors={**_SMALL.connectors, "a": connector("a", codec="json")})
     todo = connector_changes(_SMALL, other)
     assert pipeline_changes(_SMALL, other).restart == {"p"}
@@ -112,7 +112,7 @@ def test_another_quota_restarts_nothing() -> None:
     assert not pipeline_changes(_SMALL, other).start
 
 
-def test_a_new_sink_links_the_source_anew_and_restarts_no_connector() -> None:
+def test_a_new_sink_relinks_the_source_and_restarts_no_connector() -> None:
     more = deployed(
         *_SMALL.connectors.values(),
         connector("c"),

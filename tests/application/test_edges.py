@@ -36,7 +36,9 @@ def source_of(client: ApplicationClient, name: str) -> SourceStatus:
     return client.status().sources[name]
 
 
-def test_a_connector_at_its_quota_is_made_anew_though_nobody_runs_its_pipeline(client: ApplicationClient) -> None:
+def test_a_connector_at_its_quota_is_created_again_although_its_pipeline_does_not_run(
+    client: ApplicationClient,
+) -> None:
     port, other = free_port(), free_port()
     to_p = link("connector/source/out", "pipeline/p/in")
     client.apply(deployed(listening("source", port, quota_bytes=QUOTA), pipeline("p"), to_p))

@@ -86,7 +86,7 @@ def test_one_stream_is_paused_and_the_others_go_on(stage: Stage) -> None:
         until(lambda: stage.taker.lines == ["first", "quick", "slow"])
 
 
-def test_what_is_held_for_a_closed_stream_arrives_after_a_kill_once_and_in_order(stage: Stage) -> None:
+def test_what_is_retained_for_a_closed_stream_arrives_after_a_kill_once_and_in_order(stage: Stage) -> None:
     works = stage.scene.stand_ins["p"].works
     with Sender(stage.port) as sender:
         sender.send("one")

@@ -87,7 +87,7 @@ def test_the_port_itself_holds_rows_only_if_somebody_wants_them() -> None:
     assert targets(app(), "late") == (("late", "binary"),)
 
 
-def test_replies_tell_their_content_type() -> None:
+def test_replies_have_their_content_type() -> None:
     web = connector("web", "http-server", config={"port": 1}, codec="json")
     made = plan_of(app(web, link("pipeline/p/out", "connector/web/in")), "p")
     assert made.outlets["out"] == Outlet("out", (("out", "json"),), adds_content_type=True)
@@ -112,7 +112,7 @@ def test_a_pipeline_whose_query_would_be_the_same_runs_on() -> None:
     assert changed(old, moved) == ((), ())
 
 
-def test_only_what_differs_is_started_anew() -> None:
+def test_only_what_differs_is_restarted() -> None:
     old = app(pipeline("q"), link("connector/a/out", "pipeline/q/in"))
     assert changed(old, app()) == (("q",), ())
     assert changed(app(), old) == ((), ("q",))
@@ -132,7 +132,9 @@ def function(folder: Path, body: str, name: str = "double") -> PipelineSpec:
     )
 
 
-def test_a_changed_file_is_loaded_anew_and_the_same_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_file_is_reloaded_and_the_same_one_loaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     first = function(tmp_path, "runs = []\nruns.append(1)\ndef double(frame): return [frame, frame]\n")
     one, same = load_function(first.spark, first.code), load_function(first.spark, first.code)

@@ -148,7 +148,7 @@ def test_what_comes_before_the_driver_does_is_acknowledged_when_its_pipeline_has
         sending.result(30)
 
 
-def test_no_program_sends_in_the_name_of_a_hosted_connector(stage: Stage) -> None:
+def test_no_program_sends_in_the_name_of_a_deployed_connector(stage: Stage) -> None:
     beats = connector("beats", "metronome", config={"interval": "10ms"})
     stage.client.apply(deployed(beats, pipeline("p"), link("connector/beats/out", "pipeline/p/in")))
     until(lambda: stage.stored("beats") > 0)
@@ -156,7 +156,7 @@ def test_no_program_sends_in_the_name_of_a_hosted_connector(stage: Stage) -> Non
         send(stage.programs, "beats", "north", [b"one"])
 
 
-def test_metrics_tell_of_every_connector(stage: Stage) -> None:
+def test_metrics_show_every_connector(stage: Stage) -> None:
     beats = connector("beats", "metronome", config={"interval": "10ms"})
     stage.client.apply(deployed(beats, pipeline("p"), link("connector/beats/out", "pipeline/p/in")))
     until(lambda: stage.stored("beats") > 0)

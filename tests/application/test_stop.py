@@ -79,7 +79,7 @@ def test_what_interceptors_hold_on_both_ways_arrives(stage: Stage[Scene]) -> Non
     assert stage.scene.application.status().connectors == []
 
 
-def test_half_a_record_is_a_letter_that_arrives_before_all_is_over(tmp_path: Path) -> None:
+def test_half_a_record_is_a_dead_letter_that_arrives_before_all_is_over(tmp_path: Path) -> None:
     port = free_port()
     with Taker() as events, Taker() as letters:
         deployment = deployed(

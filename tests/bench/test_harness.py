@@ -97,7 +97,7 @@ def test_a_goal_is_met_at_equality_and_an_upper_limit_from_below(ratios: dict[st
     assert missed(ratios, GOALS, AT_MOST) == {name: ratios[name] for name in short}
 
 
-def test_the_table_tells_limits_from_goals() -> None:
+def test_the_table_distinguishes_limits_from_goals() -> None:
     assert [goal_cell(name, GOALS, AT_MOST) for name in ("parquet", "small_batch", "sink")] == ["≥ 1", "≤ 1.5", ""]
 
 

@@ -54,7 +54,7 @@ def test_it_shows_inputs_ports_and_sinks_with_their_guarantee(tmp_path: Path) ->
     ]
 
 
-def test_every_mistake_is_told_and_it_ends_with_1(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_and_it_ends_with_1(tmp_path: Path) -> None:
     text = GOOD.replace('"file:results"', '"fil:results"').replace(
         '["stdout:"]', '{"a": "stdout:?formt=x"}, "lat": "stdout:"'
     )
@@ -115,7 +115,7 @@ def test_with_several_pipelines_it_must_be_said_which(given: str, said: str) -> 
     assert "one" in caught.value.hint
 
 
-def test_run_tells_all_mistakes_before_anything_is_started() -> None:
+def test_run_reports_all_mistakes_before_anything_is_started() -> None:
     pipelines = bound_to([one, two], ["one/out=fil:x", "two/lat=stdout:"])
     with pytest.raises(RequestError) as caught:
         check_sinks(pipelines, worker_is_here=True)

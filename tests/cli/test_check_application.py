@@ -96,7 +96,7 @@ binding: {{id: b, links: {{{links}}}}}
     ]
 
 
-def test_every_mistake_is_told_and_it_ends_with_an_error(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_and_it_ends_with_an_error(tmp_path: Path) -> None:
     result = check(tmp_path, RFC.replace("codec: json", "codec: jsn").replace("port: 8888", "port: x"))
     assert isinstance(result.exception, ConfigErrors)
     assert str(result.exception).splitlines() == [

@@ -193,7 +193,7 @@ def test_a_size_that_is_none_is_explained() -> None:
     assert "64MiB" in done.stderr
 
 
-def test_a_second_worker_is_told_who_has_the_data(worker: WorkerProcess) -> None:
+def test_a_second_worker_names_the_process_that_has_the_data(worker: WorkerProcess) -> None:
     done = penstock("worker", "--data", str(worker.data), *FREE_PORTS)
     assert done.returncode == 1
     assert "in use by" in done.stderr

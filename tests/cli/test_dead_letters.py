@@ -38,7 +38,7 @@ def refusal(result: Result) -> str:
     return str(result.exception)
 
 
-def test_letters_are_listed_with_their_reasons_and_positions(putting: Putting, penstock: Run) -> None:
+def test_dead_letters_are_listed_with_their_reasons_and_positions(putting: Putting, penstock: Run) -> None:
     putting.letters([letter(1), letter(2)])
     putting.letters([letter(3, watermark=9_000_000, behind_us=6_000_000)], "late")
     listed = penstock("list", PIPELINE).stdout
@@ -50,7 +50,7 @@ def test_letters_are_listed_with_their_reasons_and_positions(putting: Putting, p
     assert [(one["port"], one["at"], one["reason"], one["offset"]) for one in oldest] == [("err", 0, "reason 1", 1)]
 
 
-def test_a_letter_is_shown_with_its_bytes(putting: Putting, penstock: Run) -> None:
+def test_a_dead_letter_is_shown_with_its_bytes(putting: Putting, penstock: Run) -> None:
     putting.letters([letter(1), letter(2, b"\x00\xff")])
     text = penstock("show", PIPELINE, "0").stdout
     assert text.endswith("\n\nvalue 1\n")

@@ -74,7 +74,7 @@ def test_a_port_that_is_taken_between_the_look_and_the_start_is_avoided(
             assert port not in worker.ports.values()
 
 
-def test_one_that_does_not_start_tells_its_reason(tmp_path: Path) -> None:
+def test_one_that_does_not_start_reports_its_reason(tmp_path: Path) -> None:
     with (
         pytest.raises(Unavailable, match=r"did not start(.|\n)*no such option|No such option") as caught,
         embedded_worker(tmp_path / "data", ["--no-such-option"]),

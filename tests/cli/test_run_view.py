@@ -106,7 +106,7 @@ def test_on_a_terminal_it_is_a_table(running: RunningPipeline) -> None:
         assert text in table
 
 
-def test_a_failure_is_told_once_with_its_reason_and_the_next_start(running: RunningPipeline) -> None:
+def test_a_failure_is_reported_once_with_its_reason_and_the_next_start(running: RunningPipeline) -> None:
     running.last_failure = Failure("ConnectionError: [bad] line")
     running.restarts, running.restart_at = Restarts(1), time.monotonic() + 1000
     told = shown(running, terminal=False)

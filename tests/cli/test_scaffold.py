@@ -98,7 +98,7 @@ def test_what_it_writes_is_an_application_that_is_right(tmp_path: Path) -> None:
     assert "note:" not in checked.output
 
 
-def test_a_folder_that_cannot_be_is_told_with_a_hint_and_one_with_a_space_is_quoted(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_with_a_hint_and_one_with_a_space_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         made = CliRunner().invoke(app, ["init", str(place)])

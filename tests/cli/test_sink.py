@@ -82,7 +82,7 @@ def test_a_name_is_the_kind_and_the_same_sink_keeps_it(penstock: Run, client: Co
 @pytest.mark.parametrize(
     ("url", "hint"), [("fil:x", 'Did you mean "file"?'), ("file:x?formt=raw", 'Did you mean "format"?')]
 )
-def test_a_mistake_in_a_url_is_told(penstock: Run, client: CoordinatorClient, url: str, hint: str) -> None:
+def test_a_mistake_in_a_url_is_reported(penstock: Run, client: CoordinatorClient, url: str, hint: str) -> None:
     result = penstock("sink", "add", "orders", url)
     assert isinstance(result.exception, RequestError)
     assert hint in result.exception.hint
@@ -146,7 +146,7 @@ def test_a_column_that_a_sink_refused_for_is_found_when_it_is_tried_again(
     database.close()
 
 
-def test_a_sink_with_create_makes_its_table_by_what_the_driver_has_told(
+def test_a_sink_with_create_makes_its_table_from_the_schema_of_the_driver(
     penstock: Run, client: CoordinatorClient, merging: Merging, tmp_path: Path
 ) -> None:
     path = tmp_path / "shops.db"
@@ -159,7 +159,9 @@ def test_a_sink_with_create_makes_its_table_by_what_the_driver_has_told(
     database.close()
 
 
-def test_a_ddl_that_cannot_be_is_told_with_a_hint(penstock: Run, client: CoordinatorClient, tmp_path: Path) -> None:
+def test_a_ddl_that_is_impossible_is_reported_with_a_hint(
+    penstock: Run, client: CoordinatorClient, tmp_path: Path
+) -> None:
     penstock("sink", "add", "orders", f"file:{tmp_path}/results")
     penstock("sink", "add", "orders", f"sqlite:{tmp_path}/a.db?table=t&format=json", "--name", "db")
     penstock("sink", "add", "others", f"sqlite:{tmp_path}/a.db?table=u&format=json", "--name", "db")
@@ -208,7 +210,7 @@ def test_status_shows_sinks_and_why_one_is_not_ready(
 
 
 @pytest.mark.usefixtures("patience")
-def test_all_that_waits_for_a_sink_is_told_before_it_is_removed(
+def test_all_that_waits_for_a_sink_is_shown_before_it_is_removed(
     penstock: Run, client: CoordinatorClient, merging: Merging
 ) -> None:
     penstock("sink", "add", "orders", NOWHERE)

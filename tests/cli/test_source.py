@@ -89,7 +89,7 @@ def test_the_window_is_for_all_sources_or_for_one() -> None:
             with_windows(SourceSettings(), {}, given)
 
 
-def test_mistakes_in_them_are_told() -> None:
+def test_mistakes_in_them_are_reported() -> None:
     for disorder, timeout, why in (
         (["soon"], [], "--max-disorder: 'soon' is not a valid duration"),
         (["a="], [], "--max-disorder: '' is not a valid duration"),

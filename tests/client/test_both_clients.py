@@ -73,7 +73,7 @@ async def test_a_segment_is_made_once(client: Any) -> None:
     await client.create("s", exist_ok=True)
 
 
-async def test_info_tells_start_length_and_whether_it_is_sealed(client: Any) -> None:
+async def test_info_shows_start_length_and_whether_it_is_sealed(client: Any) -> None:
     await fill(client, "s", b"abc", b"d")
     found = await client.info("s")
     assert (found.name, found.start, found.length, found.sealed) == ("s", 0, 20, False)
@@ -215,7 +215,7 @@ async def test_numbers_go_on_where_the_writer_stopped(client: Any) -> None:
         with pytest.raises(errors.RequestError):
             await appender.append(b"no", number=9)
         await appender.flush()
-        assert (appender.acknowledged, appender.taken, appender.bytes_held) == (9, 9, 0)
+        assert (appender.acknowledged, appender.taken, appender.buffered_bytes) == (9, 9, 0)
     async with await client.appender("s", KEY.bytes) as appender:
         assert appender.last_number == 9
         assert await appender.append(b"10") == 10
@@ -228,7 +228,7 @@ async def test_many_events_fill_many_blocks_within_the_window(client: Any) -> No
     async with await client.appender("s", window_bytes=64 << 10, block_bytes=4 << 10) as appender:
         for event in events[:10_000]:
             await appender.append(event)
-            assert appender.bytes_held <= 64 << 10
+            assert appender.buffered_bytes <= 64 << 10
         await appender.append_many(events[10_000:])
     assert data(await client.collect("s")) == events
 
@@ -267,7 +267,7 @@ async def test_a_sealed_segment_is_an_error_and_the_events_stay(client: Any) -> 
     for _ in range(2):
         with pytest.raises(errors.SegmentSealed):
             await appender.flush()
-    assert appender.bytes_held == 11
+    assert appender.buffered_bytes == 11
     await appender.close()
     with pytest.raises(errors.SegmentSealed):
         await client.appender("s")

@@ -20,7 +20,7 @@ def append_blocking(address: str) -> None:
     ):
         for event in EVENTS[:1000]:
             appender.append(event)
-            assert appender.bytes_held <= 32_000
+            assert appender.buffered_bytes <= 32_000
         appender.append_many(EVENTS[1000:])
 
 
@@ -31,7 +31,7 @@ async def append_async(address: str) -> None:
     ):
         for event in EVENTS[:1000]:
             await appender.append(event)
-            assert appender.bytes_held <= 32_000
+            assert appender.buffered_bytes <= 32_000
         await appender.append_many(EVENTS[1000:])
 
 

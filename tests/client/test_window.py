@@ -113,7 +113,7 @@ def test_an_acknowledgement_covers_everything_before_it() -> None:
     window = filled(1, 2, 3)
     assert sent(window) == [1, 2, 3]
     window.acknowledge(2)
-    assert (window.acknowledged, window.bytes_held) == (2, 10)
+    assert (window.acknowledged, window.buffered_bytes) == (2, 10)
     window.acknowledge(1)
     window.acknowledge(3)
     assert window.is_empty
@@ -154,7 +154,7 @@ def test_a_set_up_that_cannot_be_ours_is_refused(last: int | None) -> None:
     with pytest.raises(ConditionFailed) as raised:
         window.set_up(last)
     assert raised.value.hint
-    assert window.bytes_held == 30
+    assert window.buffered_bytes == 30
 
 
 def test_after_no_room_one_block_probes_until_it_is_acknowledged() -> None:
@@ -274,7 +274,7 @@ class Losses(RuleBasedStateMachine):
     def stored_is_what_was_taken_in_order(self) -> None:
         assert self.server.stored == self.taken[: len(self.server.stored)]
         assert (self.window.acknowledged or 0) <= len(self.server.stored)
-        assert self.window.bytes_held <= 400
+        assert self.window.buffered_bytes <= 400
 
     def teardown(self) -> None:
         self.window.close_block()

@@ -80,7 +80,7 @@ async def test_blocks_that_were_taken_are_not_given_again_when_a_later_one_fails
     await sink.close()
 
 
-async def test_an_epoch_that_is_cut_otherwise_is_given_anew_from_there() -> None:
+async def test_an_epoch_with_another_cut_is_delivered_again_from_there() -> None:
     taker = Recording({"p:1:1/1"})
     sink = BlockByBlock(taker, "s")
     with pytest.raises(SinkLost):

@@ -16,7 +16,7 @@ from tests.connectors.real_host import NAME, hosting
 from tests.support.waiting import eventually
 
 
-def test_all_that_delivery_can_be_told_can_be_written() -> None:
+def test_all_that_the_delivery_api_accepts_can_be_written() -> None:
     options = ConnectorProtocolOptions.model_validate(
         {
             "host": "::1",

@@ -98,7 +98,7 @@ async def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> N
         await have(hosted, b"one")
 
 
-async def test_bytes_that_are_no_record_are_a_letter_and_other_files_go_on(tmp_path: Path) -> None:
+async def test_bytes_that_are_no_record_are_a_dead_letter_and_other_files_go_on(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100_000)
     (tmp_path / "b").write_text("one\n")
     split = (LINES[0].__class__(type="split", config={"delimiter": "\n", "record_bytes_max": 1000}),)
@@ -125,7 +125,7 @@ async def test_at_its_quota_nothing_more_is_read(tmp_path: Path) -> None:
 # Following.
 
 
-async def test_a_file_that_cannot_be_followed_is_told_of_once(
+async def test_a_file_that_cannot_be_followed_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a.log").write_text("x\n")

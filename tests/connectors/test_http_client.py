@@ -62,7 +62,7 @@ async def test_a_server_in_trouble_is_lost_and_what_it_took_is_not_sent_again(tm
 
 
 @pytest.mark.parametrize("status", [400, 404, 301])
-async def test_what_is_refused_is_a_letter_and_the_others_are_sent(tmp_path: Path, status: int) -> None:
+async def test_what_is_refused_is_a_dead_letter_and_the_others_are_sent(tmp_path: Path, status: int) -> None:
     with serving() as server:
         server.answer = lambda asked: Says(status if asked.body == b"two" else 200, {}, b"no such thing")
         async with sending(tmp_path, server.url) as hosted:
@@ -125,7 +125,7 @@ async def test_garbage_for_a_response_is_lost(tmp_path: Path) -> None:
             await hosted.deliver([b"one"], [1], 5)
 
 
-async def test_responses_are_events_that_tell_what_they_answer(tmp_path: Path) -> None:
+async def test_responses_are_events_that_name_what_they_answer(tmp_path: Path) -> None:
     with serving() as server:
         server.answer = lambda asked: Says(
             404 if asked.body == b"two" else 200, {"Content-Type": "text/plain"}, asked.body.upper()

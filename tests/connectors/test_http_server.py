@@ -72,7 +72,7 @@ async def test_a_request_is_answered_with_what_the_pipeline_makes_of_it(tmp_path
         assert response.headers["content-type"] == "application/octet-stream"
 
 
-async def test_an_event_tells_of_its_request_but_not_its_secrets(tmp_path: Path) -> None:
+async def test_an_event_describes_its_request_without_its_secrets(tmp_path: Path) -> None:
     async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
         headers = {"content-type": "text/plain", "x-mine": "1", "authorization": "Bearer s3cret", "cookie": "a=s3cret"}
         await client.put(f"http://{address}/a%20b?c=d", content=b"x", headers=headers)
@@ -120,7 +120,9 @@ async def test_where_nothing_is_linked_to_in_a_request_is_answered_202_when_it_i
         assert hosted.values() == [b"x"]
 
 
-async def test_a_request_that_is_not_answered_in_time_is_answered_504_and_its_reply_is_a_letter(tmp_path: Path) -> None:
+async def test_a_request_that_is_not_answered_in_time_is_answered_504_and_its_reply_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path, timeout="200ms") as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         response = await client.post(f"http://{address}/", content=b"slow")
@@ -132,7 +134,7 @@ async def test_a_request_that_is_not_answered_in_time_is_answered_504_and_its_re
             await hosted.deliver([b"late"], [event.event_id], event.stream_id)
 
 
-async def test_a_client_that_goes_away_ends_its_stream_and_its_reply_is_a_letter(tmp_path: Path) -> None:
+async def test_a_client_that_goes_away_ends_its_stream_and_its_reply_is_a_dead_letter(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address):
         hosted.hold()
         host, _, port = address.rpartition(":")
@@ -147,7 +149,7 @@ async def test_a_client_that_goes_away_ends_its_stream_and_its_reply_is_a_letter
         assert hosted.host.counts == {"aborted_requests": 1}
 
 
-async def test_replies_to_nobody_are_letters(tmp_path: Path) -> None:
+async def test_replies_that_no_client_waits_for_are_dead_letters(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, _):
         with pytest.raises(StreamGone):
             await hosted.deliver([b"a window"], [0])
@@ -222,7 +224,7 @@ async def test_headers_of_the_request_are_not_sent_back(tmp_path: Path) -> None:
         assert (response.status_code, "x-mine" in response.headers) == (200, False)
 
 
-async def test_an_event_that_is_a_letter_now_is_answered_400_with_the_reason(tmp_path: Path) -> None:
+async def test_an_event_that_is_a_dead_letter_now_is_answered_400_with_the_reason(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"{"))
@@ -305,7 +307,7 @@ async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, garbage: by
         assert hosted.values() == [b"before", b"after"]
 
 
-async def test_what_interceptors_refuse_is_answered_400_and_kept_as_a_letter(tmp_path: Path) -> None:
+async def test_what_interceptors_refuse_is_answered_400_and_kept_as_a_dead_letter(tmp_path: Path) -> None:
     async with serving(tmp_path, interceptors_in=(PREFIXED,)) as (hosted, address), httpx.AsyncClient() as client:
         response = await client.post(f"http://{address}/", content=b"\xff" * 100)
         assert response.status_code == 400
@@ -426,7 +428,7 @@ async def test_a_head_that_is_too_long_is_refused_though_it_comes_at_once(tmp_pa
         assert hosted.events() == []
 
 
-async def test_a_request_that_nobody_would_read_is_told_so(tmp_path: Path) -> None:
+async def test_a_request_that_no_pipeline_would_read_is_refused(tmp_path: Path) -> None:
     async with (
         hosting(tmp_path, "http-server", {"port": 0}, has_in=True, has_out=False) as hosted,
         httpx.AsyncClient() as client,

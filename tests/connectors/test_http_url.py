@@ -77,7 +77,7 @@ async def test_a_server_that_asks_to_wait_is_not_asked_before(server: Server) ->
     assert len(server.posts) == 1
 
 
-async def test_a_connection_that_the_server_has_closed_is_made_anew(server: Server) -> None:
+async def test_a_connection_that_the_server_has_closed_is_opened_again(server: Server) -> None:
     server.answers = [Answer(closes=True)]
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     await sink.deliver(FakeEpoch([b"a"]))

@@ -37,7 +37,7 @@ def test_every_interceptor_is_what_its_name_says_and_documented(name: str) -> No
     assert [field for field, info in about.options.model_fields.items() if not info.description] == []
 
 
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(RequestError, match="unknown connector type 'tcp-sever'") as raised:
         CONNECTORS.get("tcp-sever")
     assert "tcp-server" in raised.value.hint
@@ -59,7 +59,7 @@ def test_other_packages_name_types_by_entry_points() -> None:
 
 
 @pytest.mark.parametrize("value", ["tests.connectors.raising:Theirs", "json:dumps"])
-def test_whatever_another_package_does_when_it_is_loaded_is_told_of(value: str) -> None:
+def test_whatever_another_package_does_when_it_is_loaded_is_reported(value: str) -> None:
     with pytest.raises(RequestError, match="connector type theirs cannot be loaded") as raised:
         made(value).get("theirs")
     assert "pip install" in raised.value.hint
@@ -77,13 +77,13 @@ def test_a_package_that_is_broken_hides_no_other(monkeypatch: pytest.MonkeyPatch
     assert "TcpServerOptions" in schema.stdout
 
 
-def test_an_entry_point_that_cannot_be_loaded_is_told_of() -> None:
+def test_an_entry_point_that_cannot_be_loaded_is_reported() -> None:
     with pytest.raises(RequestError, match="cannot be loaded") as raised:
         made("no_such_module:Thing").get("theirs")
     assert "pip install" in raised.value.hint
 
 
-def test_what_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_reported_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match="needs websockets") as raised:
         make_connector("ws-server", {"port": 0})
@@ -98,7 +98,7 @@ def test_a_type_can_be_looked_at_without_what_it_needs(monkeypatch: pytest.Monke
     assert fresh.get("ws-server").about.extra == "ws"
 
 
-def test_mistakes_in_options_are_told_without_values() -> None:
+def test_mistakes_in_options_are_reported_without_values() -> None:
     with pytest.raises(RequestError, match=r"port: .*; hst: ") as raised:
         make_connector("tcp-server", {"port": "s3cret", "hst": "s3cret"})
     assert "s3cret" not in str(raised.value)

@@ -84,7 +84,7 @@ async def test_a_large_delivery_is_stored_in_blocks_and_in_order(tmp_path: Path)
         assert await stored(client) == values
 
 
-async def test_a_value_that_no_segment_takes_is_a_letter_and_the_others_are_stored(tmp_path: Path) -> None:
+async def test_a_value_that_no_segment_takes_is_a_dead_letter_and_the_others_are_stored(tmp_path: Path) -> None:
     async with appending(tmp_path) as (hosted, client):
         with pytest.raises(StreamGone) as raised:
             await hosted.deliver([b"one", bytes(9 << 20), b"three"], [1, 2, 3], 5)

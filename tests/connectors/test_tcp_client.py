@@ -198,7 +198,7 @@ async def test_per_stream_a_reply_to_a_connection_that_is_gone_is_a_dead_letter(
             await tested.deliver(Outgoing(said, [b"to nobody"], [2]), host)
 
 
-async def test_per_stream_tls_files_that_cannot_be_used_are_told_and_tried_again(
+async def test_per_stream_tls_files_that_cannot_be_used_are_reported_and_tried_again(
     real: RealServer, tmp_path: Path
 ) -> None:
     host = RecordingHost()

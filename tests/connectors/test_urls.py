@@ -144,7 +144,7 @@ def test_a_mistake_is_named_with_what_to_do(url: str, text: str, hint: str) -> N
     assert hint in caught.value.hint
 
 
-def test_all_mistakes_of_a_url_are_told_at_once() -> None:
+def test_all_mistakes_of_a_url_are_reported_at_once() -> None:
     with pytest.raises(RequestError) as caught:
         parse_sink("sqlite:a.db?tabel=x&journal=y")
     assert str(caught.value) == ('sqlite:a.db: table is missing; unknown option "tabel"; unknown option "journal"')

@@ -81,7 +81,7 @@ async def test_nothing_new_is_waited_for(scene: Scene) -> None:
     assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 0
 
 
-async def test_whoever_waits_when_the_worker_stops_is_told_so() -> None:
+async def test_requests_that_wait_when_the_worker_stops_get_an_error() -> None:
     scene = Scene()
     await scene.open()
     scene.create(A)
@@ -225,7 +225,7 @@ class TestSeveralInputs:
         two = await scene.cut(y, key="y")
         assert (await scene.cut(two.offset, key="y")).offset == two.offset
 
-    async def test_a_cut_that_was_lost_with_spark_s_log_is_told_to_all_again(self, scene: Scene) -> None:
+    async def test_a_cut_that_was_lost_with_spark_s_log_is_returned_to_all_loads_again(self, scene: Scene) -> None:
         await self.start(scene)
         x, y = await scene.initial(key="x"), await scene.initial(key="y")
         told = [await scene.cut(x, key="x"), await scene.cut(y, key="y")]

@@ -61,7 +61,7 @@ def numbers(found: DeadLetterList) -> list[int]:
 
 
 class TestLooking:
-    async def test_a_letter_tells_all_that_is_known_of_its_event(self, scene: Scene) -> None:
+    async def test_a_dead_letter_has_all_that_is_known_of_its_event(self, scene: Scene) -> None:
         record = letter(5, watermark=9, behind_us=4)
         await begun(scene, record)
         (found,) = (await listed(scene)).dead_letters
@@ -98,7 +98,7 @@ class TestLooking:
         assert numbers(await listed(scene, 0)) == []
         assert numbers(await listed(scene, 0, oldest=True)) == []
 
-    async def test_a_pipeline_without_letters_has_none(self, scene: Scene) -> None:
+    async def test_a_pipeline_without_dead_letters_has_none(self, scene: Scene) -> None:
         await scene.start(outputs=("out",))
         found = await listed(scene, ports=["err", "late"])
         assert (found.dead_letters, [(port.port, port.end) for port in found.ports]) == ([], [("err", 0), ("late", 0)])
@@ -125,7 +125,7 @@ class TestReplaying:
         assert offset.segments == {A: at.segments[A], REPLAYS: 2 * len(original(1))}
         assert [one.replayed for one in (await listed(scene)).dead_letters] == [True, True]
 
-    async def test_replayed_letters_that_retention_has_removed_do_not_refuse_a_reset(self, scene: Scene) -> None:
+    async def test_replayed_dead_letters_that_retention_has_removed_do_not_refuse_a_reset(self, scene: Scene) -> None:
         at = await begun(scene, letter(1), letter(2))
         await replay(scene)
         await scene.epoch(at, 1)
@@ -146,7 +146,7 @@ class TestReplaying:
         await scene.merge(1, await scene.stage(letter(4), 1, port="err"))
         assert await replay(scene) == Replayed(1, 0)
 
-    async def test_the_same_call_again_does_nothing_and_tells_the_same(self, scene: Scene) -> None:
+    async def test_the_same_call_again_does_nothing_and_returns_the_same(self, scene: Scene) -> None:
         await begun(scene, letter(1), letter(2, segment=None))
         (end,) = [port.end for port in (await listed(scene)).ports]
         for _ in range(2):
@@ -163,7 +163,7 @@ class TestReplaying:
         assert scene.names("coordinator/replaying/") == []
         assert scene.output(port="replay.in") in (original(1), original(1) + original(2))
 
-    async def test_a_letter_goes_to_the_input_that_it_came_by(self, scene: Scene) -> None:
+    async def test_a_dead_letter_goes_to_the_input_that_it_came_by(self, scene: Scene) -> None:
         inputs = {"one": InputSpec(["s"]), "two": InputSpec(["t"]), "both": InputSpec(["t", "u"])}
         await scene.start(outputs=PORTS, inputs=inputs)
         await scene.ingest(A, {1: 1})
@@ -188,7 +188,7 @@ class TestReplaying:
         pipeline = scene.coordinator._shared.state.pipelines["p"]
         return InputOffset(pipeline.offset("one", 0), 0, pipeline.incarnation, None)
 
-    async def test_a_letter_of_a_replayed_event_can_be_replayed_again(self, scene: Scene) -> None:
+    async def test_a_dead_letter_of_a_replayed_event_can_be_replayed_again(self, scene: Scene) -> None:
         at = await begun(scene, letter(1))
         await replay(scene)
         await scene.cut(at)
@@ -231,7 +231,7 @@ class TestReplaying:
         await scene.ingest(A, {1: 3})
         assert (await scene.cut(at, load="new", upto={A: at.segments[A]})).offset == at
 
-    async def test_retention_takes_away_what_was_completed_of_them_and_never_letters(self) -> None:
+    async def test_retention_removes_completed_replays_and_never_dead_letters(self) -> None:
         async with opened(truncate_bytes=1) as scene:
             at = await begun(scene, letter(1))
             await replay(scene)

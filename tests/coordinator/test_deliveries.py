@@ -198,7 +198,7 @@ class TestWaiting:
         await scene.merge(4, staged)
         assert scene.output().endswith(b"111")
 
-    async def test_a_follower_is_given_nothing_before_those_who_vote(self, scene: Scene) -> None:
+    async def test_a_non_voting_sink_gets_nothing_before_those_that_vote(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | F)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -223,7 +223,7 @@ class TestWaiting:
         with pytest.raises(PipelineError, match="has changed meanwhile"):
             await service_of(scene).follow("p", before, "f", 0, 3)
 
-    async def test_a_decision_is_not_told_before_it_is_durable(self, scene: Scene) -> None:
+    async def test_no_sink_learns_of_a_decision_before_it_is_durable(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -300,7 +300,7 @@ class TestParking:
         assert scene.names("coordinator/parking/") == []
         assert not scene.store.exists("pipeline/p/parked.y")
 
-    async def test_whoever_reads_dead_letters_finds_whole_events(
+    async def test_readers_of_dead_letters_find_whole_events(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "_COPY_BYTES", 20)

@@ -108,7 +108,7 @@ async def test_a_pipeline_that_is_dropped_is_forgotten(scene: Scene) -> None:
     await scene.until(lambda: "p" not in scene.coordinator.flow.pipelines)
 
 
-async def test_epochs_of_a_pipeline_that_is_reset_are_measured_anew(scene: Scene) -> None:
+async def test_epochs_of_a_pipeline_that_is_reset_are_measured_from_scratch(scene: Scene) -> None:
     await scene.start()
     await scene.ingest("connector/s/0", {1: 10})
     await scene.cut(await scene.initial())

@@ -106,7 +106,7 @@ def test_what_an_older_generation_says_of_its_rows_is_refused() -> None:
         book.do(Describe("p", old, SCHEMAS))
 
 
-def test_it_is_written_anew_when_it_has_grown_and_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_rewritten_when_it_has_grown_and_does_not_grow_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "COMPACT_BYTES", 500)
     files = MemoryFiles()
     book = Book(files)

@@ -58,7 +58,7 @@ async def test_the_first_batch_may_be_run_again_from_its_beginning_until_the_sec
         await scene.initial()
 
 
-async def test_of_spark_s_own_sinks_proved_epochs_are_enough_to_refuse_it(scene: Scene) -> None:
+async def test_for_spark_s_own_sinks_proved_epochs_are_enough_to_refuse_it(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start(outputs=[])
     first = (await scene.cut(await scene.initial())).offset
@@ -71,7 +71,7 @@ async def test_of_spark_s_own_sinks_proved_epochs_are_enough_to_refuse_it(scene:
         await scene.initial()
 
 
-async def test_a_reset_begins_anew_and_fences_whoever_runs(scene: Scene) -> None:
+async def test_a_reset_starts_from_scratch_and_fences_the_running_driver(scene: Scene) -> None:
     end = await scene.ingest(A, {1: 5})
     await scene.start()
     at = await scene.epoch(await scene.initial(), 0, b"1")

@@ -46,7 +46,7 @@ async def test_an_anonymous_cut_is_within_limits_and_waits(scene: Scene) -> None
     assert await waiting == {"x": end}
 
 
-async def test_nothing_is_held_back_or_written_down_for_it(scene: Scene) -> None:
+async def test_nothing_is_retained_or_recorded_for_it(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     before = scene.journal.end
     await scene.coordinator.readers.cut(["s"], {})
@@ -63,7 +63,7 @@ class TestSplits:
         found = scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 1500, skip_lost=False)
         assert found.splits == [Range("x", 0, 2000), Range("x", 2000, 4000)]
 
-    async def test_of_removed_bytes_are_a_loss_or_are_told_of(self, scene: Scene) -> None:
+    async def test_removed_bytes_are_a_loss_or_are_reported(self, scene: Scene) -> None:
         ends = [await scene.append("x", raw(b"1" * 92)) for _ in range(4)]
         scene.store.truncate("x", ends[1])
         splits = scene.coordinator.readers.splits

@@ -145,7 +145,7 @@ class TestReadiness:
         await asyncio.wait_for(waiting, 30)
         assert readiness.not_ready() is None
 
-    async def test_one_that_nobody_runs_is_told_from_one_that_starts(self, scene: Scene) -> None:
+    async def test_a_pipeline_without_a_driver_is_distinguished_from_one_that_starts(self, scene: Scene) -> None:
         lifecycle = scene.coordinator.lifecycle
         await lifecycle.register("p", {"in": InputSpec(["s"])}, "application")
         readiness = scene.coordinator.readiness.of("s")

@@ -65,14 +65,14 @@ class TestAcknowledgements:
         await scene.durable()
         assert said[-1] == ("advance", {A: ends[1]})
 
-    async def test_are_held_again_after_a_restart_before_anything_else(self, scene: Scene) -> None:
+    async def test_they_wait_again_after_a_restart_before_anything_else(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.epoch(await scene.initial(), 0)
         await scene.reopen()
         assert scene.completions["s"].said == [("hold", {A: end})]
 
-    async def test_of_a_segment_that_appears_later_are_held_from_its_beginning(self, scene: Scene) -> None:
+    async def test_those_of_a_segment_that_appears_later_wait_from_its_beginning(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
         at = await scene.epoch(await scene.initial(), 0)

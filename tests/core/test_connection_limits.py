@@ -36,7 +36,7 @@ def test_when_all_places_are_taken_the_address_with_most_makes_room() -> None:
     assert [greedy[0].is_evicted, greedy[1].is_evicted, modest.is_evicted] == [True, False, False]
 
 
-def test_strangers_make_room_before_peers_that_have_proved_who_they_are() -> None:
+def test_unauthenticated_peers_make_room_before_authenticated_ones() -> None:
     limits = ConnectionLimits(2, 2)
     known, stranger = Guest(0.0, is_authenticated=True), Guest(1.0)
     assert limits.admit(known, "a")

@@ -170,7 +170,7 @@ async def test_a_hello_with_a_name_of_the_workers_own_is_refused(running: Runnin
     assert "belongs to the worker" in answer.text
 
 
-async def test_a_source_is_set_up_anew_while_its_program_goes_on(running: RunningGateway, connect: Connect) -> None:
+async def test_a_source_is_reconfigured_while_its_program_continues(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(1)
     running.sources.configure("source", SourceSettings(segments=4, quota_bytes=10, max_disorder_us=7))

@@ -33,7 +33,7 @@ def mentions(text: str) -> list[str]:
     return [match[0] for name in NAMES for match in name.finditer(text)]
 
 
-def test_nothing_tells_users_to_install_penstock() -> None:
+def test_no_text_asks_users_to_install_penstock() -> None:
     found = {str(path.relative_to(ROOT)): said for path in texts() if (said := mentions(path.read_text()))}
     assert found == {}
 

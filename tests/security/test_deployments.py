@@ -382,7 +382,7 @@ def test_two_servers_on_one_port_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
-def test_a_worker_opens_no_server_to_other_machines_unless_it_was_told_so(place: Place, kind: str) -> None:
+def test_a_worker_opens_no_server_to_other_machines_unless_it_is_allowed_to(place: Place, kind: str) -> None:
     spec = connector("c", kind, config={"host": "0.0.0.0", "port": 0}, codec="binary")
     refusal = place.refusal(source_of(spec))
     assert "a server on host 0.0.0.0 is reachable from other machines" in str(refusal)

@@ -55,7 +55,7 @@ async def set_up(peer: Peer, segment: str = "s", writer: bytes = WRITER) -> Appe
 
 
 class TestVersioned:
-    async def test_a_new_writer_is_told_that_nothing_is_stored(self, versioned: Peer) -> None:
+    async def test_a_new_writer_learns_that_nothing_is_stored(self, versioned: Peer) -> None:
         assert (await set_up(versioned)).acknowledged == NO_EVENT_NUMBER
 
     async def test_an_append_is_acknowledged_with_its_number_and_the_segment_s_new_end(self, versioned: Peer) -> None:

@@ -50,7 +50,7 @@ def test_what_cannot_be_is_refused_where_it_is_declared(declared: dict[str, obje
     assert caught.value.hint
 
 
-def test_a_port_that_the_pipeline_does_not_have_is_told_with_the_nearest() -> None:
+def test_a_port_that_the_pipeline_does_not_have_is_reported_with_the_nearest() -> None:
     check_ports({"a": SinkSpec("out", "stdout:")}, ["out"])
     with pytest.raises(RequestError, match="'a' is bound to the port 'uot'") as caught:
         check_ports({"a": SinkSpec("uot", "stdout:")}, ["late", "out"])

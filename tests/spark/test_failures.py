@@ -56,7 +56,7 @@ def test_lost_data_is_final_and_a_worker_that_is_away_is_not() -> None:
     assert not failure_of(told(trace + "penstock.core.errors.QuotaReached: full")).is_final
 
 
-def test_what_is_no_python_is_told_in_sparks_words() -> None:
+def test_an_error_outside_of_python_is_reported_in_sparks_words() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 9] terminated with exception: No space left SQLSTATE: XX000\n=== Streaming Query"
     )

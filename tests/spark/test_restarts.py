@@ -38,7 +38,7 @@ def test_an_outage_does_not_use_up_the_restarts_of_other_failures() -> None:
     assert restarts.after_failure(0, POLICY, is_outage=True)[1] is not None
 
 
-def test_progress_for_a_while_counts_anew() -> None:
+def test_progress_for_a_while_resets_the_count() -> None:
     assert pauses([0, 0, 60, 0]) == [1, 2, 1, 2]
     assert pauses([0, 0, 0, 0, 61]) == [1, 2, 4, 5, 1]
 

@@ -125,7 +125,9 @@ def check_delivered(worker: RunningWorker, folder: Path) -> None:
     assert value("pipeline_end_to_end_latency_seconds_count", pipeline="copy") == 1
 
 
-def test_a_sink_of_a_port_that_is_not_there_is_told_and_nothing_is_bound(worker: RunningWorker, tmp_path: Path) -> None:
+def test_a_sink_of_a_port_that_is_not_there_is_reported_and_nothing_is_bound(
+    worker: RunningWorker, tmp_path: Path
+) -> None:
     done = run(tmp_path, worker, "--sink", "uot=stdout:")
     assert done.returncode == 1
     assert "the sink 'stdout' is bound to the port 'uot', which is not there" in done.stderr

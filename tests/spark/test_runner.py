@@ -381,7 +381,7 @@ def test_an_application_none_of_whose_pipelines_can_be_built_ends_at_once(bench:
         assert coordinator.pipelines() == [], "nothing was registered for it"
 
 
-def test_an_older_run_of_the_same_pipeline_is_told_and_ends(bench: Bench) -> None:
+def test_an_older_run_of_the_same_pipeline_is_fenced_and_ends(bench: Bench) -> None:
     bench.send("numbers", payloads(1))
 
     def run_until_another_starts() -> None:

@@ -86,7 +86,7 @@ def test_without_a_generation_the_same_task_of_another_driver_has_another_name(
     assert sorted(names) == segment_names(worker, "staging/")
 
 
-def test_what_a_task_tells_the_driver_can_be_pickled() -> None:
+def test_what_a_task_returns_to_the_driver_can_be_pickled() -> None:
     told = StagedOutput(3, (StagedPort("out", "staging/counts/2/7/3-41/out", 555, 15),))
     assert pickle.loads(pickle.dumps(told)) == told
 
@@ -149,7 +149,7 @@ def test_a_batch_without_rows_is_merged_too(tmp_path: Path, monkeypatch: pytest.
     assert log[-1] == ("merge", "counts", 8, [], None)
 
 
-def test_a_refusal_is_told_with_its_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_reported_with_its_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merging(monkeypatch, tmp_path, Fenced("generation 3 of counts has taken over"))
     writer = StreamSink(SinkOptions(pipeline="counts", generation=2), VALUE)
     with pytest.raises(Fenced, match="generation 3") as caught:

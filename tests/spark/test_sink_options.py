@@ -43,7 +43,7 @@ def refusal(text: str) -> RequestError:
     return caught.value
 
 
-def test_the_pipeline_is_all_that_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_pipeline_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_WORKER", raising=False)
     options = SinkOptions.parse({"pipeline": "counts"})
     assert options == SinkOptions(pipeline="counts", worker="127.0.0.1:7102", generation=None, port="out")
@@ -98,7 +98,7 @@ def test_a_user_s_column_with_the_name_of_an_ignored_one_is_refused() -> None:
     assert "`offset` (int) is not a column of the sink" in str(refusal("value string, offset int"))
 
 
-def test_all_problems_of_a_schema_are_told_at_once() -> None:
+def test_all_problems_of_a_schema_are_reported_at_once() -> None:
     error = refusal("vaule string, key int, event_time timestamp_ntz, count bigint, stream_id int")
     assert str(error) == (
         "these rows cannot be written: column `value` (binary or string) is missing; "

@@ -129,7 +129,7 @@ def test_the_order_of_many_partitions_is_kept(sink: Sink) -> None:
     assert sink.values() == expected
 
 
-def test_what_a_row_tells_is_found_in_the_event(sink: Sink) -> None:
+def test_what_a_row_contains_is_found_in_the_event(sink: Sink) -> None:
     sink.file(0, 2)
     sink.run(
         lambda lines: lines.selectExpr(

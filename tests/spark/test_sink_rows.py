@@ -79,7 +79,7 @@ def test_metadata_are_stored_with_the_origin_and_null_is_none() -> None:
         [*blocks(batch({"metadata": pa.binary()}, value=[b"1"], metadata=[b"text"]), "out")]
 
 
-def test_every_column_is_kept_and_null_is_what_is_not_told() -> None:
+def test_every_column_is_kept_and_missing_values_are_null() -> None:
     rows = batch(
         value=[b"1", b"2"],
         key=["k", None],

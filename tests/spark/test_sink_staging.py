@@ -42,7 +42,7 @@ def test_blocks_are_stored_in_order_before_finish_returns(worker: RunningWorker,
     staging = Staging(link, PREFIX, window_bytes=10_000)
     for block in BLOCKS:
         staging.append("out", frame_events(block), len(block))
-        assert staging.bytes_held <= 10_000
+        assert staging.buffered_bytes <= 10_000
     (port,) = staging.finish()
     events = [event for block in BLOCKS for event in block]
     assert port.segment == f"{PREFIX}/out"
@@ -63,7 +63,7 @@ def test_each_port_has_its_own_segment_and_all_share_the_window(worker: RunningW
     staging = Staging(link, PREFIX, window_bytes=10_000)
     for number, block in enumerate(BLOCKS):
         staging.append(f"port{number % 3}", frame_events(block), len(block))
-        assert staging.bytes_held <= 10_000
+        assert staging.buffered_bytes <= 10_000
     staged = staging.finish()
     assert [s.port for s in staged] == ["port0", "port1", "port2"]
     for first, s in enumerate(staged):

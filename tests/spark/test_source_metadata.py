@@ -14,7 +14,7 @@ def array(*maps: object) -> object:
     )
 
 
-def test_the_content_type_is_null_where_none_is_told() -> None:
+def test_the_content_type_is_null_if_there_is_none() -> None:
     given = array({"content_type": "text/plain", "peer": "x"}, None, {"content_type": 5}, b"\xc1", [1], {"peer": "x"})
     assert content_types(given).to_pylist() == ["text/plain", None, None, None, None, None]
 

@@ -144,7 +144,7 @@ def test_without_a_source_there_is_nothing_to_read() -> None:
         SourceOptions.parse({})
 
 
-def test_options_of_streams_and_of_batches_are_told_apart() -> None:
+def test_options_of_streams_and_of_batches_are_distinguished() -> None:
     with pytest.raises(RequestError, match=r"the option endingOffsets is for spark\.read"):
         SourceOptions.for_stream({"source": "a", "endingoffsets": "latest"})
     with pytest.raises(RequestError, match=r"the option pipeline is for spark\.readStream"):

@@ -180,7 +180,9 @@ def test_admission_control_gives_the_loads_limits_to_the_coordinator(
     assert coordinator.bodies("/pipelines/p/cut")[0]["limits"] == (limits and {**limits, "undelivered_bytes": None})
 
 
-def test_a_batch_that_spark_runs_again_is_told_to_the_worker(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_a_batch_that_spark_runs_again_is_reported_to_the_worker(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
     named = reader(pipeline="p", generation="1")
     named.partitions(offset(3, 30), offset(4, 40))
     named.partitions(offset(3, 30), offset(4, 40))
@@ -201,7 +203,7 @@ def test_available_now_ends_at_what_was_there(coordinator: ScriptedCoordinator, 
     assert (asked["upto"], asked["wait_ms"]) == ({"connector/a/0": 100, "connector/a/1": 7}, 0)
 
 
-def test_available_now_waits_for_what_is_only_held_back(
+def test_available_now_waits_for_events_that_are_only_blocked(
     coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WAIT_MS", 1)
@@ -257,7 +259,7 @@ def test_what_the_coordinator_refuses_reaches_spark_with_its_hint(
     assert caught.value.__notes__ == ["penstock pipeline reset p"]
 
 
-def test_control_rows_tell_the_watermarks_of_the_offsets_and_read_nothing(
+def test_control_rows_have_the_watermarks_of_the_offsets_and_read_nothing(
     coordinator: ScriptedCoordinator, reader: Make
 ) -> None:
     control = reader(pipeline="p", generation="1", rows="control", buckets="4,2")

@@ -103,7 +103,7 @@ def test_what_needs_spark_before_it_is_started_shows_a_way(tmp_path: Path) -> No
 
 
 @pytest.mark.spark
-def test_an_error_of_spark_is_told_in_a_line_and_nowhere_else(
+def test_an_error_of_spark_is_reported_in_a_line_and_nowhere_else(
     spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pyspark.sql import functions

@@ -74,7 +74,7 @@ def test_chapters_turn_while_records_are_written(store: SegmentStore, syncs: Syn
     assert syncs.count < 300
 
 
-def test_a_failed_fsync_is_fatal_and_whoever_waits_is_told(
+def test_a_failed_fsync_is_fatal_and_waiting_calls_raise(
     store: SegmentStore, syncs: Syncs, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.journal.wait(store.create("a"), 10)

@@ -300,7 +300,7 @@ class TestCrashPoint:
 
 
 class TestHook:
-    def test_it_is_told_each_operation(self) -> None:
+    def test_it_receives_each_operation(self) -> None:
         seen: list[str] = []
         files = FaultyFiles()
         files.before_each = seen.append

@@ -34,7 +34,7 @@ def test_the_cache_of_indexes_is_bounded() -> None:
     assert store.indexes._size <= 100
 
 
-def test_a_damaged_index_is_made_anew_from_the_records() -> None:
+def test_a_damaged_index_is_rebuilt_from_the_records() -> None:
     files = FaultyFiles()
     chapter = store_of_chapters(files).journal.chapters[1]
     for what in ("trailer", "index", "header"):

@@ -113,7 +113,7 @@ class TestDirectory:
 
 
 class TestLock:
-    def test_it_is_held_against_another_process_and_names_it(self, tmp_path: Path) -> None:
+    def test_it_is_locked_against_another_process_and_names_it(self, tmp_path: Path) -> None:
         command = [sys.executable, "-c", HOLD_THE_LOCK, str(tmp_path)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None

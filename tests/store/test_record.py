@@ -100,6 +100,6 @@ def test_operations_come_back_as_they_were() -> None:
     assert unpack(pack(operations)) == operations
 
 
-def test_an_operation_of_a_newer_version_is_told_from_damage() -> None:
+def test_an_operation_of_a_newer_version_is_distinguished_from_damage() -> None:
     with pytest.raises(UnknownOperation, match="operation 11"):
         unpack(b"\x91\x92\x0b\x01")

@@ -319,7 +319,7 @@ class TestSnapshotAndHeader:
         with pytest.raises(Damaged, match=r"its snapshot cannot be read.*is missing"):
             open_store(files)
 
-    def test_a_damaged_header_is_told_and_hurts_no_segment(self) -> None:
+    def test_a_damaged_header_is_reported_and_hurts_no_segment(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"fine"])

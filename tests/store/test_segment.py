@@ -47,7 +47,7 @@ def test_runs_say_of_every_byte_where_it_is_whatever_is_moved_or_dropped(
     assert [run.start for run in runs] == sorted({run.start for run in runs})
 
 
-def test_a_run_that_goes_on_where_the_last_one_does_is_not_told() -> None:
+def test_a_run_that_continues_the_last_one_is_not_added() -> None:
     runs = Runs()
     runs.add(Run(Offset(0), Position(5), SegmentId(1), Offset(0)))
     runs.add(Run(Offset(10), Position(5), SegmentId(1), Offset(10)))

@@ -38,7 +38,7 @@ def test_what_is_acknowledged_survives_any_crash_and_the_rest_is_whole_or_gone(s
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_merges_and_the_note_that_tells_of_them_survive_a_crash_together_or_not_at_all(seed: int) -> None:
+def test_merges_and_the_note_that_records_them_survive_a_crash_together_or_not_at_all(seed: int) -> None:
     simulate_notes(seed)
 
 

@@ -21,6 +21,6 @@ def test_of_each_event_the_earliest_row_is_kept_and_rows_that_name_none_are_all_
     ]
 
 
-def test_rows_without_a_time_are_told_apart_by_their_event_alone() -> None:
+def test_rows_without_a_time_are_distinguished_by_their_event_alone() -> None:
     table = pa.table({"c0": [7, 7, 8], "c1": [1, 1, 1], "c2": [b"a", b"a", b"a"]})
     assert distinct([table], ("stream_id", "message_id", "value")).column("c0").to_pylist() == [7, 8]

@@ -112,7 +112,7 @@ def test_a_worker_that_is_started_again_goes_on_where_it_was(tmp_path: Path) -> 
         assert client.cut("p", run.generation, "in", cut.offset).offset.epoch == 1
 
 
-def test_stream_names_are_told_by_their_ids(worker: RunningWorker, client: CoordinatorClient) -> None:
+def test_stream_names_are_found_by_their_ids(worker: RunningWorker, client: CoordinatorClient) -> None:
     source = Source(f"127.0.0.1:{worker.ports['connector']}", source="sensors")
     source.stream("kitchen", lambda _: [Message(1, b"warm")])
     source.run()
@@ -223,7 +223,7 @@ def test_what_a_browser_may_send_without_asking_is_refused(worker: RunningWorker
     assert "content type" in answer["error"]
 
 
-def test_metrics_and_status_tell_of_every_pipeline(client: CoordinatorClient, worker: RunningWorker) -> None:
+def test_metrics_and_status_show_every_pipeline(client: CoordinatorClient, worker: RunningWorker) -> None:
     client.start("p", {"in": InputSpec(["s"])})
     connection = http.client.HTTPConnection("127.0.0.1", worker.ports["http"])
     connection.request("GET", "/metrics")

@@ -114,7 +114,7 @@ def test_bindings_survive_the_worker(tmp_path: Path) -> None:
         ]
 
 
-def test_all_mistakes_are_told_and_nothing_is_bound(client: CoordinatorClient) -> None:
+def test_all_mistakes_are_reported_and_nothing_is_bound(client: CoordinatorClient) -> None:
     sinks = {
         "good": SinkSpec("out", "stdout:"),
         "bad": SinkSpec("out", "fil:x"),
@@ -135,7 +135,7 @@ def test_all_mistakes_are_told_and_nothing_is_bound(client: CoordinatorClient) -
     assert client.sinks() == []
 
 
-def test_what_is_not_there_is_told(client: CoordinatorClient, segments: SegmentClient) -> None:
+def test_what_is_not_there_is_reported(client: CoordinatorClient, segments: SegmentClient) -> None:
     with pytest.raises(PipelineError, match="nobody"):
         client.epochs("nobody")
     with pytest.raises(PipelineError, match="nobody"):

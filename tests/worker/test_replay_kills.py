@@ -16,7 +16,7 @@ COUNT = 300
 
 
 @pytest.mark.process
-def test_a_worker_that_is_killed_around_replays_sends_every_letter_through_once(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_around_replays_sends_every_dead_letter_through_once(tmp_path: Path) -> None:
     worker, random = WorkerProcess(tmp_path), Random(5)
     worker.http_port = free_port()
     with worker:

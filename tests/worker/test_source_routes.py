@@ -76,7 +76,7 @@ def test_an_end_and_what_holds_a_watermark_back_are_seen_everywhere(
     assert client.cut("counts", run.generation, "in", at).offset.watermark == END_OF_TIME
 
 
-def test_a_stream_that_holds_the_watermark_back_is_told_by_its_name_in_status_and_metrics(
+def test_a_stream_that_blocks_the_watermark_is_named_in_status_and_metrics(
     worker: RunningWorker, client: CoordinatorClient
 ) -> None:
     with open_stream(worker.ports["connector"], "a shop", "south") as stream:

@@ -25,7 +25,7 @@ def test_a_file_that_cannot_be_read_or_written_is_as_none(tmp_path: Path) -> Non
     assert times.seconds("p") == 3
 
 
-def test_the_worker_tells_of_pipelines_that_are_starting_until_they_ask_for_an_epoch(tmp_path: Path) -> None:
+def test_the_worker_reports_pipelines_that_are_starting_until_they_ask_for_an_epoch(tmp_path: Path) -> None:
     with (
         running_worker(tmp_path / "data") as worker,
         CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client,

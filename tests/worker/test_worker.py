@@ -88,7 +88,7 @@ async def test_health_is_ok(worker: Worker) -> None:
         assert await get(worker, probe) == (200, '{"ok":true,"problems":[]}\n')
 
 
-async def test_status_tells_of_every_part(worker: Worker) -> None:
+async def test_status_reports_every_part(worker: Worker) -> None:
     worker._store.create("s")
     code, body = await get(worker, "/status")
     status = decode_reply(body.encode(), WorkerStatus)
@@ -123,7 +123,7 @@ async def test_segments_come_in_pages(worker: Worker) -> None:
     assert len(some["segments"]) == 100
 
 
-async def test_a_second_worker_on_the_same_data_is_told_who_has_it(worker: Worker) -> None:
+async def test_a_second_worker_on_the_same_data_names_the_first(worker: Worker) -> None:
     with pytest.raises(StoreInUse, match="in use by"):
         await started(worker.settings.data)
 
@@ -145,7 +145,7 @@ async def test_a_ledger_that_cannot_be_read_refuses_pipelines_and_nothing_else(t
     worker.stop()
     await task
     worker, task = await started(tmp_path)
-    assert worker._sources.completion("sensors").is_held  # nobody knows what may be acknowledged
+    assert worker._sources.completion("sensors").has_pipelines  # nobody knows what may be acknowledged
     code, text = await get(worker, "/health")
     assert (code, "pipelines are refused" in text) == (503, True)
     code, text = await get(worker, "/pipelines")

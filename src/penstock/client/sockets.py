@@ -132,7 +132,7 @@ class Outgoing:
 
 class DuplexSocket(ABC):
     """A non-blocking socket that sends and receives in the same call: we read a peer's replies while we send, so a peer
-    that reads on only after its replies have left does not block us for ever.
+    that reads on only after its replies have left does not block us forever.
     """
 
     def __init__(self, connected: socket.socket) -> None:

@@ -9,7 +9,7 @@ from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.machine.state import State, source_of
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.errors import Damaged, PenstockError, RequestError
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, is_held, kind_of
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, OUTPUT_PREFIX, is_outbox, kind_of
 from penstock.store.reader import SegmentInfo
 from penstock.store.store import SegmentStore
 
@@ -123,7 +123,7 @@ class RetentionTask:
         """The segments with events of connectors and pipelines."""
         for prefix in (CONNECTOR_PREFIX, OUTPUT_PREFIX):
             for info in self._store.segments(prefix):
-                if is_held(info.name):
+                if is_outbox(info.name):
                     continue
                 try:
                     kind_of(info.name)

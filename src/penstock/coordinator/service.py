@@ -60,7 +60,7 @@ class Releases:
 
     def __init__(self, completions: Completions) -> None:
         self._completions = completions
-        self._held: set[str] = set()
+        self._awaiting: set[str] = set()
 
     def perform(self, release: Release) -> None:
         source = Source.parse(release.source)
@@ -68,12 +68,12 @@ class Releases:
             return
         completion = self._completions(source.name)
         if release.segments is None:
-            self._held.discard(source.name)
+            self._awaiting.discard(source.name)
             completion.let_go()
-        elif source.name in self._held:
+        elif source.name in self._awaiting:
             completion.advance(release.segments)
         else:
-            self._held.add(source.name)
+            self._awaiting.add(source.name)
             completion.hold(release.segments)
 
 

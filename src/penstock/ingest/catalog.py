@@ -115,7 +115,7 @@ class SourceCatalog:
 
     def _finished(self, name: str, route: int) -> float:
         completion = self.completion(name)
-        return completion.completed(route) if completion.is_held and self.removes_completed else 0
+        return completion.completed(route) if completion.has_pipelines and self.removes_completed else 0
 
     def _before_truncate(self, segment: str) -> None:
         """A truncation removes heads: write a snapshot of the streams first."""

@@ -69,7 +69,7 @@ class Completion:
         self._store = store
         self._registry = registry
         self._supervisor = supervisor
-        self.is_held = False
+        self.has_pipelines = False
         self._mode = Mode.AT_ONCE
         self._released: dict[str, int] = {}
         self._log: SourceLog | None = None
@@ -90,7 +90,7 @@ class Completion:
 
     def hold(self, start: Mapping[str, int]) -> None:
         """From now on acknowledgements wait for `advance`; these offsets are released already."""
-        self.is_held = True
+        self.has_pipelines = True
         self._released = dict(start)
         if self._log is not None:
             self._begin(self._log)
@@ -105,7 +105,7 @@ class Completion:
 
     def let_go(self) -> None:
         """No pipeline reads the source any more: acknowledge what is durable."""
-        self.is_held = False
+        self.has_pipelines = False
         if self._mode is Mode.WAITING:
             self._mode = Mode.CATCHING_UP
             self._wake()
@@ -119,7 +119,7 @@ class Completion:
 
     def completed(self, route: int) -> float:
         """Up to where every pipeline has completed the segment, under any `ack`; infinite if no pipeline reads it."""
-        return self._released.get(self._segments[route], 0) if self.is_held else inf
+        return self._released.get(self._segments[route], 0) if self.has_pipelines else inf
 
     def watch(self, moved: Callable[[], None]) -> None:
         """Register a function to call whenever `completed` has changed."""
@@ -137,7 +137,7 @@ class Completion:
         self._durable = [self._store.length(name) for name in self._segments]
         self._cursors = list(self._durable)
         self._looked = list(self._durable)
-        if self.is_held:
+        if self.has_pipelines:
             self._begin(log)
 
     def grown(self) -> None:
@@ -166,8 +166,8 @@ class Completion:
         acknowledged = self._durable if self._mode is Mode.AT_ONCE else self._cursors
         waiting = sum(d - min(d, self.passed(r)) for r, d in enumerate(self._durable))
         return CompletionStatus(
-            self.waits and self.is_held,
-            dict(sorted(self._released.items())) if self.is_held else {},
+            self.waits and self.has_pipelines,
+            dict(sorted(self._released.items())) if self.has_pipelines else {},
             dict(zip(self._segments, acknowledged, strict=True)),
             int(waiting),
         )

@@ -87,7 +87,7 @@ class WorkerSource:
 
     @property
     def is_read(self) -> bool:
-        return self._catalog.completion(self.name).is_held
+        return self._catalog.completion(self.name).has_pipelines
 
     def open(self) -> SourceLog:
         """Make room for more, and return its log."""

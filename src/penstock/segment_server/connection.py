@@ -403,7 +403,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._read(request, slot, may_wait=False)
         except PenstockError as error:
             self._refuse_read(request, slot, error)
-        except Exception as error:  # an answer that never comes would keep the client waiting for ever
+        except Exception as error:  # an answer that never comes would keep the client waiting forever
             log.exception("a read of segment %r failed", request.segment)
             self._refuse_read(request, slot, Unavailable(f"the worker cannot read: {type(error).__name__}"))
         else:

@@ -78,12 +78,14 @@ def loaded(text: str) -> Loaded | ConfigErrors:
 @example({"connector": {"id": "a", "type": "tcp-server", "config": {"port": "${SECRET}", "token": "${SECRET}"}}})
 @example({"connector": "${SECRET}"})
 @example({"connector": {"id": "${SECRET}", "type": "${SECRET}", "codec_map": {"a/b": "${SECRET}"}}})
-def test_any_structure_is_loaded_or_its_mistakes_are_told(file: dict[str, Any]) -> None:
+def test_any_structure_is_loaded_or_its_mistakes_are_reported(file: dict[str, Any]) -> None:
     check(yaml.safe_dump(file))
 
 
 @given(st.sampled_from([RFC, EVERYTHING, INSTANCES]), st.data())
-def test_a_file_with_some_characters_changed_is_loaded_or_its_mistakes_are_told(text: str, data: st.DataObject) -> None:
+def test_a_file_with_some_characters_changed_is_loaded_or_its_mistakes_are_reported(
+    text: str, data: st.DataObject
+) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text) - 1))
         length = data.draw(st.integers(0, 5))
@@ -117,6 +119,6 @@ def replaced(value: Any, path: tuple[Any, ...], put: Any) -> Any:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_loaded_or_their_mistakes_are_told(data: bytes) -> None:
+def test_any_bytes_are_loaded_or_their_mistakes_are_reported(data: bytes) -> None:
     with contextlib.suppress(UnicodeDecodeError):
         check(data.decode())

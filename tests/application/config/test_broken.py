@@ -45,7 +45,7 @@ def test_mistakes_know_their_place(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_not_there_or_no_text_is_told_too(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_that_is_not_text_are_reported_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigErrors, match=r"app\.yaml:1:1: the file cannot be read: No such file"):
         load(tmp_path / "app.yaml", SmallTypes(), {})
     (tmp_path / "app.yaml").write_bytes(b"\xff\xfe\x00")

@@ -44,7 +44,7 @@ def test_what_spark_reads_is_taken(schema: str) -> None:
 
 
 @pytest.mark.parametrize("schema", BAD)
-def test_what_it_does_not_is_told(schema: str) -> None:
+def test_what_it_does_not_accept_is_reported(schema: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_ddl(schema)
     assert BAD[schema] in str(caught.value)

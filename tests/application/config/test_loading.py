@@ -259,7 +259,7 @@ binding:
     assert "system.streams" not in deployment.connectors
 
 
-def test_letters_of_a_connector_are_a_source_of_their_own() -> None:
+def test_dead_letters_of_a_connector_are_a_separate_source() -> None:
     deployment = loaded("connector: {id: m, type: metronome}\n" + TO_PASSTHROUGH.replace("m/out", "m/err")).deployment
     assert deployment.links[0].source.source == "m.err"
 

@@ -69,7 +69,7 @@ def test_every_key_is_described_and_nothing_of_ours_is_left_in_it() -> None:
             assert field.get("description") or "$ref" in field, f"{name}.{key}"
 
 
-def test_defaults_are_told_as_they_would_be_written() -> None:
+def test_defaults_are_shown_as_they_would_be_written() -> None:
     breaker: dict[str, Any] = schema(SmallTypes())["$defs"]["BreakerSection"]["properties"]
     assert {key: field.get("default") for key, field in breaker.items()} == {
         "failing_streams": None,

@@ -265,7 +265,7 @@ def test_an_answer_that_ends_in_the_middle_is_none(
     assert len(worker.asked) == 2
 
 
-def test_what_is_no_worker_is_told_apart(worker: ScriptedWorker, client: CoordinatorClient) -> None:
+def test_a_server_that_is_not_a_worker_is_recognized(worker: ScriptedWorker, client: CoordinatorClient) -> None:
     for answer in [(200, b"<html>"), (404, b"Not Found"), (404, {"what": 1})]:
         worker.answers = [answer]
         with pytest.raises(ProtocolError):

@@ -115,7 +115,7 @@ def test_the_bytes_of_a_record_are_these() -> None:
     assert encode_record(3, 2, Voted(b"p:1:1", 0, 5, 6)).hex(" ", 4) == expected
 
 
-def test_a_log_remembers_what_it_was_told_over_any_number_of_runs() -> None:
+def test_a_log_remembers_its_entries_over_any_number_of_runs() -> None:
     files = MemoryFiles()
     for record in ROUND:
         log = TransactionLog(files)
@@ -219,7 +219,7 @@ def test_a_record_that_was_not_synced_may_be_torn_before_one_that_was_not_either
     assert state_of(files) == LogState(None, Voted(b"1", 0, 1, 1), False, None, (Ended(b"1", True),))
 
 
-def test_the_file_is_written_anew_when_it_is_full_and_never_grows() -> None:
+def test_the_file_is_rewritten_when_it_is_full_and_never_grows() -> None:
     files = MemoryFiles()
     log = TransactionLog(files)
     for number in range(3000):

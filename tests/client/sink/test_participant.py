@@ -163,7 +163,7 @@ def errors(worker: ScriptedWorker) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["write", "prepare", "commit", "abort"])
-def test_what_a_participant_raises_is_told_to_the_worker_and_ends_the_sink(
+def test_what_a_participant_raises_is_reported_to_the_worker_and_ends_the_sink(
     kind: str, tmp_path: Path, method: str
 ) -> None:
     failing = Failing(method)

@@ -280,7 +280,7 @@ def test_the_end_of_the_output_is_acknowledged_when_all_of_it_is_committed(conne
     assert connect.expect(Ack) == Ack(0, (Acked(1, 6),))
 
 
-def test_commits_are_told_when_they_are_done(serve: Serve, output: Output) -> None:
+def test_commits_are_reported_when_they_are_done(serve: Serve, output: Output) -> None:
     told: list[Transaction] = []
     with serve(DataFile(output.path), on_commit=told.append) as address, session(address) as worker:
         worker.deliver(b"p:1:1", [b"first"])

@@ -114,7 +114,7 @@ def test_restart_goes_to_the_address_and_an_empty_one_means_the_same(make_source
     assert model.ids("s") == list(range(1, 11))
 
 
-def test_acks_that_come_with_a_restart_are_told(make_source: MakeSource) -> None:
+def test_acks_that_come_with_a_restart_are_reported(make_source: MakeSource) -> None:
     model = ModelWorker()
 
     def serve(peer: Peer) -> None:
@@ -229,7 +229,7 @@ def test_an_ack_of_what_was_not_sent_is_final(make_source: MakeSource, point: in
     assert acks == []
 
 
-def test_something_else_than_a_worker_is_told_apart(make_source: MakeSource) -> None:
+def test_a_server_that_is_not_a_worker_is_recognized(make_source: MakeSource) -> None:
     def serve(peer: Peer) -> None:
         peer.send_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -260,7 +260,7 @@ def test_without_retries_the_first_close_is_an_error(make_source: MakeSource) ->
         assert worker.connections == 1
 
 
-def test_what_an_iterator_raises_is_told_to_the_worker_and_raised(make_source: MakeSource) -> None:
+def test_what_an_iterator_raises_is_reported_to_the_worker_and_raised(make_source: MakeSource) -> None:
     events: list[str] = []
 
     def broken(after: int | None) -> Iterator[Any]:
@@ -288,7 +288,7 @@ def test_what_an_iterator_raises_is_told_to_the_worker_and_raised(make_source: M
     until(lambda: events == ["begun", "closed"])
 
 
-def test_what_on_ack_raises_is_told_to_the_worker_and_raised(make_source: MakeSource) -> None:
+def test_what_on_ack_raises_is_reported_to_the_worker_and_raised(make_source: MakeSource) -> None:
     model = ModelWorker()
     with ScriptedWorker(model) as worker, pytest.raises(ZeroDivisionError):
         run_one(make_source, worker.address, on_ack=lambda _, last: last // 0)

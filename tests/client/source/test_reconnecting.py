@@ -18,7 +18,7 @@ def reconnecting(retry_seconds: float = 60.0) -> Reconnecting:
     return Reconnecting(HOME, retry_seconds, lambda _, limit: limit)
 
 
-def test_pauses_double_up_to_a_limit_and_begin_anew_after_progress() -> None:
+def test_pauses_double_up_to_a_limit_and_start_over_after_progress() -> None:
     again = reconnecting(math.inf)
     pauses = [again.pause(LOST, 0.0) for _ in range(100)]
     assert pauses[:3] == [RECONNECTS.first_seconds, 2 * RECONNECTS.first_seconds, 4 * RECONNECTS.first_seconds]

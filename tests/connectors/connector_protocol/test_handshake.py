@@ -125,7 +125,7 @@ async def test_a_refused_stream_is_tried_again_later(scripted: ScriptedSink) -> 
     assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} is not accepting output now (it refused NOTIFY)"
 
 
-async def test_an_error_is_told_in_the_words_of_the_sink(scripted: ScriptedSink) -> None:
+async def test_an_error_is_reported_in_the_words_of_the_sink(scripted: ScriptedSink) -> None:
     lost = await lost_by(scripted, Error("the disk is being exchanged"))
     assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} reports: the disk is being exchanged"
 
@@ -158,7 +158,7 @@ async def test_a_long_error_is_cut(scripted: ScriptedSink) -> None:
     assert len(str(await lost_by(scripted, Error("x" * 60_000)))) < 600
 
 
-async def test_the_cookie_is_not_told_even_if_the_sink_does(scripted: ScriptedSink, tmp_path: Path) -> None:
+async def test_the_cookie_is_not_shown_even_if_the_sink_repeats_it(scripted: ScriptedSink, tmp_path: Path) -> None:
     (tmp_path / "cookie").write_bytes(b"s3cret")
     file = tmp_path / "cookie"
     lost = await lost_by(scripted, Error("'s3cret' is not the cookie"), cookie_file=file)
@@ -173,7 +173,7 @@ async def test_a_restart_is_a_loss_that_names_the_new_address(scripted: Scripted
     assert ("at 'other:7200'" in text) == bool(address)
 
 
-async def test_what_is_none_of_the_protocol_is_told_to_both_sides(scripted: ScriptedSink) -> None:
+async def test_a_violation_of_the_protocol_is_reported_to_both_sides(scripted: ScriptedSink) -> None:
     sink = scripted.sink()
     opening = asyncio.create_task(sink.open(b""))
     peer = await scripted.accept()
@@ -220,7 +220,7 @@ async def test_where_nobody_listens_the_sink_is_lost() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\nsecond", b"x" * 65_536])
-async def test_a_cookie_file_without_a_cookie_is_told(
+async def test_a_cookie_file_without_a_cookie_is_reported(
     scripted: ScriptedSink, tmp_path: Path, content: bytes | None
 ) -> None:
     if content is not None:

@@ -43,7 +43,7 @@ async def test_an_epoch_is_sent_asked_about_and_committed(scripted: ScriptedSink
 
 
 @pytest.mark.parametrize(("unit", "told"), [("s", [1, -2]), ("ms", [1500, -1001]), ("us", [1_500_000, -1_000_001])])
-async def test_event_times_are_told_in_the_unit_of_the_sink(scripted: ScriptedSink, unit: str, told: list[int]) -> None:
+async def test_event_times_are_sent_in_the_unit_of_the_sink(scripted: ScriptedSink, unit: str, told: list[int]) -> None:
     sink, peer = await scripted.opened(event_time_unit=unit)
     rows = [Row(b"a", time_us=1_500_000), Row(b"b", time_us=-1_000_001)]
     preparing = asyncio.create_task(sink.prepare(FakeEpoch(rows)))
@@ -273,7 +273,7 @@ async def test_a_loss_is_noticed_while_nothing_is_asked(scripted: ScriptedSink) 
     await sink.close()
 
 
-async def test_the_end_is_told_and_its_ack_waited_for(scripted: ScriptedSink) -> None:
+async def test_the_end_is_sent_and_its_ack_awaited(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await deliver(sink, peer, FakeEpoch([b"ab", b"c"]))
     ending = asyncio.create_task(sink.end())

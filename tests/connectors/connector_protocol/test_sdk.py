@@ -108,7 +108,7 @@ async def test_a_vote_that_was_not_answered_is_settled_at_the_next_open(
 
 
 @pytest.mark.parametrize("given", [b"", b"mistaken"])
-async def test_a_wrong_cookie_is_told_without_telling_any(serve: Serve, tmp_path: Path, given: bytes) -> None:
+async def test_a_wrong_cookie_is_reported_without_revealing_any(serve: Serve, tmp_path: Path, given: bytes) -> None:
     (tmp_path / "cookie").write_bytes(given + b"\n")
     file = tmp_path / "cookie" if given else None
     with serve(Recorder(), cookie=b"right") as address:

@@ -103,7 +103,7 @@ async def test_an_error_arrives_over_tls_too(serve: Serve, files: dict[str, Path
 
 
 @pytest.mark.parametrize("missing", ["ca", "cert", "key"])
-async def test_a_file_that_is_missing_is_told(files: dict[str, Path], missing: str) -> None:
+async def test_a_file_that_is_missing_is_reported(files: dict[str, Path], missing: str) -> None:
     files |= {missing: files[missing].with_suffix(".none")}
     with pytest.raises(SinkLost, match="a file of ours is not usable"):
         await sink_at("127.0.0.1:9", tls=True, **files).open(b"")

@@ -79,7 +79,7 @@ def test_what_is_bad_in_front_cuts_off_what_waits_behind() -> None:
     assert raised.value.data == b"b\x09too long"
 
 
-def test_at_the_end_what_is_held_comes_out_and_what_is_only_a_part_is_bad() -> None:
+def test_at_the_end_what_is_buffered_comes_out_and_what_is_only_a_part_is_bad() -> None:
     chain = IncomingChain([prefixed(), lines()])
     assert chain.feed(framed(b"a\nb")) == [b"a"]
     assert chain.finish() == [b"b"]
@@ -89,7 +89,7 @@ def test_at_the_end_what_is_held_comes_out_and_what_is_only_a_part_is_bad() -> N
     assert (raised.value.records, raised.value.data) == ([], b"d\x05")
 
 
-def test_cut_off_gives_what_is_held_and_no_record() -> None:
+def test_cut_off_returns_what_is_buffered_and_no_record() -> None:
     chain = IncomingChain([lines()])
     chain.feed(b"a\nhal")
     assert chain.cut_off() == b"hal"

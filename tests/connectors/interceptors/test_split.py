@@ -78,7 +78,7 @@ def test_a_record_that_never_ends_is_bad_before_it_fills_the_memory() -> None:
     assert raised.value.data == b"0123456789x"
 
 
-def test_a_last_record_without_its_delimiter_is_an_event_or_a_letter() -> None:
+def test_a_last_record_without_its_delimiter_is_an_event_or_a_dead_letter() -> None:
     tested = splitting()
     assert tested.feed(b"a\nb") == [b"a"]
     assert tested.finish() == [b"b"]

@@ -123,7 +123,7 @@ class StoreContract:
             third.deliver(sink)
         assert store.found() == store.expected([first, second, third])
 
-    def test_a_sink_that_was_closed_in_the_middle_begins_the_epoch_anew(self, store: Store) -> None:
+    def test_a_sink_that_was_closed_in_the_middle_begins_the_epoch_again(self, store: Store) -> None:
         first, second = example(2)
         with opened(store) as sink:
             first.deliver(sink)

@@ -283,7 +283,7 @@ def _noted(done: list[str], name: str, call: Callable[..., Any]) -> Callable[...
     return noting
 
 
-def test_thousands_of_epochs_fit_into_a_log_that_is_written_anew(folder: Path) -> None:
+def test_thousands_of_epochs_fit_into_a_log_that_is_rewritten(folder: Path) -> None:
     sink = FileSink(written_to(folder, format="raw"))
     sink.open(b"")
     for number in range(1, 2500):
@@ -331,7 +331,7 @@ def test_parts_without_their_log_are_not_touched(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "removed"])
-def test_committed_data_that_is_missing_is_told(folder: Path, harm: str) -> None:
+def test_committed_data_that_is_missing_is_reported(folder: Path, harm: str) -> None:
     first, _ = EPOCHS
     deliver(written_to(folder), [first])
     (part,) = read_committed_parts(folder)
@@ -342,7 +342,7 @@ def test_committed_data_that_is_missing_is_told(folder: Path, harm: str) -> None
     sink.close()
 
 
-def test_a_log_that_is_older_than_the_data_is_told(folder: Path) -> None:
+def test_a_log_that_is_older_than_the_data_is_reported(folder: Path) -> None:
     first, second, third = example(3)
     options = written_to(folder, rotate_bytes=1)
     deliver(options, [first])
@@ -363,7 +363,7 @@ def test_other_files_in_the_directory_are_left_alone(folder: Path) -> None:
     assert sizes(folder) == [16]
 
 
-def test_a_file_in_place_of_the_directory_is_told(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     sink = FileSink(written_to(tmp_path / "out"))
     with pytest.raises(SinkLost, match="Not a directory"):

@@ -177,7 +177,7 @@ def test_a_target_that_was_dropped_is_a_vote_of_no(postgres: PostgresStore) -> N
     assert postgres.found() == postgres.expected([first])
 
 
-def test_a_missing_table_is_told_where_it_cannot_be_made(postgres: PostgresStore) -> None:
+def test_a_missing_table_is_reported_where_it_cannot_be_made(postgres: PostgresStore) -> None:
     sink = PostgresSink(postgres.options(), postgres.table)
     with pytest.raises(SinkLost, match="no such table") as lost:
         sink.open(b"")
@@ -185,7 +185,7 @@ def test_a_missing_table_is_told_where_it_cannot_be_made(postgres: PostgresStore
     assert "format=raw" in lost.value.hint
 
 
-def test_a_table_of_another_shape_is_told_at_once(postgres: PostgresStore) -> None:
+def test_a_table_of_another_shape_is_reported_at_once(postgres: PostgresStore) -> None:
     table(postgres, "id int")
     sink = postgres.sink()
     with pytest.raises(SinkLost, match=r'column "message_id" of relation .* does not exist'):

@@ -124,7 +124,7 @@ def test_a_row_that_is_refused_is_a_vote_of_no_that_names_it(table: SqliteTable,
     assert rows(table) == [(2,)]
 
 
-def test_a_missing_table_is_told_with_what_to_do(table: SqliteTable) -> None:
+def test_a_missing_table_is_reported_with_what_to_do(table: SqliteTable) -> None:
     with pytest.raises(SinkLost, match="table 'the rows' not found") as told:
         table.sink().open(b"")
     assert "penstock sink ddl" in told.value.hint

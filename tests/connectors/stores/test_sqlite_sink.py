@@ -156,7 +156,7 @@ def test_a_rule_of_the_table_that_fails_is_a_vote_of_no(path: Path, database: sq
     assert database.execute("SELECT value FROM t").fetchall() == [(b"tiny",)]
 
 
-def test_a_table_of_another_shape_is_told_at_once(path: Path, database: sqlite3.Connection) -> None:
+def test_a_table_of_another_shape_is_reported_at_once(path: Path, database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
     sink = plain(path)
     with pytest.raises(SinkLost, match="no column named key"):
@@ -203,13 +203,13 @@ def test_a_second_sink_on_the_table_is_refused(path: Path) -> None:
     other.close()
 
 
-def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
+def test_a_path_through_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkLost, match="Not a directory"):
         plain(tmp_path / "file" / "values.db").open(b"")
 
 
-def test_what_is_no_database_is_told(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"precious" * 1000)
     sink = plain(path)

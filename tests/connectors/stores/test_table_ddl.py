@@ -106,7 +106,7 @@ def test_what_a_pane_replaces_needs_no_column_where_it_is_applied(table: Table) 
 
 
 @each_database
-def test_a_key_that_the_rows_do_not_have_is_told(table: Table) -> None:
+def test_a_key_that_the_rows_do_not_have_is_reported(table: Table) -> None:
     with pytest.raises(RequestError, match="upsert names 'shp'"):
         table.ddl(SCHEMA, upsert=("shp",))
 

@@ -84,7 +84,7 @@ def test_the_segments_that_were_staged_are_not_in_the_ledger() -> None:
     assert b"staging" not in pack(encode(Park("a", "x", 0, (("pipeline/a/parked.x", "staging"),))))
 
 
-def test_two_inputs_of_one_source_each_begin_where_they_were_told() -> None:
+def test_two_inputs_of_one_source_each_begin_at_their_own_start() -> None:
     given = {"old": (("s",), {"connector/s/0": 0}), "new": (("s",), {"connector/s/0": 100})}
     state = after(State(), Start("a", "r", given, (), NO_LIMITS), Plan("a", 1, "old", {"connector/s/0": 60}, None))
     pipeline = state.pipelines["a"]
@@ -140,7 +140,7 @@ def test_what_spark_may_read_again_is_not_truncated() -> None:
     assert truncated == {"connector/s/0": 40}
 
 
-def test_a_reset_pipeline_holds_back_what_it_held_until_it_starts_again() -> None:
+def test_a_reset_pipeline_retains_its_input_until_it_starts_again() -> None:
     state = epoch(started(), 20, batch=0)
     state, effects = apply(state, Reset("a"))
     assert not [effect for effect in effects if isinstance(effect, Release)]

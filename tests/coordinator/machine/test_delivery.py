@@ -275,7 +275,7 @@ class TestParking:
         book.decide(1, x=3, y=6)
         book.refuses(Park("a", "x", 1), "no epoch waits for sink")
 
-    def test_a_follower_needs_no_decision_for_it(self) -> None:
+    def test_a_non_voting_sink_needs_no_decision_for_it(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
         book.epoch(out=10)
         book.do(Park("a", "f", 0))

@@ -119,7 +119,7 @@ def test_what_is_complete_of_them_is_truncated_as_any_source_is() -> None:
     assert [one.segments for one in found if isinstance(one, Truncate)] == [{REPLAYS: 10}]
 
 
-def test_letters_without_a_reader_or_a_sink_are_never_truncated() -> None:
+def test_dead_letters_without_a_reader_or_a_sink_are_never_truncated() -> None:
     state = started()
     generation = pipeline(state).generation
     for batch in range(4):
@@ -129,7 +129,7 @@ def test_letters_without_a_reader_or_a_sink_are_never_truncated() -> None:
         assert all("pipeline/a/err" not in segments for segments in truncated)
 
 
-def test_a_pipeline_that_is_made_anew_does_not_read_what_an_older_one_was_replayed() -> None:
+def test_a_pipeline_that_is_created_again_does_not_read_the_replays_of_the_older_one() -> None:
     state = after(started(), replay("err", 0, 70), Drop("a"), start("second"))
     assert pipeline(state).inputs["in"].sources == ("s",)
     state = after(state, replay("err", 0, 70, 66))

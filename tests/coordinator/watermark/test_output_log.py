@@ -196,7 +196,7 @@ async def test_another_source_that_is_behind_makes_no_epochs_without_data(scene:
         assert (await scene.cut(reader, "reader")).offset == reader
 
 
-async def test_letters_that_are_sent_through_again_hold_nothing_back(scene: Scene) -> None:
+async def test_replayed_dead_letters_do_not_block_the_watermark(scene: Scene) -> None:
     await scene.ingest(A, {1: 10})
     await scene.start("p", ["s", "pipeline:p/replay.in"])
     assert (await scene.cut(await scene.initial())).offset.watermark == 10

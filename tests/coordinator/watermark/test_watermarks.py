@@ -188,7 +188,7 @@ async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: S
     assert scene.status("reader").watermark_blocked_by == WatermarkBlocker("pipeline:p/out", None, "", 10)
 
 
-async def test_a_disorder_that_is_set_anew_counts_from_the_next_cut_on(scene: Scene) -> None:
+async def test_a_changed_disorder_counts_from_the_next_cut_on(scene: Scene) -> None:
     await scene.ingest(A, {1: 100})
     await scene.start()
     at = (await scene.cut(await scene.initial())).offset

@@ -200,7 +200,7 @@ class SinkScene:
     async def until(self, condition: Callable[[], object]) -> None:
         await self.scene.until(condition, 20)
 
-    def held_values(self, sink: str) -> list[bytes]:
+    def retained_values(self, sink: str) -> list[bytes]:
         """In the segment, whether they have left or not."""
         return [letter.event.payload for letter in self._events(f"pipeline/{PIPELINE}/held.{sink}")]
 

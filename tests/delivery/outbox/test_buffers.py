@@ -99,7 +99,9 @@ async def test_a_failure_gives_all_that_is_not_settled_again_from_the_oldest_on_
         assert lines == [name + b"%d" % number for number in range(5)]
 
 
-async def test_rows_that_wait_are_held_when_their_stream_is_lost_and_their_epochs_complete(scene: SinkScene) -> None:
+async def test_rows_that_wait_are_retained_when_their_stream_is_lost_and_their_epochs_complete(
+    scene: SinkScene,
+) -> None:
     x = await scene.add("x", join(wait_ms=50), probe_after_seconds=60.0, probe_after_seconds_max=60.0)
     x.trouble = lambda outgoing: StreamLost("reset") if outgoing.stream == A else None
     await scene.put_out((A, b"a1"), (B, b"b1"))
@@ -107,20 +109,20 @@ async def test_rows_that_wait_are_held_when_their_stream_is_lost_and_their_epoch
     await scene.delivered()
     assert b"".join(x.values(B)) == b"b1\nb2\n"
     assert x.values(A) == []
-    assert scene.held_values("x") == [b"a1", b"a2"]
+    assert scene.retained_values("x") == [b"a1", b"a2"]
     x.trouble = lambda outgoing: None
     scene.hosts["x"].opened(A)
     await scene.until(lambda: b"".join(x.values(A)) == b"a1\na2\n")
 
 
-async def test_rows_that_wait_are_held_when_the_sink_closes_their_stream(scene: SinkScene) -> None:
+async def test_rows_that_wait_are_retained_when_the_sink_closes_their_stream(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"a1"))
     await scene.until(lambda: scene.hosts["x"].buffered == 1)
     scene.hosts["x"].closed(A, "stop")
     await scene.put_out((A, b"a2"))
     await scene.delivered()
-    assert scene.held_values("x") == [b"a1", b"a2"]
+    assert scene.retained_values("x") == [b"a1", b"a2"]
     assert x.given == []
 
 
@@ -213,13 +215,13 @@ async def test_rows_that_can_leave_are_not_lost_with_one_that_cannot_when_the_co
     assert [one.event.payload for one in scene.letters("x")] == [b"!a2"]
 
 
-async def test_one_that_cannot_leave_is_held_with_the_others_when_their_stream_is_lost(scene: SinkScene) -> None:
+async def test_one_that_cannot_leave_is_retained_with_the_others_when_their_stream_is_lost(scene: SinkScene) -> None:
     x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
     is_lost = True
     x.trouble = lambda outgoing: StreamLost("reset") if is_lost else None
     await scene.put_out((A, b"a1"), (A, b"!a2"), (A, b"a3"))
     await scene.delivered()
-    assert scene.held_values("x") == [b"a1", b"!a2", b"a3"]
+    assert scene.retained_values("x") == [b"a1", b"!a2", b"a3"]
     is_lost = False
     await scene.until(lambda: x.values(A) == [b"a1", b"a3"])
     await scene.scene.durable()
@@ -237,7 +239,7 @@ async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkS
     assert x.values(B) == [b"b1"]
 
 
-async def test_rows_that_were_held_in_part_when_the_disk_was_full_are_not_held_twice(
+async def test_rows_that_were_retained_in_part_when_the_disk_was_full_are_not_retained_twice(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "APPEND_BYTES", 1)
@@ -257,7 +259,7 @@ async def test_rows_that_were_held_in_part_when_the_disk_was_full_are_not_held_t
     await scene.put_out((A, b"a1"), (A, b"a2"), (A, b"a3"))
     await scene.delivered()
     await scene.scene.durable()
-    assert scene.held_values("x") == [b"a1", b"a2", b"a3"]
+    assert scene.retained_values("x") == [b"a1", b"a2", b"a3"]
 
 
 # A buffer fails while an epoch is being delivered.

@@ -89,7 +89,7 @@ async def play(scene: SinkScene) -> None:
     host.connected()
     await scene.until(lambda: host.users)
     await scene.delivered()
-    held = scene.held_values("x")
+    held = scene.retained_values("x")
     assert len(held) == len(set(held)), "held twice"
     await scene.until(lambda: scene.signals.is_announced("x", A) or not host.outbox_bytes)
     host.opened(A)
@@ -146,7 +146,7 @@ def check_once(scene: SinkScene) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("is_durable", [True, False], ids=["on disk", "not on disk"])
-async def test_wherever_the_worker_dies_nothing_is_lost_held_twice_or_twice_a_letter(
+async def test_wherever_the_worker_dies_nothing_is_lost_retained_twice_or_twice_a_dead_letter(
     is_durable: bool, chain: str
 ) -> None:
     count = len(await places(CHAINS[chain]))

@@ -55,7 +55,7 @@ async def test_many_streams_that_a_sink_does_not_open_are_waited_for_together(
     assert waits.count(sink.ANNOUNCE_SECONDS) == 1
 
 
-async def test_what_is_held_leaves_though_its_stream_leads_elsewhere_by_now(scene: SinkScene) -> None:
+async def test_retained_rows_leave_although_their_stream_leads_elsewhere_by_now(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     scene.signals.relink("src", ["x"])
@@ -82,12 +82,12 @@ async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_be
     await scene.put_out((A, b"a1"))
     await scene.put_out((A, b"a2"))
     await scene.delivered()
-    held_bytes = scene.hosts["x"].outbox_bytes
+    buffered_bytes = scene.hosts["x"].outbox_bytes
     for number in range(20):
         await scene.put_out((B, b"%d" % number * 100))
         await scene.delivered()
         scene.hosts["x"].opened(B)
-        await scene.until(lambda: scene.hosts["x"].outbox_bytes == held_bytes)
+        await scene.until(lambda: scene.hosts["x"].outbox_bytes == buffered_bytes)
         scene.hosts["x"].closed(B, "again")
         await scene.scene.durable()
     info = scene.scene.store.info(f"pipeline/{PIPELINE}/held.x")
@@ -100,7 +100,7 @@ async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_be
     assert x.values(A) == [b"a1", b"a2", b"a3"]
 
 
-async def test_a_pause_in_the_middle_of_a_probe_holds_up_nobody_and_what_is_held_leaves_afterwards(
+async def test_a_pause_in_the_middle_of_a_probe_delays_no_other_sink_and_retained_rows_leave_afterwards(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")

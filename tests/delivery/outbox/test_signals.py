@@ -5,7 +5,7 @@ from penstock.protocol.api.deployment import BreakerSpec
 from tests.delivery.outbox.scene import A, SinkScene
 
 
-async def test_a_stream_that_a_sink_cannot_be_told_of_is_closed_and_told_again(scene: SinkScene) -> None:
+async def test_a_stream_that_cannot_be_announced_to_a_sink_is_closed_and_announced_again(scene: SinkScene) -> None:
     x = await scene.add("x")
     tries: list[StreamRef] = []
 
@@ -36,7 +36,7 @@ async def test_a_sink_that_delivery_serves_by_itself_is_closed_as_a_whole_while_
     assert scene.signals.may_send(A)
 
 
-async def test_a_sink_that_streams_lead_to_no_more_is_told_that_they_are_over_and_anew_when_they_do_again(
+async def test_a_sink_that_streams_no_longer_lead_to_is_notified_of_their_end_and_of_their_start_when_they_do_again(
     scene: SinkScene,
 ) -> None:
     x, y = await scene.add("x"), await scene.add("y")

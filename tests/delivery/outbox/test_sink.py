@@ -44,7 +44,7 @@ async def test_started_comes_before_the_first_event_and_closed_after_the_last_at
     assert x.what(A) == y.what(A) == ["started", "event", "event", "closed"]
 
 
-async def test_after_a_restart_streams_are_told_anew_before_their_events_and_closed_after_them(
+async def test_after_a_restart_streams_are_announced_again_before_their_events_and_closed_after_them(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")
@@ -67,7 +67,7 @@ async def test_a_sink_that_is_slow_to_open_a_stream_holds_up_no_other(scene: Sin
     await scene.put_out((B, b"b2"), (A, b"a2"))
     await scene.delivered()
     assert x.all_values == [b"b1", b"b2"]
-    assert scene.held_values("x") == [b"a1", b"a2"]
+    assert scene.retained_values("x") == [b"a1", b"a2"]
     scene.hosts["x"].opened(A)
     await scene.until(lambda: x.values(A) == [b"a1", b"a2"])
 
@@ -95,7 +95,7 @@ async def test_two_sinks_of_which_one_has_closed_a_stream_hold_exactly_that_and_
     assert scene.hosts["y"].outbox_bytes == 0
 
 
-async def test_what_has_left_is_given_up_in_the_segment_of_held_rows(scene: SinkScene) -> None:
+async def test_what_was_sent_is_removed_from_the_segment_of_retained_rows(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"))
@@ -186,7 +186,7 @@ async def test_a_stream_that_is_gone_becomes_dead_letters_with_the_reason_once_a
     assert scene.hosts["x"].dead_letters == 0, "they were written before the crash"
 
 
-async def test_what_is_held_of_a_stream_that_turns_out_to_be_gone_becomes_dead_letters(scene: SinkScene) -> None:
+async def test_retained_rows_of_a_stream_that_turns_out_to_be_gone_become_dead_letters(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"), (B, b"b1"))
@@ -202,7 +202,7 @@ async def test_what_is_held_of_a_stream_that_turns_out_to_be_gone_becomes_dead_l
     assert scene.hosts["x"].outbox_bytes == 0
 
 
-async def test_what_was_held_and_has_left_is_not_taken_again_from_an_epoch_that_still_waits_for_another_stream(
+async def test_retained_rows_that_were_sent_are_not_sent_again_by_an_epoch_that_waits_for_another_stream(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")
@@ -228,7 +228,7 @@ async def test_what_was_held_and_has_left_is_not_taken_again_from_an_epoch_that_
     assert x.all_values == [b"a1", b"b1"]
 
 
-async def test_more_than_may_be_held_makes_epochs_wait_until_some_of_it_has_left(scene: SinkScene) -> None:
+async def test_a_full_outbox_makes_epochs_wait_until_some_rows_have_left(scene: SinkScene) -> None:
     x = await scene.add("x", outbox_bytes_max=1000)
     x.shy = {A}
     for number in range(4):
@@ -271,7 +271,7 @@ async def test_contraflow_is_handled_before_forward_flow(scene: SinkScene) -> No
     await scene.put_out((A, b"a1"), (B, b"b1"), (C, b"c1"))
     await scene.delivered()
     assert x.all_values == [b"a0", b"b0", b"a1", b"c1"]
-    assert scene.held_values("x") == [b"b1"]
+    assert scene.retained_values("x") == [b"b1"]
 
 
 async def test_no_breaker_undoes_an_operators_pause(scene: SinkScene) -> None:
@@ -295,7 +295,7 @@ async def test_no_breaker_undoes_an_operators_pause(scene: SinkScene) -> None:
     assert scene.signals.may_send(A)
 
 
-async def test_a_connector_that_is_made_anew_gets_what_the_one_before_has_not_taken(scene: SinkScene) -> None:
+async def test_a_connector_that_is_created_again_gets_what_the_one_before_has_not_accepted(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"), (B, b"b1"))
@@ -336,7 +336,7 @@ async def test_two_ports_that_lead_to_one_connector_give_to_it_one_at_a_time_and
     assert [value for value in x.values(C) if value.startswith(b"C")] == [b"C0", b"C1", b"C2", b"C3", b"C4"]
 
 
-async def test_no_retention_takes_anything_of_what_is_held(scene: SinkScene) -> None:
+async def test_retention_removes_nothing_from_the_outbox(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"), (B, b"b1"))
@@ -345,7 +345,7 @@ async def test_no_retention_takes_anything_of_what_is_held(scene: SinkScene) -> 
     scene.scene.settings = replace(scene.scene.settings, retention=Retention("size", 0))
     await scene.crash()
     await asyncio.sleep(0.1)
-    assert scene.held_values("x") == [b"a1", b"a2"]
+    assert scene.retained_values("x") == [b"a1", b"a2"]
     scene.hosts["x"].opened(A)
     await scene.until(lambda: x.values(A) == [b"a1", b"a2"])
 

@@ -162,7 +162,7 @@ def _decode_in_bulk(data: bytes, piece: int) -> tuple[list[Frame], str]:
             room[:count], data = data[:count], data[count:]
             for incoming in receiver.received(count):
                 frames += _messages(incoming) if isinstance(incoming, Columns) else [incoming]
-            assert receiver.held_bytes <= FRAME_SIZE_MAX + 4
+            assert receiver.buffered_bytes <= FRAME_SIZE_MAX + 4
     except ProtocolError as error:
         return frames, str(error)
     return frames, ""

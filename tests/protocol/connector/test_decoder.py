@@ -26,7 +26,7 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[Frame], 
         came += decoder.feed(stream[at : at + size])
         at, number = at + size, number + 1
     assert came == sent
-    assert decoder.held_bytes == 0
+    assert decoder.buffered_bytes == 0
 
 
 @given(st.lists(two_phase | messages.filter(lambda m: m.stream_id > 0), max_size=8))
@@ -60,7 +60,7 @@ def test_messages_taken_together_are_those_that_come_one_by_one(
         ended = [_drain(one_by_one, piece, came[0], takes=False), _drain(together, piece, came[1], takes=True)]
     assert came[0] == came[1]
     assert ended[0] == ended[1]
-    assert one_by_one.held_bytes == together.held_bytes
+    assert one_by_one.buffered_bytes == together.buffered_bytes
 
 
 def _drain(decoder: Decoder, piece: bytes, came: list[Frame], *, takes: bool) -> str | None:
@@ -118,7 +118,7 @@ def test_an_error_comes_after_what_was_well_and_is_final() -> None:
             next(came)
     with pytest.raises(ProtocolError, match="tag 9"):
         decoder.feed(encode(Ok(3)))
-    assert decoder.held_bytes == 0
+    assert decoder.buffered_bytes == 0
 
 
 def test_an_acceptor_s_decoder_checks_the_hello() -> None:

@@ -12,7 +12,7 @@ from tests.protocol.connector.messages import IMPLEMENTATIONS, name_of, run_of
 
 
 @pytest.mark.parametrize("bulk", IMPLEMENTATIONS, ids=name_of)
-def test_only_the_streams_of_the_route_that_had_messages_are_told(bulk: ModuleType) -> None:
+def test_only_the_streams_of_the_route_that_had_messages_are_returned(bulk: ModuleType) -> None:
     table = bulk.StreamTable(7)
     for stream_id, route in ((3, 0), (2**63, 1), (5, 0), (6, 1)):
         table.open(stream_id, last_id=4, route=route)

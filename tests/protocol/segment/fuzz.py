@@ -209,7 +209,7 @@ def _decode(stream: bytes, role: Role, rng: random.Random) -> bool:
         for piece in (stream[:cut], stream[cut:]):
             for incoming in decoder.feed(piece):
                 _check(incoming)
-            assert decoder.held_bytes <= CHUNK_SIZE + 2 * FRAME_SIZE_MAX
+            assert decoder.buffered_bytes <= CHUNK_SIZE + 2 * FRAME_SIZE_MAX
     except ProtocolError as error:
         _check_final(decoder, str(error))
         return True

@@ -103,7 +103,7 @@ def test_a_message_over_the_limit_is_refused_before_memory_is_taken_for_it(lengt
     header = (100).to_bytes(4, "big") + length.to_bytes(4, "big")
     _, error = receive_pieces(decoder, [start + header])
     assert error == f"a message of type 100 claims {length} bytes, the limit is {PAYLOAD_SIZE_MAX}"
-    assert decoder.held_bytes == 100
+    assert decoder.buffered_bytes == 100
 
 
 def test_the_largest_message_arrives() -> None:
@@ -115,9 +115,9 @@ def test_memory_for_a_large_message_is_not_kept() -> None:
     decoder = Decoder(Role.SERVER, chunk_size=1000)
     data = DOCUMENT.encode(KeepAlive(bytes(100_000)))
     assert list(decoder.feed(data[:-1])) == []
-    assert decoder.held_bytes == 100_000
+    assert decoder.buffered_bytes == 100_000
     assert len(list(decoder.feed(data[-1:]))) == 1
-    assert decoder.held_bytes == 1000
+    assert decoder.buffered_bytes == 1000
 
 
 # Errors

@@ -223,6 +223,6 @@ def test_the_size_of_a_message_in_pieces_is_limited() -> None:
     half = DOCUMENT.encode(PartialMessage(Part.MIDDLE, bytes(PAYLOAD_SIZE_MAX // 2)))
     begin = DOCUMENT.encode(PartialMessage(Part.BEGIN, b""))
     assert receive_pieces(decoder, [begin, half]) == ([], "")
-    assert decoder.held_bytes >= PAYLOAD_SIZE_MAX // 2
+    assert decoder.buffered_bytes >= PAYLOAD_SIZE_MAX // 2
     _, error = receive_pieces(decoder, [half, half])
     assert error == "PartialMessage: the pieces are over the limit of 16777215 bytes"

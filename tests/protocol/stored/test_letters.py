@@ -14,7 +14,7 @@ from tests.protocol.stored.events import EMPTY_EVENT, stored
 TOLD = {"reason": "why", "segment": "connector/s/0", "offset": 70, "watermark": 9, "behind_us": 3}
 
 
-def test_what_was_added_to_the_event_is_told_apart_from_its_own() -> None:
+def test_what_was_added_to_the_event_is_distinguished_from_its_own() -> None:
     data = stored(1, 2, 3, b"k", b"v", {"source": "s", "stream": "t", "mine": 1, **TOLD})
     (letter,) = letters_in(data, 100)
     assert (letter.start, letter.end, letter.reason) == (100, 100 + len(data), "why")
@@ -23,14 +23,14 @@ def test_what_was_added_to_the_event_is_told_apart_from_its_own() -> None:
     assert encode_events([letter.event]) == stored(1, 2, 3, b"k", b"v", {"source": "s", "stream": "t", "mine": 1})
 
 
-def test_what_is_not_told_or_told_in_another_way_is_not_known() -> None:
+def test_what_is_missing_or_has_another_type_is_unknown() -> None:
     data = stored(time=NO_TIME) + EMPTY_EVENT + stored(metadata={"reason": 5, "offset": "x", "segment": None})
     for letter in letters_in(data, 0):
         assert (letter.reason, letter.segment, letter.offset, letter.watermark) == ("", None, None, None)
     assert len([*letters_in(data, 0)]) == 2
 
 
-def test_a_letter_whose_end_is_not_there_is_left() -> None:
+def test_a_dead_letter_whose_end_is_not_there_is_left() -> None:
     data = stored(payload=b"one") + stored(payload=b"two")
     assert [letter.event.payload for letter in letters_in(data[:-1], 0)] == [b"one"]
     assert [*letters_in(b"", 5)] == []

@@ -29,7 +29,7 @@ def test_special_content_types_come_before_whole_kinds_and_the_codec_last() -> N
     ]
 
 
-def test_sources_that_are_coded_alike_are_not_told_apart() -> None:
+def test_sources_that_are_encoded_alike_are_not_distinguished() -> None:
     codings = {name: Coding(name, "json") for name in "abc"}
     assert branches(codings) == [Branch("json")]
 
@@ -40,5 +40,5 @@ def test_sources_that_are_not_have_branches_of_their_own_and_others_stay_as_they
 
 
 @pytest.mark.parametrize("name", names())
-def test_each_codec_tells_a_content_type(name: str) -> None:
+def test_each_codec_has_a_content_type(name: str) -> None:
     assert CODECS[name].content_types

@@ -47,7 +47,7 @@ BAD_JSON = (
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
-def test_what_is_not_one_whole_json_document_is_a_letter_with_its_bytes(
+def test_what_is_not_one_whole_json_document_is_a_dead_letter_with_its_bytes(
     spark: SparkSession, schema: str | None
 ) -> None:
     made = decode(events(spark, *BAD_JSON, b'{"id": 1}'), [Branch("json", schema)])
@@ -60,7 +60,9 @@ def test_a_schemas_fields_are_columns(spark: SparkSession) -> None:
     assert columns(made) == [{"id": 1, "name": "x"}, {"id": None, "name": None}]
 
 
-def test_what_does_not_fit_a_schema_is_a_letter_that_names_the_field_and_what_was_found(spark: SparkSession) -> None:
+def test_what_does_not_fit_a_schema_is_a_dead_letter_that_names_the_field_and_what_was_found(
+    spark: SparkSession,
+) -> None:
     bad = {
         b'{"id": "one"}': "has the wrong type at `id`: expected int, found string one",
         b'{"name": "x", "id": 1.5}': "has the wrong type at `id`: expected int, found decimal(2,1) 1.5",
@@ -140,7 +142,7 @@ def test_messagepack_with_a_schema_gives_bytes_and_times(spark: SparkSession) ->
     assert (bytes(row[0]), row[1]) == (b"\x00\xff", "2026-01-02 03:00:00")
 
 
-def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_letter(spark: SparkSession) -> None:
+def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_dead_letter(spark: SparkSession) -> None:
     bad = [b"", b"\xc1", b"\x81", b"\x01\x02", msgpack.packb(float("nan")), msgpack.packb(msgpack.ExtType(5, b"x"))]
     bad += [msgpack.packb({b"key": 1}), b"\x91" * 2000 + b"\xc0"]
     made = decode(events(spark, *bad), [Branch("msgpack")])
@@ -148,7 +150,7 @@ def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_letter(spark: Spark
     assert {reason for _, reason in letters(made)} == {"`value` is not valid MessagePack"}
 
 
-def test_a_string_is_text_and_bad_utf_8_a_letter(spark: SparkSession) -> None:
+def test_a_string_is_text_and_bad_utf_8_a_dead_letter(spark: SparkSession) -> None:
     made = decode(events(spark, "grün".encode(), b"", b"\xff"), [Branch("string")])
     assert columns(made) == [{"text": "grün"}, {"text": ""}, {}]
     assert letters(made) == [(b"\xff", "`value` is not valid UTF-8")]
@@ -170,7 +172,7 @@ def test_csv_gives_the_columns_of_its_schema(spark: SparkSession) -> None:
     assert columns(made) == [{"id": number, "name": name} for number, name in values.values()]
 
 
-def test_csv_with_other_fields_is_a_letter(spark: SparkSession) -> None:
+def test_csv_with_other_fields_is_a_dead_letter(spark: SparkSession) -> None:
     bad = [
         b"x,abc",
         b"1",
@@ -239,7 +241,7 @@ def test_each_source_of_an_input_has_its_own_codec(spark: SparkSession) -> None:
     assert letters(made) == []
 
 
-def test_a_replayed_letter_is_decoded_as_its_first_source_is(spark: SparkSession) -> None:
+def test_a_replayed_dead_letter_is_decoded_as_its_first_source_is(spark: SparkSession) -> None:
     codings = {"a": Coding("a", "json", {}, SCHEMA), "b": Coding("b", "csv", {}, SCHEMA)}
     made = decode(events(spark, b"2,y", segments=["pipeline/p/replay.in"], source="b"), branches(codings))
     assert columns(made) == [{"id": 2, "name": "y"}]

@@ -117,7 +117,7 @@ def test_a_value_beside_what_was_decoded_of_it_leaves_as_it_came(spark: SparkSes
     ]
 
 
-def test_one_pass_gives_each_codec_its_bytes_and_letters_once(spark: SparkSession) -> None:
+def test_one_pass_writes_the_bytes_of_each_codec_and_dead_letters_once(spark: SparkSession) -> None:
     frame = decoded(spark, b'{"id": 1, "name": "x"}', b"bad").drop("value")
     found = left(leaving(frame, ALL))
     assert found == [
@@ -159,7 +159,7 @@ def test_the_content_type_stays_with_bytes_that_stay(spark: SparkSession) -> Non
     assert metadata(leaving(given, JSON, given)) == {"content_type": "text/x-json"}
 
 
-def test_a_reply_tells_the_content_type_of_its_codec_unless_it_has_one(spark: SparkSession) -> None:
+def test_a_reply_has_the_content_type_of_its_codec_unless_it_has_its_own(spark: SparkSession) -> None:
     given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public().drop("letter")
     replies = Outlet("out", (("out.msgpack", "msgpack"),), adds_content_type=True)
     assert metadata(leaving(given.drop("value"), replies, given)) == {"content_type": "application/msgpack"}
@@ -188,7 +188,7 @@ def test_what_passes_through_the_same_codec_keeps_its_bytes(spark: SparkSession,
     assert left(frame) == [("out", good), ("err", bad)]
 
 
-def test_what_passes_to_another_codec_is_written_anew(spark: SparkSession) -> None:
+def test_what_passes_to_another_codec_is_encoded_again(spark: SparkSession) -> None:
     made = decode(events(spark, b'{"id": 1, "name": "x"}'), [Branch("json", SCHEMA)])
     frame = passed(
         made,

@@ -62,7 +62,7 @@ def metadata(given: Any, content_type: str | None, kind: Any = None) -> Any:
     return one(packed_metadata(pa.array([{"metadata": given, "content_type": content_type}], kinds)))
 
 
-def test_metadata_have_the_content_type_unless_they_tell_their_own() -> None:
+def test_metadata_have_the_content_type_unless_they_have_their_own() -> None:
     assert msgpack.unpackb(metadata({"status": 404}, "a/b")) == {"content_type": "a/b", "status": 404}
     own = metadata('{"content_type": "x/y"}', "a/b", pa.string())
     assert msgpack.unpackb(own) == {"content_type": "x/y"}

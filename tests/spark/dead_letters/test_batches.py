@@ -50,7 +50,7 @@ def lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"y": pa.array([len(value or b"") for value in values], pa.int32())})
 
 
-def test_poison_rows_become_letters_and_the_rest_goes_on() -> None:
+def test_poison_rows_become_dead_letters_and_the_rest_continues() -> None:
     rows = applied(lengths, events(b"a", b"bad", b"ccc"), keep=("offset",))
     assert [(row["y"], row["offset"]) for row in rows if row[LETTER] is None] == [(1, 0), (3, 2)]
     (letter,) = [row[LETTER] for row in rows if row[LETTER] is not None]
@@ -71,7 +71,7 @@ def test_poison_rows_become_letters_and_the_rest_goes_on() -> None:
     }
 
 
-def test_without_its_value_a_letter_has_the_json_of_its_row_and_no_position() -> None:
+def test_without_its_value_a_dead_letter_has_the_json_of_its_row_and_no_position() -> None:
     batch = events(b"a").drop_columns(["value"]).append_column("data", pa.array([b"\xff"]))
     (row,) = applied(lambda batch: batch["nothing"], batch)
     assert json.loads(row[LETTER]["value"]) == {
@@ -86,7 +86,7 @@ def test_without_its_value_a_letter_has_the_json_of_its_row_and_no_position() ->
     assert (row[LETTER]["segment"], row[LETTER]["offset"]) == (None, None)
 
 
-def test_times_beyond_the_calendar_do_not_keep_a_row_from_being_a_letter() -> None:
+def test_times_beyond_the_calendar_do_not_keep_a_row_from_being_a_dead_letter() -> None:
     times = pa.array([10**18], UTC_US)
     made = Applied(dict, True, OUT, (), False, True)
     (batch,) = made.batches(iter([events(b"a", event_time=times).drop_columns(["value"])]))
@@ -102,7 +102,7 @@ def test_columns_of_other_types_that_have_a_name_of_an_events_are_left_out() -> 
     assert (row[LETTER]["key"], row[LETTER]["event_time"], row[LETTER]["value"]) == (None, None, b"bad")
 
 
-def test_rows_that_are_letters_already_pass_by_the_function() -> None:
+def test_rows_that_are_dead_letters_already_bypass_the_function() -> None:
     letter = {"port": "late", "reason": "old", "value": b"x"}
     batch = events(b"a", b"bad", **{LETTER: pa.array([None, letter], letter_arrow())})
     rows = applied(lengths, batch)
@@ -142,7 +142,7 @@ def test_results_that_do_not_fit_the_schema_are_errors_of_their_rows() -> None:
     assert "0 rows for 1" in row[LETTER]["reason"]
 
 
-def test_a_null_value_is_an_empty_one_in_a_letter() -> None:
+def test_a_null_value_is_an_empty_one_in_a_dead_letter() -> None:
     (row,) = applied(lambda _: 1 / 0, events(None))
     assert row[LETTER]["value"] == b""
     assert row[LETTER]["reason"].startswith("ZeroDivisionError: division by zero (at test_batches.py:")

@@ -102,7 +102,7 @@ def test_what_is_no_json_of_the_schema_leaves_through_err_with_its_bytes(decoded
     }
 
 
-def test_letters_pass_by_later_functions_and_theirs_are_added(decoded: DataFrame, tmp_path: Path) -> None:
+def test_dead_letters_bypass_later_functions_and_theirs_are_added(decoded: DataFrame, tmp_path: Path) -> None:
     def double(row: dict[str, Any]) -> dict[str, Any]:
         return {"twice": 2 * row["amount"]}
 
@@ -138,7 +138,7 @@ def test_whoever_wants_to_fail_does(events: DataFrame, tmp_path: Path) -> None:
             rows(failing, tmp_path / str(number))
 
 
-def test_split_lets_the_rest_go_where_letters_cannot(decoded: DataFrame, tmp_path: Path) -> None:
+def test_split_lets_the_rest_go_where_dead_letters_cannot(decoded: DataFrame, tmp_path: Path) -> None:
     good, bad = dead_letters.split(decoded)
     assert bad.columns == ["letter"]
     assert left({"out": good.groupBy("user").count(), "err": bad}, ("out",)).ports == ("out", "err", "late")
@@ -163,14 +163,16 @@ LOST: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_a_plan_that_would_lose_letters_or_double_them_is_refused(case: str, decoded: DataFrame) -> None:
+def test_a_plan_that_would_lose_dead_letters_or_double_them_is_refused(case: str, decoded: DataFrame) -> None:
     make, said = LOST[case]
     with pytest.raises(RequestError, match=said) as caught:
         left(make(decoded))
     assert caught.value.hint
 
 
-def test_plans_that_keep_letters_or_give_them_up_by_name_are_taken(decoded: DataFrame, spark: SparkSession) -> None:
+def test_plans_that_keep_dead_letters_or_discard_them_by_name_are_accepted(
+    decoded: DataFrame, spark: SparkSession
+) -> None:
     decoded.createOrReplaceTempView("decoded_events")
     for text in (
         "SELECT user, letter FROM decoded_events",

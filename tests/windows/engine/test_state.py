@@ -126,7 +126,7 @@ def test_state_that_the_index_names_and_is_gone_is_damage() -> None:
         driver.batch([[row(0)]], 5)
 
 
-def test_statistics_tell_of_windows_keys_and_bytes() -> None:
+def test_statistics_count_windows_keys_and_bytes() -> None:
     driver = Driver(PLAN)
     driver.batch([[row(0, "a"), row(0, "b"), row(10, "a")]], 5)
     stats = driver.stats[0]

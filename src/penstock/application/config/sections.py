@@ -56,7 +56,7 @@ class ReconnectSection(Section):
     max: SomeSeconds = 30.0
     """The longest pause."""
     tries: Annotated[int, Field(ge=1)] | None = None
-    """In a row, until it stays closed for an operator to look at; without it: for ever."""
+    """Consecutive failures after which it stays closed until an operator acts; by default it retries forever."""
 
 
 class BreakerSection(Section):

@@ -305,7 +305,7 @@ class CoordinatorClient(WorkerClient):
         limits: Limits | None = None,
         wait_ms: int = 0,
     ) -> dict[str, int]:
-        """A cut for a reader without a pipeline; nothing is written down, so the same start may get another end."""
+        """A cut for a reader without a pipeline; nothing is recorded, so the same start may get another end."""
         asked = api.CutSources(sources=sources, start=start, upto=upto, limits=limits, wait_ms=wait_ms)
         return dict(self._post("/sources/cut", asked, api.SegmentOffsets, wait_ms / 1000).segments)
 

@@ -161,9 +161,9 @@ class AppenderState:
         return self._window.taken
 
     @property
-    def bytes_held(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes taken and not acknowledged."""
-        return self._window.bytes_held
+        return self._window.buffered_bytes
 
 
 class Appender(AppenderState):

@@ -54,7 +54,7 @@ class AppendWindow:
         """The number of the last event that was taken; None if there is none."""
 
     @property
-    def bytes_held(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes taken and not acknowledged."""
         return self._bytes
 

@@ -38,7 +38,7 @@ class BlockingConnection(DuplexSocket):
         self.session = SourceSession(terms, address, time.monotonic())
 
     def exchange(self, wait_seconds: float | None) -> None:
-        """Send and receive what is possible. If that is nothing, wait for it, or for the waker; None: for ever."""
+        """Send and receive what is possible. If that is nothing, wait for it, or for the waker; None: forever."""
         self._outgoing.add(self.session.take())
         if self._move() or wait_seconds == 0:
             return

@@ -196,7 +196,7 @@ async def _pump_all(supply: Supply, iterator: AsyncIterator[Yielded], poll_secon
 
 class PumpThread:
     """The thread of one stream, while the source runs: a stream never has two iterators at the same time. An iterator
-    that waits for ever occupies its thread, which does not keep the process alive.
+    that waits forever occupies its thread, which does not keep the process alive.
     """
 
     def __init__(self, stream_name: str, poll_seconds: float) -> None:

@@ -198,7 +198,7 @@ class Source(SourceBase[Factory]):
 
     `on_ack(stream name, id)` is called when everything up to that id is complete; ids only increase. `timeout_seconds`:
     how long a worker may take to answer. `retry_seconds`: how long to retry without progress before Unavailable is
-    raised, `math.inf` for ever; a stream that another connection uses is requested for as long. A worker's ERROR is
+    raised, `math.inf` forever; a stream that another connection uses is requested for as long. A worker's ERROR is
     raised at once, as Refused. Exceptions of a factory or an iterator are reported to the worker and raised.
 
     Factories, iterators and `on_ack` run in the thread that called `run`: while an iterator waits, nothing is sent and

@@ -57,10 +57,10 @@ class HttpServerOptions(Options):
     content_type: HeaderValue = "application/octet-stream"
     """The content type of replies whose metadata has none."""
     body_bytes_max: Annotated[Size, Field(le=64 << 20)] = 1 << 20
-    """The largest body of a request, which is held in memory until it is complete. A larger one gets 413."""
+    """The largest body of a request, which is buffered in memory until it is complete. A larger one gets 413."""
     reply_bytes_max: Size = 16 << 20
-    """The largest reply, which is held in memory until it is complete. A larger one gets 500, and the rest is a dead
-    letter."""
+    """The largest reply, which is buffered in memory until it is complete. A larger one gets 500, and the rest is a
+    dead letter."""
     head_bytes_max: Annotated[Size, Field(le=32 << 10)] = 16 << 10
     """The largest request line with all headers, which are stored with every event of the request. A larger one gets
     400."""

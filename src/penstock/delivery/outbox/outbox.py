@@ -30,7 +30,7 @@ from penstock.delivery.outbox.epochs import EpochName
 from penstock.delivery.outbox.rows import WANTED, Row, encode_dead_letters, encode_rows, rows_of
 from penstock.protocol.segment.frame import EVENT, HEADER
 from penstock.protocol.stored.bulk import decode
-from penstock.protocol.stored.names import HELD_PREFIX, Kind, output_segment
+from penstock.protocol.stored.names import OUTBOX_PREFIX, Kind, output_segment
 from penstock.store.journal import Durability
 from penstock.store.plan import Addition
 from penstock.store.store import SegmentStore
@@ -92,7 +92,7 @@ class Outbox:
 
     def __init__(self, storage: Storage, pipeline: str, sink: str) -> None:
         store = storage.store
-        self.segment = output_segment(pipeline, f"{HELD_PREFIX}{sink}")
+        self.segment = output_segment(pipeline, f"{OUTBOX_PREFIX}{sink}")
         self._dead_letters = output_segment(pipeline, parked_port(sink))
         self._storage = storage
         self._store = store

@@ -487,7 +487,7 @@ class Decoder:
         self._failure: str | None = None
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes that wait for the rest of their frame."""
         return len(self._buffered) - self._at
 

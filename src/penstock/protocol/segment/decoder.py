@@ -53,7 +53,7 @@ class Reader(ABC):
         self._block_size_max = block_size_max
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes that were received and copied, and wait for the rest."""
         return 0
 
@@ -185,7 +185,7 @@ class DocumentReader(Reader):
         self._partial = PartialMessages()
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         return self._partial.size
 
     def read(self) -> Reading:
@@ -373,7 +373,7 @@ class Decoder(IncrementalDecoder[Incoming]):
         return self._reader.dialect if self._reader else None
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """The memory allocated for messages that are not complete."""
         return self._buffer.size + self._held_pieces
 
@@ -384,7 +384,7 @@ class Decoder(IncrementalDecoder[Incoming]):
 
     @property
     def _held_pieces(self) -> int:
-        return self._reader.held_bytes if self._reader else 0
+        return self._reader.buffered_bytes if self._reader else 0
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         self._check_usable()

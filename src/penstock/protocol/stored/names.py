@@ -27,7 +27,7 @@ REPLAY_PREFIX = "replay."
 """Prefix of ports that contain dead letters to be replayed."""
 
 _SYSTEM_STREAMS_WRITTEN = "system/streams"
-HELD_PREFIX = "held."
+OUTBOX_PREFIX = "held."
 """Prefix of ports that store the rows a sink does not accept yet: retention never removes anything from them."""
 
 _OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
@@ -150,9 +150,9 @@ def replay_source(pipeline: str, input: str) -> Source:  # noqa: A002  the word 
     return Source(Form.OUTPUT, f"{pipeline}/{REPLAY_PREFIX}{input}")
 
 
-def is_held(segment: str) -> bool:
+def is_outbox(segment: str) -> bool:
     """Whether it contains rows stored for a sink: only their owner removes them."""
-    return segment.startswith(OUTPUT_PREFIX) and segment.rpartition("/")[2].startswith(HELD_PREFIX)
+    return segment.startswith(OUTPUT_PREFIX) and segment.rpartition("/")[2].startswith(OUTBOX_PREFIX)
 
 
 def connector_segment(connector: str, number: int) -> str:

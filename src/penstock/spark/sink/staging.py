@@ -174,9 +174,9 @@ class Staging:
         self._ports: dict[str, _Staged] = {}
 
     @property
-    def bytes_held(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes that are buffered until the worker acknowledges them."""
-        return sum(staged.appending.window.bytes_held for staged in self._ports.values())
+        return sum(staged.appending.window.buffered_bytes for staged in self._ports.values())
 
     def append(self, port: str, framed: Buffer, rows: int) -> None:
         """Append a block of events with their headers. Not copied: it must not change until `finish` returns."""
@@ -189,7 +189,7 @@ class Staging:
 
     def finish(self) -> tuple[StagedPort, ...]:
         """Wait until everything is durable."""
-        self._until(lambda: not self.bytes_held)
+        self._until(lambda: not self.buffered_bytes)
         for staged in self._ports.values():
             staged.appending.close()
         return tuple(StagedPort(s.port, s.appending.segment, s.length, s.rows) for s in self._ports.values())
@@ -211,7 +211,7 @@ class Staging:
         return staged
 
     def _has_room(self, staged: _Staged, size: int) -> bool:
-        buffered = self.bytes_held
+        buffered = self.buffered_bytes
         return not buffered or (buffered + size <= self._window_bytes and staged.appending.window.has_room(size))
 
     # Sending and receiving.
@@ -229,12 +229,12 @@ class Staging:
 
     def _advance(self, done: Callable[[], bool]) -> None:
         """Raises the error that stopped it, unless there was progress: then the retry time starts again."""
-        before = self.bytes_held
+        before = self.buffered_bytes
         try:
             while not done():
                 self._step(None)
         except _TRANSIENT:
-            if self.bytes_held == before:
+            if self.buffered_bytes == before:
                 raise
 
     def _step(self, wait_seconds: float | None) -> None:

@@ -52,17 +52,17 @@ def test_a_large_frame_gets_its_room_and_gives_it_back() -> None:
     receiver = Receiver(chunk_size=1000)
     large = Message(1, 1, 1, b"k", bytes(100_000))
     assert receive(receiver, encode(large)[:-1], 333) == []
-    assert receiver.held_bytes == len(encode(large))
+    assert receiver.buffered_bytes == len(encode(large))
     assert receive(receiver, encode(large)[-1:] + encode(Ok(1)), 333) == [large, Ok(1)]
     receiver.get_buffer()
-    assert receiver.held_bytes == 1000
+    assert receiver.buffered_bytes == 1000
 
 
 def test_a_length_over_the_limit_is_refused_before_its_bytes_come() -> None:
     receiver = Receiver(frame_size_max=100, chunk_size=64)
     with pytest.raises(ProtocolError, match="a frame of 101 bytes is over the limit of 100"):
         receive(receiver, b"\0\0\0\x65", 4)
-    assert receiver.held_bytes == 64
+    assert receiver.buffered_bytes == 64
 
 
 def test_an_error_comes_after_what_was_well_and_is_final() -> None:

@@ -66,7 +66,7 @@ def test_a_run_stops_where_a_frame_is_incomplete(bulk: ModuleType) -> None:
 
 
 @both
-def test_it_looks_no_further_than_it_is_told(bulk: ModuleType) -> None:
+def test_it_does_not_read_beyond_the_end_it_is_given(bulk: ModuleType) -> None:
     size = len(encode(ONE))
     assert messages_of(bulk.scan(RUN, 0, size)) == [ONE]
     assert bulk.scan(RUN, 0, size + 1).stop is Stop.INCOMPLETE

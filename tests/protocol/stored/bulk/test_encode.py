@@ -39,7 +39,7 @@ def test_a_row_is_laid_out_as_the_architecture_says(bulk: ModuleType) -> None:
 
 
 @both
-def test_columns_that_are_not_there_stand_for_nothing_told(bulk: ModuleType) -> None:
+def test_missing_columns_mean_empty_values(bulk: ModuleType) -> None:
     assert bytes(bulk.encode(column([b"a"])).data) == stored(time=NO_TIME, payload=b"a")
     assert shown_encoded(bulk.encode(column([]))) == (b"", [0])
 

@@ -289,7 +289,7 @@ class Receiver(IncrementalDecoder[Incoming]):
         self._needed = 0
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """The memory allocated, whether or not it contains anything."""
         return len(self._view)
 

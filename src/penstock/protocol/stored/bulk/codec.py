@@ -175,7 +175,7 @@ def decode(data: Buffer, offset: int = 0, kind: Kind = Kind.STORED, wanted: Want
 
     An incomplete event is left out: `end` of the result is where it starts. Raises Damaged, with the offset, if
     something there is not an event of this kind; the events before it are not returned either. Reads nothing outside
-    of `data`, whatever the bytes.
+    `data`, whatever the bytes.
     """
     assert len(data) <= BUFFER_SIZE_MAX
     array = _bytes(data)
