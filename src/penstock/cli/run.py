@@ -1,16 +1,14 @@
 """`penstock run`: the pipelines of a Python file, or the application in a YAML file, with all they need."""
 
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
 from penstock.cli.former_pipelines import PruneOption
@@ -24,8 +22,6 @@ from penstock.cli.run_setup import (
     let_workers_import_from,
     milliseconds,
     print_line,
-    report_drained,
-    stopped_by_signals,
     worker_of,
 )
 from penstock.client.coordinator.client import ApplicationClient
@@ -206,38 +202,9 @@ def _worker_options(
 def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed, options: RunOptions) -> int | None:
     """Returns the number of the signal that ended it, if any."""
     from penstock.application.driver import Follower
-    from penstock.cli.run_view import RunView, announced
-    from penstock.spark.run.driver import spark_driver
-    from penstock.spark.run.runner import Runner, RunningPipeline, carry_by_value
+    from penstock.cli.spark_run import run_on_spark
+    from penstock.spark.run.runner import carry_by_value
 
     carry_by_value(pipelines)
-    print_line(f"starting Spark, log in {options.spark_log} …")
-    name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
-    with (
-        announced(worker.http, pipelines) as announcement,
-        BackgroundCreation() as creation,
-        RunView(worker.http, Console(highlight=False)) as view,
-        spark_driver(name, options.master, options.conf, options.spark_log) as spark,
-    ):
-
-        def show(running: Sequence[RunningPipeline]) -> None:
-            worker.check()
-            announcement.look(running)
-            creation.look(running, time.monotonic())
-            view.show(running)
-
-        with closing(Follower(worker.http, deployed, print_line)) as follower:
-            runner = follower.runner = Runner(
-                spark.session,
-                pipelines,
-                options.settings(worker.http, spark.session),
-                show,
-                change=follower.follow,
-                driver=spark,
-            )
-            with stopped_by_signals(runner) as caught:
-                runner.run(options.seconds_max)
-            if follower.is_drained:
-                report_drained(runner.pipelines)
-                report_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], print_line)
-        return caught[0] if caught else None
+    make_follower = partial(Follower, worker.http, deployed, print_line)
+    return run_on_spark(worker, pipelines, make_follower, options, Console(highlight=False))

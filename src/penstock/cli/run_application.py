@@ -1,9 +1,8 @@
 """`penstock run app.yaml`: a whole application, its connectors in a worker and its pipelines on Spark."""
 
 import os
-import time
 from collections.abc import Sequence
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.application.driver import Driver, carry_by_value
 from penstock.application.pipelines import pipelines_of
-from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.former_pipelines import settle_former
 from penstock.cli.open_windows import report_staying_open
@@ -22,18 +20,14 @@ from penstock.cli.run_setup import (
     RunOptions,
     let_workers_import_from,
     print_line,
-    report_drained,
-    stopped_by_signals,
     worker_of,
 )
-from penstock.cli.run_view import announced
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import PASSTHROUGH, Deployed, Deployment
 from penstock.protocol.api.status import ApplicationStatus
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
-    from penstock.spark.run.runner import RunningPipeline
 
 
 def run_application(file: Path, options: RunOptions) -> int | None:
@@ -75,40 +69,10 @@ def _folders(deployment: Deployment) -> list[Path]:
 
 
 def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, options: RunOptions) -> int | None:
-    from penstock.cli.run_view import RunView
-    from penstock.spark.run.driver import spark_driver
-    from penstock.spark.run.runner import Runner
+    from penstock.cli.spark_run import run_on_spark
 
     for pipeline in pipelines:
         carry_by_value(pipeline)
-    print_line(f"starting Spark, log in {options.spark_log} …")
-    name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
-    with (
-        announced(worker.http, pipelines) as announcement,
-        BackgroundCreation() as creation,
-        RunView(worker.http, Console(stderr=True, highlight=False)) as view,
-        spark_driver(name, options.master, options.conf, options.spark_log) as spark,
-    ):
-
-        def show(running: "Sequence[RunningPipeline]") -> None:
-            worker.check()
-            announcement.look(running)
-            creation.look(running, time.monotonic())
-            view.show(running)
-
-        with closing(Driver(worker.http, first, print_line)) as driver:
-            runner = driver.runner = Runner(
-                spark.session,
-                pipelines,
-                options.settings(worker.http, spark.session),
-                show,
-                change=driver.follow,
-                driver=spark,
-                until_stopped=not options.available_now,
-            )
-            with stopped_by_signals(runner) as caught:
-                runner.run(options.seconds_max)
-            if driver.is_drained:
-                report_drained(runner.pipelines)
-                report_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], print_line)
-        return caught[0] if caught else None
+    make_driver = partial(Driver, worker.http, first, print_line)
+    console = Console(stderr=True, highlight=False)
+    return run_on_spark(worker, pipelines, make_driver, options, console, until_stopped=not options.available_now)

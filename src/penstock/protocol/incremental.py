@@ -9,8 +9,8 @@ from penstock.core.errors import ProtocolError
 T = TypeVar("T")
 
 
-class IncrementalDecoder(ABC, Generic[T]):
-    """Receive into `get_buffer`, then pass the count to `received`; the methods fit an asyncio.BufferedProtocol.
+class MessageReader(ABC, Generic[T]):
+    """Reads messages until the bytes are invalid.
 
     A ProtocolError comes after everything that was valid before it. It is final: from then on every call raises it
     again, and the connection must be closed.
@@ -18,14 +18,6 @@ class IncrementalDecoder(ABC, Generic[T]):
 
     def __init__(self) -> None:
         self._failure: str | None = None
-
-    @abstractmethod
-    def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where to receive next; never empty. The caller must have consumed what `received` returned last."""
-
-    @abstractmethod
-    def received(self, count: int) -> Iterator[T]:
-        """The messages completed by the next `count` bytes, which are at the start of `get_buffer`, in order."""
 
     @abstractmethod
     def _read(self) -> T | None:
@@ -45,4 +37,20 @@ class IncrementalDecoder(ABC, Generic[T]):
             return self._read()
         except ProtocolError as error:
             self._failure = str(error)
+            self._discard()
             raise
+
+    def _discard(self) -> None:
+        """Called when the bytes are invalid: release what is buffered."""
+
+
+class IncrementalDecoder(MessageReader[T]):
+    """Receive into `get_buffer`, then pass the count to `received`; the methods fit an asyncio.BufferedProtocol."""
+
+    @abstractmethod
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where to receive next; never empty. The caller must have consumed what `received` returned last."""
+
+    @abstractmethod
+    def received(self, count: int) -> Iterator[T]:
+        """The messages completed by the next `count` bytes, which are at the start of `get_buffer`, in order."""

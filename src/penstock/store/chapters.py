@@ -109,13 +109,7 @@ class OpenChapters:
     def scan(self, base: Position) -> Iterator[Found]:
         """A chapter's records; they can be read even if its header is damaged."""
         file = self._readable(base)
-        try:
-            chain: int | None = read_header(file, base)
-        except UnreadableFormat:
-            raise
-        except Damaged:
-            chain = None
-        return scan(file, base, chain, chapter_name(base))
+        return scan(file, base, read_chain(file, base), chapter_name(base))
 
     def size(self, base: Position) -> int:
         return self._readable(base).size()
@@ -163,6 +157,16 @@ def read_header(file: Readable, base: Position) -> int:
     if header.base != base:
         raise Damaged(f"{name} is damaged at offset 0: it claims to start at {header.base}")
     return header.chain
+
+
+def read_chain(file: Readable, base: Position) -> int | None:
+    """Like `read_header`, but None for a damaged header: the records after it can still be read."""
+    try:
+        return read_header(file, base)
+    except UnreadableFormat:
+        raise
+    except Damaged:
+        return None
 
 
 def read_index(file: Readable, base: Position) -> bytes:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from penstock.core.errors import Damaged, UnreadableFormat
+from penstock.core.errors import Damaged
 from penstock.core.types import Position
-from penstock.store.chapters import chapter_bases, chapter_name, file_offset, read_header
+from penstock.store.chapters import chapter_bases, chapter_name, file_offset, read_chain
 from penstock.store.files import File, Files
 from penstock.store.journal import Damage, Recovered
 from penstock.store.record import Entry, Found, is_sound, scan
@@ -123,12 +123,7 @@ def _read_from_snapshot(files: Files, bases: list[Position]) -> list[_Chapter]:
 def _read(files: Files, base: Position) -> _Chapter:
     file = files.open(chapter_name(base))
     with _named(chapter_name(base)):
-        try:
-            chain: int | None = read_header(file, base)
-        except UnreadableFormat:
-            raise
-        except Damaged:
-            chain = None
+        chain = read_chain(file, base)
         return _Chapter(base, file, chain, list(scan(file, base, chain, chapter_name(base))))
 
 

@@ -39,6 +39,7 @@ from penstock.protocol.connector.two_phase import (
     ReplyUncommitted,
     TwoPhase,
 )
+from penstock.protocol.incremental import MessageReader
 
 # The kinds of fields in bodies, and a Layout: the fields of one frame in wire order.
 #
@@ -469,22 +470,20 @@ def decode_messages(
 # Bytes in, frames out: one decoder per connection, at either end. For sources the worker uses `bulk.Receiver`.
 
 
-class Decoder:
+class Decoder(MessageReader[Frame]):
     """Feed it the received bytes, in pieces of any size.
 
     In a sink's session, two-phase messages are returned unwrapped. An acceptor passes a `hello` check. Frames own their
     bytes. At most one frame, and the last piece fed, are buffered: a length is checked as soon as it arrives.
-
-    A ProtocolError is raised after all valid frames before it, and is final: every later call raises it again.
     """
 
     def __init__(self, use: Use, *, hello: HelloCheck | None = None, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        super().__init__()
         self._use = use
         self._hello = hello
         self._frame_size_max = frame_size_max
         self._buffered = bytearray()
         self._at = 0
-        self._failure: str | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -497,25 +496,15 @@ class Decoder:
         """
         self._check_usable()
         self._buffered += data
-        return iter(self._next, None)
+        return self._each()
 
     def take_messages(self, stream_id: int) -> list[Received]:
         """The next messages, if of this stream and already received, all at once: many times faster than one by one."""
         found, self._at = decode_messages(self._buffered, self._at, stream_id, frame_size_max=self._frame_size_max)
         return found
 
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise ProtocolError(self._failure)
-
-    def _next(self) -> Frame | None:
-        self._check_usable()
-        try:
-            return self._read()
-        except ProtocolError as error:
-            self._failure = str(error)
-            self._buffered, self._at = bytearray(), 0
-            raise
+    def _discard(self) -> None:
+        self._buffered, self._at = bytearray(), 0
 
     def _read(self) -> Frame | None:
         start = self._at + U32.size
