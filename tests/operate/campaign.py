@@ -1,6 +1,6 @@
-"""`script/test --campaign operate [--part restores|disk|reads] [--cell CELL]`: parts that were restored from copies of
-different times, a full disk at each step, and a read that fails on each path. The exit status is 1 if a cell is wrong;
-the command that runs it again is printed.
+"""`script/test --campaign operate [--part PART] [--cell CELL]`: parts of a system that were restored from copies of
+different times, a full disk at each operation of the journal, a real full disk at each step (as root), and a read that
+fails on each path. The exit status is 1 if a cell is wrong; the command that runs it again is printed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.operate import disk, reads, restores
+from tests.operate import disk, reads, restores, small_disks
 from tests.operate.life import STEPS
 
 ABOUT = "restores in all combinations, a full disk at each step, a failed read on each path"
@@ -100,6 +100,18 @@ def _without_numbers(text: str) -> str:
     return re.sub(r"offset \d+", "offset N", re.sub(r"\d{20}|(?<=spare-)\d+", "N", text))
 
 
+def _small_disks(folder: Path, cells: list[str]) -> Iterator[Row]:
+    """A cell is the step at which a real disk is full."""
+    for step in cells or small_disks.STEPS:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            try:
+                found = small_disks.run_cell(Path(place), step).replace(place, "")
+            except Exception:
+                yield Row(step, ("",), traceback.format_exc())
+            else:
+                yield Row(step, (found,))
+
+
 _FAULT_TITLES = ("cell", "worker", "operation that fails", "what follows")
 
 PARTS = {
@@ -109,6 +121,11 @@ PARTS = {
         len(restores.cells()),
     ),
     "disk": Part(_FAULT_TITLES, partial(_faults, disk.run_cell), None),
+    "small-disks": Part(
+        ("cell", "what is reported until there is room; then everything completes"),
+        _small_disks,
+        len(small_disks.STEPS),
+    ),
     "reads": Part(_FAULT_TITLES, partial(_faults, reads.run_cell), None),
 }
 

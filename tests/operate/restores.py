@@ -215,9 +215,13 @@ def made_history(folder: Path, *, removed: bool, kinds: tuple[str, ...] = KINDS)
             stack.enter_context(pytest.MonkeyPatch.context()).setenv("PGHOST", server.socket_folder)
         else:
             kinds = tuple(kind for kind in kinds if kind != "postgres")
-        history = History(folder, {kind: _place(stack, kind, folder / kind) for kind in kinds}, removed=removed)
+        history = History(folder, made_places(stack, folder, kinds), removed=removed)
         history.make()
         yield history
+
+
+def made_places(stack: ExitStack, folder: Path, kinds: tuple[str, ...]) -> dict[str, Place]:
+    return {kind: _place(stack, kind, folder / kind) for kind in kinds}
 
 
 def _place(stack: ExitStack, kind: str, folder: Path) -> Place:

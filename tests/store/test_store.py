@@ -241,6 +241,14 @@ class TestRoom:
             store.append("a", [bytes(5000)])
         assert store.read("a", 0, 99) == bytes(99)
 
+    def test_a_record_that_is_larger_than_a_chapter_names_what_it_needs(self) -> None:
+        files = FaultyFiles()
+        store = open_store(files)
+        store.create("a")
+        files.set_space(0)
+        with pytest.raises(DiskFull, match=r"the journal needs 1[0-9]\.\d KiB, and 0 B is free, so free at least"):
+            store.append("a", [bytes(16 * KIB)])
+
     def test_the_reserve_is_for_draining_alone(self) -> None:
         _, store = self.full_store()
         with suppress(DiskFull):

@@ -193,8 +193,10 @@ class FileJournal:
         if self._is_full or not self._spares.reserve_is_whole:
             raise self._disk_full()
 
-    def _disk_full(self) -> DiskFull:
-        needed, free = self._spares.missing_bytes, self._files.free_bytes()
+    def _disk_full(self, chapter: int = 0) -> DiskFull:
+        """`chapter`: the size that the next chapter must have, if a record is too large for an ordinary one."""
+        needed = self._spares.missing_bytes + max(0, chapter - self._settings.chapter_bytes)
+        free = self._files.free_bytes()
         reserve = show_size(self._settings.reserve_bytes)
         todo = f", so free at least {show_size(needed - free)}" if needed > free else ""
         return DiskFull(
@@ -256,7 +258,7 @@ class FileJournal:
             spare = self._spares.take(wanted, least, draining=draining)
         if spare is None:
             self._is_full = not draining
-            raise self._disk_full()
+            raise self._disk_full(least)
         return spare
 
     def _begin_chapter(self, spare: Spare, index_position: Position, snapshot: bytes) -> None:
