@@ -113,13 +113,15 @@ def formats_in(data: Path, checkpoints: Path) -> Iterator[StoredFormat]:
 
 
 def _read(what: str, where: str, reads: int, read: Callable[[], object]) -> StoredFormat:
-    found: int | None = reads
+    """`read` returns the version if it accepts several."""
+    found: int | None
     try:
-        read()
+        version = read()
     except PenstockError as error:
         found = error.found if isinstance(error, UnreadableFormat) else None
         outcome, problem, hint = Outcome.REFUSED, str(error), error.hint
     else:
+        found = version if isinstance(version, int) else reads
         outcome, problem, hint = Outcome.READ, "", ""
     return StoredFormat(what=what, where=where, found=found, reads=reads, outcome=outcome, problem=problem, hint=hint)
 
@@ -156,8 +158,11 @@ def _read_ledger(files: Files) -> None:
             return
 
 
-def _read_plan(plan: Path, name: str) -> None:
-    state_plan.Companion.parse(plan.read_text(errors="replace"), name)
+def _read_plan(plan: Path, name: str) -> int:
+    text = plan.read_text(errors="replace")
+    state_plan.Companion.parse(text, name)
+    version: int = json.loads(text)["format"]
+    return version
 
 
 def _print(found: list[StoredFormat]) -> None:
