@@ -199,7 +199,7 @@ def _long_epoch(one: PipelineStatus, query: QueryReport | None) -> Blockage:
     if query is not None and query.tasks:
         text += f" ({query.tasks_done} of {query.tasks} tasks are done"
         text += f", none has ended for {query.unmoved_seconds:.0f} s)" if _is_long(query.unmoved_seconds) else ")"
-    hint = "A function of the pipeline is slow or hangs: look for its Python worker with py-spy dump."
+    hint = "If no task ends, a function of the pipeline hangs: look at its Python worker with py-spy dump."
     return _spark(one, "spark", f"epoch {one.running_epoch}", text, hint, one.running_seconds)
 
 
