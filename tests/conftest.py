@@ -17,6 +17,9 @@ from tests.support.tokens import TOKEN_FILE, set_token_variables
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
 
+DATABASE = "postgres_server"
+"""The fixture of tests that need a server, which is a process."""
+
 SESSION_GROUP = "spark"
 """The tests on the one Spark session, which run in one process."""
 
@@ -52,6 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Fast tests first, then those that start and kill processes, those on Spark last. In several processes
     (script/test) the other way round: tests on Spark mostly wait, and the others fill the time.
     """
+    for item in items:
+        if DATABASE in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.process)
     items.sort(key=_slowness, reverse=hasattr(config, "workerinput"))
     for item in items:
         if _shares_session(item):

@@ -76,6 +76,7 @@ class TestSqlite(StoreConformance):
         return json.dumps({"value": value.decode()}).encode()
 
 
+@pytest.mark.process
 class TestPostgres(ConnectorConformance):
     connector = Postgres
     speaks = False
