@@ -76,6 +76,12 @@ def test_a_file_without_a_version_is_refused_with_how_to_continue(data: Path, wh
     assert "penstock " in found[what]["hint"]
 
 
+def test_an_older_format_that_is_still_read_is_reported_with_its_own_version(data: Path) -> None:
+    code, found = checked(data)
+    assert (code, found["state plan"]["found"], found["state plan"]["outcome"]) == (0, 1, "read as it is")
+    assert found["state plan"]["reads"] > 1
+
+
 def test_a_newer_journal_is_refused(data: Path) -> None:
     for file in data.glob("journal/*.journal"):
         content = bytearray(file.read_bytes())
