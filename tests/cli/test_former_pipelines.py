@@ -87,6 +87,8 @@ def test_without_a_terminal_it_is_kept_with_a_warning_and_status_names_it(bench:
     (sentence,) = [str(one) for one in bench.scene.application.status().blockages if one.pipeline == "old"]
     assert sentence.startswith("pipeline old is no longer in the application, and blocks ")
     assert sentence.endswith("of source. Drop it (penstock pipeline drop old), or deploy it again.")
+    assert "pipelines new, old" not in (shown := bench.scene.command("status"))
+    assert "pipeline old is no longer in the application" in " ".join(shown.split())
     bench.scene.command("pipeline", "drop", "old", "--yes")
     assert "kept" not in bench.apply("new")
     assert not any("no longer" in one.text for one in bench.scene.application.status().blockages)

@@ -214,7 +214,8 @@ def _status_sentences(status: WorkerStatus, named: int | None) -> Iterator[tuple
         yield printable(f"source {name!r}: {why}"), "bold red"
     blocking = [one for one in status.blockages if one.is_blocking]
     yield from ((sentence, "red") for sentence in _repeated(blocking, named))
-    stopped = [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes]
+    former = {one.pipeline for one in blocking if one.kind == "former"}  # named with what to do, among the others
+    stopped = [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes and one.name not in former]
     if stopped and named is not None:
         lag = show_size(sum(one.lag_bytes for one in stopped))
         yield f"{_named(stopped)} STOPPED (start it with penstock run): {lag} behind", "yellow"

@@ -161,7 +161,7 @@ def _left_behind(one: PipelineStatus) -> Iterator[Blockage]:
             f"pipeline {one.name} is no longer in the application, and blocks {show_size(one.lag_bytes)} of {sources}"
         )
         hint = f"Drop it (penstock pipeline drop {one.name}), or deploy it again."
-        yield _spark(one, "stopped", f"pipeline {one.name}", text, hint)
+        yield _spark(one, "former", f"pipeline {one.name}", text, hint)
 
 
 def _running(one: PipelineStatus, behind: str) -> Iterator[Blockage]:

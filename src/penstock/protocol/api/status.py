@@ -298,6 +298,7 @@ BlockageKind: TypeAlias = Literal[
     "driver",
     "failing",
     "stopped",
+    "former",
     "unheard",
     "source",
     "starting",
