@@ -51,14 +51,24 @@ class Ticks:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self._is_stopped = False
+        self._program: Source | None = None
+
+    def stop(self) -> None:
+        """Before its worker ends: it would try to reach it for a while."""
+        assert self._program is not None
+        self._is_stopped = True
+        self._program.stop()
 
     def send(self, worker: RunningWorker) -> threading.Thread:
         program = Source(f"127.0.0.1:{worker.ports['connector']}", source="ticks", http=http(worker), poll_seconds=0.01)
         program.stream("clock", self._messages)
+        self._program = program
 
         def run() -> None:
             program.run()
-            program.finish()
+            if not self._is_stopped:
+                program.finish()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -137,7 +147,9 @@ def test_a_restored_worker_and_checkpoint_go_on_exactly_with_a_sink_that_was_cop
 
         taken = back_up(archive, options, on_bytes)
         assert len(found(sink)) >= 40
-    assert sending.is_alive()
+        assert sending.is_alive(), "there is more to send"
+        ticks.stop()
+        sending.join()
     assert taken.manifest.pipelines["counts"] >= 0
     assert len(found(copy)) < 20
     shutil.rmtree(sink)
