@@ -49,11 +49,6 @@ def test_a_checkpoint_is_copied_as_it_was_after_the_last_merged_epoch(path: str,
     assert belongs(PurePosixPath(path), 7) is is_part
 
 
-def test_the_checkpoint_of_a_stopped_worker_is_copied_as_it_is() -> None:
-    assert belongs(PurePosixPath("offsets/8"), None)
-    assert not belongs(PurePosixPath("offsets/.8.crc"), None)
-
-
 def test_the_commit_log_is_copied_before_the_state(tmp_path: Path) -> None:
     for name in ("state/0/0/1.changelog", "offsets/0", "commits/0", "metadata"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

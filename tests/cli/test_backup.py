@@ -92,10 +92,38 @@ def test_a_damaged_backup_is_reported_and_not_restored(penstock: Run, tmp_path: 
     assert not (tmp_path / "r").exists()
 
 
+def test_verify_names_all_damaged_files_and_a_backup_copies_them_again(penstock: Run, tmp_path: Path) -> None:
+    backups = str(tmp_path / "b")
+    with running_worker(tmp_path / "data") as worker:
+        append(worker, b"one")
+    (tmp_path / "data" / "token").write_text("a token of the owner")
+    first = json.loads(penstock("backup", backups, "--json").stdout)["name"]
+    objects = [*(tmp_path / "b" / "objects").glob("*/*")]
+    for one in objects:
+        one.write_bytes(one.read_bytes()[::-1])
+    refused = penstock("backup", backups, "--verify")
+    assert isinstance(refused.exception, Damaged)
+    assert all(f"{one}, which is " in str(refused.exception) for one in objects)
+    assert str(refused.exception).endswith(f"this affects {first}")
+    assert "delete the damaged file and take another backup" in refused.exception.hint
+    for one in objects:
+        one.unlink()
+    penstock("backup", backups)
+    assert penstock("backup", backups, "--verify").stdout.endswith("every checksum matches\n")
+
+
+def test_a_list_of_backups_has_whole_names_for_at(penstock: Run, tmp_path: Path) -> None:
+    with running_worker(tmp_path / "data"):
+        name = json.loads(penstock("backup", str(tmp_path / "b"), "--json").stdout)["name"]
+    assert name in penstock("backup", str(tmp_path / "b"), "--list").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (("backup", "data/backups"), "is inside of"),
+        (("backup", "file"), "file is not a directory"),
+        (("backup", "file/b"), "file/b is not a directory"),
         (("backup", "b", "--before", "exit 3"), "failed with exit code 3"),
         (("backup", "b", "--checkpoint", "s3://bucket/x"), "is not on this machine"),
         (("restore", "b"), "contains no backup"),
@@ -106,6 +134,7 @@ def test_mistakes_are_reported(
     penstock: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     with running_worker(tmp_path / "data"):
         refused = penstock(*arguments)
     assert isinstance(refused.exception, RequestError)
@@ -113,13 +142,17 @@ def test_mistakes_are_reported(
 
 
 def test_a_pipeline_whose_checkpoint_is_not_found_is_named(penstock: Run, tmp_path: Path) -> None:
-    with running_worker(tmp_path / "data") as worker:
-        run_epochs(worker, b"a")
+    def check() -> None:
         refused = penstock("backup", str(tmp_path / "b"))
         assert isinstance(refused.exception, RequestError)
         assert "pipeline 'orders' has no checkpoint in" in str(refused.exception)
         done = penstock("backup", str(tmp_path / "b"), "--no-checkpoints")
         assert "pipeline orders: up to epoch 0" in done.stdout
+
+    with running_worker(tmp_path / "data") as worker:
+        run_epochs(worker, b"a")
+        check()
+    check()  # the worker is stopped
 
 
 def run_epochs(worker: RunningWorker, *values: bytes) -> None:

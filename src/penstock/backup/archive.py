@@ -78,7 +78,10 @@ class Archive:
                 self._empty_partial()
 
     def _create(self) -> None:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise RequestError(f"{self._directory} is not a directory", "Name an empty directory.") from None
         others = {one.name for one in self._directory.iterdir()} - {"objects", "partial", _LOCK, "lost+found"}
         if strangers := sorted(name for name in others if not is_manifest(name) and not name.startswith(".backup-")):
             raise RequestError(
@@ -185,7 +188,8 @@ class Archive:
             if fd is not None:
                 os.close(fd)
         if (size, digest.hexdigest()) != (one.size, one.sha256):
-            raise _damaged(one, self.path(one), f"{one.size} bytes expected, {size} found, or they have changed")
+            why = "its bytes have changed" if size == one.size else f"{one.size} bytes expected, {size} found"
+            raise _damaged(one, self.path(one), why)
 
     def _pieces(self, one: StoredFile) -> Iterator[bytes]:
         try:
@@ -210,5 +214,6 @@ def _write_all(fd: int, data: bytes) -> None:
 def _damaged(one: StoredFile, path: Path, why: str) -> Damaged:
     return Damaged(
         f"the backup is damaged: {path}, which is {one.path}: {why}",
-        "Restore another backup, whose copy of the file may be sound (--list, --at), or take a new backup.",
+        "Restore a backup that does not have the file (--list, --at). If the original still exists, delete the damaged "
+        "file and take another backup: it copies the file again, also for earlier backups if it has not changed.",
     )

@@ -105,7 +105,7 @@ def _manifest(taken_at: datetime, snapshot: Snapshot, fixed: Fixed, files: list[
         taken_at=taken_at.isoformat(timespec="seconds"),
         position=fixed.position,
         is_live=snapshot.is_live,
-        pipelines={name: one.epoch for name, one in (fixed.pipelines or {}).items()},
+        pipelines={name: one.epoch for name, one in fixed.pipelines.items()},
         files=files,
     )
 
@@ -145,10 +145,6 @@ class _Copy:
         if folder is None:
             return
         present = checkpoints_in(folder)
-        if fixed.pipelines is None:
-            for name in present:
-                self._checkpoint(folder, name, None)
-            return
         if missing := missing_checkpoints({name: one.epoch for name, one in fixed.pipelines.items()}, present):
             raise RequestError(f"pipeline {missing[0]!r} has no checkpoint in {folder}", _TO_DO)
         for name, pipeline in fixed.pipelines.items():
@@ -156,7 +152,7 @@ class _Copy:
                 self._checkpoint(folder, name, pipeline.epoch)
                 _check_checkpoint(folder / name, pipeline)
 
-    def _checkpoint(self, folder: Path, name: str, epoch: int | None) -> None:
+    def _checkpoint(self, folder: Path, name: str, epoch: int) -> None:
         for path in checkpoint_files(folder / name, epoch):
             try:
                 self._add(f"{CHECKPOINTS}/{name}/{path}", folder / name / path)

@@ -54,14 +54,12 @@ def chapters_before(bases: Sequence[int], position: int) -> list[Chapter]:
     return [*closed, *(Chapter(base, file_offset(base, position)) for base in needed[-1:])]
 
 
-def belongs(path: PurePosixPath, epoch: int | None) -> bool:
-    """Whether a file of a checkpoint is part of it as it was after this epoch; None: as it is. Partial files and
+def belongs(path: PurePosixPath, epoch: int) -> bool:
+    """Whether a file of a checkpoint is part of it as it was after this epoch. Partial files and
     Hadoop's own checksums, which are not replaced together with their files, are never copied.
     """
     if path.name.startswith(".") or path.name.endswith(".tmp"):
         return False
-    if epoch is None:
-        return True
     version = _VERSION.fullmatch(path.name)
     if version is None:
         return True
@@ -77,7 +75,7 @@ def has_moved_on(batches: Sequence[int], epoch: int) -> bool:
     return not batches or batches[0] > max(epoch - 1, 0)
 
 
-def checkpoint_files(folder: Path, epoch: int | None) -> Iterator[PurePosixPath]:
+def checkpoint_files(folder: Path, epoch: int) -> Iterator[PurePosixPath]:
     """Relative to the checkpoint's folder. Spark's logs come before the state that they refer to: an entry of the
     commit log is there only if its state is. Files that disappear meanwhile are left out.
     """

@@ -12,11 +12,13 @@ from uuid import uuid4
 
 from penstock.backup.contents import JOURNAL
 from penstock.client.backup import BackupClient
+from penstock.coordinator.ledger import stored_state
 from penstock.core.errors import Damaged, PenstockError, RequestError
 from penstock.protocol.api.backup import FixedPipeline
 from penstock.store.chapters import chapter_bases
 from penstock.store.files import Files, RealFiles
 from penstock.store.recovery import sound_records
+from penstock.worker.backups import fixed_pipelines
 
 _RENEWALS = 4
 """Per time that the worker keeps everything: three of them may fail."""
@@ -25,8 +27,7 @@ _RENEWALS = 4
 class Fixed(NamedTuple):
     position: int
     chapters: Sequence[int]
-    pipelines: Mapping[str, FixedPipeline] | None
-    """None: the checkpoints are as they should be."""
+    pipelines: Mapping[str, FixedPipeline]
 
 
 class Snapshot(Protocol):
@@ -55,7 +56,7 @@ class StoppedWorker:
         records = sound_records(self.files, bases)
         if records.damage:
             raise Damaged(str(records.damage[0]))
-        return Fixed(records.entries[-1][1].end, bases, None)
+        return Fixed(records.entries[-1][1].end, bases, _by_name(fixed_pipelines(stored_state(self.files).pipelines)))
 
     def check(self) -> None:
         pass
@@ -78,7 +79,7 @@ class LiveWorker:
 
     def fix(self) -> Fixed:
         fixed = self._client.fix(self._id)
-        return Fixed(fixed.position, fixed.chapters, {one.name: one for one in fixed.pipelines})
+        return Fixed(fixed.position, fixed.chapters, _by_name(fixed.pipelines))
 
     def check(self) -> None:
         if self._failure is not None:
@@ -101,6 +102,10 @@ class LiveWorker:
                     if not self._ended.is_set():
                         self._failure = error
                     return
+
+
+def _by_name(pipelines: Sequence[FixedPipeline]) -> dict[str, FixedPipeline]:
+    return {one.name: one for one in pipelines}
 
 
 @contextmanager

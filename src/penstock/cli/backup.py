@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from penstock.backup.archive import Archive, OnBytes
 from penstock.backup.backup import BackupOptions, Taken, back_up, present_bytes
@@ -20,7 +20,7 @@ from penstock.backup.restore import check_empty
 from penstock.backup.restore import restore as restore_files
 from penstock.cli.connect import JsonOption, local_worker
 from penstock.client.credentials import OWN_DATA, ports_file
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.errors import Damaged, RequestError, Unavailable
 from penstock.core.sizes import show_size
 from penstock.spark.run.checkpoints import local_path
 
@@ -140,11 +140,12 @@ def _summary(manifest: Manifest) -> dict[str, object]:
 def _show(archive: Archive, *, verifies: bool, as_json: bool) -> None:
     found = {name: archive.manifest(name) for name in archive.names()}
     if verifies:
-        _verify(archive, [*found.values()])
+        _verify(archive, found)
     if as_json:
         typer.echo(json.dumps([{"name": name, **_summary(one)} for name, one in found.items()]))
         return
-    table = Table("backup", "size", "files", "position", "pipelines")
+    names = Column("backup", no_wrap=True, min_width=max(map(len, found)))  # whole: --at takes them
+    table = Table(names, "size", "files", "position", "pipelines")
     for name, one in found.items():
         pipelines = ", ".join(f"{pipeline} {epoch}" for pipeline, epoch in one.pipelines.items())
         table.add_row(name, show_size(one.size), str(len(one.files)), str(one.position), pipelines)
@@ -153,11 +154,20 @@ def _show(archive: Archive, *, verifies: bool, as_json: bool) -> None:
         typer.echo("every checksum matches")
 
 
-def _verify(archive: Archive, manifests: list[Manifest]) -> None:
-    files = {one.sha256: one for manifest in manifests for one in manifest.files}
+def _verify(archive: Archive, found: dict[str, Manifest]) -> None:
+    """Raises Damaged, with all damaged files and the backups that have them."""
+    files = {one.sha256: one for manifest in found.values() for one in manifest.files}
+    damage: dict[str, Damaged] = {}
     with _progress("verifying", sum(one.size for one in files.values())) as on_bytes:
         for one in files.values():
-            archive.copy(one, None, on_bytes)
+            try:
+                archive.copy(one, None, on_bytes)
+            except Damaged as error:
+                damage[one.sha256] = error
+    if damage:
+        affected = [name for name, manifest in found.items() if any(one.sha256 in damage for one in manifest.files)]
+        texts = [*map(str, damage.values()), f"this affects {', '.join(affected)}"]
+        raise Damaged("\n".join(texts), next(iter(damage.values())).hint)
 
 
 def restore(

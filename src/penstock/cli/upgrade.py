@@ -27,9 +27,6 @@ from penstock.spark.run.checkpoints import PLAN
 from penstock.store import record
 from penstock.store.chapters import chapter_bases, chapter_name, read_header
 from penstock.store.files import Files, RealFiles
-from penstock.store.read_only import ReadOnlyJournal
-from penstock.store.settings import StoreSettings
-from penstock.store.store import SegmentStore
 
 _TRIES = 3
 """To read a journal whose worker removes chapters meanwhile."""
@@ -148,7 +145,7 @@ def _read_journal(files: Files) -> None:
 def _read_ledger(files: Files) -> None:
     for attempt in range(1, _TRIES + 1):
         try:
-            ledger.Ledger(SegmentStore(ReadOnlyJournal(files), StoreSettings())).recover()
+            ledger.stored_state(files)
         except UnreadableFormat:
             raise
         except (Damaged, FileNotFoundError, LookupError):

@@ -19,7 +19,10 @@ from penstock.core.errors import Damaged, PenstockError, Unavailable, Unreadable
 from penstock.core.types import QUOTA, Position
 from penstock.protocol.api.pipelines import Limits
 from penstock.protocol.stored.names import LEDGER
+from penstock.store.files import Files
 from penstock.store.journal import Durability
+from penstock.store.read_only import ReadOnlyJournal
+from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 
 # A snapshot is a head with the number of entries that follow, then pipelines, releases and marks.
@@ -255,6 +258,11 @@ _START_OVER = "Start with a new data directory; checkpoints and sinks of the old
 def _framed(entry: list[Any]) -> bytes:
     packed = pack(entry)
     return _LENGTH.pack(len(packed)) + packed
+
+
+def stored_state(files: Files) -> State:
+    """What the ledger of a journal has, without a worker; nothing is locked or written. Raises as `Ledger.recover`."""
+    return Ledger(SegmentStore(ReadOnlyJournal(files), StoreSettings())).recover()
 
 
 def _end_of_entry(buffer: bytes, start: int) -> int:

@@ -33,6 +33,13 @@ class _Backup:
     chapters: frozenset[Position] = frozenset()
 
 
+def fixed_pipelines(pipelines: Mapping[str, Pipeline]) -> list[FixedPipeline]:
+    return [
+        FixedPipeline(name=name, incarnation=one.incarnation, epoch=one.checkpoint_epoch)
+        for name, one in pipelines.items()
+    ]
+
+
 class Backups:
     """Methods are called in the worker's event loop. All but `begin` raise RequestError for a backup that is not kept
     any more.
@@ -63,10 +70,7 @@ class Backups:
         fixed = FixedPosition(
             position=journal.end,
             chapters=[*journal.chapters],
-            pipelines=[
-                FixedPipeline(name=name, incarnation=one.incarnation, epoch=one.checkpoint_epoch)
-                for name, one in pipelines.items()
-            ],
+            pipelines=fixed_pipelines(pipelines),
         )
         kept.chapters |= frozenset(journal.chapters)
         try:

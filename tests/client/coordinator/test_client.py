@@ -141,6 +141,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     attached = {"generation": 3, "input": "in", "load": "l1", "upto": {"a": 9}}
     cutting = attached | {"start": offset, "limits": {"bytes": 5, "rows": None, "undelivered_bytes": None}}
     staged = [{"port": "out", "segment": "staging/x", "length": 9, "rows": None}]
+    heartbeat = {"generation": 3, "stopped": True, "failed": False, "failure": None, "query": None}
     assert worker.asked == [
         ("POST", "/pipelines/p/start", start),
         ("POST", "/pipelines/p/initial", {"generation": 3, "input": "in"}),
@@ -149,7 +150,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
         ("POST", "/pipelines/p/merge", {"generation": 3, "batch": 4, "staged": staged}),
         ("POST", "/pipelines/p/abort", {"generation": None, "batch": 4}),
         ("POST", "/pipelines/p/complete", {"generation": 3, "epoch": 8}),
-        ("POST", "/pipelines/p/heartbeat", {"generation": 3, "stopped": True, "failed": False}),
+        ("POST", "/pipelines/p/heartbeat", heartbeat),
         ("POST", "/pipelines/p/reset", {"accept_partial": False}),
         ("POST", "/pipelines/p/drop", {"outputs": False}),
         ("POST", "/pipelines/p/attach", attached | {"sources": ["s"]}),
