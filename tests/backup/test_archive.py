@@ -79,6 +79,15 @@ def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
         archive.copy(manifest.files[0], None, ignore)
 
 
+def test_the_next_backup_of_the_same_bytes_repairs_a_truncated_file(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "b")
+    manifest = archive.manifest(added(archive, 1, token=b"secret"))
+    archive.path(manifest.files[0]).write_bytes(b"sec")
+    assert not archive.has(manifest.files[0])
+    added(archive, 2, token=b"secret")
+    archive.copy(manifest.files[0], None, ignore)
+
+
 def test_a_directory_with_something_in_it_is_not_restored_into(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "b")
     manifest = archive.manifest(added(archive, 1, token=b"secret"))

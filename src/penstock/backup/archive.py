@@ -1,5 +1,5 @@
-"""The directory that backups are stored in. Its files are never overwritten, so that a backup that fails leaves the
-earlier ones as they were.
+"""The directory that backups are stored in. Its files are only ever replaced by files with the same bytes, so that a
+backup that fails leaves the earlier ones as they were.
 
     DIR/backup-20260301T093000.250000Z.json     the manifest of a backup, written last
     DIR/objects/4f/4f1c…                        the bytes of a file, named by their SHA-256; backups share them
@@ -157,10 +157,8 @@ class Archive:
         return digest.hexdigest(), size
 
     def _name(self, partial: Path, digest: str) -> None:
+        """Also in place of an object with this name: it has the same bytes, unless it was damaged."""
         target = self._object(digest)
-        if target.exists():  # durable since it has this name
-            partial.unlink()
-            return
         if not target.parent.exists():
             target.parent.mkdir(mode=0o700)
             sync_directory(self._objects)
