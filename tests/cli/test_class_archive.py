@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
-from penstock.cli.class_archive import BackgroundCreation
+from penstock.cli import class_archive
+from penstock.cli.class_archive import BackgroundCreation, create
 from penstock.core.errors import RequestError
-from penstock.spark.run.class_archive import SWITCH
+from penstock.spark.run.class_archive import SWITCH, ClassArchive
 from penstock.spark.run.java import find_java
 from penstock.spark.run.runner import RunningPipeline
 
@@ -58,3 +59,11 @@ def test_it_is_not_created_if_that_is_switched_off(monkeypatch: pytest.MonkeyPat
     with BackgroundCreation() as creation:
         assert not looked(creation, 0.0, "an epoch")
         assert not looked(creation, 1000.0, "an epoch")
+
+
+def test_what_a_killed_process_has_written_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path / "classes-1-2.jsa")
+    archive.path.with_suffix(".partial").write_bytes(b"half of it")
+    monkeypatch.setattr(class_archive, "_run_pipelines", lambda *_: None)  # its JVM writes nothing
+    assert not create(archive)
+    assert not archive.is_missing, "it would fail again"

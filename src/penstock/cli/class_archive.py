@@ -78,6 +78,7 @@ def create(archive: ClassArchive) -> bool:
     with _locked(archive.path.with_suffix(".lock")) as is_locked:
         if is_locked and archive.is_missing:
             partial = archive.path.with_suffix(".partial")
+            partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
             _run_pipelines((windowed, counted), archive.creating_options(partial))
             if partial.exists():
                 archive.install(partial)
