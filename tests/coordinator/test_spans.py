@@ -41,6 +41,13 @@ def test_upstream_epochs_are_those_that_wrote_some_of_the_bytes(start: int, end:
     assert found == [root("p", 3, number) for number in numbers]
 
 
+def test_what_epochs_wrote_that_the_ledger_no_longer_lists_is_not_ascribed_to_the_oldest_listed_one() -> None:
+    epochs = {5: MergedEpoch(4, 5, {"out": 60}, None), 6: MergedEpoch(5, 6, {"out": 70}, None)}
+    state = State(pipelines={"p": Pipeline(incarnation=3, generation=4, epochs=epochs)})
+    assert [*upstream(SEED, state, {}, {"pipeline/p/out": 10})] == []
+    assert [*upstream(SEED, state, {}, {"pipeline/p/out": 70})] == [root("p", 3, 6)]
+
+
 def test_other_segments_have_no_upstream_epochs() -> None:
     ends = {"connector/s/0": 10, "raw": 10, "pipeline/gone/out": 10, "pipeline/p/late": 10}
     assert [*upstream(SEED, written(10), {}, ends)] == []

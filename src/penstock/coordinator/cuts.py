@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from penstock.coordinator import readers
 from penstock.coordinator.machine.apply import known
@@ -13,7 +14,7 @@ from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
-from penstock.coordinator.spans import origins
+from penstock.coordinator.spans import LINKS_MAX, origins
 from penstock.core.errors import DataLoss, Fenced, PipelineError
 from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limits, LoadState, Range, Running, Segments
 from penstock.protocol.stored.event import END_OF_TIME
@@ -200,7 +201,8 @@ class Cuts:
     async def _trace(self, name: str, before: Pipeline, began_ns: int, ends: Segments, taken: tuple[int, int]) -> None:
         shared = self._shared
         shared.traces.cut(name, before, shared.state, began_ns, ends, taken)
-        for segment, end in ends.items() if shared.traces.is_on else ():
+        # An epoch may read a thousand segments, and has few links: Spark must not wait for a sample of each.
+        for segment, end in islice(ends.items(), LINKS_MAX) if shared.traces.is_on else ():
             events = await shared.records.samples(segment, before.position(before.planned, segment), end)
             shared.traces.link(name, shared.state.pipelines[name].planned, origins(events))
 

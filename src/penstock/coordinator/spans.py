@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.coordinator.machine.state import Pipeline, State
 from penstock.core.errors import ProtocolError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Segments
 from penstock.protocol.stored.event import parse_event
 from penstock.protocol.stored.names import OUTPUT_PREFIX
@@ -93,13 +94,16 @@ def upstream(seed: bytes, state: State, starts: Segments, ends: Segments) -> Ite
 
 
 def _written(pipeline: Pipeline, port: str, start: int, end: int) -> Iterator[int]:
-    """The epochs that have written some of these bytes of the port."""
+    """The epochs that have written some of these bytes of the port. Where the oldest listed epoch begins is not known,
+    unless it is the first of all.
+    """
     numbers = [*reversed(pipeline.epochs)]
     for number, before in zip(numbers, [*numbers[1:], None], strict=True):
-        upto = pipeline.epochs[number].ends.get(port, 0)
-        begun = 0 if before is None else pipeline.epochs[before].ends.get(port, 0)
-        if upto <= start:
+        epoch = pipeline.epochs[number]
+        upto = epoch.ends.get(port, 0)
+        if upto <= start or (before is None and epoch.start != NO_EPOCH):
             return
+        begun = 0 if before is None else pipeline.epochs[before].ends.get(port, 0)
         if begun < min(upto, end):
             yield number
 

@@ -178,9 +178,9 @@ class Traces:
         """The epochs that are over in this state, each with why it ended without being complete, if it did. They are
         no longer open: `finish` them when the state is durable.
         """
-        return [one for name in [*self._open] for one in self._over(name, state.pipelines.get(name))]
+        return [one for name in [*self._open] for one in self._ended(name, state.pipelines.get(name))]
 
-    def _over(self, name: str, pipeline: Pipeline | None) -> Iterator[tuple[OpenEpoch, str]]:
+    def _ended(self, name: str, pipeline: Pipeline | None) -> Iterator[tuple[OpenEpoch, str]]:
         if pipeline is not None and pipeline is self._seen.get(name):
             return
         epochs, reason = self._open[name], "the pipeline was reset or dropped"
