@@ -228,15 +228,15 @@ class TestRetention:
 
     async def test_nothing_is_truncated_while_a_backup_is_taken_and_everything_afterwards(self) -> None:
         async with opened(retention_seconds=1000) as scene:
-            is_held = True
-            scene.coordinator.hold_retention_while(lambda: is_held)
+            is_paused = True
+            scene.coordinator.pause_retention_while(lambda: is_paused)
             scene.create(A)
             await scene.start()
             at = await epochs(scene, 6)
             await scene.durable()
             scene.coordinator._retain()
             assert scene.store.info(A).start == 0
-            is_held = False
+            is_paused = False
             scene.coordinator._retain()
             assert scene.store.info(A).start == at[3].segments[A]
 

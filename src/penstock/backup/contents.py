@@ -26,7 +26,9 @@ from penstock.store.chapters import chapter_name, file_offset
 JOURNAL = "journal"
 CHECKPOINTS = "checkpoints"
 PLAIN_FILES = ("application.json", "access.json", "token")
-"""In the data directory itself. Others are of one process (ports, logs, locks), or an estimate (starts.json)."""
+"""In the data directory itself. Others belong to one process (ports, logs, locks) or to one directory (trace_seed: a
+restored worker must not add to the traces of the original), or are an estimate (starts.json).
+"""
 
 _LOGS = ("offsets", "commits")
 _STATE = "state"

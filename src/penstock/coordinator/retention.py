@@ -38,7 +38,7 @@ class RetentionTask:
         self._truncated_at: dict[str, float] = {}
         self._marked: dict[str, int] = {}
         self._marked_at: float | None = None
-        self.is_held: Callable[[], bool] = lambda: False
+        self.is_paused: Callable[[], bool] = lambda: False
         """While it returns True, nothing is truncated."""
         for prefix in (CONNECTOR_PREFIX, OUTPUT_PREFIX):
             store.table.follow(prefix)
@@ -58,7 +58,7 @@ class RetentionTask:
                 self._bound(keeper.state)
             case "keep":
                 pass
-        if self.is_held():
+        if self.is_paused():
             return
         for name, offset in [*self._allowed.items()]:
             if not self._store.exists(name) or self._is_done(name, offset):

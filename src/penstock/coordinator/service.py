@@ -133,9 +133,9 @@ class Coordinator:
         self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)
         self._open_windows = OpenWindows(self._shared, self.windows, self.clock_demand, connectors, now_us)
 
-    def hold_retention_while(self, is_held: Callable[[], bool]) -> None:
-        """As long as it returns True, retention removes nothing; later it catches up."""
-        self._retention.is_held = is_held
+    def pause_retention_while(self, is_paused: Callable[[], bool]) -> None:
+        """While this returns True, retention removes nothing; afterwards it catches up."""
+        self._retention.is_paused = is_paused
 
     async def start(self) -> None:
         """Recover the tables of streams, restrict acknowledgements, and delete what a crash has left."""

@@ -106,13 +106,13 @@ def _sink(one: SinkStatus) -> Blockage:
     if one.state == "DIVERGED":  # its reason has sink, pipeline, and what to do
         return Blockage(kind="sink", link=f"sink {one.sink}", text=one.reason, pipeline=one.pipeline)
     epochs = "1 epoch waits" if one.lacking == 1 else f"{one.lacking} epochs wait"
-    is_no = one.state == "REFUSED" and not one.reason.startswith("no answer")
+    votes_no = one.state == "REFUSED" and not one.reason.startswith("no answer")
     return Blockage(
         kind="sink",
         link=f"sink {one.sink}",
         text=f"pipeline {one.pipeline} is blocked by sink {one.sink} ({epochs}): "
-        f"{'it votes no: ' if is_no else ''}{one.reason}",
-        hint=_park(one) if is_no else "",
+        f"{'it votes no: ' if votes_no else ''}{one.reason}",
+        hint=_park(one) if votes_no else "",
         pipeline=one.pipeline,
         seconds=one.silent_seconds,
     )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
@@ -22,10 +22,7 @@ from penstock.access.principals import Role
 from penstock.access.refusals import Refusals
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
-from penstock.protocol.api.status import (
-    Health,
-    WorkerStatus,
-)
+from penstock.protocol.api.status import Health, WorkerStatus
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, backup_routes, pipeline_routes
@@ -35,8 +32,6 @@ from penstock.worker.http_limits import Bodies, Decoding, HttpConnections
 from penstock.worker.routes import Routed, get, principal_of
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.visibility import visible
-
-T = TypeVar("T")
 
 _PAGE = 1000
 

@@ -33,12 +33,7 @@ from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
-from penstock.protocol.api.status import (
-    ApplicationStatus,
-    OperatorStatus,
-    StoreStatus,
-    WorkerStatus,
-)
+from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -201,7 +196,7 @@ class Worker:
             self._ledger_damage = error
             self._hold_sources()
             return
-        coordinator.hold_retention_while(self.backups.is_any_kept)
+        coordinator.pause_retention_while(self.backups.is_any_kept)
         await coordinator.start()
         self._coordinator = coordinator
         self._server.guard_staging(coordinator.merger.check_staging)

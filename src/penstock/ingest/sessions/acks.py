@@ -73,7 +73,7 @@ class Replies(Protocol):
 
     @property
     def credits(self) -> int:
-        """Whether the program is connected and has a credit to send with."""
+        """How many messages the program may send; 0 if it is not connected."""
         ...
 
 
