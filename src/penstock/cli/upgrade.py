@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -20,12 +21,12 @@ from penstock.cli.backup import checkpoint_folder
 from penstock.cli.connect import JsonOption
 from penstock.client.credentials import OWN_DATA, PORTS_FORMAT, LocalWorker, ports_file
 from penstock.coordinator import ledger
-from penstock.core.errors import Damaged, PenstockError, RequestError, UnreadableFormat
+from penstock.core.errors import Damaged, PenstockError, RequestError, Unavailable, UnreadableFormat
 from penstock.protocol.stored.names import LEDGER
 from penstock.spark.run import state_plan
 from penstock.spark.run.checkpoints import PLAN
 from penstock.store import record
-from penstock.store.chapters import chapter_bases, chapter_name, read_header
+from penstock.store.chapters import chapter_bases, chapter_name, read_chain
 from penstock.store.files import Files, RealFiles
 
 _TRIES = 3
@@ -50,7 +51,7 @@ class StoredFormat:
     """None if that is unknown."""
     reads: int
     """What this version reads."""
-    outcome: "Outcome"
+    outcome: Outcome
     problem: str = ""
     """Why it is refused."""
     hint: str = ""
@@ -132,27 +133,25 @@ def _ports(data: Path) -> StoredFormat:
 def _read_journal(files: Files) -> None:
     """The headers of all chapters. Damage is another matter: penstock segment verify."""
     for base in chapter_bases(files):
-        try:
-            read_header(files.open(chapter_name(base)), base)
-        except FileNotFoundError:
-            continue
-        except UnreadableFormat:
-            raise
-        except Damaged:
-            continue
+        with suppress(FileNotFoundError):  # its worker has removed it
+            read_chain(files.open(chapter_name(base)), base)
 
 
 def _read_ledger(files: Files) -> None:
+    """Raises Damaged, and Unavailable if the journal changes faster than it can be read."""
     for attempt in range(1, _TRIES + 1):
         try:
             ledger.stored_state(files)
         except UnreadableFormat:
             raise
-        except (Damaged, FileNotFoundError, LookupError):
+        except Damaged:
             if attempt == _TRIES:
                 raise
+        except (FileNotFoundError, LookupError):
+            continue
         else:
             return
+    raise Unavailable("its worker removes files of the journal while they are read", "Try again, or stop the worker.")
 
 
 def _read_plan(plan: Path, name: str) -> int:
