@@ -33,7 +33,7 @@ from penstock.store.record import Entry, is_sound, scan
 from penstock.store.spares import OUT_OF_SPACE
 
 ATTEMPTS_MAX = 3
-"""If Spark deletes state while it is copied. A repetition is faster: the journal is already copied."""
+"""If Spark deletes state while it is copied. The journal is copied afterwards, so only checkpoints are copied twice."""
 
 _TO_DO = "Name the folder of its checkpoints (--checkpoint DIR), or copy them yourself (--no-checkpoints)."
 
@@ -89,7 +89,7 @@ def _attempt(archive: Archive, options: BackupOptions, on_bytes: OnBytes) -> Tak
         taken_at, fixed = datetime.now(UTC), snapshot.fix()
         copy = _Copy(archive, options, on_bytes)
         copy.plain_files()
-        copy.checkpoints(fixed)
+        copy.checkpoints(fixed)  # first: Spark deletes old state, while the journal is kept
         copy.journal(fixed)
         snapshot.check()
     manifest = _manifest(taken_at, snapshot, fixed, copy.files)

@@ -41,9 +41,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     is_live: bool
     """The worker was running."""
     pipelines: dict[str, int]
-    """The last epoch that the checkpoint of each may have. Empty if the worker was not running: then the checkpoints
-    are as they were.
-    """
+    """The last epoch that the checkpoint of each may have."""
     files: list[StoredFile]
 
     @property

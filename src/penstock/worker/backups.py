@@ -24,7 +24,7 @@ BACKUPS_MAX = 4
 _DURABLE_SECONDS_MAX = 30.0
 """For the journal to become durable: a disk that takes longer is stalled or full."""
 
-_AGAIN = "Start the backup again; what it has copied already is used."
+_AGAIN = "Start the backup again; earlier backups are as they were."
 
 
 @dataclass(slots=True)
