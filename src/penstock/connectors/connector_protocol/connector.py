@@ -1,7 +1,7 @@
 """`connector-protocol`: programs that speak the connector protocol.
 
-out programs connect to the worker's connector port under this connector's name, as `penstock send` does in the worker
-connects to a program that accepts epochs by two-phase commit, such as penstock.client.Sink
+Port `out`: programs connect to the worker's connector port under this connector's name, as `penstock send` does. Port
+`in`: the worker connects to a program that accepts epochs by two-phase commit, such as penstock.client.Sink.
 """
 
 from dataclasses import replace

@@ -151,7 +151,6 @@ class RunningPipeline:
         exception = None if error is None else str(error)  # asks the JVM
         if exception is None:
             self._keep_state_plan(attempt)
-        if exception is None:
             self.stop()
             self.is_done = True
         else:
