@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 
@@ -49,6 +50,19 @@ def test_a_batch_that_changes_nothing_writes_nothing() -> None:
     driver.batch([], 5)
     assert state.head == before
     assert not state.puts
+
+
+def test_state_of_a_newer_version_is_refused_with_both_versions() -> None:
+    driver = Driver(PLAN)
+    driver.batch([[row(0)]], 5)
+    state = driver.states[0]
+    assert state.head is not None
+    version, *fields = msgpack.unpackb(state.head, strict_map_key=False)
+    state.head = msgpack.packb([version + 1, *fields, "unknown"])
+    with pytest.raises(
+        RequestError, match=rf"newer version of Penstock .format {version + 1}; this version reads format {version}"
+    ):
+        driver.batch([[row(1)]], 6)
 
 
 @pytest.mark.parametrize(

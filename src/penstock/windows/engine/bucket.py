@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.core.errors import Damaged, RequestError
+from penstock.core.errors import Damaged, RequestError, UnreadableFormat
 from penstock.spark.run.takeover import StoredAggregate
 from penstock.windows.engine import tables
 from penstock.windows.engine.plan import CODES_MAX, Codes, Grouping, Plan
@@ -132,7 +132,10 @@ def load(plan: Plan, state: BucketState, before: int | None) -> Index:
     if data is None:
         return Index(watermark=before)
     version, *fields = msgpack.unpackb(data, strict_map_key=False, use_list=False)
-    index = _decoded(plan, fields) if version == _VERSION else _decoded_1(plan, version, fields)
+    if version not in (1, _VERSION):
+        unreadable = UnreadableFormat("the state of these windows", version, _VERSION, _RESET)
+        raise RequestError(str(unreadable), unreadable.hint)  # a restart of the query does not help
+    index = _decoded(plan, fields) if version == _VERSION else _decoded_1(plan, fields)
     if index.watermark != before:
         raise RequestError(
             f"the windows' state ends at watermark {index.watermark}, the batch starts at {before}", _RESET
@@ -154,11 +157,11 @@ def _decoded(plan: Plan, fields: list[Any]) -> Index:
     )
 
 
-def _decoded_1(plan: Plan, version: int, fields: list[Any]) -> Index:
-    """Format 1 does not say what is in the blobs: only the plan that wrote them can read them."""
-    if version != 1 or fields[0] != plan.fingerprint_1:
+def _decoded_1(plan: Plan, fields: list[Any]) -> Index:
+    """Format 1 does not describe what is in the blobs: only the plan that wrote them can read them."""
+    fingerprint, watermark, kept, dropped, blobs = fields
+    if fingerprint != plan.fingerprint_1:
         raise other_plan()
-    _, watermark, kept, dropped, blobs = fields
     entries = {number: BlobInfo(*each) for number, each in blobs.items()}
     return Index(blobs=entries, watermark=watermark, late_kept=kept, late_dropped=dropped)
 
