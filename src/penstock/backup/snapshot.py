@@ -21,7 +21,7 @@ from penstock.store.recovery import sound_records
 from penstock.worker.backups import fixed_pipelines
 
 _RENEWALS = 4
-"""Per time that the worker keeps everything: three of them may fail."""
+"""Per time that the worker keeps everything. Each is retried until the next one is due."""
 
 
 class Fixed(NamedTuple):
