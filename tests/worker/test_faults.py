@@ -28,6 +28,7 @@ from tests.worker.test_worker import SMALL, get, settings, started
 
 TASKS = {
     "compaction",
+    "free disk",
     "rates",
     "retention",
     "sweep of staged segments",

@@ -126,6 +126,7 @@ TASKS: dict[str, tuple[str, Cause]] = {
     "ingest/sessions/gateway.py: 'credits and marks of time'": ("credits and marks of time", Stage.nothing),
     "segment_server/server.py: 'sweep of silent connections'": ("sweep of silent connections", Stage.nothing),
     "worker/worker.py: 'compaction'": ("compaction", Stage.nothing),
+    "worker/worker.py: 'free disk'": ("free disk", Stage.nothing),
     "worker/worker.py: 'rates'": ("rates", Stage.nothing),
 }
 """By the place that starts it: its name here, and what makes it run."""
