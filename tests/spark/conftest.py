@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.errors import RequestError
 from penstock.spark.run.java import use_java
+from tests.support.spark_nursery import spark_nursery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    session = build_session("tests", "local[2]", conf)
-    yield session
-    session.stop()
+    with spark_nursery():
+        session = build_session("tests", "local[2]", conf)
+        yield session
+        session.stop()

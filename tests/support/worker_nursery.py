@@ -106,14 +106,28 @@ def serve(calls: socket.socket) -> None:
 
     gc.freeze()  # a collection in a worker would copy the pages of all these modules
     while True:
-        text, files, *_ = socket.recv_fds(calls, REQUEST_BYTES_MAX, 1)
-        if not text:
+        request, files = received(calls)
+        if not request:
             return
-        request = json.loads(text)
         answer = _status(request["ended"]) if "ended" in request else _fork(request, calls, *files)
         for file in files:
             os.close(file)
         calls.send(json.dumps(answer).encode())
+
+
+def received(call: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A request and the files that came with it; nothing at the end."""
+    text, files, *_ = socket.recv_fds(call, REQUEST_BYTES_MAX, 3)
+    return json.loads(text or "{}"), files
+
+
+def settle(request: dict[str, Any], files: Sequence[int]) -> None:
+    """Take over directory, environment and standard files from whoever has asked for this process."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    for target, source in enumerate(files):
+        os.dup2(source, target)
 
 
 def _status(pid: int) -> int | None:
@@ -132,12 +146,8 @@ def _fork(request: dict[str, Any], calls: socket.socket, stderr: int) -> int:
 def _become(request: dict[str, Any], stderr: int) -> NoReturn:
     from penstock.cli import main
 
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for target, source in enumerate((nowhere, nowhere, stderr)):
-        os.dup2(source, target)
+    settle(request, (nowhere, nowhere, stderr))
     sys.argv = ["penstock", *request["arguments"]]
     main()
     sys.exit()
