@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.application import validation
-from penstock.application.deployments import FILE
+from penstock.application.deployments import FILE, FORMAT
 from penstock.cli.app import app
 from penstock.client.coordinator.client import ApplicationClient, CoordinatorClient
 from penstock.connectors.permissions import Permissions
@@ -406,7 +406,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggedWorker]:
 def test_a_worker_starts_on_a_stored_deployment_that_is_not_valid(stored: LoggedWorker) -> None:
     for revision, what in enumerate(("a link to nothing", "no segments"), 1):
         kept = {"revision": revision, "name": "app.yaml", "state": "running", "deployment": BAD[what]}
-        (stored.data / FILE).write_text(json.dumps({**kept, "sinks": {}, "paused": []}))
+        (stored.data / FILE).write_text(json.dumps({"format": FORMAT, **kept, "sinks": {}, "paused": []}))
         stored.start()
         with ApplicationClient(stored.http, 10) as client:
             status, shown = client.status(), client.application()

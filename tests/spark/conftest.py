@@ -28,7 +28,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    with spark_nursery():
-        session = build_session("tests", "local[2]", conf)
+    with spark_nursery() as nursery:
+        with nursery:
+            session = build_session("tests", "local[2]", conf)
         yield session
         session.stop()

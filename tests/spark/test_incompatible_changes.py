@@ -165,6 +165,22 @@ def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, 
     ]
 
 
+def test_a_plan_is_written_to_file_systems_that_cannot_replace_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    from penstock.spark.run.checkpoints import HadoopCheckpoint
+
+    checkpoint = HadoopCheckpoint(spark, f"file://{tmp_path}/p")
+    hadoop, setting = spark._jsc.hadoopConfiguration(), "fs.AbstractFileSystem.file.impl"
+    supported = hadoop.get(setting)
+    hadoop.unset(setting)
+    try:
+        assert checkpoint._file_context() is None
+        for text in ("first", "second"):
+            checkpoint.write("penstock.json", text)
+            assert checkpoint.read("penstock.json") == text
+    finally:
+        hadoop.set(setting, supported)
+
+
 def test_what_a_file_system_of_sparks_refuses_names_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     from penstock.spark.run.checkpoints import HadoopCheckpoint
 

@@ -18,7 +18,11 @@ REPORT: dict[str, Any] = {
     "batchId": 7,
     "batchDuration": 40,
     "processedRowsPerSecond": 2.5,
-    "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 100}, {"numRowsTotal": 4, "memoryUsedBytes": 200}],
+    "durationMs": {"addBatch": 30, "walCommit": 0},
+    "stateOperators": [
+        {"numRowsTotal": 3, "memoryUsedBytes": 100, "customMetrics": {"rocksdbLoadLatencyMs": 5}},
+        {"numRowsTotal": 4, "memoryUsedBytes": 200, "customMetrics": {}},
+    ],
     "sources": [
         {"endOffset": OURS, "numInputRows": 10},
         {"endOffset": CONTROL, "numInputRows": 99},
@@ -36,9 +40,20 @@ def as_text(offset: object) -> object:
 @pytest.mark.parametrize("form", [lambda offset: offset, as_text], ids=["as JSON", "as text"])
 def test_offsets_of_our_loads_count_whichever_form_they_have(form: Any) -> None:
     sources = [source | {"endOffset": form(source["endOffset"])} for source in REPORT["sources"]]
-    assert Progress.of(REPORT | {"sources": sources}) == Progress(
-        epoch=7, cut=5, watermark_us=900, rows=12, rows_per_second=2.5, batch_ms=40, state_rows=7, state_bytes=300
+    progress = Progress.of(REPORT | {"sources": sources})
+    assert progress == Progress(
+        epoch=7,
+        cut=5,
+        watermark_us=900,
+        rows=12,
+        rows_per_second=2.5,
+        batch_ms=40,
+        state_rows=7,
+        state_bytes=300,
+        stages_ms={"addBatch": 30, "walCommit": 0},
+        state_load_ms=5,
     )
+    assert progress.stages_text == "addBatch 30 ms, state load 5 ms"
 
 
 def test_a_rate_that_is_not_a_number_is_zero() -> None:

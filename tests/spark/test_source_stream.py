@@ -135,8 +135,9 @@ def test_a_generation_that_it_has_begun_is_kept_alive_and_ended(coordinator: Scr
     own.getDefaultReadLimit()
     own.stop()
     beats = coordinator.bodies("/pipelines/p/heartbeat")
-    assert beats[0] == {"generation": 5, "stopped": False, "failed": False}
-    assert beats[-1] == {"generation": 5, "stopped": True, "failed": False}
+    alive = {"generation": 5, "stopped": False, "failed": False, "failure": None, "query": None}
+    assert beats[0] == alive
+    assert beats[-1] == alive | {"stopped": True}
 
 
 def test_making_a_reader_asks_nothing_and_it_can_be_sent_to_executors(

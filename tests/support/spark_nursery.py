@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,24 +32,31 @@ _NEEDED = (
 
 
 @contextmanager
-def spark_nursery() -> Iterator[None]:
-    """Sessions that are built meanwhile use it."""
-    from penstock.spark.run import session
-
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+def spark_nursery() -> Iterator[AbstractContextManager[None]]:
+    """While its context is entered, sessions are built that use it."""
+    with tempfile.TemporaryDirectory() as folder:
         address = str(Path(folder) / "calls")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(address)
             listener.listen()
             command = [sys.executable, "-m", "tests.support.spark_nursery", str(listener.fileno())]
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        try:
+            yield _used(address)
+        finally:
+            process.communicate()  # it ends when its input does
+
+
+@contextmanager
+def _used(address: str) -> Iterator[None]:
+    """The JVM that is started meanwhile inherits the variables."""
+    from penstock.spark.run import session
+
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv(spark_python.NURSERY, address)
         patch.setenv(spark_python.PYTHON, str(session._PYTHON))
         patch.setattr(session, "_PYTHON", Path(spark_python.__file__))
-        try:
-            yield
-        finally:
-            process.communicate()  # it ends when its input does
+        yield
 
 
 def serve(listener: socket.socket) -> None:

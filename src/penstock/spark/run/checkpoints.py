@@ -195,15 +195,12 @@ class HadoopCheckpoint:
     """On any file system that Spark supports, through its JVM."""
 
     def __init__(self, spark: SparkSession, url: str) -> None:
+        self._spark = spark
         self._hadoop = spark._jvm.org.apache.hadoop  # type: ignore[union-attr]  # noqa: SLF001  no public way
         self._url = url.rstrip("/")
-        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         with _hadoop_access(self._url):
-            self._files = self._path().getFileSystem(configuration)
-            self._contexts = self._hadoop.fs.FileContext.getFileContext(self._files.getUri(), configuration)
-        rename = self._hadoop.fs.Options.Rename
-        self._overwriting = spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]  # noqa: SLF001
-        self._overwriting[0] = rename.OVERWRITE
+            self._files = self._path().getFileSystem(self._configuration)
 
     def _path(self, name: str = "") -> Any:
         return self._hadoop.fs.Path(f"{self._url}/{name}" if name else self._url)
@@ -231,14 +228,40 @@ class HadoopCheckpoint:
                 stream.close()
 
     def write(self, name: str, text: str) -> None:
+        """Replaces the file as a whole. As Spark does for its own logs, a file system that cannot replace one file by
+        another gets the new bytes directly: it is an object store, where an object appears when it is complete.
+        """
         with _hadoop_access(self._url):
-            partial = self._path(f".{name}.tmp")
-            stream = self._files.create(partial, True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
-            self._contexts.rename(partial, self._path(name), self._overwriting)
+            context = self._file_context()
+            if context is None:
+                self._create(self._path(name), text)
+            else:
+                partial = self._path(f".{name}.tmp")
+                self._create(partial, text)
+                context.rename(partial, self._path(name), self._overwriting())
+
+    def _file_context(self) -> Any:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return self._hadoop.fs.FileContext.getFileContext(self._files.getUri(), self._configuration)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() == "UnsupportedFileSystemException":
+                return None
+            raise
+
+    def _overwriting(self) -> Any:
+        rename = self._hadoop.fs.Options.Rename
+        options = self._spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]  # noqa: SLF001
+        options[0] = rename.OVERWRITE
+        return options
+
+    def _create(self, path: Any, text: str) -> None:
+        stream = self._files.create(path, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
 
     def move_aside(self) -> str:
         aside = self._url + _ASIDE
