@@ -12,9 +12,11 @@ from penstock.cli.app import app
 from penstock.cli.worker import parse_retention
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
+from penstock.coordinator.ledger import stored_state
 from penstock.coordinator.machine.state import Retention
-from penstock.core.errors import PipelineError
+from penstock.core.errors import PipelineError, Unavailable
 from penstock.protocol.api.pipelines import BucketNumbers
+from penstock.store.files import RealFiles
 from tests.support.running_worker import RunningWorker, running_worker
 
 Run = Callable[..., Result]
@@ -147,8 +149,19 @@ def test_data_that_no_worker_serves_gets_one_for_the_command(tmp_path: Path, mon
     assert result.exit_code == 0, result.exception
     assert "no worker runs on penstock-data: one is started for this command" in result.stderr
     assert "counts is reset" in result.stdout
+    files = RealFiles(Path("penstock-data/journal"), create=False)
+    assert stored_state(files).retention == Retention("keep"), "a worker with the default might remove something"
+    files.close()
     with (
         running_worker(Path("penstock-data")) as running,
         CoordinatorClient(f"127.0.0.1:{running.ports['http']}") as at,
     ):
         assert at.pipelines()[0].incarnation == 2
+
+
+@pytest.mark.parametrize("verb", [("reset", "p"), ("drop", "p"), ("fork", "p", "q")])
+def test_a_directory_that_is_not_a_worker_s_stays_as_it_is(verb: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    result = CliRunner().invoke(app, ["pipeline", *verb, "--yes", "--data", str(tmp_path)])
+    assert isinstance(result.exception, Unavailable)
+    assert [one.name for one in tmp_path.iterdir()] == ["mine"]

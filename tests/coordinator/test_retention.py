@@ -226,6 +226,15 @@ class TestRetention:
             await asyncio.sleep(0.03)
             assert scene.store.info(A).start == 0
 
+    async def test_keep_also_keeps_what_was_completed_before_the_restart(self) -> None:
+        async with opened(retention_seconds=1000) as slow:
+            slow.create(A)
+            await slow.start()
+            await epochs(slow, 6)
+            await slow.reopen(retention_seconds=0.01, retention=Retention("keep"))
+            await asyncio.sleep(0.03)
+            assert slow.store.info(A).start == 0
+
     async def test_nothing_is_truncated_while_a_backup_is_taken_and_everything_afterwards(self) -> None:
         async with opened(retention_seconds=1000) as scene:
             is_paused = True

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.backup.contents import JOURNAL
 from penstock.cli.connect import (
     DataOption,
     JsonOption,
@@ -81,12 +82,12 @@ def _table(found: list[PipelineStatus]) -> Table:
 @contextmanager
 def _worker(worker: str | None, data: Path | None, *, yes: bool) -> Iterator[str]:
     """The worker to change. If no worker serves the data, one is started for the duration of the command: Ctrl-C in
-    `penstock run` also stops its worker.
+    `penstock run` also stops its worker. It removes nothing, because the usual worker may keep more than the default.
     """
     place = data or OWN_DATA
-    if worker is None and place.is_dir() and not _is_served(place):
+    if worker is None and (place / JOURNAL).is_dir() and not _is_served(place):
         typer.echo(f"no worker runs on {place}: one is started for this command", err=True)
-        with embedded_worker(place) as found:
+        with embedded_worker(place, ["--retention=keep"]) as found:
             yield found.http
     else:
         yield worker_to_change(worker, data, yes=yes)

@@ -150,9 +150,10 @@ class Coordinator:
         self._traces.recover(shared.state)
         for source, segments in shared.state.released.items():
             self._releases.perform(Release(source, segments))
-        self._retention.allow(Truncate(truncatable(shared.state)))
         retention = shared.settings.retention
+        # First: what may be removed depends on it.
         shared.keeper.commit(Retain(retention.mode, retention.amount))
+        self._retention.allow(Truncate(truncatable(shared.state)))
         self._sweeper.sweep_orphans(shared.state)
         self.deliveries.sweep()
         self.dead_letters.sweep()

@@ -348,7 +348,8 @@ def forked_at(state: State, command: Fork) -> int:
     at = origin.merged if origin.epochs else origin.proved
     if at == NO_EPOCH:
         raise PipelineError(
-            f"pipeline {command.origin!r} has not committed an epoch", f"Just start {name}: nothing has to be forked."
+            f"pipeline {command.origin!r} has not committed an epoch",
+            f"Fork a pipeline that has, or start {name} without a fork: it begins where its `starting` points.",
         )
     return at
 
