@@ -129,3 +129,14 @@ def test_the_sentence_names_the_sink_and_both_epochs(report: SinkReport, sentenc
     assert found.sentence == sentence
     option = "--accept-gap" if found.fit is Fit.OLDER else "--accept-duplicates"
     assert found.hint.endswith(f"penstock sink rewind out --pipeline p {option}")
+
+
+def test_a_sink_that_was_written_before_a_drop_or_a_fork_is_not_taken_for_a_lost_worker_s() -> None:
+    """The ledger does not know which of them it was, so the operator decides."""
+    report, decided = SinkReport(SAME), LEDGERS["first binding"]
+    found = Divergence(compare(report, decided), "p", "out", report, decided)
+    assert found.fit is Fit.NEWER
+    assert found.hint.startswith(
+        "If the sink was written by another pipeline, or before p was dropped or reset, continue"
+    )
+    assert "penstock sink rewind out --pipeline p --accept-duplicates. Otherwise restore" in found.hint

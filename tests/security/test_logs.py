@@ -80,7 +80,7 @@ def test_what_a_sink_program_says_is_one_line(caplog: pytest.LogCaptureFixture) 
 
 
 def test_every_action_that_manages_a_worker_is_logged(tmp_path: Path) -> None:
-    """At every level, with who did it and how it ended. The level can be changed while the worker runs."""
+    """At every level, with who did what, and how it ended. The level can be changed while the worker runs."""
     file = tmp_path / "worker.log"
     with WorkerProcess(tmp_path / "data", "--log-file", str(file), "--log-format", "json") as worker:
 
@@ -96,11 +96,22 @@ def test_every_action_that_manages_a_worker_is_logged(tmp_path: Path) -> None:
         assert ask("/pause", connector="none") == 400
         for _ in range(30):
             assert ask("/log-level", level="debug") == 200
-        done = ("INFO", '"owner" from 127.0.0.1: POST /log-level: done')
-        until(lambda: len(logged()) == 33)
-        assert logged().count(done) == 31, "none is left out"
-        (refused,) = [text for level, text in logged() if level == "WARNING" and "/pause" in text]
-        assert refused.startswith('"owner" from 127.0.0.1: POST /pause: refused: ')
+        rewind = {"sink": NASTY, "accept_gap": True}
+        assert ask("/pipelines/none/rewind", **rewind) == 400
+        assert ask("/pipelines/none/park", epoch=0) == 400
+        assert ask("/pipelines/none/bind", sinks={"s": {"port": "out", "url": "postgresql://me:secret@db/t"}}) == 400
+        done = ("INFO", '"owner" from 127.0.0.1: POST /log-level level="debug": done')
+        until(lambda: len(logged()) == 36)
+        assert logged().count(done) == 30, "none is left out"
+        refused = [text.partition(": refused: ")[0] for level, text in logged() if level == "WARNING"]
+        assert refused == [
+            '"owner" from 127.0.0.1: POST /log-level',
+            '"owner" from 127.0.0.1: POST /pause connector="none"',
+            f'"owner" from 127.0.0.1: POST /pipelines/none/rewind sink={quoted(NASTY)} accept_gap',
+            '"owner" from 127.0.0.1: POST /pipelines/none/park epoch=0',
+            '"owner" from 127.0.0.1: POST /pipelines/none/bind sinks="s"',
+        ]
+        assert "secret" not in file.read_text()
 
 
 # Limits.

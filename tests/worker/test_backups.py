@@ -84,8 +84,8 @@ def test_a_backup_is_logged_with_who_has_taken_it(worker: RunningWorker, caplog:
         for path in ("begin", "fix", "renew", "end"):
             assert ask(worker.ports["http"], "POST", f"/backup/{path}", {"backup": "b"})[0] == 200
     assert [line for line in caplog.messages if "/backup/" in line] == [
-        '"everyone" from 127.0.0.1: POST /backup/begin: done',
-        '"everyone" from 127.0.0.1: POST /backup/end: done',
+        '"everyone" from 127.0.0.1: POST /backup/begin backup="b": done',
+        '"everyone" from 127.0.0.1: POST /backup/end backup="b": done',
     ]
 
 

@@ -132,6 +132,7 @@ def log_level(
     """Change what a running worker logs, until it ends."""
     with _client(worker, data, yes=yes) as client:
         client.set_log_level(level.value)
+    typer.echo(f"the worker logs at level {level.value}, until it ends")
 
 
 def pause(

@@ -218,7 +218,8 @@ def _status_sentences(status: WorkerStatus, named: int | None) -> Iterator[tuple
     stopped = [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes and one.name not in former]
     if stopped and named is not None:
         lag = show_size(sum(one.lag_bytes for one in stopped))
-        yield f"{_named(stopped)} STOPPED (start it with penstock run): {lag} behind", "yellow"
+        them = "it" if len(stopped) == 1 else "them"
+        yield f"{_named(stopped)} STOPPED (start {them} with penstock run): {lag} behind", "yellow"
     apart = (*_REPEATED, "streams") if named is None else (*_REPEATED, "streams", "stopped")
     others = [str(one) for one in blocking if one.kind not in apart]
     for sentence in [*others, *stream_troubles(status.connectors)]:

@@ -87,10 +87,12 @@ class Divergence(NamedTuple):
                 "Restore the sink's newest data; or deliver what it lacks again, as far as the output still has it: "
                 f"{rewind}; or continue without it: {rewind} --accept-gap"
             )
-        return (
-            "Restore the worker's newest data, or the sink from a copy of the same time; or continue although rows may "
-            f"arrive twice: {rewind} --accept-duplicates"
-        )
+        accept = f"continue although rows may arrive twice: {rewind} --accept-duplicates"
+        restore = "estore the worker's newest data, or the sink from a copy of the same time"
+        if self.decided.is_new:
+            other = f"another pipeline, or before {self.pipeline} was dropped or reset"
+            return f"If the sink was written by {other}, {accept}. Otherwise r{restore}"
+        return f"R{restore}; or {accept}"
 
     @property
     def _of_the_sink(self) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import starlette.requests
 from starlette.responses import Response
 from starlette.routing import Route
@@ -151,6 +152,7 @@ def post(
     is_named = "{name}" in path
 
     async def handle(request: starlette.requests.Request) -> Response:
+        body: R | None = None
         try:
             _check_path(path, request)
             principal, name = principal_of(request), request.path_params.get("name", "")
@@ -162,18 +164,39 @@ def post(
             result = await (handler(name, body, principal.name) if records_who else handler(name, body))
         except PenstockError as error:
             if is_audited:
-                _audit(request, logging.WARNING, f"refused: {error}")
+                _audit(request, body, logging.WARNING, f"refused: {error}")
             return failure(error, request.scope)
         if is_audited:
-            _audit(request, logging.INFO, "done")
+            _audit(request, body, logging.INFO, "done")
         return reply(result)
 
     return Route(path, handle, methods=[method])
 
 
-def _audit(request: starlette.requests.Request, level: int, outcome: str) -> None:
+def _audit(request: starlette.requests.Request, body: object, level: int, outcome: str) -> None:
     who, address = quoted(principal_of(request).name), address_of(request.scope["client"])
-    audit_log.log(level, "%s from %s: %s %s: %s", who, address, request.method, request.url.path, outcome)
+    what = f"{request.url.path}{_asked(body)}"
+    audit_log.log(level, "%s from %s: %s %s: %s", who, address, request.method, what, outcome)
+
+
+def _asked(body: object) -> str:
+    """What was asked for, such as ` sink="s" accept_gap`. Of sinks only the names, and nothing else that is nested: a
+    deployment is too long, and both may contain secrets.
+    """
+    texts: list[str] = []
+    for name, value in msgspec.structs.asdict(body).items() if isinstance(body, msgspec.Struct) else ():
+        match value:
+            case None | False | "":
+                pass
+            case True:
+                texts.append(f" {name}")
+            case str():
+                texts.append(f" {name}={quoted(value)}")
+            case int():
+                texts.append(f" {name}={value}")
+            case Mapping() if name == "sinks":
+                texts.append(f" {name}={quoted(', '.join(value))}")
+    return "".join(texts)
 
 
 def reply(value: Any) -> Response:
