@@ -42,6 +42,14 @@ def test_a_command_has_the_options_it_is_started_with(name: str) -> None:
     assert not [option for option in options if option not in shown]
 
 
+def test_only_the_unit_of_the_worker_starts_a_worker() -> None:
+    """penstock run with --data starts one if none answers yet, without the options of the other unit."""
+    assert "--data" not in commands()["penstock-run@.service"]
+    text = (CONTRIB / "systemd" / "penstock-run@.service").read_text()
+    assert "PENSTOCK_WORKER=127.0.0.1:7102" in text
+    assert "--checkpoint /var/lib/penstock/checkpoints" in text, "where penstock backup finds them"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import trustme
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.worker.certificates import expires_at
 from tests.support import http
 from tests.support.open_stream import open_stream
@@ -57,7 +58,7 @@ def test_labels_in_alerts_are_those_of_their_metrics() -> None:
     for rule in rules():
         labels = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) - {"instance"}
         kinds = {name.split("_")[1] for name in _NAME.findall(rule["expr"])}
-        allowed = {"sink": {"sink", "pipeline"}, "refused": {"port"}}
+        allowed = {"sink": {"sink", "pipeline"}, "window": {"pipeline"}, "refused": {"port"}}
         assert all(labels <= allowed.get(kind, {kind}) for kind in kinds), rule["alert"]
 
 
@@ -78,6 +79,25 @@ def test_what_alerts_watch_has_values(worker: RunningWorker) -> None:
     assert re.search(r"penstock_store_fsync_seconds_count [1-9]", shown)
     assert re.search(r"^penstock_store_disk_free_bytes [1-9]", shown, re.MULTILINE)
     assert re.search(r'penstock_build_info\{python="3[\d.]+",version="\S+"\} 1.0', shown)
+
+
+def test_every_state_that_blocks_a_sink_has_an_alert(worker: RunningWorker) -> None:
+    states = {name for name in names(worker) if name.startswith("penstock_sink_") and name.endswith(("ed", "lost"))}
+    assert states == {rule["expr"].removesuffix(" == 1") for rule in rules() if "_sink_" in rule["expr"]}
+
+
+def test_a_driver_that_is_silent_is_distinguished_from_one_that_has_stopped(
+    worker: RunningWorker, client: CoordinatorClient
+) -> None:
+    """The alert needs nothing but the age: a silent pipeline no longer counts as running."""
+    age = 'penstock_pipeline_heartbeat_age_seconds{pipeline="orders"}'
+    generation = client.start("orders", {"in": InputSpec(["shops"])}, ["out"]).generation
+    client.heartbeat("orders", generation)
+    assert age in scraped(worker)
+    client.heartbeat("orders", generation, failed=True)
+    assert age in scraped(worker)
+    client.heartbeat("orders", generation, stopped=True)
+    assert age not in scraped(worker)
 
 
 @pytest.mark.parametrize("year", [2049, 2050])

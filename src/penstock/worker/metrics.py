@@ -158,7 +158,13 @@ _PIPELINES: list[Line[PipelineStatus]] = [
     Line(GAUGE, "committed", "The last epoch whose output is merged; -1: none yet", attrgetter("merged")),
     Line(GAUGE, "delivered", "The last epoch that all sinks have; -1: none yet", attrgetter("delivered")),
     Line(GAUGE, "complete", "The last epoch completed; -1: none yet", attrgetter("complete")),
-    *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds", "heartbeat_age_seconds"),
+    *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds"),
+    Line(
+        GAUGE,
+        "heartbeat_age_seconds",
+        "Seconds since its driver was last heard, unless it is stopped",
+        lambda one: None if one.state == "STOPPED" else one.heartbeat_age_seconds,
+    ),
     Line(GAUGE, "running", "1 while it runs, or starts", lambda one: one.state in ("STARTING", "RUNNING")),
     Line(
         GAUGE,
