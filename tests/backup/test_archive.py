@@ -97,6 +97,18 @@ def test_a_directory_with_something_in_it_is_not_restored_into(tmp_path: Path) -
         restore(archive, manifest, tmp_path / "d")
 
 
+def test_a_link_and_a_mount_point_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "b")
+    manifest = archive.manifest(added(archive, 1, token=b"secret"))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    with pytest.raises(RequestError, match="link is a symbolic link") as link:
+        restore(archive, manifest, tmp_path / "link")
+    assert link.value.hint.endswith(f"--data {tmp_path / 'd'}")
+    with pytest.raises(RequestError, match="is a mount point"):
+        restore(archive, manifest, Path("/proc"))
+
+
 def test_what_a_killed_restore_has_left_does_not_count(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "b")
     manifest = archive.manifest(added(archive, 1, token=b"secret"))

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from penstock.access.file import AccessFile
 from penstock.cli import connect
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
-from penstock.core.errors import PenstockError, RequestError, Unavailable
+from penstock.core.errors import PenstockError, RequestError, Unauthenticated, Unavailable
 from penstock.protocol.api.deployment import Deployment
 from tests.support.running_worker import RunningWorker, running_worker
 
@@ -130,6 +131,19 @@ def test_the_default_worker_is_our_own_if_it_serves_this_directory(
         Path("penstock-data/ports.json").unlink()
         monkeypatch.setattr(connect, "DEFAULT_WORKER", http_of(own))
         assert run("segment", "create", "mine").exit_code == 0
+
+
+@pytest.mark.parametrize("words", [["status"], ["pipeline", "list"], ["stop", "--no-wait"]])
+def test_a_worker_that_nobody_has_chosen_and_that_refuses_us_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with running_worker(tmp_path / "other", access=AccessFile(tmp_path / "other")) as running:
+        monkeypatch.setattr(connect, "DEFAULT_WORKER", http_of(running))
+        refused = CliRunner().invoke(app, words).exception
+    assert isinstance(refused, Unauthenticated)
+    assert str(refused).startswith(f"no worker runs on ./penstock-data, and the one on {http_of(running)} refuses")
+    assert "--data DIR" in refused.hint
 
 
 def test_ports_of_a_worker_that_was_killed_do_not_lead_to_the_one_that_has_them_now(other: RunningWorker) -> None:

@@ -33,8 +33,17 @@ def restore(archive: Archive, manifest: Manifest, data: Path, on_bytes: OnBytes 
 
 
 def check_empty(data: Path) -> None:
-    """Raises RequestError."""
-    if data.is_symlink() or (data.exists() and (not data.is_dir() or any(data.iterdir()))):
+    """Raises RequestError, also for what another directory cannot be renamed to."""
+    if data.is_symlink():
+        raise RequestError(
+            f"{data} is a symbolic link", f"Name the directory that it leads to: --data {data.resolve()}"
+        )
+    if data.is_mount():
+        raise RequestError(
+            f"{data} is a mount point, which cannot be replaced",
+            f"Restore to a directory on it, and move what it contains up: --data {data / 'restored'}",
+        )
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise RequestError(f"{data} exists and is not an empty directory", "Name a new one: --data DIR")
 
 

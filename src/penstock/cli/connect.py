@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,7 +83,8 @@ def worker_to_read(worker: str | None, data: Path | None) -> str:
     """The HTTP address of the worker, for a command that only reads. Raises Unavailable."""
     address, is_chosen = _found(worker, data)
     if not is_chosen:
-        status = worker_status(address)
+        with _named_if_it_refuses(address):
+            status = worker_status(address)
         if not _serves(status, OWN_DATA):
             _report(f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}")
     return address
@@ -94,7 +95,8 @@ def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_
     named and is not this directory's is changed only if the user agrees. Raises Unavailable, RequestError.
     """
     address, is_chosen = _found(worker, data)
-    status = _status(address, retry_seconds)
+    with nullcontext() if is_chosen else _named_if_it_refuses(address):
+        status = _status(address, retry_seconds)
     described = _described(address, status)
     if is_chosen or yes or _serves(status, OWN_DATA):
         _report(described)
@@ -107,6 +109,18 @@ def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_
     _report(described)
     typer.confirm(f"It is not the worker of ./{OWN_DATA}. Change it?", abort=True, err=True)
     return address
+
+
+@contextmanager
+def _named_if_it_refuses(address: str) -> Iterator[None]:
+    """The worker on the default port may be somebody else's, and our token is then the wrong one."""
+    try:
+        yield
+    except Unauthenticated as error:
+        raise Unauthenticated(
+            f"no worker runs on ./{OWN_DATA}, and the one on {address} refuses the request: {error}",
+            f"Name the worker that you mean: --data DIR, or --worker HOST:PORT. {error.hint}",
+        ) from None
 
 
 def _found(worker: str | None, data: Path | None) -> tuple[str, bool]:
