@@ -1,9 +1,21 @@
 """What Spark tells of a query that has ended becomes a sentence and a decision."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
 import penstock
 from penstock.core.errors import DataLoss, Fenced
 from penstock.protocol.api.pipelines import BatchRanges, Range
-from penstock.spark.run.failures import failure_of, ranges_text
+from penstock.spark.run.failures import exception_text, failure_of, ranges_text
+from tests.support.waiting import until
+from tests.support.worker_process import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPARK = penstock.__file__.replace("penstock/__init__.py", "penstock/spark/source.py")
 
@@ -54,6 +66,16 @@ def test_lost_data_is_final_and_a_worker_that_is_away_is_not() -> None:
     assert (lost.is_final, lost.hint) == (True, DataLoss.hint)
     assert not failure_of(told(trace + "penstock.core.errors.Unavailable: no worker answers")).is_final
     assert not failure_of(told(trace + "penstock.core.errors.QuotaReached: full")).is_final
+
+
+def test_a_message_of_one_word_is_reported_with_its_class() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 9] terminated with exception: /state/0/1.delta SQLSTATE: XXKST\n"
+        "=== Streaming Query ===\nIdentifier: [id = 9]\n"
+        "Caused by: java.nio.file.NoSuchFileException: /state/0/1.delta"
+    )
+    assert failure_of(text).text == "java.nio.file.NoSuchFileException: /state/0/1.delta"
+    assert failure_of(text.replace("/state/0/1.delta", "No such file")).text == "No such file"
 
 
 def test_an_error_outside_of_python_is_reported_in_sparks_words() -> None:
@@ -118,6 +140,18 @@ def test_what_cannot_be_reached_or_used_now_is_an_outage() -> None:
     java = "[STREAM_FAILED] Query [id = 9] terminated with exception: Job aborted.\nCaused by: java.net.{}: broker:9092"
     assert failure_of(java.format("ConnectException")).is_outage
     assert not failure_of(java.format("URISyntaxException")).is_outage
+
+
+@pytest.mark.spark
+def test_a_service_that_a_source_of_sparks_own_cannot_reach_is_an_outage(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's text has the message of its cause alone, and not its class."""
+    stream = spark.readStream.format("socket").options(host="127.0.0.1", port=free_port()).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    until(lambda: not query.isActive)
+    text = exception_text(query)
+    assert text is not None
+    failure = failure_of(text)
+    assert (failure.text, failure.is_outage) == ("Connection refused", True)
 
 
 def test_a_failure_has_a_summary_of_one_line() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import (
     CheckpointFailed,
@@ -27,6 +27,9 @@ from penstock.core.errors import (
 )
 from penstock.protocol.api.pipelines import BatchRanges
 from penstock.spark.pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _Framed = TypeVar("_Framed")
 
@@ -104,6 +107,12 @@ _JAVA_OUTAGE = re.compile(r"java\.net\.(Connect|NoRouteToHost|UnknownHost|Socket
 _MAY_PASS = re.compile(r"(\w+\.)*(OS|IO)Error")
 """Too general to be called an outage. Retrying may help."""
 
+_CAUSED_BY = "Caused by: "
+_CAUSES_MAX = 10
+"""Java's exceptions may refer to each other in a circle."""
+_ONE_WORD = re.compile(r"\S+")
+"""As a message, such as the path of a missing file, it says nothing without the exception's class."""
+
 _DATA_ERROR = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
 """SQL's class of data exceptions, and `raise_error`."""
 _ERROR_NAME = re.compile(r"\[[A-Z_.]+\]")
@@ -139,8 +148,22 @@ class Failure:
         return ": ".join(lines)[:_SUMMARY_CHARS_MAX]
 
 
+def exception_text(query: "StreamingQuery") -> str | None:
+    """What ended the query, with the Java classes of the causes, of which Spark's own text has the messages alone. None
+    if it ended without an error. Asks the JVM.
+    """
+    error = query.exception()
+    if error is None:
+        return None
+    lines, cause = [str(error)], query._jsq.exception().get().getCause()  # noqa: SLF001  PySpark leaves the causes out
+    while cause is not None and len(lines) <= _CAUSES_MAX:
+        lines.append(f"{_CAUSED_BY}{cause.toString()}")
+        cause = cause.getCause()
+    return "\n".join(lines)
+
+
 def failure_of(exception: str) -> Failure:
-    """From the text of Spark's exception: the user's lines and the error for Python, otherwise Spark's message."""
+    """From `exception_text`: the user's lines and the error for Python, otherwise Spark's message."""
     reason = exception.split("terminated with exception: ", 1)[-1].split("\n=== Streaming Query ===", 1)[0]
     reason = re.sub(r"( SQLSTATE: \w+)+\s*$", "", reason).rstrip()
     if _WORKER_ENDED in reason:
@@ -162,6 +185,9 @@ def failure_of(exception: str) -> Failure:
 
 def _of_spark(exception: str, text: str) -> Failure:
     """Spark's data errors, such as a division by zero, have a name in brackets."""
+    if _ONE_WORD.fullmatch(text):
+        named = re.search(rf"{_CAUSED_BY}([\w.$]+: {re.escape(text)})$", exception, re.MULTILINE)
+        text = text if named is None else named[1]
     if not _DATA_ERROR.search(exception):
         return Failure(text, is_outage=_JAVA_OUTAGE.search(exception) is not None)
     name = _ERROR_NAME.search(text)

@@ -26,7 +26,7 @@ from penstock.spark.run.attempt import (
     plan_of,
     start_query,
 )
-from penstock.spark.run.failures import Failure, failure_of, ranges_text
+from penstock.spark.run.failures import Failure, exception_text, failure_of, ranges_text
 from penstock.spark.run.generation import Generation
 from penstock.spark.run.progress import Listener, Progress
 
@@ -147,8 +147,7 @@ class RunningPipeline:
             return
         if self.spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001  the JVM is ending: the query has not failed
             raise ConnectionError("its context was stopped")
-        error = attempt.query.exception()
-        exception = None if error is None else str(error)  # asks the JVM
+        exception = exception_text(attempt.query)
         if exception is None:
             self._keep_state_plan(attempt)
             self.stop()
