@@ -65,11 +65,20 @@ def test_a_quota_does_not_bind_what_is_staged(worker: RunningWorker, store: Segm
     assert not store.info("mine").attributes
 
 
-def test_a_damaged_segment_may_be_truncated_by_an_operator(worker: RunningWorker, store: SegmentStore) -> None:
+def test_a_damaged_segment_may_be_truncated_by_an_operator_and_that_is_logged(
+    worker: RunningWorker, store: SegmentStore, caplog: pytest.LogCaptureFixture
+) -> None:
     in_loop(worker, lambda: (store.create("connector/s/0"), store.append("connector/s/0", [b"12"])))
     in_loop(worker, lambda: store.note_damage("connector/s/0", Damaged("a bit has flipped")))
+    caplog.set_level("INFO", "penstock.audit")
     with SegmentClient(worker.address, retry_seconds=0) as client:
+        client.create("mine")
+        client.delete("mine")
         client.truncate("connector/s/0", 1)
         with pytest.raises(RequestError, match="cannot be changed"):
             client.seal("connector/s/0")
         client.delete("connector/s/0")
+    assert [record.getMessage() for record in caplog.records if record.name == "penstock.audit"] == [
+        '"everyone" on the segment port: truncate before 1 "connector/s/0": done',
+        '"everyone" on the segment port: delete "connector/s/0": done',
+    ]

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
 from penstock.core.errors import Forbidden, LimitExceeded, QuotaReached, RequestError, Unauthenticated
+from penstock.core.logs import audit_log, quoted
 from penstock.core.types import QUOTA
 from penstock.protocol.segment import (
     CreateSegment,
@@ -97,6 +98,11 @@ class Caller:
                 principal.check(role, access_name(name), f"segment {name!r}")
         elif isinstance(request, _Change):
             self._check_change(self._identify(request.token), request)
+
+    def audit(self, segment: str, what: str) -> None:
+        """After it has given up data of a source, an output or the ledger, which only an administrator may do."""
+        if segment.startswith(tuple(_OWNED)) and self._principal is not None:
+            audit_log.info("%s on the segment port: %s %s: done", quoted(self._principal.name), what, quoted(segment))
 
     def is_current(self) -> bool:
         """False once the principal was revoked, or its role or prefixes have changed."""

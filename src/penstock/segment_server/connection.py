@@ -126,10 +126,13 @@ class Managing:
         return SegmentSealed(request.segment, request.request_id), self._store.seal(request.segment)
 
     def _delete(self, request: DeleteSegment) -> Handled:
-        return SegmentDeleted(request.segment, request.request_id), self._store.delete(request.segment)
+        position = self._store.delete(request.segment)
+        self._caller.audit(request.segment, "delete")
+        return SegmentDeleted(request.segment, request.request_id), position
 
     def _truncate(self, request: TruncateSegment) -> Handled:
         position = self._store.truncate(request.segment, request.offset)
+        self._caller.audit(request.segment, f"truncate before {request.offset}")
         return SegmentTruncated(request.segment, request.request_id), position
 
     def _info(self, request: GetSegmentInfo) -> Handled:
