@@ -163,7 +163,8 @@ def test_a_damaged_plan_is_not_taken_for_one(text: str) -> None:
 
 def test_the_table_names_each_format_and_the_reason_of_a_refusal(data: Path) -> None:
     from_the_future(data / "application.json")
-    done = CliRunner().invoke(app, ["upgrade", "--check", "--data", str(data)])
+    done = CliRunner().invoke(app, ["upgrade", "--check", "--data", str(data)], env={"COLUMNS": "80"})
+    assert "…" not in done.output, "nothing is cut off in a narrow terminal"
     assert done.exit_code == 1
     for text in ("journal", "ledger", "access list", "state plan", "refused", "Use that version."):
         assert text in done.stdout

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from penstock.access import file as access
 from penstock.application import deployments
@@ -162,7 +162,7 @@ def _read_plan(plan: Path, name: str) -> int:
 
 
 def _print(found: list[StoredFormat]) -> None:
-    table = Table("format", "where", "version", "this version reads", "outcome")
+    table = Table("format", Column("where", overflow="fold"), "version", "this version reads", "outcome")
     for one in found:
         version = "unknown" if one.found is None else str(one.found)
         outcome = f"[red]{one.outcome}[/]" if one.outcome is Outcome.REFUSED else one.outcome
