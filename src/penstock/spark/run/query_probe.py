@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.api.pipelines import QueryReport
@@ -59,16 +60,16 @@ class QueryProbe:
         )
 
     def _run(self) -> None:
-        """Until it is stopped, or the JVM is gone: then the runner notices, and this query has ended."""
+        """Until it is stopped. A question that fails is no answer: if the JVM is gone, the runner notices."""
         while not self._over.is_set():
-            try:
-                answer = self._ask()
-            except Exception:  # of Py4J: the JVM is gone, or its context is stopped
-                return
-            self._answered_at = self._clock()
-            if answer != self._answer:
-                self._answer, self._moved_at = answer, self._answered_at
+            with suppress(Exception):  # of Py4J or Java: one may fail because a job ends at that moment
+                self._note(self._ask())
             self._over.wait(ASK_SECONDS)
+
+    def _note(self, answer: Answer) -> None:
+        self._answered_at = self._clock()
+        if answer != self._answer:
+            self._answer, self._moved_at = answer, self._answered_at
 
 
 class QueryQuestion:
