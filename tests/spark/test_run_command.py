@@ -187,9 +187,16 @@ def of_spark(run: Run) -> dict[int, str]:
 
 def kill_jvm(run: Run) -> None:
     """Returns when everything that belonged to it is gone."""
+    jvms: list[int] = []
+
+    def is_alone() -> bool:
+        """While Java starts a process, the new one has the command line of the JVM, too."""
+        jvms[:] = [pid for pid in run.alive() if "pyspark-shell" in whole_command_of(pid)]
+        return len(jvms) == 1
+
+    run.until(is_alone)
     before = of_spark(run)
-    (jvm,) = (pid for pid, text in before.items() if "pyspark-shell" in text)
-    os.kill(jvm, signal.SIGKILL)
+    os.kill(jvms[0], signal.SIGKILL)
     run.until(lambda: not before.keys() & run.alive())
 
 
