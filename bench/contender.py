@@ -132,6 +132,8 @@ class Trials:
         stored, acked = contender.stored(server), load.total + len(latencies_ms)
         if stored != acked:
             raise BenchmarkFailed(f"{contender.name} acknowledged {acked} events, has {stored}")
+        if not load.events:
+            raise BenchmarkFailed(f"{contender.name} acknowledged nothing for {load.seconds:.1f} s: the disk stalls")
         return Measurement(
             events=load.events,
             seconds=load.seconds,

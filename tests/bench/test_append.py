@@ -20,7 +20,8 @@ from penstock.core.errors import Unavailable
 
 pytestmark = pytest.mark.process
 
-SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=0.2, probe_s=0.1, read_s=0.1, total_s_max=60)
+SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=1.0, probe_s=0.1, read_s=0.3, total_s_max=60)
+"""Long enough that something is stored while the disk of a busy machine takes its time for a sync."""
 
 
 def run(directory: Path, *only: str) -> LoadReport:

@@ -12,7 +12,7 @@ from bench.ingest import Options, contenders, run
 
 pytestmark = pytest.mark.process
 
-SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=0.2, probe_s=0.1, read_s=0, total_s_max=60)
+SHORT = Effort(rounds=1, warmup_s=0.2, measure_s=0.5, probe_s=0.1, read_s=0, total_s_max=60)
 
 
 def short(directory: Path, *only: str) -> LoadReport:

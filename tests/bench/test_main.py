@@ -11,7 +11,7 @@ from bench import append
 from bench.__main__ import BENCHMARKS, main
 from bench.contender import Effort, LoadReport
 
-SHORT = Effort(rounds=1, warmup_s=0.1, measure_s=0.1, probe_s=0.1, read_s=0.1, total_s_max=60)
+SHORT = Effort(rounds=1, warmup_s=0.1, measure_s=0.5, probe_s=0.1, read_s=0.1, total_s_max=60)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
