@@ -221,7 +221,7 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     table.add_row("stored", f"{verdict.stored:,}")
     table.add_row("processed, as the windows at the sink count them", f"{verdict.processed:,}")
     table.add_row("late, or not to be processed", f"{verdict.late:,}")
-    table.add_row("windows that were told more than once", f"{verdict.repeated:,}")
+    table.add_row("windows that were emitted more than once", f"{verdict.repeated:,}")
     table.add_row("cells that differ from the independent calculation", f"{verdict.wrong_cells:,}")
     for part in demo.parts:
         if part.kills:

@@ -1,4 +1,4 @@
-"""The demo's pipeline: how many, and how much, for each key in each window; told when all streams have passed it."""
+"""The demo's pipeline: how many, and how much, for each key in each window; emitted when all streams have passed it."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it

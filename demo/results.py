@@ -15,7 +15,7 @@ from penstock.core.errors import NoSuchSegment
 
 @dataclass
 class Results:
-    """The total of each cell, as the sink has committed it: each window is told once."""
+    """The total of each cell, as the sink has committed it: each window is emitted once."""
 
     file: Path
     totals: dict[Cell, Total] = field(default_factory=dict)

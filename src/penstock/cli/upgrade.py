@@ -50,7 +50,7 @@ class StoredFormat:
     found: int | None
     """None if that is unknown."""
     reads: int
-    """What this version reads."""
+    """The newest that this version reads."""
     outcome: Outcome
     problem: str = ""
     """Why it is refused."""
@@ -162,7 +162,7 @@ def _read_plan(plan: Path, name: str) -> int:
 
 
 def _print(found: list[StoredFormat]) -> None:
-    table = Table("format", Column("where", overflow="fold"), "version", "this version reads", "outcome")
+    table = Table("format", Column("where", overflow="fold"), "version", "newest it can read", "outcome")
     for one in found:
         version = "unknown" if one.found is None else str(one.found)
         outcome = f"[red]{one.outcome}[/]" if one.outcome is Outcome.REFUSED else one.outcome
