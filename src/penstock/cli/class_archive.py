@@ -1,4 +1,4 @@
-"""Creates the class archive: runs small pipelines in a JVM that writes down its classes when it ends.
+"""Creates the class archive: runs small pipelines in a JVM that dumps its classes when it ends.
 
 `penstock run` does this in the background. `python -m penstock.cli.class_archive` does it at once, for instance when an
 image is built.
@@ -12,14 +12,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from penstock.cli.embedded_worker import embedded_worker
+from penstock.cli.embedded_worker import FoundWorker, embedded_worker
 from penstock.spark.pipelines import Pipeline, pipeline
 from penstock.spark.run.class_archive import AUTO, SWITCH, ClassArchive, find_archive
 from penstock.spark.run.java import use_java
@@ -28,22 +30,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from penstock.client.source import Message
-    from penstock.spark.run.runner import RunningPipeline
+    from penstock.spark.run.runner import Runner, RunningPipeline
 
 _QUIET_SECONDS = 60.0
-"""From the first epochs of a run until the archive is created in the background. Short runs are over by then."""
+"""Delay from the first epochs of a run to creating the archive in the background. Short runs are over by then."""
 
 _RUN_SECONDS_MAX = 600.0
 """For the pipelines in the background, on a busy machine."""
 
 _WRITE_SECONDS_MAX = 600.0
-"""For a JVM that writes down its classes: 10 s of CPU time."""
+"""For a JVM that dumps its classes: 10 s of CPU time."""
 
 _NICENESS = 19
 """Everything else on the machine comes first."""
 
+_EVENTS = 100
+"""Of ten seconds, for windows of one second."""
+
 _PORTS = ("--connector-port=0", "--segment-port=0", "--http-port=0")
-"""Free ones: the default ports belong to workers that programs look for."""
+"""Free ones: programs look for workers on the default ports."""
 
 
 # In the process that creates it.
@@ -78,13 +83,17 @@ def create(archive: ClassArchive) -> bool:
     with _locked(archive.path.with_suffix(".lock")) as is_locked:
         if is_locked and archive.is_missing:
             partial = archive.path.with_suffix(".partial")
-            partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
-            _run_pipelines((windowed, counted), archive.creating_options(partial))
-            if partial.exists():
-                archive.install(partial)
-            else:
-                archive.mark_failed()
+            partial.unlink(missing_ok=True)  # left by a process that was killed while writing
+            if _run_pipelines((windowed, counted), archive.creating_options(partial)):
+                _finish(archive, partial)
     return archive.is_usable
+
+
+def _finish(archive: ClassArchive, partial: Path) -> None:
+    if partial.exists():
+        archive.install(partial)
+    else:
+        archive.mark_failed()
 
 
 @contextmanager
@@ -98,8 +107,10 @@ def _locked(path: Path) -> Iterator[bool]:
         yield True
 
 
-def _run_pipelines(pipelines: Sequence[Pipeline], java_options: str) -> None:
-    """All that is stored, in a JVM with these options, which has ended in order then."""
+def _run_pipelines(pipelines: Sequence[Pipeline], java_options: str) -> bool:
+    """Process everything that is stored, in a JVM with these options. Returns whether the JVM exited normally: one that
+    takes too long is killed, possibly while it dumps its classes.
+    """
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.driver import spark_driver
     from penstock.spark.run.runner import Runner, carry_by_value
@@ -108,7 +119,6 @@ def _run_pipelines(pipelines: Sequence[Pipeline], java_options: str) -> None:
     conf = {"spark.driver.extraJavaOptions": java_options, "spark.driver.memory": "512m"}
     with TemporaryDirectory(prefix="penstock-classes-") as name, embedded_worker(Path(name, "data"), _PORTS) as worker:
         folder = Path(name)
-        _send(worker.ports["connector"])
         with spark_driver(
             "penstock: class archive",
             "local[2]",
@@ -120,14 +130,29 @@ def _run_pipelines(pipelines: Sequence[Pipeline], java_options: str) -> None:
             settings = RunSettings(
                 worker=worker.http, checkpoints=str(folder / "checkpoints"), cores=2, available_now=True
             )
+            _send(worker.ports["connector"], _EVENTS)
             Runner(driver.session, pipelines, settings).run(_RUN_SECONDS_MAX)
+            _recover(Runner(driver.session, pipelines, replace(settings, available_now=False)), worker)
+    return driver.exit_status == 0
 
 
-def _send(port: int) -> None:
+def _recover(runner: Runner, worker: FoundWorker) -> None:
+    """Continue from the checkpoints, as after a crash, for some more events: those are the classes that matter most."""
+
+    def send() -> None:
+        _send(worker.ports["connector"], 2 * _EVENTS)  # returns when all pipelines have committed them
+        runner.stop()
+
+    threading.Thread(target=send, name="events", daemon=True).start()
+    runner.run(_RUN_SECONDS_MAX)
+
+
+def _send(port: int, last: int) -> None:
+    """Events up to this number; those that are stored already are not sent again."""
     from penstock.client.source import Message, Source
 
     def events(after: int | None) -> Iterator[Message]:
-        for number in range((after or 0) + 1, 101):
+        for number in range((after or 0) + 1, last + 1):
             payload = json.dumps({"name": f"name {number % 10}", "number": number})
             yield Message(number, payload.encode(), number * 100)
 
@@ -169,7 +194,7 @@ class BackgroundCreation:
             self._start()
 
     def _start(self) -> None:
-        """Its output is of no interest: if it fails, Spark starts as it would without an archive."""
+        """Its output is discarded: if it fails, Spark starts as it would without an archive."""
         folder = self._cleanup.enter_context(TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True))
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -183,7 +208,7 @@ class BackgroundCreation:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With its JVM, which would otherwise write down its classes first."""
+    """With its JVM, which would otherwise dump its classes first."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

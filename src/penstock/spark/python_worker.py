@@ -3,12 +3,16 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
+from typing import Self
+from uuid import uuid4
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.credentials import parse_worker, tls_context
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import set_up_logging
+from penstock.protocol.stored.names import epoch_prefix
 from penstock.spark.sink.staging import Link, segment_address
 
 _FREEZES = 3
@@ -41,6 +45,44 @@ def hinted() -> Iterator[None]:
         raise
 
 
+_BATCH_ID = "streaming.sql.batchId"
+"""The local property with the number of a task's batch: Spark passes it to no function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One attempt at one partition of one batch."""
+
+    batch: int
+    partition: int
+    attempt: int
+    stage: int = 0
+
+    @classmethod
+    def running(cls) -> Self:
+        """Raises RequestError in a task that does not know its batch: nothing guesses it."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(_BATCH_ID)
+        if context is None or batch is None:
+            raise RequestError("not a task of a streaming query", _NO_BATCH_HINT)
+        return cls(int(batch), context.partitionId(), context.taskAttemptId(), context.stageId())
+
+    def prefix(self, pipeline: str, generation: int | None) -> str:
+        """The prefix of its staging segments. A generation and Spark's attempt id make it unique. Without a generation,
+        a restarted driver counts its attempts from 0 again, so a random part makes it unique.
+        """
+        unique = "" if generation is not None else f"-{uuid4().hex}"
+        return f"{epoch_prefix(pipeline, generation, self.batch)}{self.partition}-{self.attempt}{unique}"
+
+
+_NO_BATCH_HINT = (
+    "Write with writeStream; in foreachBatch, use the batch in the function's own thread: Spark does not pass the "
+    "number of the batch to other threads."
+)
+
+
 @cache
 def coordinator(worker: str) -> CoordinatorClient:
     """Cached, with its connection."""
@@ -48,7 +90,9 @@ def coordinator(worker: str) -> CoordinatorClient:
 
 
 @cache
-def link(worker: str, ca: str | None, cert: str | None, key: str | None) -> Link:
-    """The connection to the worker's segment port. TLS files that are None are taken from the environment."""
+def link(worker: str, ca: str | None, cert: str | None, key: str | None, use: str = "") -> Link:  # noqa: ARG001  part of the key
+    """The connection to the worker's segment port. TLS files that are None are taken from the environment. `use`: what
+    stages and reads at the same time needs a connection for each.
+    """
     tls = tls_context(parse_worker(worker)[0].host, ca, cert, key)
     return Link(lambda: segment_address(worker, tls=tls is not None), tls)
