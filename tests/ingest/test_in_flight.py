@@ -63,6 +63,7 @@ async def joined(running: RunningGateway, connect: Connect, source: str) -> Prog
     return program
 
 
+@pytest.mark.slow
 async def test_sixty_sessions_before_a_stalled_disk_stay_within_the_budget_and_all_finish(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:

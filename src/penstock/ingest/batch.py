@@ -80,6 +80,17 @@ class Values:
             sizes = [len(value) + len(one) for value, one in zip(self.values, metadata, strict=True)]
         return sizes if self.keys is None else [size + len(key) for size, key in zip(sizes, self.keys, strict=True)]
 
+    def rows(self, rows: Sequence[int]) -> "Values":
+        """These of them."""
+        times, metadata = self.times_us, self.metadata
+        return Values(
+            [self.values[row] for row in rows],
+            [self.ids[row] for row in rows],
+            times if isinstance(times, int) else [times[row] for row in rows],
+            None if self.keys is None else [self.keys[row] for row in rows],
+            metadata if isinstance(metadata, bytes) else [metadata[row] for row in rows],
+        )
+
     def after(self, last_id: int) -> "Values":
         """The events with a higher id. Raises RequestError unless the ids increase."""
         ids = self.ids
@@ -118,19 +129,30 @@ def packed(metadata: Mapping[str, Any] | None) -> bytes:
     return data
 
 
-def stored_batch(route: int, stream_id: int, values: Values, marks: Sequence[Mark] = ()) -> Batch:
-    """Raises LimitExceeded for an event that is too large, RequestError for metadata that is not a map."""
+def stored_batch(
+    route: int,
+    stream_id: int,
+    values: Values,
+    marks: Sequence[Mark] = (),
+    *,
+    highest_us: int | None = None,
+    stream_ids: Sequence[int] | None = None,
+) -> Batch:
+    """The stream's highest time is `highest_us`, or that of the events. With `stream_ids`, these are the events' own.
+    Raises LimitExceeded for an event that is too large, RequestError for metadata that is not a map.
+    """
     count, times = len(values.values), values.times_us
     encoded = encode(
         Bytes.of(values.values),
         keys=None if values.keys is None else Bytes.of(values.keys),
         event_times=array("q", [times]) * count if isinstance(times, int) else array("q", times),
-        stream_ids=array("Q", [stream_id]) * count,
+        stream_ids=array("Q", [stream_id]) * count if stream_ids is None else array("Q", stream_ids),
         event_ids=array("Q", values.ids),
         metadata=_metadata(values.metadata, count),
     )
-    head = columns(stream_id, values.ids[-1], times if isinstance(times, int) else max(times))
-    return Batch(route, marks, count, encoded.data, head)
+    if highest_us is None:
+        highest_us = times if isinstance(times, int) else max(times)
+    return Batch(route, marks, count, encoded.data, columns(stream_id, values.ids[-1], highest_us))
 
 
 def columns(stream_id: int, last_id: int, highest_us: int) -> StreamColumns:

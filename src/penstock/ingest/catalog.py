@@ -21,7 +21,7 @@ from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.ingest.source_log import SourceLog, TotalQuota
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
-from penstock.ingest.worker_sources import SystemStreams
+from penstock.ingest.worker_sources import DEAD_LETTERS_SUFFIX, DeadLetters, SystemStreams
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, InputOf, check_source_name
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
@@ -78,6 +78,7 @@ class SourceCatalog:
         self._logs: dict[str, SourceLog] = {}
         self._ended: dict[str, EndedStreams] = {}
         self._completions: dict[str, Completion] = {}
+        self._dead_letters: dict[str, DeadLetters] = {}
         self._configured: dict[str, SourceSettings] = {}
         self._quotas: dict[str, int] = {}
         """The quotas of principals, for the sources that their programs have joined."""
@@ -105,6 +106,7 @@ class SourceCatalog:
         source = SourceLog(name, self.store, self.settings_of(name), self.settings.snapshot_bytes, self.clock)
         source.signals = self.system_streams
         source.data_segments.finished = partial(self._finished, name)
+        source.dead_letters_fit = partial(self._dead_letters_fit, name)
         if self.guarded.is_guarded:
             self._ask_gate(source)
         completion = self.completion(name)
@@ -116,6 +118,18 @@ class SourceCatalog:
     def _finished(self, name: str, route: int) -> float:
         completion = self.completion(name)
         return completion.completed(route) if completion.has_pipelines and self.removes_completed else 0
+
+    def _dead_letters_fit(self, name: str) -> bool:
+        """Dead letters of events without a time are never dropped, so their source waits when there are too many."""
+        times = self.settings_of(name).event_time
+        err = self._logs.get(name + DEAD_LETTERS_SUFFIX) if times is not None and times.is_dead_letter else None
+        return err is None or not err.is_at_quota()
+
+    def dead_letters(self, name: str) -> DeadLetters:
+        """What could not become an event of this source."""
+        if name not in self._dead_letters:
+            self._dead_letters[name] = DeadLetters(self, name)
+        return self._dead_letters[name]
 
     def _before_truncate(self, segment: str) -> None:
         """A truncation removes heads: write a snapshot of the streams first."""

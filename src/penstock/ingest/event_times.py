@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from penstock.core.types import OWN_TIMES
+from penstock.ingest.extraction import Extraction
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.stored.event import NO_TIME
 from penstock.store.plan import AttributeUpdate
@@ -34,6 +35,10 @@ class ArrivalClock:
         self._floor = max(self._floor, time_us)
 
 
+def extraction_of(settings: SourceSettings) -> Extraction | None:
+    return None if settings.event_time is None else Extraction(settings.event_time)
+
+
 class EventTimes:
     """Where the event times of one source come from, as recorded in an attribute of its segment `streams`."""
 
@@ -47,14 +52,24 @@ class EventTimes:
         """Whether any event arrived with its own time; None: unknown, because there was no event yet, or all of them
         were stored by a version that did not record it.
         """
+        self.extraction = extraction_of(settings)
+        """What finds event times in the data; None if they do not come from there."""
         self.last_event_us: int | None = None
         """When the last event was stored; None: no event since the worker started."""
+
+    def configure(self, settings: SourceSettings) -> None:
+        """Raises RequestError if a codec's plugin cannot be loaded."""
+        if settings.event_time != self.settings.event_time:
+            self.extraction = extraction_of(settings)
+        self.settings = settings
 
     @property
     def are_arrival_times(self) -> bool:
         """Whether the worker stamps every event, so that none can be older than the clock. If events may also carry
         their own times, this needs an event without one as proof, because a clock mark cannot be revoked.
         """
+        if self.settings.event_time is not None:
+            return False
         if self.settings.arrival_time:
             return not self.has_own_times
         may_have = self.settings.event_time_ingest or self.settings.arrival_time is None

@@ -8,6 +8,7 @@ from ssl import SSLContext
 from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES, WINDOW_BYTES
 from penstock.protocol.connector.frames import EventTimeUnit
+from penstock.protocol.event_time.field import EventTimeField
 
 PORT = 7100
 """The default connector port of a worker."""
@@ -49,6 +50,9 @@ class SourceSettings:
 
     event_time_ingest: bool = False
     """An event time of 0 means the time of arrival."""
+
+    event_time: EventTimeField | None = None
+    """The field of the data that contains the event time, instead of the time in the MESSAGE or of arrival."""
 
     quota_bytes: int | None = QUOTA_BYTES
     """Bytes that its segments may retain together, without what pipelines have completed; beyond it no credits are
@@ -163,10 +167,17 @@ def settings_of(
         ack=AckMode(spec.ack),
         event_time_unit=EventTimeUnit[spec.event_time_unit.upper()],
         event_time_ingest=spec.event_time_ingest,
+        event_time=spec.event_time,
         quota_bytes=quota_bytes if spec.quota_bytes is None else spec.quota_bytes,
         window_bytes=spec.window_bytes,
         max_disorder_us=spec.max_disorder_us,
         idle_timeout_seconds=spec.idle_timeout_seconds,
         when_all_idle=WhenAllIdle(spec.when_all_idle),
-        arrival_time=None if own_event_times is None else not own_event_times,
+        arrival_time=_arrival_time(spec, own_event_times),
     )
+
+
+def _arrival_time(spec: ConnectorSpec, own_event_times: bool | None) -> bool | None:
+    if spec.event_time is not None:
+        return False
+    return None if own_event_times is None else not own_event_times

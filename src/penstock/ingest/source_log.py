@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.access.principals import count_max
 from penstock.core.errors import NoRoom, PenstockError, RequestError, StoreFailed
+from penstock.core.logs import one_line
 from penstock.core.types import INCARNATION, QUOTA, Offset, Position
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.event_times import ArrivalClock, EventTimes
@@ -46,6 +47,8 @@ class SourceCounters:
     messages: int = 0
     message_bytes: int = 0
     duplicates: int = 0
+    untimed: int = 0
+    """Events without a usable time in their data."""
 
 
 class SourceSegments:
@@ -231,6 +234,8 @@ class SourceLog:
         started.
         """
         self.signals: Signals | None = None
+        self.dead_letters_fit: Callable[[], bool] = lambda: True
+        """Whether there is room for its dead letters, if it needs any."""
         self.total_quota: TotalQuota | None = None
         """The quota of the principal whose programs write to it."""
         self._store = store
@@ -245,8 +250,8 @@ class SourceLog:
 
     def reconfigure(self, settings: SourceSettings) -> None:
         """Change the settings. Streams stay in their segments."""
+        self.times.configure(settings)
         had, self.settings = self.settings, settings
-        self.times.settings = settings
         if settings.segments > len(self.segments):
             self.data_segments.grow(settings.segments)
             self._events_end += [self._store.length(segment) for segment in self.segments[len(self._events_end) :]]
@@ -263,9 +268,11 @@ class SourceLog:
         self.programs_changed_us = self.times.clock.now()
 
     def is_at_quota(self) -> bool:
-        """Whether its own quota, or that of its principal, is reached."""
+        """Whether its own quota, that of its dead letters, or that of its principal is reached."""
         quota = self.settings.quota_bytes
         if quota is not None and self.data_segments.unfinished_bytes >= quota:
+            return True
+        if not self.dead_letters_fit():
             return True
         return self.total_quota is not None and not self.total_quota.has_room()
 
@@ -294,17 +301,21 @@ class SourceLog:
 
     # Storing.
 
-    def append(self, batches: Sequence[Batch]) -> list[Placed]:
-        """Store events and marks, all or none. Raises NoRoom with nothing stored."""
+    def append(self, batches: Sequence[Batch], beside: Companion | None = None) -> list[Placed]:
+        """Store events and marks, and what stands `beside` them in another source, all or none. Raises NoRoom with
+        nothing stored.
+        """
         additions = [self._addition(batch) for batch in batches]
-        companion = self._companion(batches) if self.signals is not None else None
-        if companion is None:
+        signals = self._companion(batches) if self.signals is not None else None
+        companions = [one for one in (signals, beside) if one is not None]
+        if not companions:
             return self._stored(batches, additions, self._store.append_all(additions))
-        other = companion.log._addition(companion.batch)  # noqa: SLF001  of the same class
-        *appended, beside = self._store.append_all([*additions, other])
-        placed = self._stored(batches, additions, appended)
-        companion.log._stored([companion.batch], [other], [beside])  # noqa: SLF001
-        companion.log.streams.detached(companion.stream_id)
+        others = [one.log._addition(one.batch) for one in companions]  # noqa: SLF001  of the same class
+        appended = self._store.append_all([*additions, *others])
+        placed = self._stored(batches, additions, appended[: len(batches)])
+        for one, other, there in zip(companions, others, appended[len(batches) :], strict=True):
+            one.log._stored([one.batch], [other], [there])  # noqa: SLF001
+            one.log.streams.detached(one.stream_id)
         return placed
 
     def _addition(self, batch: Batch) -> Addition:
@@ -337,6 +348,13 @@ class SourceLog:
             self.clock_us = max(self.clock_us, clock_of(mark))
         else:
             self.streams.mark(mark)
+
+    def count_untimed(self, count: int, reason: str) -> None:
+        """Count stored events without a usable time in their data. The first one is logged, and the 10th, 100th, …"""
+        before, self.counters.untimed = self.counters.untimed, self.counters.untimed + count
+        if len(str(before)) < len(str(self.counters.untimed)) or not before:
+            total = self.counters.untimed
+            log.warning("source %r: events without a usable time so far: %s; %s", self.name, total, one_line(reason))
 
     # Marks in separate records. All of these raise like `append`.
 

@@ -75,6 +75,7 @@ class SourceView:
             messages=counters.messages,
             message_bytes=counters.message_bytes,
             duplicates=counters.duplicates,
+            untimed=sum(log.counters.untimed for log in self._sources),
             streams_opened=counters.streams_opened,
             streams_refused=counters.streams_refused,
             streams_ended=counters.streams_ended,
@@ -122,6 +123,8 @@ class SourceView:
             last_event_us=log.times.last_event_us,
             silent_seconds=_silent_seconds(log),
             had_programs=log.programs_changed_us is not None,
+            event_time_field=None if settings.event_time is None else settings.event_time.field,
+            untimed=counters.untimed,
         )
 
 

@@ -7,20 +7,22 @@
 `at` is in microseconds since 1970, and the row's event time. The mark of the stream and its row are stored together or
 not at all. A program that reconnects to a stream that has not ended does not start it again.
 
-`NAME.err` has what arrived through the connector NAME and could not become an event.
+`NAME.err` has what arrived through the connector NAME and could not become an event, and events of the source NAME that
+have no usable event time, if its settings require one.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
 from penstock.connectors.api import StreamRef
 from penstock.core.errors import NoRoom
-from penstock.ingest.batch import Batch, Values, columns, stored_batch
+from penstock.ingest.batch import Batch, Values, stored_batch
 from penstock.ingest.completion import Completion
 from penstock.ingest.event_times import ArrivalClock
 from penstock.ingest.known_streams import Standing, active_again, started
@@ -28,7 +30,7 @@ from penstock.ingest.settings import AckMode, SourceSettings
 from penstock.ingest.source_log import Companion, SourceLog, streams_segment
 from penstock.protocol.connector import NOTHING_YET, stream_id_of
 from penstock.protocol.stored.dead_letters import REASON
-from penstock.protocol.stored.event import SOURCE, STREAM
+from penstock.protocol.stored.event import SHORT_MAX, SOURCE, STREAM
 from penstock.protocol.stored.head import Mark, MarkKind
 from penstock.protocol.stored.names import SYSTEM_PREFIX, SYSTEM_STREAMS
 from penstock.store.store import SegmentStore
@@ -45,6 +47,13 @@ SIGNALS_UNREAD_BYTES_MAX = 16 << 20
 
 DEAD_LETTERS_UNREAD_BYTES_MAX = 64 << 20
 """Bytes retained while no pipeline reads them: peers that send nothing but garbage must not fill the disk."""
+
+LETTERS_METADATA_BYTES = 4 << 20
+"""What the dead letters of one record may have as additional metadata: with the events of a record (8 MiB) they fit
+into one append."""
+
+MESSAGE_ID = "message_id"
+"""The id of the event in its own stream: an entry of a dead letter's metadata."""
 
 IDLE_SECONDS = 1.0
 """Silence means that nothing happened, so a pipeline that also reads other sources does not wait for these."""
@@ -68,6 +77,8 @@ class Catalog(Protocol):
 
     def configure(self, name: str, settings: SourceSettings) -> None: ...
 
+    def settings_of(self, name: str) -> SourceSettings: ...
+
     def reserve(self, name: str) -> SourceLog: ...
 
     def completion(self, name: str) -> Completion: ...
@@ -89,10 +100,10 @@ class WorkerSource:
     def is_read(self) -> bool:
         return self._catalog.completion(self.name).has_pipelines
 
-    def open(self) -> SourceLog:
-        """Make room for more, and return its log."""
+    def open(self, *, keeps_all: bool = False) -> SourceLog:
+        """Make room for more, unless everything is kept, and return its log."""
         found = self._catalog.reserve(self.name)
-        if not self.is_read:
+        if not self.is_read and not keeps_all:
             keep_newest(self._catalog.store, found.segments[0], self._unread_bytes_max)
         return found
 
@@ -102,17 +113,15 @@ class WorkerSource:
         first = 1 if last_id == NOTHING_YET else last_id + 1
         return range(first, first + count)
 
-    def batch(self, own: SourceLog, values: Values, stream_id: int) -> Batch:
-        """These events, which name `stream_id` as their stream, with the mark that its own stream needs."""
+    def batch(self, own: SourceLog, values: Values, stream_ids: Sequence[int]) -> Batch:
+        """These events, which name `stream_ids` as their streams, with the mark that its own stream needs."""
         known = own.find(self.stream_id, self._stream)
         marks = {
             Standing.ENDED: [started(self.stream_id, known)],
             Standing.IDLE: [active_again(self.stream_id)],
             Standing.ACTIVE: [],
         }[known.standing]
-        batch = stored_batch(0, stream_id, values, marks)
-        assert isinstance(values.times_us, int)
-        return batch._replace(streams=columns(self.stream_id, values.ids[-1], values.times_us))
+        return stored_batch(0, self.stream_id, values, marks, stream_ids=stream_ids)
 
 
 def keep_newest(store: SegmentStore, segment: str, bytes_max: int) -> None:
@@ -147,7 +156,7 @@ class SystemStreams:
         own, now = self._source.open(), self._clock.now()
         stream_id, ids = self._source.stream_id, self._source.next_ids(own, len(signals))
         rows = Values([_row(log, mark, now) for mark in signals], ids, now)
-        batch = self._source.batch(own, rows, stream_id)
+        batch = self._source.batch(own, rows, [stream_id] * len(ids))
         own.streams[stream_id].last_id = ids[-1]
         return Companion(own, stream_id, batch)
 
@@ -164,13 +173,27 @@ def _row(log: SourceLog, mark: Mark, now: int) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode()
 
 
+class Untimed(NamedTuple):
+    """An event without a usable event time."""
+
+    stream_id: int
+    stream: str
+    event_id: int
+    key: bytes
+    value: bytes
+    metadata: bytes
+    """A MessagePack map, or empty."""
+    reason: str
+
+
 class DeadLetters:
-    """The dead letters of one connector's `out` port. Each has the origin that an event of its stream would have had:
+    """The dead letters of one source. Each has the origin that an event of its stream would have had:
     the connector, the name and the id of the stream.
     """
 
     def __init__(self, catalog: Catalog, connector: str) -> None:
         self._catalog = catalog
+        self._connector = connector
         self._source = WorkerSource(catalog, connector + DEAD_LETTERS_SUFFIX, "letters", DEAD_LETTERS_UNREAD_BYTES_MAX)
         self.count = 0
 
@@ -188,13 +211,52 @@ class DeadLetters:
                 self.count += 1
                 return
 
-    def _append(self, data: bytes, stream: StreamRef, metadata: bytes) -> None:
-        self._catalog.configure(self._source.name, _SETTINGS)
-        own = self._source.open()
+    def beside(self, events: Sequence[Untimed]) -> Companion:
+        """What must be stored together with the ids of these events, so that each becomes a dead letter once. Call
+        `stored` afterwards.
+        """
+        own, stream_id = self._open(), self._source.stream_id
+        ids, most = self._source.next_ids(own, len(events)), LETTERS_METADATA_BYTES // len(events)
+        values = Values(
+            [event.value for event in events],
+            ids,
+            self._catalog.clock.now(),
+            [event.key for event in events],
+            [self._metadata(event, most) for event in events],
+        )
+        own.streams[stream_id].last_id = ids[-1]
+        return Companion(own, stream_id, self._source.batch(own, values, [event.stream_id for event in events]))
+
+    def stored(self, companion: Companion) -> None:
+        """Count what `beside` has returned and is stored now."""
+        self.count += companion.batch.events
+        companion.log.snapshot_if_due()
+
+    def _metadata(self, event: Untimed, most: int) -> bytes:
+        """The event's own, and at most this many bytes more: then names give way, which the stream's id identifies."""
+        own = msgpack.unpackb(event.metadata) if event.metadata else {}
+        more = {SOURCE: self._connector, STREAM: event.stream, MESSAGE_ID: event.event_id, REASON: event.reason}
+        for added in (own | more, own | {REASON: event.reason}, {REASON: "no event time"}):
+            data: bytes = msgpack.packb(added)
+            if len(data) <= min(len(event.metadata) + most, SHORT_MAX):
+                break
+        return data
+
+    def _open(self) -> SourceLog:
+        """If events without a time are dead letters, none is dropped: at the quota, the source gets no more credits."""
+        settings = self._catalog.settings_of(self._connector)
+        keeps_all = settings.event_time is not None and settings.event_time.is_dead_letter
+        quota = settings.quota_bytes if keeps_all else _SETTINGS.quota_bytes
+        self._catalog.configure(self._source.name, replace(_SETTINGS, quota_bytes=quota))
+        own = self._source.open(keeps_all=keeps_all)
         own.signals = None  # no owner has opened its stream
+        return own
+
+    def _append(self, data: bytes, stream: StreamRef, metadata: bytes) -> None:
+        own = self._open()
         stream_id, ids = self._source.stream_id, self._source.next_ids(own, 1)
         values = Values([data], ids, self._catalog.clock.now(), metadata=metadata)
-        own.append([self._source.batch(own, values, stream.stream_id)])
+        own.append([self._source.batch(own, values, [stream.stream_id])])
         own.streams[stream_id].last_id = ids[-1]
         own.streams.detached(stream_id)
         own.snapshot_if_due()

@@ -1,4 +1,4 @@
-"""The broken configurations beside this file, each with all that must be said of it."""
+"""The broken configurations beside this file, each with all mistakes that must be reported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Each begins with `### title`; behind `>>>` stands what is said."""
+    """Each begins with `### title`; after `>>>` comes the expected report."""
     parts = Path(__file__).with_name("broken.txt").read_text().split("### ")[1:]
     return [_case(part) for part in parts]
 

@@ -24,7 +24,7 @@ class SchemaChecker:
         self._schema = schema
 
     def wrong(self, value: Any) -> list[str]:
-        """Where the value is not as the schema says, and which keyword says so."""
+        """Where the value violates the schema, and by which keyword."""
         return list(self._wrong(self._schema, value, ""))
 
     def _wrong(self, schema: dict[str, Any], value: Any, path: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Some types for files in tests: the configuration knows no others than those that it is given."""
+"""Some types for files in tests: the configuration has no other types than those passed to it."""
 
 from pathlib import Path
 from typing import Literal
@@ -105,3 +105,6 @@ class SmallTypes:
 
     def needs_schema(self, codec: str) -> bool:
         return codec == "csv"
+
+    def timed_codecs(self) -> tuple[str, ...]:
+        return ("json", "csv")

@@ -1,4 +1,4 @@
-"""Whatever stands in a file: it is loaded, or its mistakes are told. Never anything else, and never what is secret."""
+"""Whatever a file contains, it is loaded or its mistakes are reported; nothing else happens, and no secret is shown."""
 
 import contextlib
 from collections.abc import Iterator

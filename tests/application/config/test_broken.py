@@ -1,4 +1,4 @@
-"""Broken configurations: every mistake is told, all at once, with its line and column."""
+"""Broken configurations: every mistake is reported, all at once, with its line and column."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.application.config.small_types import SmallTypes
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.title)
-def test_it_says_what_is_wrong_and_where(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_what_is_wrong_and_where(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
@@ -70,7 +70,7 @@ def laughs() -> str:
     ],
     ids=["too deep for the parser", "too deep", "aliases of aliases", "too large"],
 )
-def test_a_file_that_is_too_much_is_refused_and_not_worked_on(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_refused_unread(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "app.yaml"
     file.write_text(text)
     with pytest.raises(ConfigErrors, match=said):

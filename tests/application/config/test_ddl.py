@@ -1,9 +1,9 @@
-"""Schemas of columns: what Spark reads is taken, what it does not is told with the words at which it goes wrong."""
+"""Schemas of columns: what Spark accepts is accepted; anything else is reported with the words where parsing fails."""
 
 import pytest
 
-from penstock.application.config.connectors import check_ddl
 from penstock.core.errors import RequestError
+from penstock.spark.codecs.ddl import parse_ddl
 
 GOOD = (
     "id INT, name STRING",
@@ -39,12 +39,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("schema", GOOD)
-def test_what_spark_reads_is_taken(schema: str) -> None:
-    check_ddl(schema)
+def test_a_schema_that_spark_accepts_is_accepted(schema: str) -> None:
+    parse_ddl(schema)
 
 
 @pytest.mark.parametrize("schema", BAD)
-def test_what_it_does_not_accept_is_reported(schema: str) -> None:
+def test_a_schema_that_it_does_not_accept_is_reported(schema: str) -> None:
     with pytest.raises(RequestError) as caught:
-        check_ddl(schema)
+        parse_ddl(schema)
     assert BAD[schema] in str(caught.value)

@@ -1,4 +1,4 @@
-"""The applications in the documentation are right: each is loaded as it stands there."""
+"""The applications in the documentation are valid: each is loaded as it is printed."""
 
 import re
 from collections.abc import Iterator

@@ -99,6 +99,6 @@ binding:
 
 
 @pytest.mark.parametrize("value", ["{unknown}", "{a b}", "{}", '{"json": 1}'])
-def test_braces_that_are_no_variable_stay_as_they_are(value: str) -> None:
+def test_braces_around_anything_but_a_variable_stay_as_they_are(value: str) -> None:
     text = TEXT.replace("""'{"a": {instance}}'""", f"'{value}'")
     assert deployed(text, US_PORT="1").connectors["server.eu"].config["token"] == value

@@ -1,4 +1,4 @@
-"""From files that are right to what is deployed."""
+"""From valid files to what is deployed."""
 
 import json
 from hashlib import sha256
@@ -200,7 +200,7 @@ def test_every_key_reaches_what_is_deployed(folder: Path) -> None:
     ]
 
 
-def test_what_is_not_given_is_as_the_deployment_says(folder: Path) -> None:
+def test_settings_that_are_not_given_have_their_defaults(folder: Path) -> None:
     found = loaded("connector: {id: m, type: metronome}\n" + TO_PASSTHROUGH).deployment.connectors["m"]
     assert found == ConnectorSpec(name="m", id="m", instance="01", type="metronome")
 

@@ -1,4 +1,4 @@
-"""The JSON schema for editors: files that are right pass, and what an editor can see of mistakes is seen."""
+"""The JSON schema for editors: valid files pass, and mistakes that an editor can detect are detected."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_an_editor_sees_mistakes(connector: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["'${PORT}'", "'${PORT:-80}'", "'{port}'", "80"])
-def test_something_may_be_put_in_wherever_a_value_stands(port: str) -> None:
+def test_a_placeholder_may_stand_for_any_value(port: str) -> None:
     assert wrong(f"connector: {{id: a, type: ws-server, codec: json, config: {{port: {port}}}}}") == []
 
 

@@ -51,7 +51,7 @@ def test_variables_of_the_environment_stay_references_until_the_worker_resolves_
     assert resolve(token, environ) == found
 
 
-def test_outside_of_options_variables_are_filled_in_where_the_file_is_read(tmp_path: Path) -> None:
+def test_outside_options_variables_are_filled_in_where_the_file_is_read(tmp_path: Path) -> None:
     text = """
 connector: {id: s, type: tcp-server, codec: "${CODEC}", segments: "{segments}", config: {port: "{port}"}}
 binding:

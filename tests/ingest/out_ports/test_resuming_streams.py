@@ -181,7 +181,7 @@ async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
     stream = await host.open_stream("file", resume=True)
     await stream.send(b"one\n")
     append = host.log.append
-    monkeypatch.setattr(host.log, "append", lambda _: (_ for _ in ()).throw(DiskFull("full")))
+    monkeypatch.setattr(host.log, "append", lambda *_: (_ for _ in ()).throw(DiskFull("full")))
     sending = asyncio.create_task(stream.send(b"two\n"))
     await asyncio.sleep(0.1)
     sending.cancel()

@@ -11,9 +11,8 @@ from penstock.access.file import AccessFile, StoredGrant
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, EndOfStream, Error, Hello, Message, Ok, announce_window
 from tests.ingest.conftest import Peer, Serve
 from tests.support.tls import CA, client_context, server_context
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
-
-SECONDS_MAX = 60
 
 
 async def hello(port: int, context: ssl.SSLContext | None) -> Peer:

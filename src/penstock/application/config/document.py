@@ -282,7 +282,7 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return str(node.value)
         self._document.places[*path, ""] = _place(node)
-        self._document.complain((*path, ""), "a key must be a text", 'Is a "{" or "[" missing its quotes?')
+        self._document.complain((*path, ""), "a key must be a string", 'Is a "{" or "[" missing its quotes?')
         return None
 
     def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:

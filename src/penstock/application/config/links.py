@@ -74,7 +74,7 @@ def parse_url(text: str) -> Url:
 # From bindings to the deployment: every instance of every artefact, and the links between them.
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
-"""Not behind a `$`: that is a reference to the environment."""
+"""Not after a `$`: that is a reference to the environment."""
 _DEFAULT = Instance(DEFAULT_INSTANCE, {"instance": DEFAULT_INSTANCE})
 
 
@@ -335,7 +335,9 @@ class Linking:
                 item = self._pipelines[name].item if name in self._pipelines else None
                 path = item.path if item is not None else ("binding",)
                 self._document.complain(
-                    path, f'the results of the pipeline "{name}" lead back to it', "Cut the circle."
+                    path,
+                    f'the results of the pipeline "{name}" lead back to it',
+                    "Remove one of the links of the cycle.",
                 )
 
 

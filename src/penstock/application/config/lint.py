@@ -256,7 +256,10 @@ def _instances(document: Document, item: Item, section: BindingSection) -> dict[
         for variable in variables or {}:
             if variable == "instance" or not _VARIABLE.fullmatch(variable):
                 document.complain(
-                    (*path, variable), f'"{variable}" cannot be the name of a variable', "Choose another one.", key=True
+                    (*path, variable),
+                    f'"{variable}" is not a valid name for a variable',
+                    "Choose another one.",
+                    key=True,
                 )
         outside = frozenset(each for each in variables or {} if document.is_outside((*path, each)))
         found[name] = Instance(name, {**(variables or {}), "instance": name}, outside)

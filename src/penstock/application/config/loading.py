@@ -100,9 +100,28 @@ class _Loading:
         deployment = Deployment(
             connectors=self._connector_specs(), pipelines=self._pipeline_specs(), links=tuple(links)
         )
+        self.notes += self._arrival_times(deployment)
         self.notes += [f"${{{name}}} is not set here: the worker must have it" for name in sorted(self.document.left)]
         found = {name: checked.capabilities for name, checked in self.connectors.items()}
         return Loaded(path, deployment, found, tuple(self.notes), dict(self._written(used)))
+
+    def _arrival_times(self, deployment: Deployment) -> Iterator[str]:
+        """Windows by arrival time are rarely meant, and make events of a file or a backlog late, or early."""
+        for name, spec in deployment.connectors.items():
+            times = self.connectors[name].capabilities.own_event_times
+            if times is not False or spec.event_time is not None or spec.event_time_ingest:
+                continue
+            windowed = [one for one in sorted(deployment.fed_by(name)) if self._uses_windows(one)]
+            if windowed:
+                yield (
+                    f"windows of {', '.join(windowed)} run on the arrival time of {name}: name the field that contains "
+                    f"the event time (event_time: {{field: ts}}), or say that arrival times are meant "
+                    f"(event_time: {{ingest: true}})"
+                )
+
+    def _uses_windows(self, pipeline: str) -> bool:
+        function = self.pipelines[pipeline].function
+        return function is not None and function.uses_windows
 
     def _written(self, used: Iterable["_Used"]) -> Iterator[tuple[tuple[str, str, str], str]]:
         """A key with a value from outside nested in it is not shown at all."""

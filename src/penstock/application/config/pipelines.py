@@ -10,9 +10,11 @@ from typing import Any
 from penstock.application.config.document import Document
 from penstock.application.config.lint import Item, validated
 from penstock.application.config.sections import PipelineSection
+from penstock.application.config.window_use import uses_windows
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import PASSTHROUGH, PipelineSpec
+from penstock.spark.source.schema import COLUMNS
 
 # The parameters of a pipeline's function, read from its file without running it.
 
@@ -29,6 +31,8 @@ class Function:
     """None: it is defined in a way that only running the file would show."""
     required: tuple[str, ...] = ()
     """Parameters without a default."""
+    uses_windows: bool = False
+    """As far as its file shows."""
 
     @property
     def ports(self) -> frozenset[str] | None:
@@ -84,7 +88,7 @@ def _function(tree: ast.Module, path: Path, name: str, digest: str) -> Function:
     arguments = definitions[-1].args
     if arguments.vararg or arguments.kwarg:
         raise RequestError(f'{path.name}: "{name}" takes any arguments', "Use a separate parameter for each input.")
-    return Function(path, name, digest, *_parameters(arguments))
+    return Function(path, name, digest, *_parameters(arguments), uses_windows(tree, name))
 
 
 def _parameters(arguments: ast.arguments) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -115,6 +119,9 @@ def _named(node: ast.stmt) -> list[str]:
         return [each.id for each in targets if isinstance(each, ast.Name)]
     return ["*"] if isinstance(node, ast.If | ast.Try | ast.With | ast.For) else []
 
+
+FUNCTION_COLUMNS = (*COLUMNS, "content_type", "metadata")
+"""The columns of an event that a function can get."""
 
 OUTPUTS = ("out", "err", "late")
 """The ports that every pipeline has."""
@@ -168,6 +175,7 @@ def check_pipeline(
     if section is None:
         return None
     _check_outputs(document, item, section)
+    _check_columns(document, item, section)
     return CheckedPipeline(_spec(section, function, name, instance), function, item)
 
 
@@ -191,7 +199,25 @@ def _check_outputs(document: Document, item: Item, section: PipelineSection) -> 
             text = (
                 f'{item.what}: the port "{port}" already exists' if port != "in" else f'{item.what}: "in" is an input'
             )
-            document.complain((*item.path, "outputs", index), text, "Name those beside out, err and late.")
+            document.complain(
+                (*item.path, "outputs", index), text, "List only the ports besides out, err and late, each once."
+            )
+
+
+def _check_columns(document: Document, item: Item, section: PipelineSection) -> None:
+    if section.columns is None:
+        return
+    where = (*item.path, "columns")
+    if section.spark == PASSTHROUGH:
+        text = f"{item.what}: {PASSTHROUGH} passes whole events on"
+        document.complain(where, text, "Leave columns out.")
+    for index, name in enumerate(section.columns):
+        if name not in FUNCTION_COLUMNS:
+            document.complain(
+                (*where, index), f'{item.what}: unknown column "{name}"', suggestion(name, FUNCTION_COLUMNS)
+            )
+    if not section.columns:
+        document.complain(where, f"{item.what}: no columns are named", f"There are: {', '.join(FUNCTION_COLUMNS)}.")
 
 
 def _spec(section: PipelineSection, function: Function | None, name: str, instance: str) -> PipelineSpec:

@@ -3,33 +3,19 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from penstock.application.config.document import Name, PortName
-from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, refuse_truths, unexpected
+from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, StrictModel, unexpected
+from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 from penstock.protocol.api.deployment import SEGMENTS_MAX
 from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, SMALL_WINDOW_BYTES, WINDOW_BYTES
+from penstock.protocol.event_time.field import checked_field, checked_format
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        hide_input_in_errors=True,
-        populate_by_name=False,
-        allow_inf_nan=False,
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_truths(cls, given: Any, info: ValidationInfo) -> Any:
-        return refuse_truths(cls, given, info)
-
-
-class InterceptorSection(Section):
-    """What bytes go through, on their way in or out."""
+class InterceptorSection(StrictModel):
+    """A transformation of bytes on their way in or out."""
 
     type: str
     """`split`, `join`, `length-prefixed`, or another that is installed."""
@@ -37,29 +23,29 @@ class InterceptorSection(Section):
     """The options of its type."""
 
 
-class InterceptorsSection(Section):
-    """Chains, each in the order in which bytes go through it."""
+class InterceptorsSection(StrictModel):
+    """Chains of interceptors, each in the order in which bytes pass it."""
 
     in_: tuple[InterceptorSection, ...] = Field(default=(), alias="in")
-    """From the peer: what makes events of its bytes."""
+    """Input: turns bytes from the peer into events."""
     out: tuple[InterceptorSection, ...] = ()
-    """To the peer: what makes bytes of events."""
+    """Output: turns events into bytes for the peer."""
 
 
-class ReconnectSection(Section):
-    """How a connection that is gone is tried again."""
+class ReconnectSection(StrictModel):
+    """How a lost connection is retried."""
 
     first: SomeSeconds = 0.1
-    """The first pause."""
+    """The first pause before a retry."""
     factor: Annotated[float, Field(ge=1)] = 2.0
-    """By which it grows with each try."""
+    """The factor by which the pause grows with each attempt."""
     max: SomeSeconds = 30.0
     """The longest pause."""
     tries: Annotated[int, Field(ge=1)] | None = None
     """Consecutive failures after which it stays closed until an operator acts; by default it retries forever."""
 
 
-class BreakerSection(Section):
+class BreakerSection(StrictModel):
     """When the breakers of the `in` port trip, and when it is probed."""
 
     failing_streams: Annotated[int, Field(ge=1)] | None = None
@@ -74,7 +60,7 @@ class BreakerSection(Section):
     """Limit of the outbox, which retains the rows of tripped streams; when it is full, the sink's epochs wait."""
 
 
-class WatermarkSection(Section):
+class WatermarkSection(StrictModel):
     """How far events may be out of order, and how long a silent stream is waited for."""
 
     max_disorder: Seconds = 0.0
@@ -86,48 +72,79 @@ class WatermarkSection(Section):
     time is the time of arrival, it follows the clock in any case."""
 
 
-class EventTimeSection(Section):
-    """The event times of a source of the connector protocol."""
+def _time_field(given: Any) -> Any:
+    """A column of CSV may be a number."""
+    text = str(given) if type(given) is int and given >= 0 else given
+    try:
+        return checked_field(text if isinstance(text, str) else "")
+    except RequestError:
+        raise unexpected("the name of a field, nested ones like order.time, or the number of a CSV column") from None
 
+
+def _time_format(given: Any) -> Any:
+    try:
+        return checked_format(given if isinstance(given, str) else "")
+    except RequestError as error:
+        hint = f" ({error})" if isinstance(given, str) and "%" in given else ""
+        raise unexpected(f"iso, s, ms, us, ns, or a strptime format with a year{hint}") from None
+
+
+_FIELD_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}]}
+
+
+class EventTimeSection(StrictModel):
+    """Where the event times come from: a field of the events, or their MESSAGE frames; else they are arrival times."""
+
+    field: Annotated[str | None, BeforeValidator(_time_field), WithJsonSchema(_FIELD_SCHEMA)] = None
+    """The field of each event that contains its time: `ts`, or `order.time` for nested ones. For CSV the name of a
+    column of `schema`, or its number, starting with 0."""
+    format: Annotated[str, BeforeValidator(_time_format)] = "iso"
+    """How `field` is written: `iso`, a number since 1970 in `s`, `ms`, `us` or `ns`, or a format of Python's
+    `strptime`."""
+    missing: Literal["arrival", "dead-letter"] = "dead-letter"
+    """What becomes of an event without a usable time in `field`: it gets its arrival time, or it leaves through the
+    port `err`."""
+    codec: str | None = None
+    """How `field` is found, if not by the codecs of the connector: `json`, `csv` or `msgpack`."""
     unit: Literal["s", "ms", "us", "ns"] = "ms"
-    """Of the numbers that it sends."""
+    """The unit of the times in the MESSAGE frames of a source of the connector protocol."""
     ingest: bool = False
-    """An event time of 0 means the time of arrival."""
+    """Arrival times are meant. In the connector protocol: an event time of 0 means the time of arrival."""
 
 
-class ConnectorSection(Section):
+class ConnectorSection(StrictModel):
     """A connection to the outside: events enter through its port `out`, and leave through its port `in`."""
 
     id: Name
-    """Its name in links, and of its events' source."""
+    """Its name in links, and the name of its events' source."""
     type: str
     """One of `penstock connectors`."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The options of its type: `penstock connectors TYPE`."""
     codec: str | None = None
-    """What makes columns of bytes, and bytes of columns."""
+    """Turns bytes into columns, and columns into bytes."""
     codec_map: dict[str, str] = Field(default_factory=dict)
     """Content type (`text/*` for all of a kind) → codec; `codec` is for the others."""
     schema_: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="schema")
-    """The columns that the codec makes, as Spark's DDL: `id BIGINT, name STRING`."""
+    """The columns that the codec yields, as Spark DDL: `id BIGINT, name STRING`."""
     interceptors: InterceptorsSection = InterceptorsSection()
-    """What bytes go through on their way in and out."""
+    """Transformations of bytes on their way in and out."""
     reconnect: ReconnectSection = ReconnectSection()
-    """How a connection that is gone is tried again."""
+    """How a lost connection is retried."""
     breaker: BreakerSection = BreakerSection()
-    """When the port `in` closes by itself, and when it is tried again."""
+    """When the breakers of the port `in` trip, and when they are probed."""
     segments: Annotated[int, Field(ge=1, le=SEGMENTS_MAX)] = 2
-    """Logs that its streams are spread over: how many readers a pipeline may have."""
+    """Segments that its streams are spread over: how many tasks can read it in parallel."""
     quota: Size | None = None
-    """Bytes that its segments may hold together; then its peers wait."""
+    """Bytes that its segments may hold in total; when it is reached, its peers wait."""
     window: Annotated[Size, Field(ge=FRAME_SIZE_FLOOR, le=WINDOW_BYTES)] = SMALL_WINDOW_BYTES
     """What a program on the connector protocol may have in flight, unless it announces a larger window."""
     ack: Literal["checkpoint", "durable"] = "checkpoint"
-    """When an event is acknowledged: once every pipeline on it has completed it, or once it is on disk."""
+    """When an event is acknowledged: once every pipeline that reads it has completed it, or once it is on disk."""
     watermark: WatermarkSection = WatermarkSection()
     """How far events may be out of order."""
     event_time: EventTimeSection = EventTimeSection()
-    """How event times are written."""
+    """Where event times come from, and how they are written."""
 
 
 def _starting(given: Any) -> Any:
@@ -153,7 +170,7 @@ Starting = Annotated[Any, BeforeValidator(_starting), WithJsonSchema(_STARTING_S
 GuaranteeName = Literal["exactly-once", "idempotent", "at-least-once", "at-most-once"]
 
 
-class PipelineSection(Section):
+class PipelineSection(StrictModel):
     """A function on Spark: its parameters are its inputs, what it returns leaves through its ports."""
 
     id: Name
@@ -161,19 +178,21 @@ class PipelineSection(Section):
     spark: str
     """`file.py:function`, the file beside this one, or `system::passthrough`."""
     trigger: Duration | None = None
-    """Between the starts of two epochs; without it one follows the other."""
+    """Interval between the starts of two epochs; without it, an epoch starts when the last one is done."""
     mode: Literal["append", "complete"] | None = None
-    """What an epoch writes: rows that are new, or the whole result."""
+    """What an epoch writes: new rows, or the whole result."""
     starting: Starting | None = None
     """Where its first epoch begins: `earliest`, `latest`, a time, or offsets of segments."""
     max_bytes_per_epoch: Size | None = None
     """What one epoch reads at most."""
     max_rows_per_epoch: Annotated[int, Field(ge=1)] | None = None
     """What one epoch reads at most."""
+    columns: tuple[str, ...] | None = None
+    """The columns of an event that it needs, beside those of the codec: others are not read. By default all."""
     outputs: tuple[PortName, ...] = ()
     """Its ports beside `out`, `err` and `late`."""
     guarantee: GuaranteeName | None = None
-    """What must hold from its sources to its sinks; the file is refused if it cannot."""
+    """The guarantee required from its sources to its sinks; the file is refused if it is not possible."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -182,8 +201,8 @@ class PipelineSection(Section):
         return {key: value for key, value in found.items() if value is not None}
 
 
-class BindingSection(Section):
-    """What leads where, as often as it has instances."""
+class BindingSection(StrictModel):
+    """Links between connectors and pipelines, once for each instance."""
 
     id: Name
     """Its name."""
@@ -192,7 +211,7 @@ class BindingSection(Section):
     instances: tuple[Name, ...] | dict[Name, dict[str, Any] | None] | None = None
     """Names of the instances that run side by side, or each with the variables that are filled in for it."""
     guarantee: GuaranteeName | None = None
-    """As of a pipeline, for all that is linked here."""
+    """As for a pipeline, for everything that is linked here."""
 
 
 STRENGTH = (Guarantee.AT_MOST_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.IDEMPOTENT, Guarantee.EXACTLY_ONCE)

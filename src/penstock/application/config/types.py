@@ -8,8 +8,10 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from penstock.connectors.api import About, Capabilities
+from penstock.connectors.event_times import codecs_with_plugins
 from penstock.connectors.interceptors.api import AboutInterceptor
 from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, require
+from penstock.protocol.event_time.field import SCANNED_CODECS
 from penstock.spark import codecs
 
 
@@ -35,6 +37,9 @@ class Types(Protocol):
 
     def needs_schema(self, codec: str) -> bool:
         """Whether the codec can only decode with a `schema`."""
+
+    def timed_codecs(self) -> Collection[str]:
+        """The codecs in which the worker finds event times."""
 
 
 class KnownTypes:
@@ -67,4 +72,7 @@ class KnownTypes:
         return codecs.names()
 
     def needs_schema(self, codec: str) -> bool:
-        return codecs.CODECS[codec].needs_schema
+        return codecs.about(codec).needs_schema
+
+    def timed_codecs(self) -> tuple[str, ...]:
+        return (*SCANNED_CODECS, *codecs_with_plugins())

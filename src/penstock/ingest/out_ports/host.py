@@ -31,7 +31,6 @@ from penstock.ingest.out_ports.storage import PortCounters, Room, SourceStorage
 from penstock.ingest.out_ports.stream import OutStream
 from penstock.ingest.settings import AckMode, SourceSettings, settings_of
 from penstock.ingest.source_log import SourceCounters, SourceLog
-from penstock.ingest.worker_sources import DeadLetters
 from penstock.protocol.api.deployment import ConnectorSpec, ReconnectSpec
 
 log = logging.getLogger(__name__)
@@ -206,7 +205,7 @@ class SourceHost:
         self.chains = chains or Chains()
         self.counters = PortCounters()
         self.counts: dict[str, int] = {}
-        self.dead_letters = DeadLetters(sources, spec.name)
+        self.dead_letters = sources.dead_letters(spec.name)
         self._downstream = downstream or NoPipelines()
         self._connector = connector
         self._capabilities = connector.capabilities(connector.options)

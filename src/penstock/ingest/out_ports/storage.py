@@ -18,7 +18,7 @@ from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.in_flight import Share
 from penstock.ingest.known_streams import COUNT_MAX, ephemeral_id
-from penstock.ingest.source_log import SourceLog
+from penstock.ingest.source_log import Companion, SourceLog
 from penstock.ingest.worker_sources import DeadLetters
 from penstock.store.journal import Durability
 
@@ -199,7 +199,7 @@ class SourceStorage:
         self._completion = sources.completion(name)
         self.log = sources.configured(name)
         self.chains = chains
-        self._dead_letters = dead_letters
+        self.dead_letters = dead_letters
         self.draining = draining
         self.window = Window(sources.durability, check, sources.in_flight.share())
         self.room = Room(self.log, check)
@@ -218,9 +218,11 @@ class SourceStorage:
         """Up to where every pipeline has completed the segment."""
         return self._completion.completed(route)
 
-    def stored(self, events: int, size: int, position: Position) -> None:
+    def stored(self, events: int, size: int, position: Position, beside: Companion | None = None) -> None:
         """Count what was appended. It occupies the window until it is durable."""
-        self.window.sent(position, size)
+        self.window.sent(position, size + (0 if beside is None else len(beside.batch.data)))
+        if beside is not None:
+            self.dead_letters.stored(beside)
         self._counters.events += events
         self._counters.bytes += size
         for counters in (self._sources.counters, self.log.counters):
@@ -233,7 +235,7 @@ class SourceStorage:
     ) -> None:
         """Store a dead letter. Waits for room in the window, because dead letters occupy memory like events."""
         await self.window.wait()
-        await self._dead_letters.write(data, reason, stream, name, metadata)
+        await self.dead_letters.write(data, reason, stream, name, metadata)
         self.window.sent(self._sources.store.journal.end, len(data))
 
     def skipped(self, duplicates: int) -> None:

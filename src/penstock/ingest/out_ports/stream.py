@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import NoRoom, RequestError
 from penstock.core.types import Buffer
 from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, packed, record_slices, stored_batch
+from penstock.ingest.extraction import Extraction, Times
 from penstock.ingest.known_streams import KnownStream, active_again, ended
 from penstock.ingest.out_ports.event_ids import (
     CUT_BITS,
@@ -28,15 +29,29 @@ from penstock.ingest.out_ports.event_ids import (
 )
 from penstock.ingest.out_ports.storage import SourceStorage
 from penstock.ingest.settings import AckMode
+from penstock.ingest.source_log import Companion
+from penstock.ingest.worker_sources import Untimed
 from penstock.protocol.connector import NOTHING_YET
+from penstock.protocol.stored.bulk import Bytes
 from penstock.protocol.stored.event import NO_TIME
-from penstock.protocol.stored.head import Mark
+from penstock.protocol.stored.head import NO_COLUMNS, Mark
 
 SEND_BYTES = 1 << 19
 """Raw bytes passed to interceptors at once: even with a record per byte, there are fewer records than SINCE_MAX."""
 
 ON_ARRIVAL = NO_TIME
 """Instead of event times: events get the time at which they are stored."""
+
+
+class Record(NamedTuple):
+    """What is stored at once: events of the stream, and dead letters."""
+
+    batch: Batch
+    beside: Companion | None = None
+    untimed: int = 0
+    """Events without a usable event time in their data."""
+    reason: str = ""
+    """That of the first of them."""
 
 
 class OutStream:
@@ -240,32 +255,69 @@ class OutStream:
         return reaching(self.last_id, count, self._chain.consumed) if is_last else going_on(self.last_id, count)
 
     async def _append(self, values: Values) -> None:
-        batch, placed = await self._stored(partial(self._batch, values))
+        record, placed = await self._stored(partial(self._record, values))
+        batch = record.batch
         self._known.last_id = values.ids[-1]
         self._log.streams.detached(self.ref.stream_id)
         self._places.add(Place(values.ids[-1], placed.position, placed.end))
         self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
-        self._storage.stored(batch.events, len(batch.data), placed.position)
+        self._storage.stored(batch.events, len(batch.data), placed.position, record.beside)
+        if record.untimed:
+            self._log.count_untimed(record.untimed, record.reason)
 
-    def _batch(self, values: Values) -> Batch:
+    def _record(self, values: Values) -> Record:
         """Events to store at once: no clock mark may come between an event's time of arrival and its position in the
         journal.
         """
         times = self._log.times
+        if times.extraction is not None:
+            return self._extracted(values, times.extraction)
         if isinstance(values.times_us, int):  # ON_ARRIVAL
             times.record(own_times=False)
             values = replace(values, times_us=times.clock.now())
         else:
             times.record(own_times=True)
-        return stored_batch(self._known.route, self.ref.stream_id, values)
+        return Record(stored_batch(self._known.route, self.ref.stream_id, values))
 
-    async def _stored(self, make: Callable[[], Batch]) -> tuple[Batch, Placed]:
+    def _extracted(self, values: Values, extraction: Extraction) -> Record:
+        """With the times in the events' data. The others get their time of arrival, which the watermark does not
+        follow, or are dead letters.
+        """
+        times = self._log.times
+        times.record(own_times=True)
+        found = extraction.of_values(Bytes.of(values.values), values.metadata)
+        if found.untimed and extraction.spec.is_dead_letter:
+            return self._without_untimed(values, found)
+        highest, untimed = int(found.times.max()), found.untimed
+        found.times[untimed] = times.clock.now()
+        timed = replace(values, times_us=found.times.tolist())
+        batch = stored_batch(self._known.route, self.ref.stream_id, timed, highest_us=highest)
+        return Record(batch, untimed=len(untimed), reason=found.why(untimed[0]) if untimed else "")
+
+    def _without_untimed(self, values: Values, found: Times) -> Record:
+        """The last id of the stream also counts those that become dead letters: it does not read them again."""
+        untimed = {row: found.why(row) for row in found.untimed}
+        beside = self._storage.dead_letters.beside([self._untimed(values, *one) for one in untimed.items()])
+        batch = Batch(self._known.route, ())
+        if rows := [row for row in range(len(values.values)) if row not in untimed]:
+            timed = replace(values, times_us=found.times.tolist()).rows(rows)
+            batch = stored_batch(self._known.route, self.ref.stream_id, timed)
+        head = columns(self.ref.stream_id, values.ids[-1], int(found.times.max()))
+        return Record(batch._replace(streams=head), beside, len(untimed), next(iter(untimed.values())))
+
+    def _untimed(self, values: Values, row: int, reason: str) -> Untimed:
+        key = b"" if values.keys is None else values.keys[row]
+        metadata = values.metadata if isinstance(values.metadata, bytes) else values.metadata[row]
+        return Untimed(self.ref.stream_id, self.name, values.ids[row], key, values.values[row], metadata, reason)
+
+    async def _stored(self, make: Callable[[], Record]) -> tuple[Record, Placed]:
         """Store, waiting for room. If a stream that resumes is closed before that, the data are read again."""
         while True:
             waking = [active_again(self.ref.stream_id)] if self.ref.stream_id in self._log.streams.idle else []
             try:
-                batch = make()
-                return batch, self._log.append([batch._replace(marks=[*waking, *batch.marks])])[0]
+                record = make()
+                batch = record.batch._replace(marks=[*waking, *record.batch.marks])
+                return record, self._log.append([batch], record.beside)[0]
             except NoRoom:
                 await self._await_room()
 
@@ -288,9 +340,9 @@ class OutStream:
             await self._stored(partial(self._marks, [], end))
             self._known.last_id = end
 
-    def _marks(self, marks: Sequence[Mark], last_id: int | None = None) -> Batch:
-        batch = Batch(self._known.route, marks)
-        return batch if last_id is None else batch._replace(streams=columns(self.ref.stream_id, last_id, NO_TIME))
+    def _marks(self, marks: Sequence[Mark], last_id: int | None = None) -> Record:
+        streams = NO_COLUMNS if last_id is None else columns(self.ref.stream_id, last_id, NO_TIME)
+        return Record(Batch(self._known.route, marks, streams=streams))
 
     async def _dead_letter(self, data: bytes, reason: str) -> None:
         await self._storage.dead_letter(data, reason, self.ref, self.name, self._metadata)

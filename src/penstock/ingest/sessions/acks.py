@@ -27,15 +27,18 @@ class Run:
 
     __slots__ = ("accepted", "admission", "count", "duplicates", "ends", "position", "received_at", "size")
 
-    def __init__(self, columns: Columns, admission: Admission, received_at: float, position: Position) -> None:
+    def __init__(
+        self, columns: Columns, admission: Admission, received_at: float, position: Position, dead: int = 0
+    ) -> None:
+        """`dead`: how many of them are dead letters."""
         self.admission = admission
         self.received_at = received_at
         self.position = position
         """It is durable when the journal is, up to here."""
         self.count = len(columns)
         self.size = columns.size
-        self.duplicates = int(admission.totals.messages[DROPPED])
-        self.accepted = admission.count - self.duplicates
+        self.duplicates = int(admission.totals.messages[DROPPED]) - dead
+        self.accepted = admission.count - self.duplicates - dead
         self.ends: dict[int, Offset] = {}
         """Where its record in each segment ends, by route."""
 

@@ -8,12 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from penstock.access.certificates import certificate_names
 from penstock.access.file import AccessControl
+from penstock.access.principals import certificate_names
 from penstock.access.refusals import Refusals
-from penstock.core.connection_limits import address_of
+from penstock.core.connection_limits import address_of, find_dead_peers
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
-from penstock.core.keepalive import find_dead_peers
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.session import SessionTable, SourceSession

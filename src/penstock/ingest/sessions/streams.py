@@ -5,6 +5,7 @@ import secrets
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -13,12 +14,23 @@ from penstock.core.errors import NoRoom, PenstockError, ProtocolError
 from penstock.core.types import Offset
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.extraction import Times
 from penstock.ingest.known_streams import STREAM_NAME_MAX, active_again, ended, started
 from penstock.ingest.owners import StreamKey
 from penstock.ingest.sessions.acks import PendingAcks, Replies, Run
 from penstock.ingest.source_log import SourceLog
+from penstock.ingest.worker_sources import Untimed
 from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
-from penstock.protocol.connector.bulk import Admission, Columns, Stored, Streams, StreamTable, rewrite
+from penstock.protocol.connector.bulk import (
+    NOTHING_STORED,
+    Admission,
+    Columns,
+    Stored,
+    Streams,
+    StreamTable,
+    rewrite,
+)
+from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.stored.head import Mark
 
 # Streams that one session opens or ends before yielding to the loop: a few milliseconds.
@@ -170,34 +182,63 @@ class SessionStreams:
         """
         if self.waits_for_room:
             self.flush_marks()
-        admission = self._admit(columns)
-        run = Run(columns, admission, received_at, self._sources.store.journal.end)
-        rewritten = rewrite(columns, admission, len(self._log.segments))
-        stored = {route: events for route, events in enumerate(rewritten) if events.count}
-        if not stored:
-            return run
-        pending = [self._take_marks(route) for route in stored]
+        admission, found = self._admit(columns)
         try:
-            placed = self._log.append([_batch(one, stored[one.route]) for one in pending])
+            untimed = [] if found is None else [row for row in found.untimed if admission.is_new(row)]
+            dead = [row for row in untimed if admission.dead[row]]
+            letters = [] if found is None else self._dead_letters(columns, found, dead)
+            run = Run(columns, admission, received_at, self._sources.store.journal.end, len(letters))
+            self._append(run, rewrite(columns, admission, len(self._log.segments)), letters)
         except PenstockError:
             streams = admission.streams
             self._not_stored |= zip(streams.stream_ids.tolist(), streams.previous_ids.tolist(), strict=True)
             raise
+        if found is not None and untimed:
+            self._log.count_untimed(len(untimed), found.why(untimed[0]))
+        return run
+
+    def _append(self, run: Run, rewritten: Iterable[Stored], letters: Sequence[Untimed]) -> None:
+        """Store the events of each route, with pending marks, and dead letters, which belong to no route."""
+        stored = {route: events for route, events in enumerate(rewritten) if events is not NOTHING_STORED}
+        if not stored:
+            return
+        dead_letters = self._sources.dead_letters(self._log.name)
+        beside = dead_letters.beside(letters) if letters else None
+        pending = [self._take_marks(route) for route in stored]
+        placed = self._log.append([_batch(one, stored[one.route]) for one in pending], beside)
         for one, at in zip(pending, placed, strict=True):
             run.ends[one.route] = at.end
             self._marked(one, at)
         run.position = placed[0].position
-        return run
+        if beside is not None:
+            dead_letters.stored(beside)
 
-    def _admit(self, columns: Columns) -> Admission:
-        times = self._log.times
-        arrival = times.stamp()
-        if times.are_undecided:
-            times.record(own_times=columns.has_event_times)
-        admission = self._table.admit(columns, times.settings.event_time_unit, arrival)
+    def _admit(self, columns: Columns) -> tuple[Admission, Times | None]:
+        """Also returns the event times in the messages' data, if they come from there."""
+        times, found = self._log.times, None
+        extraction = times.extraction
+        if extraction is None:
+            arrival = times.stamp()
+            if times.are_undecided:
+                times.record(own_times=columns.has_event_times)
+            admission = self._table.admit(columns, times.settings.event_time_unit, arrival)
+        else:
+            times.record(own_times=True)
+            found = extraction.of_messages(columns)
+            timed = replace(columns, event_times=found.times)
+            arrival = None if extraction.spec.is_dead_letter else times.clock.now()
+            admission = self._table.admit(timed, EventTimeUnit.US, arrival, extracted=True)
         if self._log.streams.idle:
             self._wake(admission.streams)
-        return admission
+        return admission, found
+
+    def _dead_letters(self, columns: Columns, found: Times, rows: Iterable[int]) -> list[Untimed]:
+        letters = []
+        for row in rows:
+            one = columns.message(row)
+            name, payload = self._log.streams[one.stream_id].name, bytes(one.payload)
+            letters.append(Untimed(one.stream_id, name, one.message_id, one.key, payload, b"", found.why(row)))
+        return letters
 
     def _wake(self, streams: Streams) -> None:
         """Mark idle streams as active again, in the record of their events."""
@@ -403,6 +444,8 @@ def _split(pending: PendingMarks) -> Iterator[PendingMarks]:
 
 
 def _batch(pending: PendingMarks, stored: Stored) -> Batch:
+    if not stored.count:  # all of its messages are dead letters
+        return Batch(pending.route, pending.marks, streams=stored.streams)
     return Batch(pending.route, pending.marks, stored.count, stored.data, stored.streams)
 
 
