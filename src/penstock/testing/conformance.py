@@ -189,7 +189,7 @@ async def until_dead_letters(frame: Frame, count: int) -> None:
 
 
 class SinkConformance(Conforming):
-    def test_what_leaves_reaches_the_peer_in_order(self, tmp_path: Path) -> None:
+    def test_values_reach_the_peer_in_order(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             stream = None
             if self.capabilities(peer).is_linked:
@@ -206,7 +206,7 @@ class SinkConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.IN)
 
-    def test_a_reply_goes_to_the_line_that_its_event_came_from(self, tmp_path: Path) -> None:
+    def test_a_reply_goes_to_the_connection_that_its_event_came_from(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             lines = {b"first": await peer.line(frame), b"second": await peer.line(frame)}
             for name, line in lines.items():
@@ -219,7 +219,7 @@ class SinkConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.IN, when=self.is_linked and self.lines_max > 1)
 
-    def test_a_line_that_takes_nothing_holds_up_no_other_and_gets_all_in_the_end(self, tmp_path: Path) -> None:
+    def test_a_peer_that_stops_reading_blocks_no_other_and_finally_gets_everything(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             slow, quick = await peer.line(frame), await peer.line(frame)
             await slow.send(b"slow\n")
@@ -239,7 +239,7 @@ class SinkConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.IN, when=self.is_linked and self.lines_max > 1)
 
-    def test_a_reply_to_a_line_that_is_gone_is_a_dead_letter(self, tmp_path: Path) -> None:
+    def test_a_reply_to_a_connection_that_is_gone_is_a_dead_letter(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             await line.send(b"question\n")
@@ -270,7 +270,7 @@ class SinkConformance(Conforming):
         promised = self.connector.about.capabilities.sink is not Guarantee.AT_MOST_ONCE
         self.run(tmp_path, scenario, needs=Port.IN, when=self.is_dialled and promised)
 
-    def test_what_is_in_doubt_is_committed_only_if_that_was_decided(self, tmp_path: Path) -> None:
+    def test_a_transaction_in_doubt_is_committed_only_if_that_was_decided(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             if not self.votes(peer):
                 pytest.skip("it does not vote")
@@ -311,7 +311,7 @@ class SinkConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.IN)
 
-    def test_what_waits_for_company_leaves_in_a_drain(self, tmp_path: Path) -> None:
+    def test_buffered_values_are_sent_in_a_drain(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             if self.capabilities(peer).takes_epochs:
                 pytest.skip("its events pass no interceptors")
@@ -336,7 +336,7 @@ class SinkConformance(Conforming):
 
 
 class SourceConformance(Conforming):
-    def test_events_of_a_line_are_one_stream_in_order_with_their_ids(self, tmp_path: Path) -> None:
+    def test_events_of_a_connection_are_one_stream_in_order_with_their_ids(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             lines = [await peer.line(frame) for _ in range(self.lines_max)]
             sent = {number: [b"%d: event %d" % (number, n) for n in range(300)] for number in range(len(lines))}
@@ -352,7 +352,7 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT)
 
-    def test_a_line_that_ends_in_the_middle_of_a_record_loses_nothing(self, tmp_path: Path) -> None:
+    def test_a_connection_that_ends_in_the_middle_of_a_record_loses_nothing(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             await line.send(b"whole\nthe end")
@@ -364,7 +364,7 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT, when=self.streams_end)
 
-    def test_a_peer_that_goes_away_in_the_middle_of_a_record_leaves_a_dead_letter(self, tmp_path: Path) -> None:
+    def test_a_peer_that_disconnects_in_the_middle_of_a_record_leaves_a_dead_letter(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             await line.send(b"whole\nhal")
@@ -381,7 +381,7 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT, when=self.breaks_off)
 
-    def test_garbage_is_a_dead_letter_and_ends_that_stream_alone(self, tmp_path: Path) -> None:
+    def test_garbage_is_a_dead_letter_and_ends_only_its_stream(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             good = await peer.line(frame) if self.lines_max > 1 else None
             bad = await peer.line(frame)
@@ -399,7 +399,7 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT, when=self.streams_end)
 
-    def test_at_the_quota_nobody_reads_and_nothing_is_lost(self, tmp_path: Path) -> None:
+    def test_at_the_quota_nothing_is_read_and_nothing_is_lost(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             record = b"x" * 1000
@@ -432,7 +432,7 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT)
 
-    def test_a_stream_that_one_sink_closes_is_paused_as_finely_as_is_declared(self, tmp_path: Path) -> None:
+    def test_a_stream_that_a_sink_closes_is_paused_as_precisely_as_declared(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             pauses = self.capabilities(peer).pauses
             closed, free = await peer.line(frame), await peer.line(frame) if self.lines_max > 1 else None
@@ -453,7 +453,7 @@ class SourceConformance(Conforming):
 
         self.run(tmp_path, scenario, needs=Port.OUT)
 
-    def test_after_a_crash_nothing_is_missing_and_no_id_is_used_again(self, tmp_path: Path) -> None:
+    def test_after_a_crash_nothing_is_missing_and_no_id_is_reused(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             await line.send(b"before\n")
