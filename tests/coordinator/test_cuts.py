@@ -41,6 +41,22 @@ async def test_the_same_start_has_the_same_end_whatever_comes_and_whoever_asks(s
     assert (later.offset.epoch, later.offset.watermark) == (1, 6)
 
 
+async def test_only_as_many_epochs_are_planned_as_are_allowed(scene: Scene) -> None:
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    start = await scene.initial()
+    scene.coordinator.allow_epochs(0)
+    assert (await scene.cut(start)).offset == start
+    waiting = asyncio.create_task(scene.cut(start, wait_seconds=20))
+    await asyncio.sleep(0)
+    scene.coordinator.allow_epochs(1)
+    first = (await waiting).offset
+    assert first.epoch == 0, "one that waits is woken"
+    await scene.ingest(A, {1: 6})
+    assert (await scene.cut(first)).offset == first
+    assert (await scene.cut(start)).offset == first, "what was planned stays planned"
+
+
 async def test_no_answer_is_given_before_it_is_durable(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()

@@ -12,7 +12,17 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced
-from tests.coordinator.driver import PIPELINE, SOURCE, Checkpoint, Driver, DriverDied, numbers, output
+from tests.coordinator.driver import (
+    PIPELINE,
+    SOURCE,
+    Checkpoint,
+    Driver,
+    DriverDied,
+    dead_letters,
+    is_bad,
+    numbers,
+    output,
+)
 from tests.support.running_worker import RunningWorker
 from tests.support.worker_process import WorkerProcess, free_port
 
@@ -64,6 +74,7 @@ def test_drivers_that_die_anywhere_put_everything_out_once(worker: RunningWorker
     deaths = run(address, worker.address, Checkpoint(), Random(7), 300)
     with SegmentClient(worker.address) as client:
         assert output(client) == numbers(300)
+        assert dead_letters(client) == [*filter(is_bad, numbers(300))]
     assert len(deaths) >= 5, f"they died in too few windows: {deaths}"
     with CoordinatorClient(address) as coordinator:
         assert coordinator.pipelines()[0].generation == sum(deaths.values()) + 1
@@ -138,3 +149,4 @@ def test_a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_p
         assert not errors, errors
         with SegmentClient(worker.address) as client:
             assert output(client) == numbers(250)
+            assert dead_letters(client) == [*filter(is_bad, numbers(250))]

@@ -151,9 +151,9 @@ async def test_what_is_not_staged_as_the_task_said_is_refused(scene: Scene) -> N
             await scene.merge(0, Staged("out", segment, 0))
     with pytest.raises(RequestError, match="listed twice"):
         await scene.merge(0, staged, staged)
-    with pytest.raises(PipelineError, match="no output port 'late'"):
-        await scene.merge(0, Staged("late", staged.segment, 3))
-    assert not scene.store.exists("pipeline/p/late")
+    with pytest.raises(PipelineError, match="no output port 'other'"):
+        await scene.merge(0, Staged("other", staged.segment, 3))
+    assert not scene.store.exists("pipeline/p/other")
     assert (await scene.merge(0, staged)).merged
 
 

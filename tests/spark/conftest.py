@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.core.errors import RequestError
+from penstock.spark.run.fork_server import fork_server
 from penstock.spark.run.java import use_java
-from tests.support.spark_nursery import spark_nursery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    with spark_nursery() as nursery:
-        with nursery:
-            session = build_session("tests", "local[2]", conf)
+    # Each query starts several Python processes, which take half a second of CPU time each without the fork server.
+    with TemporaryDirectory() as sockets, fork_server(Path(sockets)):
+        session = build_session("tests", "local[2]", conf)
         yield session
         session.stop()

@@ -12,9 +12,9 @@ from penstock.client.source.message import Yielded
 from tests.spark.asking import get
 from tests.spark.stored_data import in_store
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 POLL_SECONDS = 0.02
-STORED_SECONDS_MAX = 60.0
 
 
 class Feed:
@@ -40,7 +40,7 @@ class Feed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._program.stop()
-        self._thread.join(STORED_SECONDS_MAX)
+        self._thread.join(SECONDS_MAX)
 
     def say(self, stream: str, *events: tuple[int, bytes], key: bytes = b"") -> None:
         """Pairs of event time and payload. They are stored when it returns; nobody waits for their completion."""
@@ -51,7 +51,7 @@ class Feed:
         for stream, events in said.items():
             known = self._said[stream]
             known.extend([Message(len(known) + n, payload, ms, key) for n, (ms, payload) in enumerate(events, 1)])
-        deadline = time.monotonic() + STORED_SECONDS_MAX
+        deadline = time.monotonic() + SECONDS_MAX
         while not self._is_stored():
             assert time.monotonic() < deadline, "it is not stored in time"
             time.sleep(POLL_SECONDS)

@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import penstock
+from tests.spark.sending import outputs
 from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
@@ -62,6 +64,17 @@ def load(spark: SparkSession, worker: RunningWorker, pipeline: str, source: str)
     """An input of the pipeline, named like its source."""
     options = {"worker": f"127.0.0.1:{worker.ports['http']}", "pipeline": pipeline, "input": source, "source": source}
     return spark.readStream.format("penstock").options(**options).load()
+
+
+def in_pipeline(spark: SparkSession, worker: RunningWorker, pipeline: str, source: str) -> Any:
+    """Around the code that builds a frame of this load."""
+    http = f"127.0.0.1:{worker.ports['http']}"
+    return penstock.session(spark, pipeline=pipeline, worker=http, input=source, source=source)
+
+
+def late(worker: RunningWorker, pipeline: str) -> list[Any]:
+    """The late events of a pipeline with Spark's own sink, once it has asked for more."""
+    return outputs(worker.address, pipeline, "late")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ def kept_for(worker: str) -> Iterator[None]:
         yield
     finally:
         python_worker.link(worker, None, None, None).drop()
+        python_worker.link(worker, None, None, None, "side outputs").drop()
         python_worker.coordinator(worker).close()
         python_worker.link.cache_clear()
         python_worker.coordinator.cache_clear()

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from penstock.store.store import SegmentStore
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 T = TypeVar("T")
 
 EVENTS_A_RECORD = 300
-_DURABLE_SECONDS_MAX = 20.0
 
 
 def store_events(worker: RunningWorker, segment: str, events: Sequence[bytes]) -> int:
@@ -33,7 +33,7 @@ def truncate(worker: RunningWorker, segment: str, offset: int) -> None:
 
 def durable(worker: RunningWorker, change: Callable[[SegmentStore], T]) -> T:
     result, position = in_store(worker, lambda store: (change(store), store.journal.end))
-    deadline = time.monotonic() + _DURABLE_SECONDS_MAX
+    deadline = time.monotonic() + SECONDS_MAX
     while in_store(worker, lambda store: store.journal.durable) < position:
         assert time.monotonic() < deadline, "it does not become durable"
     return result
@@ -43,4 +43,4 @@ def in_store(worker: RunningWorker, use: Callable[[SegmentStore], T]) -> T:
     async def call() -> T:
         return use(worker._worker._store)
 
-    return asyncio.run_coroutine_threadsafe(call(), worker._loop).result(_DURABLE_SECONDS_MAX)
+    return asyncio.run_coroutine_threadsafe(call(), worker._loop).result(SECONDS_MAX)

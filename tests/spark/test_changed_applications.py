@@ -52,12 +52,12 @@ binding:
 """
 
 FUNCTION = """
-from penstock import dead_letters, windows
+from penstock import windows
 
 def count(lines):
-    chosen = dead_letters.where(lines, "{where}")
+    chosen = lines.where("{where}")
     found = windows.aggregate(chosen, windows.tumbling("1 minute"), keys=[{keys}], n=windows.count(), buckets=2)
-    return found.select({keys}, "n", "letter")
+    return found.select({keys}, "n")
 """
 
 
@@ -93,7 +93,7 @@ class Stage:
     def driven(self) -> Iterator[None]:
         """What is in the file is deployed, and a driver follows, as in `penstock run`."""
         from penstock.application.driver import Driver
-        from penstock.application.pipelines import pipelines_of
+        from penstock.application.functions import pipelines_of
         from penstock.spark.run.attempt import RunSettings
         from penstock.spark.run.runner import Runner
 
@@ -150,7 +150,9 @@ def test_an_incompatible_change_is_refused_and_a_reset_lets_it_start_from_scratc
             refused = stage.apply()
             text = str(refused.exception)
             assert refused.exit_code == 1
-            assert "nothing was changed: what runs now runs on\nthe pipeline 'count' does not fit its stored" in text
+            assert (
+                "nothing was changed: what runs now keeps running\nthe pipeline 'count' does not fit its stored" in text
+            )
             assert "windows: keys: stored stream string; now stream string, source string" in text
             assert "You may change filters" in text
             stage.write("no_such_column")

@@ -26,11 +26,13 @@ def load(spark: SparkSession, **options: str) -> DataFrame:
 def test_every_batch_has_a_row_for_each_bucket_beside_the_events(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
+    from penstock.spark.pipeline_context import PipelineContext
     from penstock.spark.run.progress import Progress
     from penstock.spark.source.control import control_rows
 
-    sensors = load(spark, worker=f"127.0.0.1:{worker.ports['http']}", pipeline="p", input="left", columns="value")
-    control = control_rows(sensors.where("value is not null"), [0, 7])
+    options = {"worker": f"127.0.0.1:{worker.ports['http']}", "pipeline": "p", "input": "left", "columns": "value"}
+    sensors = load(spark, **options)
+    control = control_rows(spark, PipelineContext({**options, "source": "sensors"}), [0, 7])
     assert control.dtypes == [("bucket", "int"), ("epoch", "bigint"), ("before", "bigint"), ("watermark", "bigint")]
     events = sensors.selectExpr("-1 as bucket", "0L as epoch", "null as before", "null as watermark")
     with (
@@ -53,44 +55,31 @@ def test_every_batch_has_a_row_for_each_bucket_beside_the_events(
         assert [watermark for _, watermark in told if watermark] == [3000, 5000]
 
 
-def test_the_origin_of_a_frame_is_its_load(spark: SparkSession) -> None:
-    from penstock.spark.source.control import origin_of
+def test_an_operator_outside_a_pipeline_is_refused(spark: SparkSession) -> None:
+    import penstock
 
-    sensors = load(spark, PIPELINE="p", generation="3", columns="value,key", worker="here:9")
-    assert origin_of(sensors.groupBy("key").count()) == {
-        "source": "sensors",
-        "pipeline": "p",
-        "generation": "3",
-        "worker": "here:9",
-    }
-    rest = load(spark, pipeline="p", input="right", source="others").select("value", "key")
-    assert origin_of(sensors.union(rest))["source"] == "sensors"
-
-
-@pytest.mark.parametrize(
-    ("pipelines", "said"),
-    [([None], "names no pipeline"), (["p", "q"], "several pipelines: p, q"), ([], "does not read from Penstock")],
-)
-def test_a_frame_without_one_watermark_is_refused(spark: SparkSession, pipelines: list[str | None], said: str) -> None:
-    from penstock.spark.source.control import origin_of
-
-    frame = spark.readStream.format("rate").load().selectExpr("cast(null as binary) as value")
-    for name in pipelines:
-        frame = frame.union(load(spark, **({} if name is None else {"pipeline": name})).select("value"))
-    with pytest.raises(RequestError, match=said):
-        origin_of(frame)
+    with pytest.raises(RequestError, match="watermarked does not know its pipeline") as caught:
+        penstock.watermarked(load(spark, pipeline="p"))
+    assert "penstock.session(spark, pipeline=" in caught.value.hint
+    with (
+        pytest.raises(RequestError, match="the pipeline 'p' has no source"),
+        penstock.session(spark, pipeline="p"),
+    ):
+        pass
 
 
 def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
+    from penstock.spark.pipeline_context import current_pipeline
     from penstock.spark.run.attempt import plan_of
-    from penstock.spark.source.control import control_rows, origin_of
+    from penstock.spark.source.control import control_rows
 
     origins = []
 
     @pipeline(inputs={"left": ["a", "b"]})
     def both(left: DataFrame) -> dict[str, DataFrame]:
-        origins.append(origin_of(left.where("key = value")))
-        return {"marks": control_rows(left, [1, 2]), "rest": left}
+        context = current_pipeline("the test")
+        origins.append(context.options)
+        return {"marks": control_rows(spark, context, [1, 2]), "rest": left}
 
     assert plan_of(spark, both).ports == ("marks", "rest")
     assert origins == [{"pipeline": "both", "input": "left", "source": "a,b"}]

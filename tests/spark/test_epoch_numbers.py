@@ -14,16 +14,15 @@ from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.segments import SegmentClient
 from tests.delivery.matrix.journal import decisions
 from tests.spark.feeding import Feed
-from tests.spark.following import at, load
+from tests.spark.following import at, in_pipeline, load
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-SINK_SECONDS_MAX = 60.0
 
 
 def counts(spark: SparkSession, worker: RunningWorker) -> DataFrame:
@@ -32,7 +31,8 @@ def counts(spark: SparkSession, worker: RunningWorker) -> DataFrame:
 
     from penstock.spark.watermark import watermarked
 
-    clicks = watermarked(load(spark, worker, "p", "clicks"))
+    with in_pipeline(spark, worker, "p", "clicks"):
+        clicks = watermarked(load(spark, worker, "p", "clicks"))
     return clicks.groupBy(functions.window("event_time", "1 minute")).count().selectExpr("cast(count as string) value")
 
 
@@ -74,7 +74,7 @@ def test_an_epoch_has_one_number_from_spark_s_batch_to_the_sink_s_transaction(
         assert with_input == {batch: batch for batch in with_input}
         assert without_input, "Spark has run batches without new input between the others"
         assert max(with_input) > min(without_input)
-        deadline = time.monotonic() + SINK_SECONDS_MAX
+        deadline = time.monotonic() + SECONDS_MAX
         while client.epochs("p"):
             assert time.monotonic() < deadline, client.sinks()
             time.sleep(0.01)

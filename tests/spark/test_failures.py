@@ -194,3 +194,17 @@ def test_the_ranges_of_a_batch_are_listed_and_cut_short() -> None:
     text = ranges_text(batch)
     assert text.startswith("at an event of epoch 7: connector/s/0 @ 5 to 9, connector/s/1 @ 5 to 9")
     assert text.endswith("and 2 more")
+
+
+def test_the_ranges_of_several_inputs_are_named_by_input() -> None:
+    batch = BatchRanges(7, {"left": [Range("connector/s/0", 5, 9)], "right": [Range("connector/t/0", 0, 4)]})
+    assert ranges_text(batch) == "at an event of epoch 7: left: connector/s/0 @ 5 to 9, right: connector/t/0 @ 0 to 4"
+
+
+def test_a_function_that_does_not_decide_the_same_twice_is_started_again() -> None:
+    from penstock.spark.side_outputs import NotRepeatable
+
+    error = f"{NotRepeatable.__module__}.NotRepeatable: apply share did not decide the same twice\n{NotRepeatable.hint}"
+    failure = failure_of(told(USERS.partition("ValueError")[0] + error))
+    assert (failure.is_final, failure.is_outage, failure.cause) == (False, False, None)
+    assert (failure.text, failure.hint) == ("apply share did not decide the same twice", NotRepeatable.hint)

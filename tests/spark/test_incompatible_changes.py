@@ -42,7 +42,7 @@ def counting(*keys: str, buckets: int = BUCKETS, lateness: str = "0 seconds") ->
             buckets=buckets,
             allowed_lateness=lateness,
         )
-        return counted.select(*keys, "n", "letter")
+        return counted.select(*keys, "n")
 
     return pipeline(name="count", inputs={"numbers": "numbers"})(count)
 

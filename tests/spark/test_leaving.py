@@ -11,9 +11,10 @@ import pytest
 from penstock.core.errors import RequestError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.spark.outputs import Leaving
+    from penstock.spark.sink.plan import Plan
 
 pytestmark = pytest.mark.spark
 
@@ -36,12 +37,13 @@ def left(given: object, declared: tuple[str, ...] | None = None) -> Leaving:
     return leaving(given, declared)
 
 
-def rows(leaving: Leaving, folder: Path) -> list[Row]:
-    """What the sink would get, in one batch."""
-    found: list[Row] = []
+def rows(leaving: Leaving, folder: Path) -> list[dict[str, Any]]:
+    """What the sink stores, with `port` if rows have one, from one batch."""
+    found: list[dict[str, Any]] = []
 
     def keep(frame: DataFrame, batch: int) -> None:
-        found.extend(frame.collect())
+        table = frame.toArrow().combine_chunks()
+        found.extend(_stored(table, leaving.plan) if leaving.plan else table.to_pylist())
 
     assert leaving.frame is not None
     writer = leaving.frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
@@ -49,11 +51,23 @@ def rows(leaving: Leaving, folder: Path) -> list[Row]:
     return found
 
 
+def _stored(table: Any, plan: Plan) -> list[dict[str, Any]]:
+    from penstock.spark.sink.encoding import encoded
+    from penstock.spark.sink.rows import by_port
+
+    found = []
+    for batch in table.to_batches():
+        for port, given in by_port(batch, "out"):
+            for target, values in encoded(given, port, plan):
+                found += [{**row, "port": target} for row in values.to_pylist()]
+    return found
+
+
 def test_events_may_leave_as_they_came(events: DataFrame, tmp_path: Path) -> None:
     given = left(events)
     assert given.ports == ("out",)
     (row,) = rows(given, tmp_path)
-    assert row.asDict() == {
+    assert row == {
         "source": "roofs",
         "stream": "roof",
         "stream_id": 7,
@@ -69,15 +83,15 @@ def test_without_a_value_rows_leave_as_json_of_their_columns(events: DataFrame, 
     (row,) = rows(left(counted), tmp_path)
     assert json.loads(row["value"]) == {"key": "k", "the count": 1, "event_time": None, "offset": "x"}
     assert row["key"] == b"k"
-    assert set(row.asDict()) == {"value", "key", "event_time"}
+    assert set(row) == {"value", "key", "event_time", "metadata", "port"}
 
 
 def test_several_ports_leave_through_one_query(events: DataFrame, tmp_path: Path) -> None:
     given = left({"good": events.select("value", "key"), "bad": events.selectExpr("'why' as reason")})
     assert given.ports == ("good", "bad")
     found = {row["port"]: row for row in rows(given, tmp_path)}
-    assert found["good"].asDict() == {"value": b"v", "key": b"k", "port": "good"}
-    assert found["bad"].asDict() == {"value": b'{"reason":"why"}', "key": None, "port": "bad"}
+    assert found["good"] == {"value": b"v", "key": b"k", "port": "good", "metadata": None}
+    assert found["bad"] == {"value": b'{"reason":"why"}', "key": None, "port": "bad", "metadata": None}
 
 
 def test_a_column_port_is_not_lost_beside_a_port_that_the_function_names(events: DataFrame) -> None:

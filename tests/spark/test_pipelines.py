@@ -27,6 +27,7 @@ def test_everything_else_is_said_in_the_declaration() -> None:
     @pipeline(
         name="by-hour",
         inputs={"events": ["north", "segment:raw"], "old": "pipeline:counts/out"},
+        columns=["value", "content_type"],
         outputs=["good", "bad"],
         mode="complete",
         trigger="2s",
@@ -39,6 +40,7 @@ def test_everything_else_is_said_in_the_declaration() -> None:
 
     assert counts.name == "by-hour"
     assert counts.inputs == {"events": ("north", "segment:raw"), "old": ("pipeline:counts/out",)}
+    assert counts.columns == ("value", "content_type")
     assert counts.outputs == ("good", "bad")
     assert (counts.trigger_ms, counts.limits.bytes, counts.limits.rows) == (2000, 1024, 10)
     assert counts.starting == AtTime(1_704_067_200_000_000)
@@ -72,6 +74,8 @@ def one(a: Any) -> None:
         (one, {"inputs": {"b": "x"}}, "no parameter 'b'"),
         (one, {"name": "no/slash"}, "not a valid pipeline name"),
         (one, {"outputs": ["no space"]}, "not a valid port name"),
+        (one, {"columns": ["valu"]}, "column 'valu' not found"),
+        (one, {"columns": []}, "no columns are named"),
         (one, {"mode": "update"}, "mode 'update' is not supported"),
         (one, {"trigger": "soon"}, "not a valid duration"),
         (one, {"starting": "middle"}, "is not a valid starting position"),

@@ -12,10 +12,12 @@ from pyspark.sql.types import BinaryType, IntegerType, StructType
 from penstock.client.coordinator import Staged
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced, RequestError
+from penstock.protocol.api.side_outputs import Merged
 from penstock.protocol.stored.bulk import decode
+from penstock.spark.python_worker import Task
 from penstock.spark.sink import writer
 from penstock.spark.sink.staging import StagedPort
-from penstock.spark.sink.writer import SinkOptions, StagedOutput, StreamSink, Task, in_order, stage
+from penstock.spark.sink.writer import SinkOptions, StagedOutput, StreamSink, in_order, stage
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
 from tests.support.running_worker import RunningWorker
@@ -112,10 +114,11 @@ class Coordinator:
         self._log = log
         self._refusal = refusal
 
-    def merge(self, name: str, batch: int, staged: list[Staged], *, generation: int | None) -> None:
+    def merge(self, name: str, batch: int, staged: list[Staged], *, generation: int | None) -> Merged:
         self._log.append(("merge", name, batch, staged, generation))
         if self._refusal is not None:
             raise self._refusal
+        return Merged(True, batch)
 
 
 def merging(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, refusal: Exception | None = None) -> list[Any]:

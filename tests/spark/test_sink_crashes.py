@@ -10,7 +10,8 @@ import pytest
 
 from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.bulk import decode
-from penstock.spark.sink.writer import SinkOptions, Task, stage
+from penstock.spark.python_worker import Task
+from penstock.spark.sink.writer import SinkOptions, stage
 from tests.spark.kept import kept_for
 from tests.support.worker_process import WorkerProcess
 

@@ -14,7 +14,8 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Fenced
 from penstock.protocol.stored.bulk import Events, decode
-from penstock.spark.sink.writer import SinkOptions, StreamSink, Task, stage
+from penstock.spark.python_worker import Task
+from penstock.spark.sink.writer import SinkOptions, StreamSink, stage
 from tests.spark.asking import segment_names
 from tests.spark.kept import kept_for
 from tests.spark.sending import outputs, send

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import penstock
 from penstock.core.errors import RequestError
 from penstock.spark import pipeline
 from tests.spark.feeding import Feed
-from tests.spark.following import following, load
+from tests.spark.following import following, in_pipeline, load
 from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Change = Callable[["DataFrame"], "DataFrame"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_pipeline(spark: SparkSession) -> Iterator[None]:
+    with penstock.session(spark, pipeline="p", source="clicks"):
+        yield
 
 
 def clicks(spark: SparkSession, **options: str) -> DataFrame:
@@ -34,10 +40,6 @@ def clicks(spark: SparkSession, **options: str) -> DataFrame:
         (lambda frame: frame.withColumn("event_time", frame["offset"]), "'event_time' is bigint, not timestamp"),
         (lambda frame: frame.withWatermark("event_time", "1 hour"), "'event_time' has a watermark already"),
         (lambda frame: penstock.watermarked(frame), "'event_time' has a watermark already"),
-        (
-            lambda frame: frame.sparkSession.readStream.format("rate").load().toDF("event_time", "n"),
-            "does not read from Penstock",
-        ),
     ],
 )
 def test_a_frame_without_a_watermark_of_ours_is_refused(spark: SparkSession, change: Change, said: str) -> None:
@@ -67,7 +69,7 @@ def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) ->
 
         return penstock.watermarked(clicks).groupBy(functions.window("event_time", "1 minute")).count()
 
-    assert plan_of(spark, minutes).ports == ("out",)
+    assert plan_of(spark, minutes).ports == ("out", "err", "late")
 
 
 def by_minute(frame: DataFrame) -> DataFrame:
@@ -108,7 +110,8 @@ def test_no_filter_comes_below_the_watermark_of_the_control_rows(
 def test_times_before_1970_are_refused_rather_than_dropped(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    frame = by_minute(penstock.watermarked(load(spark, worker, "old", "old")))
+    with in_pipeline(spark, worker, "old", "old"):
+        frame = by_minute(penstock.watermarked(load(spark, worker, "old", "old")))
     with Feed(worker, "old", ["one"]) as old, following(tmp_path, {"old": frame}) as queries:
         old.say("one", (-1, b"the day before"))
         with pytest.raises(Exception, match="the watermark is before 1970"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.feeding import Feed
-from tests.spark.following import Following, at, following, load, seconds
+from tests.spark.following import Following, at, following, in_pipeline, late, load, seconds
 from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
@@ -45,17 +45,13 @@ def test_of_ten_streams_the_one_that_is_an_hour_behind_loses_nothing(
     from penstock import windows
 
     fast = [f"fast {number}" for number in range(9)]
-    frames = {
-        "own": counted(load(spark, worker, "own", "fleet").withWatermark("event_time", "10 minutes")),
-        "ours": counted(penstock.watermarked(load(spark, worker, "ours", "fleet"))),
-        "windows": windows.aggregate(
-            load(spark, worker, "windows", "fleet"),
-            windows.tumbling("10 minutes"),
-            keys=["stream"],
-            count=windows.count(),
-            buckets=2,
-        ),
-    }
+    frames = {"own": counted(load(spark, worker, "own", "fleet").withWatermark("event_time", "10 minutes"))}
+    with in_pipeline(spark, worker, "ours", "fleet"):
+        frames["ours"] = counted(penstock.watermarked(load(spark, worker, "ours", "fleet")))
+    with in_pipeline(spark, worker, "windows", "fleet"):
+        rows = load(spark, worker, "windows", "fleet")
+        window = windows.tumbling("10 minutes")
+        frames["windows"] = windows.aggregate(rows, window, keys=["stream"], count=windows.count(), buckets=2)
     with Feed(worker, "fleet", [*fast, "slow"]) as fleet, following(tmp_path, frames) as queries:
         for said in [
             {"slow": burst(-1)},
@@ -78,7 +74,7 @@ def test_of_ten_streams_the_one_that_is_an_hour_behind_loses_nothing(
             assert {stream: rows_of(query, stream) for stream in fast} == dict.fromkeys(fast, 2 * EVENTS)
             assert rows_of(query, "slow") == 3 * EVENTS, "at the end of time all windows close"
         assert ours.state_rows == 0
-        assert all(row["letter"] is None for row in queries["windows"].rows), "nothing was late"
+        assert late(worker, "windows") == late(worker, "ours") == [], "nothing was late"
 
 
 def test_a_join_of_a_fast_and_a_slow_source_finds_every_pair(
@@ -88,7 +84,8 @@ def test_a_join_of_a_fast_and_a_slow_source_finds_every_pair(
     import penstock
 
     def named(source: str, time: str) -> DataFrame:
-        frame = penstock.watermarked(load(spark, worker, "paid", source))
+        with in_pipeline(spark, worker, "paid", "orders"):
+            frame = penstock.watermarked(load(spark, worker, "paid", source))
         return frame.selectExpr(f"cast(value as string) as {source}", f"event_time as {time}")
 
     orders, payments = named("orders", "ordered"), named("payments", "paid")
@@ -119,9 +116,9 @@ def test_a_join_of_a_fast_and_a_slow_source_finds_every_pair(
 def test_a_frame_may_be_used_twice(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
     import penstock
 
-    steps = penstock.watermarked(load(spark, worker, "steps", "steps")).selectExpr(
-        "event_time as time", "message_id as n"
-    )
+    with in_pipeline(spark, worker, "steps", "steps"):
+        marked = penstock.watermarked(load(spark, worker, "steps", "steps"))
+    steps = marked.selectExpr("event_time as time", "message_id as n")
     after = steps.selectExpr("time as later", "n - 1 as before")
     pairs = steps.join(after, _expr("n = before and later >= time and later <= time + interval 1 minute"))
     with Feed(worker, "steps", ["one"]) as one, following(tmp_path, {"steps": pairs}) as queries:

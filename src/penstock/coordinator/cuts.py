@@ -14,8 +14,10 @@ from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
+from penstock.coordinator.side_outputs import SideOutputs
 from penstock.coordinator.spans import LINKS_MAX, origins
 from penstock.core.errors import DataLoss, Fenced, PipelineError
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limits, LoadState, Range, Running, Segments
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.names import replay_source
@@ -37,6 +39,8 @@ class Query:
     """What its loads of control rows report about their operators; empty if there is no such operator."""
     past: set[str] = field(default_factory=set)
     """Loads of earlier queries of the same generation."""
+    planned: int = NO_EPOCH
+    """The last epoch that the query has planned."""
 
 
 class Queries:
@@ -89,9 +93,12 @@ class Queries:
 
 
 class Cuts:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, sides: SideOutputs) -> None:
         self._shared = shared
+        self._sides = sides
         self.queries = self._queries = Queries()
+        self.epochs_left: int | None = None
+        """How many more epochs may be planned; None: any number. For tests that decide what an epoch contains."""
 
     async def attach(
         self,
@@ -150,7 +157,9 @@ class Cuts:
                 self._queries.of(name, generation).state |= {state} if state is not None else set()
                 epoch = check_offset(name, pipeline, key, start)
                 self._check_stored(name, pipeline, epoch)
+                is_lacking = await self._sides.collect(name, epoch)
                 end, blocked_by = await self._next(name, pipeline, asker, epoch, limits)
+                await self._planned(name, generation, epoch, end)
                 pipeline = shared.state.pipelines[name]
                 leads = pipeline.leader == asker
             # Waiting does not help a load that is not the leader: the leader's request decides the cut.
@@ -158,7 +167,7 @@ class Cuts:
                 if end > epoch:
                     shared.trace(partial(shared.traces.returned, name, pipeline, end))
                 await shared.keeper.settled()
-                return Cut(_offset(pipeline, key, end), blocked_by)
+                return Cut(_offset(pipeline, key, end), blocked_by, is_lacking)
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _next(
@@ -169,7 +178,9 @@ class Cuts:
         end = answer(pipeline, asker, start)
         if end is None:
             blocked_by = shared.reports.blocked(shared.state, name)
-            if blocked_by is None and await self._plan(name, pipeline, asker, limits or pipeline.limits):
+            may_plan = blocked_by is None and self.epochs_left != 0
+            if may_plan and await self._plan(name, pipeline, asker, limits or pipeline.limits):
+                self.epochs_left = None if self.epochs_left is None else self.epochs_left - 1
                 return shared.state.pipelines[name].planned, None
             end = start
         shared.keeper.commit(Ask(name, pipeline.generation, asker, start, end))
@@ -272,9 +283,19 @@ class Cuts:
             shared.heartbeats.asked(name)
             shared.heartbeats.got_epoch(name, epochs[1])
             shared.keeper.commit(Read(name, generation, *epochs))
+            await self._planned(name, generation, *epochs)
             shared.trace(partial(shared.traces.returned, name, pipeline, epochs[1]))
             await shared.keeper.settled()
             return pipeline.offset(key, epochs[0])
+
+    async def _planned(self, name: str, generation: int, start: int, end: int) -> None:
+        """A query runs the epochs after `start` for the first time: side outputs of earlier tries no longer count, as
+        the user may have changed the function in between.
+        """
+        query = self._queries.of(name, generation)
+        if end > max(start, query.planned):
+            query.planned = end
+            await self._sides.drop_after(name, start)
 
     def running(self, name: str, generation: int | None) -> Running:
         """What the tasks of Spark's current batch read. It is already durable, so this does not wait. `generation` None

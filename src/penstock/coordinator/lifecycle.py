@@ -10,6 +10,7 @@ from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
+from penstock.coordinator.side_outputs import SideOutputs
 from penstock.core.errors import LimitExceeded, PipelineError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import (
@@ -45,8 +46,9 @@ TEXT_MAX = 1000
 class Lifecycle:
     """`address` returns the segment port, and whether it uses TLS."""
 
-    def __init__(self, shared: Shared, address: Callable[[], tuple[int, bool]]) -> None:
+    def __init__(self, shared: Shared, address: Callable[[], tuple[int, bool]], sides: SideOutputs) -> None:
         self._shared = shared
+        self._sides = sides
         self._address = address
 
     async def start(
@@ -128,6 +130,7 @@ class Lifecycle:
         shared = self._shared
         async with shared.lock(name):
             shared.living(name, generation)
+            await self._sides.collect(name, epoch)
             shared.keeper.commit(Complete(name, generation, epoch))
             shared.heartbeats.merged(name, epoch)
             await shared.keeper.settled()

@@ -8,12 +8,21 @@ from functools import partial
 
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.commands import Merge
-from penstock.coordinator.machine.epochs import NO_GENERATION, check_ports, epoch_prefix, is_merged
+from penstock.coordinator.machine.epochs import check_ports, is_merged
 from penstock.coordinator.machine.state import Pipeline, State
 from penstock.coordinator.shared import Shared
+from penstock.coordinator.side_outputs import SideOutputs
 from penstock.core.errors import Fenced, NoSuchSegment, PenstockError, PipelineError, RequestError
-from penstock.protocol.api.pipelines import Merged, Staged
-from penstock.protocol.stored.names import STAGING_PREFIX, check_pipeline_name, output_segment
+from penstock.protocol.api.pipelines import Staged
+from penstock.protocol.api.side_outputs import Merged
+from penstock.protocol.stored.names import (
+    NO_GENERATION,
+    STAGING_PREFIX,
+    check_pipeline_name,
+    epoch_prefix,
+    output_segment,
+)
+from penstock.protocol.stored.side_outputs import SIDE
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -71,11 +80,16 @@ class Use(Enum):
 def use_of(state: State, name: str) -> Use:
     """An epoch that is already merged runs again after a crash, or from an older checkpoint: its tasks must be able to
     stage their output, and the merge then discards it. That is over when Spark runs a later epoch.
+
+    Side outputs of a pipeline whose epochs are not merged, because it writes with Spark's own sinks, are needed until
+    they are proved, also by a later generation; `SideOutputs` removes them.
     """
-    _, pipeline, generation, epoch, *_ = [*name.split("/", 4), "", "", ""]
+    _, pipeline, generation, epoch, rest, *_ = [*name.split("/", 4), "", "", "", ""]
     known = state.pipelines.get(pipeline)
     if known is None:
         return Use.UNCLEAR
+    if known.is_merged_by_proof and rest.startswith(SIDE):
+        return Use.MERGE
     if generation not in (NO_GENERATION, str(known.generation)) or not epoch.isdecimal():
         return Use.NONE
     last = known.last_epoch
@@ -85,9 +99,10 @@ def use_of(state: State, name: str) -> Use:
 
 
 class Merger:
-    def __init__(self, shared: Shared, sweeper: Sweeper) -> None:
+    def __init__(self, shared: Shared, sweeper: Sweeper, sides: SideOutputs) -> None:
         self._shared = shared
         self._sweeper = sweeper
+        self._sides = sides
 
     def check_staging(self, segment: str) -> None:
         """Raises Fenced if a task may not stage this segment: its pipeline has started a newer generation, so it would
@@ -101,15 +116,23 @@ class Merger:
             )
 
     async def merge(self, name: str, generation: int | None, epoch: int, staged: Sequence[Staged]) -> Merged:
-        """Merge the epoch in one journal record, together with the ledger entry. If it is already merged, only the
-        newly staged segments are deleted. Never refused for a quota.
+        """Merge the epoch in one journal record, together with the ledger entry and what is registered as its side
+        outputs. If it is already merged, only the newly staged segments are deleted. Never refused for a quota.
+
+        If no task has finished some planned parts of the epoch, nothing is merged, and the reply names them: the
+        caller decodes and registers them, and merges again.
         """
         _check(name, generation, epoch, staged)
         shared, began_ns = self._shared, self._shared.traces.now_ns()
         async with shared.lock(name):
             pipeline = self._pipeline(name, generation)
+            done = is_merged(pipeline, Merge(name, generation, epoch, {}))
+            if not done:
+                sides, missing = await self._sides.staged(name, generation, epoch, pipeline)
+                if missing:
+                    return Merged(False, epoch, missing)
+                staged = [*staged, *sides]
             command = Merge(name, generation, epoch, {}, tuple((one.port, one.segment) for one in staged))
-            done = is_merged(pipeline, command)
             if not done:
                 check_ports(pipeline, command)
                 command = replace(command, ends=self._ends(name, pipeline, staged))
@@ -117,7 +140,8 @@ class Merger:
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
             shared.heartbeats.merged(name, shared.state.pipelines[name].running[1])
             # Tasks of the epoch have ended, so that nobody needs what losing attempts have left.
-            self._sweeper.sweep(epoch_prefix(name, generation, epoch))
+            for one in {generation, pipeline.generation, None}:
+                self._sweeper.sweep(epoch_prefix(name, one, epoch))
             if not done:
                 merged = shared.state.pipelines[name]
                 shared.flow.merged(name, merged, merged.epochs[epoch], staged)

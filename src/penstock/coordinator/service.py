@@ -25,6 +25,7 @@ from penstock.coordinator.reports import Reports
 from penstock.coordinator.retention import RetentionTask
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.coordinator.shared import News, Shared
+from penstock.coordinator.side_outputs import SideOutputs
 from penstock.coordinator.traces import Traces
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.errors import PenstockError
@@ -122,9 +123,10 @@ class Coordinator:
         durability.after_each_group(lambda: self.flow.settle(self._shared.state))
         if self._traces.is_on:
             durability.after_each_group(self._finish_traces)
-        self.lifecycle = Lifecycle(self._shared, address)
-        self.cuts = Cuts(self._shared)
-        self.merger = Merger(self._shared, self._sweeper)
+        self.sides = SideOutputs(self._shared, self._sweeper.sweep)
+        self.lifecycle = Lifecycle(self._shared, address, self.sides)
+        self.cuts = Cuts(self._shared, self.sides)
+        self.merger = Merger(self._shared, self._sweeper, self.sides)
         self.readers = Readers(self._shared)
         self.deliveries = Deliveries(self._shared)
         self.dead_letters = DeadLetters(self._shared)
@@ -136,6 +138,11 @@ class Coordinator:
     def pause_retention_while(self, is_paused: Callable[[], bool]) -> None:
         """While this returns True, retention removes nothing; afterwards it catches up."""
         self._retention.is_paused = is_paused
+
+    def allow_epochs(self, count: int) -> None:
+        """Plan only so many more epochs, of all pipelines together."""
+        self.cuts.epochs_left = count
+        self._shared.news.ring()
 
     async def start(self) -> None:
         """Recover the tables of streams, restrict acknowledgements, and delete what a crash has left."""

@@ -81,6 +81,42 @@ def _copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, size:
     return types.void(target, int64, source, int64, int64), generate
 
 
+def _leading_zeros(typing_context: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return int64(uint64), generate
+
+
+# By address: passing an array from function to function costs two atomic operations wherever numba cannot prove that
+# it stays alive, which in a scanner's branches is everywhere. The caller's array must stay alive meanwhile.
+
+
+def _address_of(typing_context: Any, array: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return int64(array), generate
+
+
+def _peek(bits: int, result: Any, *, is_native: bool = False) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        value = builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
+        value = value if bits == 8 or is_native else builder.bswap(value)
+        return builder.zext(value, ir.IntType(64)) if bits < 64 else value
+
+    def peek(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+        return result(int64), generate
+
+    return intrinsic(peek)
+
+
+address_of = intrinsic(_address_of)
+peek8, peek16, peek32, peek64 = _peek(8, int64), _peek(16, int64), _peek(32, int64), _peek(64, uint64)
+peek_number = _peek(64, int64, is_native=True)
+"""An element of an array of int64."""
+leading_zeros = intrinsic(_leading_zeros)
 load8, load16, load32 = _load(8, int64), _load(16, int64), _load(32, int64)
 load64, load64_signed = _load(64, uint64), _load(64, int64)
 store8, store16, store32, store64 = _store(8), _store(16), _store(32), _store(64)

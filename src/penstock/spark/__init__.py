@@ -9,18 +9,20 @@ from penstock.core.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from penstock import windows
+    from penstock.spark.pipeline_context import session
     from penstock.spark.pipelines import Pipeline, pipeline
     from penstock.spark.run.generation import Generation, begin
     from penstock.spark.run.progress import watch
     from penstock.spark.watermark import watermarked
 
-__all__ = ["Generation", "Pipeline", "begin", "pipeline", "watch", "watermarked", "windows"]
+__all__ = ["Generation", "Pipeline", "begin", "pipeline", "session", "watch", "watermarked", "windows"]
 
 _HOMES = {
     "Generation": "penstock.spark.run.generation:Generation",
     "Pipeline": "penstock.spark.pipelines:Pipeline",
     "begin": "penstock.spark.run.generation:begin",
     "pipeline": "penstock.spark.pipelines:pipeline",
+    "session": "penstock.spark.pipeline_context:session",
     "watch": "penstock.spark.run.progress:watch",
     "watermarked": "penstock.spark.watermark:watermarked",
     "windows": "penstock.windows",

@@ -34,8 +34,14 @@ class PenstockDataSource(DataSource):
         from penstock.spark.source.schema import COLUMNS, spark_schema
 
         with hinted():
-            columns = SourceOptions.parse(self.options).columns if "source" in self.options else tuple(COLUMNS)
-            return spark_schema(columns)
+            if "source" not in self.options:
+                return spark_schema(tuple(COLUMNS))
+            options = SourceOptions.parse(self.options)
+            if not options.branches:
+                return spark_schema(options.columns)
+            from penstock.spark.source.decoding import decoder_of
+
+            return f"{spark_schema(options.columns)}, {decoder_of(options).ddl()}"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's names
         from penstock.spark.python_worker import hinted
@@ -45,6 +51,8 @@ class PenstockDataSource(DataSource):
 
         with hinted():
             options = SourceOptions.for_stream(self.options)
+            if options.branches:
+                return StreamReader(options, options.columns)
             return StreamReader(options, columns_of(schema) if options.buckets is None else check_control(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,7 +62,8 @@ class PenstockDataSource(DataSource):
         from penstock.spark.source.stream import BatchReader
 
         with hinted():
-            return BatchReader(SourceOptions.for_batch(self.options), columns_of(schema))
+            options = SourceOptions.for_batch(self.options)
+            return BatchReader(options, options.columns if options.branches else columns_of(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         from penstock.spark.python_worker import hinted

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.errors import RequestError
-from penstock.spark.dead_letters.column import (
-    LETTER,
-    LETTER_PORTS,
-    REASON_CHARACTERS_MAX,
-    check_letters,
-    has_letters,
-    twice,
-)
+from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.spark.codecs.registry import codec as codec_named
 from penstock.spark.pipelines import DEFAULT_PORT
+from penstock.spark.sink.plan import Part, Plan, PortEncoding
 from penstock.spark.sink.schema import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import DataType
 
-# Frames with the sink's columns: rows with any columns, and dead letters, in one projection.
+# Frames with the sink's columns.
 
 _ACCEPTED = {
     "key": ("binary", "string"),
@@ -36,7 +33,7 @@ _ACCEPTED = {
 """Columns that the sink accepts beside `value`, and their types."""
 
 JSON = {"ignoreNullFields": "false"}
-"""Every row has all columns."""
+"""For Spark's `to_json`: every row has all columns."""
 
 PLACE = ("segment", "offset")
 """Columns of the source with an event's position: they are not written."""
@@ -46,20 +43,55 @@ def row_schema(frame: DataFrame) -> list[tuple[str, str]] | None:
     """Names and types of the fields of the rows' JSON; None if the rows have their own `value`."""
     if "value" in frame.columns:
         return None
-    return [(name, kind) for name, kind in frame.dtypes if name not in ("port", LETTER)]
+    return [(name, kind) for name, kind in frame.dtypes if name != "port"]
 
 
-def as_json(frame: DataFrame) -> DataFrame:
-    """Each row as the JSON of its columns, beside the columns that the sink accepts directly."""
-    accepted = [name for name, kind in frame.dtypes if kind in _ACCEPTED.get(name, ())]
-    return frame.select(_whole(frame, "port").alias("value"), *accepted)
+JSON_CODEC = "json"
+"""What writes rows without a `value`, unless a connector has another codec."""
+
+FIELDS = "__fields"
+"""The prefix of struct columns with the fields of rows: the writer encodes them."""
 
 
-def _whole(frame: DataFrame, *but: str) -> Column:
+def payload_of(
+    frame: DataFrame, names: Sequence[str], of: str, codecs: Iterable[str], codec: str | None = None
+) -> tuple[Part, Column]:
+    """The columns as one struct, for the writer's plan and for the frame that leaves. `of` makes its name unique;
+    `codecs` are those that will write it, and `codec` is that of the frame's `value`. Raises RequestError for columns
+    that one of them cannot write.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from penstock.spark.sink.encoding import marked
+
+    kinds = {name: frame.schema[name].dataType for name in names}
+    json = tuple(name for name, kind in kinds.items() if _as_text(kind) == "json")
+    columns = [_sendable(frame[quoted(name)], kind).alias(name) for name, kind in kinds.items()]
+    sent = to_arrow_schema(frame.select(*columns).schema, timezone="UTC")
+    for each in codecs:
+        codec_named(each).encoder(marked(sent, json))
+    name = f"{FIELDS}_{of}"
+    return Part(name, json, codec), functions.struct(*columns).alias(name)
+
+
+def _as_text(kind: DataType) -> str:
+    """How Spark has to write a type that Arrow cannot hold, or Python cannot write: as JSON, as text, or not ("")."""
+    text = kind.simpleString()
+    if "variant" in text or ("interval" in text and kind.typeName() in ("struct", "array", "map")):
+        return "json"
+    return "text" if "interval" in text else ""
+
+
+def _sendable(column: Column, kind: DataType) -> Column:
     from pyspark.sql import functions
 
-    names = [name for name in frame.columns if name not in but]
-    return functions.to_json(functions.struct(*(frame[quoted(name)] for name in names)), JSON)
+    match _as_text(kind):
+        case "json":
+            return functions.to_json(column, JSON)
+        case "text":
+            return column.cast("string")
+    return column
 
 
 def quoted(name: str) -> str:
@@ -73,122 +105,37 @@ def as_bytes(frame: DataFrame) -> DataFrame:
     return frame.withColumns({name: frame[name].cast("binary") for name in names})
 
 
-def with_letters(frame: DataFrame) -> DataFrame:
-    """Writes dead letters with the contents of `letter`, and the other rows as if the column did not exist."""
-    from pyspark.sql import functions
-
-    others = frame.drop(LETTER)
-    if "value" in others.columns:
-        check_schema(others.drop(*PLACE).schema)
-    letter = frame[LETTER]
-    good = {name: frame[name] for name, kind in others.dtypes if kind in _ACCEPTED.get(name, ())}
-    good |= _payload(frame)
-    columns = {"value": "binary"} | {name: kinds[0] for name, kinds in _ACCEPTED.items()} | {"metadata": "binary"}
-    dead = {name: letter[name] for name in columns if name != "metadata"} | {"metadata": _metadata(letter)}
-    return frame.select(
-        *(
-            functions.when(letter.isNotNull(), dead[name])
-            .otherwise(good.get(name, functions.lit(None)).cast(kind))
-            .alias(name)
-            for name, kind in columns.items()
-        )
-    )
-
-
-def _payload(frame: DataFrame) -> dict[str, Column]:
-    """The `value` of a row that is not a dead letter, and its `metadata` if it has its own."""
-    if "value" in frame.columns:
-        return {name: frame[name] for name in ("value", "metadata") if name in frame.columns}
-    return {"value": _whole(frame, "port", LETTER)} if set(frame.columns) - {"port", LETTER} else {}
-
-
-def _metadata(letter: Column) -> Column:
-    """A dead letter's metadata, as a map in msgpack: built by Spark, so that no row goes through Python for it."""
-    from pyspark.sql import functions
-
-    numbers = {
-        "offset": letter["offset"],
-        "watermark": functions.unix_micros(letter["watermark"]),
-        "behind_us": letter["behind_us"],
-    }
-    pairs = [
-        _text_pair("reason", functions.substring(letter["reason"], 1, REASON_CHARACTERS_MAX)),
-        _text_pair("segment", letter["segment"]),
-        *(_number_pair(name, number) for name, number in numbers.items()),
-    ]
-    return _map(pairs)
-
-
-def text_map(texts: Mapping[str, Column]) -> Column:
-    """A map in msgpack of those texts that are not null, built by Spark like a dead letter's metadata. At most 15
-    texts, with names of at most 31 bytes.
-    """
-    return _map([_text_pair(name, text) for name, text in texts.items()])
-
-
-def _map(pairs: Sequence[Column]) -> Column:
-    """A map in msgpack of those pairs that are not null."""
-    from pyspark.sql import functions
-
-    count = sum((pair.isNotNull().cast("int") for pair in pairs), functions.lit(0))
-    nothing = functions.lit(b"")
-    return functions.concat(_unhexed(count + 0x80, 2), *(functions.coalesce(pair, nothing) for pair in pairs))
-
-
-def _text_pair(name: str, text: Column) -> Column:
-    """Null for a text that is null."""
-    from pyspark.sql import functions
-
-    data = text.cast("binary")
-    return functions.concat(_label(name, 0xDB), _unhexed(functions.octet_length(data), 8), data)
-
-
-def _number_pair(name: str, number: Column) -> Column:
-    from pyspark.sql import functions
-
-    return functions.concat(_label(name, 0xD3), _unhexed(number, 16))
-
-
-def _label(name: str, lead: int) -> Column:
-    """A key, and the type byte of its value: a str with a 32-bit length, or an i64."""
-    from pyspark.sql import functions
-
-    return functions.lit(bytes((0xA0 + len(name),)) + name.encode() + bytes((lead,)))
-
-
-def _unhexed(number: Column, digits: int) -> Column:
-    """A number as bytes, padded to so many hexadecimal digits; a negative one needs 16."""
-    from pyspark.sql import functions
-
-    return functions.unhex(functions.lpad(functions.hex(number.cast("bigint")), digits, "0"))
-
-
 Schemas: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
 """Port → names and Spark types of the fields of its JSON rows; omits ports whose rows have a `value` of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Rows whose `value` is already encoded, with its fields."""
+    """Rows that the writer encodes by a plan."""
 
     frame: DataFrame
     schemas: Schemas
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
     """`ports` is empty for Spark's own sinks, whose writer the user has configured; otherwise `frame` has the sink's
-    columns, including `port` unless all rows go to DEFAULT_PORT.
+    columns, including `port` unless all rows go to DEFAULT_PORT, and those that the plan names.
     """
 
     ports: tuple[str, ...]
     frame: DataFrame | None = None
     writer: DataStreamWriter | None = None
     schemas: Schemas = field(default_factory=dict)
+    plan: Plan = field(default_factory=dict)
+    """How the writer encodes rows without a `value`; empty if all have one."""
 
 
-def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
-    """One query for everything that the function returns, so that it commits together. Raises RequestError."""
+def leaving(given: object, declared: tuple[str, ...] | None, side_ports: tuple[str, ...] = ()) -> Leaving:
+    """One query for everything that the function returns, so that it commits together. `side_ports`: what leaves beside
+    it. Raises RequestError.
+    """
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -196,29 +143,22 @@ def leaving(given: object, declared: tuple[str, ...] | None) -> Leaving:
         case DataStreamWriter():
             return Leaving((), writer=given)
         case DataFrame():
-            return _single(given, declared)
-        case Encoded(frame, schemas):
-            return replace(_single(frame, declared), schemas=schemas)
+            found = _single(given, declared)
+        case Encoded(frame, schemas, plan):
+            _check_streaming(frame)
+            found = Leaving(declared or tuple(plan), frame, schemas=schemas, plan=plan)
         case Mapping() if given and all(isinstance(frame, DataFrame) for frame in given.values()):
-            return _several(given, declared)
-    raise RequestError(
+            found = _several(given, declared)
+        case _:
+            raise _no_result(given)
+    return replace(found, ports=tuple(dict.fromkeys((*found.ports, *side_ports))))
+
+
+def _no_result(given: object) -> RequestError:
+    return RequestError(
         f"the function returns {type(given).__name__}",
         "Return a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter that is not started.",
     )
-
-
-def _with_letter_ports(ports: tuple[str, ...], frames: Sequence[DataFrame]) -> tuple[str, ...]:
-    """The ports, with those of dead letters if any of the frames may have some. Raises RequestError if dead letters
-    would be lost or written twice.
-    """
-    seen: set[int] = set()
-    for frame in frames:
-        marks = check_letters(frame)
-        if seen & marks:
-            raise twice("the result of the function")
-        seen |= marks
-    lettered = any(map(has_letters, frames))
-    return tuple(dict.fromkeys((*ports, *LETTER_PORTS))) if lettered else tuple(ports)
 
 
 def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
@@ -226,26 +166,44 @@ def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
     if "port" in frame.columns:
         if not declared:
             raise RequestError("the rows name their ports", "Declare them: @pipeline(outputs=[…])")
-        ports = _with_letter_ports(declared, [frame])
-        return Leaving(ports, _columns(frame), schemas=_schemas(dict.fromkeys(declared, frame)))
-    ports = declared or (DEFAULT_PORT,)
-    all_ports = _with_letter_ports(ports, [frame])
-    if has_letters(frame):
-        ports = tuple(port for port in ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
+        written, plan = _columns(frame, declared)
+        return Leaving(declared, written, schemas=_schemas(dict.fromkeys(declared, frame)), plan=plan)
+    all_ports = declared or (DEFAULT_PORT,)
+    ports = tuple(port for port in all_ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
     if len(ports) > 1:
         raise RequestError(f"one DataFrame for the ports {', '.join(ports)}", "Return a dict, or add a column `port`.")
-    written = _columns(frame) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])
-    return Leaving(all_ports, written, schemas=_schemas({ports[0]: frame}))
+    written, plan = _columns(frame, ports) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])
+    return Leaving(all_ports, written, schemas=_schemas({ports[0]: frame}), plan=plan)
 
 
 def _several(frames: Mapping[str, DataFrame], declared: tuple[str, ...] | None) -> Leaving:
-    ports = _with_letter_ports(declared or tuple(frames), [*frames.values()])
+    ports = declared or tuple(frames)
     if unknown := sorted(frames.keys() - set(ports)):
         raise RequestError(f"the port {unknown[0]!r} is not declared", f"Declared are: {', '.join(ports)}.")
-    first, *others = [_to_port(frame, port) for port, frame in frames.items()]
-    for other in others:
-        first = first.unionByName(other, allowMissingColumns=True)
-    return Leaving(ports, first, schemas=_schemas(frames))
+    written = {port: _to_port(frame, port) for port, frame in frames.items()}
+    plan = {port: encoding for _, own in written.values() for port, encoding in own.items()}
+    if plan:  # rows with a `value` have a place in it too
+        plan = {**{port: PortEncoding(((port, JSON_CODEC),), (Part(),)) for port in frames}, **plan}
+    return Leaving(ports, united([frame for frame, _ in written.values()]), schemas=_schemas(frames), plan=plan)
+
+
+def united(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of several ports in one frame. Fields of other ports are null, not their structs: Arrow refuses a null
+    struct with fields that are not nullable.
+    """
+    kinds = {each.name: each.dataType for frame in frames for each in frame.schema if each.name.startswith(FIELDS)}
+    filled = [_with_fields(frame, kinds) for frame in frames]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), filled)
+
+
+def _with_fields(frame: DataFrame, kinds: Mapping[str, Any]) -> DataFrame:
+    from pyspark.sql import functions
+
+    def nothing(kind: Any) -> Column:
+        return functions.struct(*(functions.lit(None).cast(each.dataType).alias(each.name) for each in kind.fields))
+
+    missing = {name: nothing(kind) for name, kind in kinds.items() if name not in frame.columns}
+    return frame.withColumns(missing) if missing else frame
 
 
 def _schemas(frames: Mapping[str, DataFrame]) -> Schemas:
@@ -253,7 +211,7 @@ def _schemas(frames: Mapping[str, DataFrame]) -> Schemas:
     return {port: schema for port, schema in found.items() if schema is not None}
 
 
-def _to_port(frame: DataFrame, port: str) -> DataFrame:
+def _to_port(frame: DataFrame, port: str) -> tuple[DataFrame, Plan]:
     from pyspark.sql import functions
 
     if "port" in frame.columns:
@@ -261,21 +219,27 @@ def _to_port(frame: DataFrame, port: str) -> DataFrame:
             f"the rows for the port {port!r} have a column `port` of their own",
             "Drop or rename it: it would be lost.",
         )
-    return _columns(frame.withColumn("port", functions.lit(port)))
+    return _columns(frame.withColumn("port", functions.lit(port)), (port,))
 
 
-def _columns(frame: DataFrame) -> DataFrame:
+def _columns(frame: DataFrame, ports: Sequence[str]) -> tuple[DataFrame, Plan]:
     """The sink's columns. Without a `value`, a row is written as the JSON of its columns, beside those columns that the
     sink accepts. With a `value`, other columns are refused: nothing is lost silently.
     """
+    _check_streaming(frame)
+    if "value" in frame.columns:
+        frame = frame.drop(*PLACE)
+        check_schema(frame.schema)
+        return as_bytes(frame), {}
+    names = [name for name in frame.columns if name != "port"]
+    part, fields = payload_of(frame, names, ports[0], (JSON_CODEC,))
+    accepted = [frame[name] for name, kind in frame.dtypes if kind in _ACCEPTED.get(name, ())]
+    plan = {port: PortEncoding(((port, JSON_CODEC),), (part,)) for port in ports}
+    return as_bytes(frame.select(fields, *accepted)), plan
+
+
+def _check_streaming(frame: DataFrame) -> None:
     if not frame.isStreaming:
         raise RequestError(
             "the function returns a DataFrame that is not a stream", "Derive it from the function's inputs."
         )
-    if has_letters(frame):
-        return with_letters(frame)
-    if "value" in frame.columns:
-        frame = frame.drop(*PLACE)
-        check_schema(frame.schema)
-        return as_bytes(frame)
-    return as_bytes(as_json(frame))

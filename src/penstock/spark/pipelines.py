@@ -14,7 +14,8 @@ from penstock.core.suggestions import suggestion
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.pipelines import AtSegments, AtTime, Limits, Starting
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
-from penstock.spark.source.schema import COLUMNS
+from penstock.spark.codecs.codec import Branch
+from penstock.spark.source.schema import COLUMNS, check_columns
 
 # The sinks that a pipeline declares, each with its own name. Their URLs are validated when they are bound, not here.
 
@@ -103,6 +104,8 @@ class Pipeline:
     """Parameter → its sources."""
     columns: tuple[str, ...] = tuple(COLUMNS)
     """The columns of the DataFrames that the function receives."""
+    decoding: Mapping[str, tuple[Branch, ...]] = field(default_factory=dict)
+    """Parameter → how its events are decoded; bytes, for a parameter that is not in it."""
     outputs: tuple[str, ...] | None = None
     """Its ports; None: derived from what the function returns."""
     mode: Mode = "append"
@@ -126,6 +129,7 @@ def pipeline(
     *,
     name: str | None = None,
     inputs: Mapping[str, str | Sequence[str]] | None = None,
+    columns: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     sinks: Declared | None = None,
     mode: Mode = "append",
@@ -142,6 +146,7 @@ def pipeline(
     *,
     name: str | None = None,
     inputs: Mapping[str, str | Sequence[str]] | None = None,
+    columns: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     sinks: Declared | None = None,
     mode: Mode = "append",
@@ -154,9 +159,10 @@ def pipeline(
 
     It takes streaming DataFrames and returns a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter (for
     one of Spark's own sinks, not started). A parameter reads the source of the same name, unless `inputs` names one or
-    several: a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `sinks` binds
-    sinks to ports: `{"out": "file:results"}`, or only the URL if there is one port. The function is called once to see
-    what it returns, and again for every start of its query. Raises RequestError for a pipeline that cannot be run.
+    several: a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `columns` are those
+    that the function needs: others are neither read nor sent to Spark. `sinks` binds sinks to ports: `{"out":
+    "file:results"}`, or only the URL if there is one port. The function is called once to see what it returns, and
+    again for every start of its query. Raises RequestError for a pipeline that cannot be run.
     """
 
     def declare(function: Function) -> Pipeline:
@@ -164,6 +170,7 @@ def pipeline(
             name=check_pipeline_name(name or function.__name__),
             function=function,
             inputs=_inputs(function, inputs or {}),
+            columns=tuple(COLUMNS) if columns is None else check_columns(tuple(columns)),
             outputs=None if outputs is None else tuple(check_pipeline_name(port, "port") for port in outputs),
             sinks=sinks_of(sinks or {}),
             mode=_mode(mode),

@@ -8,11 +8,15 @@ count the data's rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
+from penstock.protocol.stored.dead_letters import LATE
+from penstock.spark.pipeline_context import PipelineContext, current_pipeline
 from penstock.spark.source.control import control_rows
+
+Late: TypeAlias = Literal["keep", "drop"]
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,21 +30,41 @@ BEFORE_1970 = (
 )
 
 
-def watermarked(frame: DataFrame, *, event_time: str = "event_time", duplicates_within: str = "0s") -> DataFrame:
+def watermarked(
+    frame: DataFrame, *, event_time: str = "event_time", duplicates_within: str = "0s", late: Late = "keep"
+) -> DataFrame:
     """The same rows, for which Spark's `window`, `session_window`, joins of streams, event-time timers and
     `dropDuplicatesWithinWatermark` use the watermark of the frame's pipeline: only events behind it are late. A batch
     is returned unchanged.
 
+    With `late="keep"`, events behind the watermark at the start of their epoch leave through the port `late`, each once
+    and with its original bytes, and are not in the result. `late="drop"` hands them on: Spark's operators then drop
+    those that they cannot use, and count them.
+
     `event_time`: the column with Penstock's event time, if it has another name. `duplicates_within`: the minimum
-    distance in event time within which `dropDuplicatesWithinWatermark` finds duplicates. Raises RequestError for a
-    frame that does not read from a load of a pipeline, or that has a watermark already.
+    distance in event time within which `dropDuplicatesWithinWatermark` finds duplicates. Raises RequestError outside a
+    pipeline, and for a frame that has a watermark already.
     """
     if not frame.isStreaming:
         return frame
     _check(frame.schema, event_time)
+    if late not in get_args(Late):
+        raise RequestError(f"late={late!r} is not valid", 'Write "keep" or "drop".')
+    context = current_pipeline("watermarked")
     delay_ms = parse_duration_ms(duplicates_within)
     metadata = frame.schema[event_time].metadata | {DELAY_KEY: delay_ms}
-    return frame.withMetadata(event_time, metadata).union(_control(frame, event_time))
+    if late == "keep":
+        frame = _on_time(frame, event_time, context)
+    return frame.withMetadata(event_time, metadata).union(_control(frame, event_time, context))
+
+
+def _on_time(frame: DataFrame, event_time: str, context: PipelineContext) -> DataFrame:
+    """The rows that are not late. The others leave through `late`."""
+    from penstock.spark.dead_letters.columns import carried
+    from penstock.spark.late_rows import is_on_time
+
+    name = context.operator("watermarked", LATE)
+    return frame.where(is_on_time(context.origin(), name, frame[event_time], carried(frame)))
 
 
 def _check(schema: StructType, event_time: str) -> None:
@@ -56,7 +80,7 @@ def _check(schema: StructType, event_time: str) -> None:
         )
 
 
-def _control(frame: DataFrame, event_time: str) -> DataFrame:
+def _control(frame: DataFrame, event_time: str, context: PipelineContext) -> DataFrame:
     """A stream with the frame's columns and without rows, which advances Spark's watermark.
 
     Spark must not push the users' filters below the watermark: there they would drop the control rows. It pushes no
@@ -71,7 +95,7 @@ def _control(frame: DataFrame, event_time: str) -> DataFrame:
         nothing = functions.array(functions.lit(None).cast(field.dataType))
         return functions.get(nothing, functions.rand(seed=0).cast("int"))
 
-    known = control_rows(frame, [0]).where("watermark is not null")
+    known = control_rows(frame.sparkSession, context, [0]).where("watermark is not null")
     marks = known.select(functions.expr(_TIME).alias("at")).withWatermark("at", "0 seconds")
     return marks.select(*map(column, frame.schema)).where(functions.col("at") < functions.expr(_NEVER))
 

@@ -60,7 +60,7 @@ def aggregate(
 
     `frame` is derived from a pipeline's inputs and has kept a timestamp column `event_time`. The result has the keys,
     `window_start`, `window_end`, `pane` (`on_time` or `update`), `revision`, the results, for sessions `replaces`, the
-    column `event_time` (the window's last microsecond) and `letter`, which is null in result rows.
+    column `event_time` (the window's last microsecond).
 
     An event whose windows are all closed is late: with `late="keep"` it goes to the port `late` with its original
     bytes, `late="drop"` only counts it; with `late_rule="strict"` every event behind the watermark is late. An event

@@ -1,26 +1,27 @@
 """A window operator as a part of Spark's plan: rows → partials → state, with the epoch's control rows → results.
 
-One pass over the data: all results, late rows included, are in one frame.
+One pass over the data: late rows, and those without a time, leave beside the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.core.durations import format_duration
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
-from penstock.spark.dead_letters.column import LETTER, LETTER_DDL, LETTER_FIELDS, check_letters, has_letters
+from penstock.protocol.stored.dead_letters import ERR, LATE
+from penstock.spark.dead_letters.columns import carried
+from penstock.spark.pipeline_context import PipelineContext, current_pipeline
 from penstock.spark.run.state_plan import AGGREGATES, LATENESS, StatefulOperator, WindowState, described
 from penstock.spark.run.takeover import closed_to
-from penstock.spark.source.control import control_rows, options_of, origin_of
-from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.control import control_rows
 from penstock.windows.engine import BUCKET, TIME, Plan
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late, LateRule, Session, Window
 from penstock.windows.measures import Measure
-from penstock.windows.operator import CARRIED, ENTERING, LEAVING, PLACE, TIES, Kind, Operator, identifies_events
+from penstock.windows.operator import CARRIED, ENTERING, LEAVING, TIES, Kind, Operator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 KEY, INPUT, TIE = "k", "v", "o"
 """Prefixes of column names: keys, inputs of aggregates, what orders events of the same time."""
 
-_OF_EVENTS = ("key", "source", "stream", "stream_id", "message_id")
-_BYTES = ("binary", "string")
 _PLAIN = (
     "string binary boolean tinyint smallint int bigint float double decimal date timestamp timestamp_ntz char varchar"
 )
@@ -44,7 +43,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """`frame` has the columns t, b, then those of each kind by number, then `letter` if the user's frame had one."""
+    """`frame` has the columns t, b, then those of each kind by number."""
 
     frame: DataFrame
     keys: tuple[StructField, ...]
@@ -52,7 +51,7 @@ class Chosen:
     aggregates: Mapping[str, Aggregate]
     """By the name of their result; they read the columns v0, v1, …"""
     carried: tuple[str, ...]
-    """The field of a dead letter that each of the columns c0, c1, … contains."""
+    """The column of an event that each of the columns c0, c1, … contains."""
 
     @property
     def fields(self) -> StructType:
@@ -67,11 +66,9 @@ def choose(
     buckets: int,
     *,
     late: bool,
-    placed: bool,
 ) -> Chosen:
-    """`late`: whether late rows are kept, so that every row must carry what a dead letter needs; otherwise only rows
-    without an event time carry it. `placed`: whether all rows name the position of their event, if they have those
-    columns.
+    """`late`: whether late rows are kept, so that every row must carry what a late event needs; otherwise only rows
+    without an event time carry it.
 
     Raises RequestError for columns that are missing, or of types that cannot be used.
     """
@@ -87,14 +84,12 @@ def choose(
     columns |= {f"{KEY}{number}": column for number, column in enumerate(key_columns)}
     inputs = _Inputs(frame)
     aggregates = {name: inputs.take(measure) for name, measure in measures.items()}
-    carried = _carried(frame, placed=placed)
-    for number, column in enumerate(carried.values()):
+    event_columns = carried(frame)
+    for number, column in enumerate(event_columns.values()):
         columns[f"{CARRIED}{number}"] = column if late else F.when(time_us.isNull(), column)
     columns |= inputs.columns
-    if LETTER in frame.columns:
-        columns[LETTER] = frame[LETTER]
     chosen = frame.select(*(column.alias(name) for name, column in columns.items()))
-    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=tuple(carried))
+    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=tuple(event_columns))
 
 
 class _Inputs:
@@ -182,93 +177,11 @@ def _check_keys(fields: Sequence[StructField]) -> None:
             )
 
 
-def _carried(frame: DataFrame, *, placed: bool) -> dict[str, Column]:
-    """Fields of a dead letter, and their columns in the frame: the event's position if the frame still has it;
-    otherwise, and for rows of a join or union without a position, the event's bytes.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    kinds = dict(frame.dtypes)
-    if all(kinds.get(name) == LETTER_FIELDS[name] for name in PLACE):
-        place = {name: frame[name] for name in PLACE}
-        nowhere = F.isnull(place["segment"]) | F.isnull(place["offset"])
-        return place if placed else place | {"value": F.when(nowhere, _bytes(frame))}
-    fields = {name: frame[name] for name in _OF_EVENTS if kinds.get(name) == LETTER_FIELDS[name]}
-    return fields | {"value": _bytes(frame)}
-
-
-def _bytes(frame: DataFrame) -> Column:
-    """The event's own bytes, or the row as JSON where there are none."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if dict(frame.dtypes).get("value") in _BYTES:
-        return F.coalesce(frame["value"].cast("binary"), F.lit(b""))
-    whole = F.struct(*(frame["`" + name.replace("`", "``") + "`"] for name in frame.columns if name != LETTER))
-    return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")
-
-
-# What a frame's plan reveals about its rows, before anything runs.
-
-_ROW_BY_ROW = {
-    "StreamingRelationV2",
-    "Project",
-    "Filter",
-    "SubqueryAlias",
-    "EventTimeWatermark",
-    "Repartition",
-    "RepartitionByExpression",
-    "RebalancePartitions",
-    "CollectMetrics",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-}
-"""Nodes that turn a row into one row or none. All others are unknown; assuming the worst costs only a shuffle."""
-
-
-def row_by_row(frame: DataFrame) -> bool:
-    """Whether it reads one input and maps each row to at most one: then all rows have the columns of their event."""
-    return _only(_plan(frame), _ROW_BY_ROW)
-
-
-def one_row_each(frame: DataFrame) -> bool:
-    """Whether each event has at most one row: one input, or a union of inputs that read different sources."""
-    return _sources(_plan(frame)) is not None
-
-
-def _plan(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001  no public way to the plan
-
-
-def _only(node: Any, kinds: set[str]) -> bool:
-    return _kind(node) in kinds and all(_only(child, kinds) for child in _children(node))
-
-
-def _sources(node: Any) -> list[str] | None:
-    """The sources that are read; None where an event may have several rows."""
-    kind = _kind(node)
-    if kind == "StreamingRelationV2":
-        options = options_of(node)
-        return None if options is None else [*SourceOptions.parse(options).sources]
-    below = [_sources(child) for child in _children(node)]
-    found = [name for sources in below if sources is not None for name in sources]
-    known = kind == "Union" or kind in _ROW_BY_ROW
-    return found if known and None not in below and len(set(found)) == len(found) else None
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _children(node: Any) -> list[Any]:
-    children = node.children()
-    return [children.apply(index) for index in range(children.size())]
-
-
 _BOUNDS = "window_start timestamp, window_end timestamp, pane string, revision int"
 _REPLACES = "replaces array<struct<window_start: timestamp, window_end: timestamp>>"
-_LAST = f"event_time timestamp, {LETTER} {LETTER_DDL}"
+_LAST = "event_time timestamp"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_RESERVED = ("window_start", "window_end", "pane", "revision", "replaces", "event_time", LETTER)
+_RESERVED = ("window_start", "window_end", "pane", "revision", "replaces", "event_time")
 """Column names of every result, which users cannot use."""
 
 
@@ -288,7 +201,8 @@ def build(
 ) -> DataFrame:
     """Raises RequestError for what cannot be computed."""
     _check_frame(frame)
-    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep", placed=row_by_row(frame))
+    context = current_pipeline("windows.aggregate")
+    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep")
     plan = Plan(
         window=window,
         keys=tuple(f"k{number}" for number in range(len(chosen.keys))),
@@ -305,20 +219,15 @@ def build(
         closed_to_us=closed_to(name),
     )
     output = _output(chosen, plan)
-    options = SourceOptions.parse(origin_of(frame))
-    assert options.pipeline is not None
     operator = Operator(
         name=name,
+        side=context.operator(f"windows {name}", ERR, LATE),
         plan=plan,
-        worker=options.worker,
-        pipeline=options.pipeline,
-        generation=options.generation,
-        tls=options.tls,
+        origin=context.origin(),
         carried=chosen.carried,
-        repeats=identifies_events(chosen.carried) and not one_row_each(frame),
         output=_to_arrow(output),
     )
-    return _stages(frame, chosen, operator, output, _stateful(name, plan, chosen, event_time))
+    return _stages(context, chosen, operator, output, _stateful(name, plan, chosen, event_time))
 
 
 def _stateful(name: str, plan: Plan, chosen: Chosen, event_time: str) -> StatefulOperator:
@@ -342,7 +251,7 @@ def _named(measure: Measure) -> tuple[str | None, ...]:
 
 
 def _stages(
-    frame: DataFrame, chosen: Chosen, operator: Operator, output: StructType, stateful: StatefulOperator
+    context: PipelineContext, chosen: Chosen, operator: Operator, output: StructType, stateful: StatefulOperator
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -359,7 +268,8 @@ def _stages(
         return unpack(operator, batches)
 
     ids = F.array(*(F.lit(number) for number in operator.ids))
-    control = control_rows(frame, range(operator.plan.buckets), reports=True).select(
+    spark = chosen.frame.sparkSession
+    control = control_rows(spark, context, range(operator.plan.buckets), reports=True).select(
         F.element_at(ids, F.col("bucket") + 1).alias("bucket"),
         F.lit(int(Kind.CONTROL)).alias("kind"),
         F.lit(None).cast("binary").alias("data"),
@@ -368,15 +278,12 @@ def _stages(
     entering = chosen.frame.mapInArrow(mapped, ENTERING).unionByName(control)
     grouped = entering.groupBy("bucket")
     left = described(grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None"), stateful)
-    return (left.repartition("part") if operator.repeats else left).mapInArrow(unpacked, output)
+    return left.mapInArrow(unpacked, output)
 
 
 def _check_frame(frame: DataFrame) -> None:
     if not frame.isStreaming:
         raise RequestError("windows need a stream, and this frame is not one", "Read it with readStream.")
-    if LETTER in frame.columns and not has_letters(frame):
-        raise RequestError(f"the frame has a column `{LETTER}` that does not contain dead letters", "Rename it.")
-    check_letters(frame)
     _check_session(frame.sparkSession)
 
 
@@ -425,7 +332,7 @@ def _arrow(fields: StructType) -> pa.Schema:
     """The types of the columns that the engine knows by name."""
     import pyarrow as pa
 
-    return pa.schema([field for field in _to_arrow(fields) if field.name not in (TIME, BUCKET, LETTER)])
+    return pa.schema([field for field in _to_arrow(fields) if field.name not in (TIME, BUCKET)])
 
 
 def _to_arrow(fields: StructType) -> pa.Schema:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
@@ -19,11 +18,11 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PenstockError, PipelineError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers
-from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, NO_EVENT_TIME, letter_arrow
-from penstock.spark.dead_letters.column import LATE as LATE_PORT
-from penstock.spark.python_worker import coordinator, freeze, hinted, link
+from penstock.protocol.stored.dead_letters import ERR, LATE
+from penstock.spark.python_worker import coordinator, freeze, hinted
+from penstock.spark.side_outputs import Rejected, SideOutputs, side_outputs
 from penstock.windows.engine import TIME, advance, prepare
-from penstock.windows.operator import CARRIED, PLACE, Kind, Operator, as_batch, distinct, parts_by_event, read, written
+from penstock.windows.operator import CARRIED, Kind, Operator, as_batch, read, written
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -101,8 +100,6 @@ class _Received:
     """A bucket's rows of one batch."""
 
     partials: list[bytes] = field(default_factory=list)
-    passing: list[tuple[Kind, bytes]] = field(default_factory=list)
-    """Dead letters and rows without an event time, which pass through unchanged."""
     control: tuple[int, int | None, int | None] | None = None
     """The last epoch of the batch, and the watermarks at its start and end."""
     judged: set[int | None] = field(default_factory=set)
@@ -135,10 +132,8 @@ class WindowProcessor(StatefulProcessor):
             advanced = advance(self._operator.plan, bucket, self._state, received.partials, before, after)
             self._epoch = max(self._epoch, epoch)
             self._reported.append(BucketNumbers(bucket=bucket, **asdict(advanced.stats)))
-        yield from (_leaving(kind, data, bucket) for kind, data in received.passing)
-        yield from (_leaving(Kind.PANES, data, bucket) for data in written(advanced.panes))
-        for part, table in parts_by_event(self._operator, advanced.late, bucket):
-            yield from (_leaving(Kind.LATE, data, part) for data in written(table))
+        yield from (_leaving(Kind.PANES, data) for data in written(advanced.panes))
+        yield from (_leaving(Kind.LATE, data) for data in written(advanced.late))
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -157,8 +152,9 @@ class WindowProcessor(StatefulProcessor):
 def report(operator: Operator, epoch: int, buckets: list[BucketNumbers]) -> None:
     """Called once per task. A failed report is only logged: it is not worth failing the batch."""
     try:
-        worker = _reporter(operator.worker)
-        worker.report_windows(operator.pipeline, operator.name, epoch, buckets, generation=operator.generation)
+        origin = operator.origin
+        worker = _reporter(origin.worker)
+        worker.report_windows(origin.pipeline, operator.name, epoch, buckets, generation=origin.generation)
     except PenstockError as error:
         log.warning("the numbers of the windows %s were not reported: %s", operator.name, error)
 
@@ -181,7 +177,7 @@ def _read(rows: Iterator[Row]) -> _Received:
                 received.partials.append(row["data"])
                 received.judged.add(row["before"])
             case kind:
-                received.passing.append((kind, row["data"]))
+                raise AssertionError(f"no row of kind {kind.name} enters the state")
     return received
 
 
@@ -195,8 +191,8 @@ def _checked(received: _Received) -> tuple[int, int | None, int | None]:
     return received.control
 
 
-def _leaving(kind: Kind, data: bytes, part: int) -> Row:
-    return Row(kind=int(kind), data=data, part=part)
+def _leaving(kind: Kind, data: bytes) -> Row:
+    return Row(kind=int(kind), data=data)
 
 
 # The stage before the shuffle: rows are reduced to partials, one per key and slice of time.
@@ -220,10 +216,10 @@ _ENTERING = pa.schema(
 
 
 def map_rows(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that one task reads, as rows for the state."""
+    """The rows that one task reads, as rows for the state. Rows without an event time are dead letters."""
     freeze()
-    with hinted():
-        mapper = _Mapper(operator)
+    with hinted(), side_outputs(operator.origin, f"{operator.side}, times") as sides:
+        mapper = _Mapper(operator, sides)
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -237,42 +233,24 @@ def map_rows(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 class _Mapper:
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, sides: SideOutputs) -> None:
         self._operator = operator
+        self._sides = sides
 
     @cached_property
     def _before(self) -> int | None:
         """The watermark that decides which of the batch's events are late: the same for all of its tasks."""
-        worker = coordinator(self._operator.worker)
-        return worker.running(self._operator.pipeline, self._operator.generation).before
+        origin = self._operator.origin
+        return coordinator(origin.worker).running(origin.pipeline, origin.generation).before
 
     def entering(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        if LETTER in table.column_names:
-            dead_letters, table = _split(table, table.column(LETTER).is_valid())
-            passing = dead_letters.column(LETTER).cast(letter_arrow())
-            yield from self._passing(Kind.DEAD_LETTERS, pa.table({LETTER: passing}))
         if table.column(TIME).null_count:
             timeless, table = _split(table, table.column(TIME).is_null())
-            names = [f"{CARRIED}{number}" for number in range(len(self._operator.carried))]
-            yield from self._timeless(timeless.select(names))
+            self._sides.stage(_carried(self._operator, timeless), Rejected(ERR, [NO_EVENT_TIME] * timeless.num_rows))
         if table.num_rows:
             partials = prepare(self._operator.plan, table, self._before).partials
             for bucket, blob in partials.items():
                 yield self._row(bucket, Kind.PARTIALS, blob)
-
-    def _passing(self, kind: Kind, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Rows that pass through any bucket: so, like the state's rows, they are in the batch once, however often it
-        runs.
-        """
-        for number, data in enumerate(written(table.combine_chunks())):
-            yield self._row(number % self._operator.plan.buckets, kind, data)
-
-    def _timeless(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        if not self._operator.repeats:
-            yield from self._passing(Kind.TIMELESS, table)
-            return
-        for bucket, piece in parts_by_event(self._operator, table, 0):
-            yield from (self._row(bucket, Kind.TIMELESS, data) for data in written(piece))
 
     def _row(self, bucket: int, kind: Kind, data: bytes) -> pa.RecordBatch:
         return as_batch(_ENTERING, [(self._operator.ids[bucket], int(kind), data, None, self._before, None)])
@@ -283,17 +261,22 @@ def _split(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table
     return table.filter(chosen), table.filter(pc.invert(chosen))
 
 
-# The stage after the state: turns what the state emits into result rows; late rows become dead letters.
+# The stage after the state: turns what the state emits into result rows; late events leave beside them.
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
+
+NO_EVENT_TIME = "it has no event time between the years 1 and 9999"
 
 
 def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Turn one task's rows from the state into rows of the operator's result."""
     freeze()
-    with hinted():
-        for kind, table in _once(operator, _tables(batches)):
-            yield from _unpacked(operator, kind, table).combine_chunks().to_batches()
+    with hinted(), side_outputs(operator.origin, operator.side) as sides:
+        for kind, table in _tables(batches):
+            if kind is Kind.LATE:
+                _stage_late(operator, table, sides)
+            else:
+                yield from _panes(operator, table).combine_chunks().to_batches()
 
 
 def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]]:
@@ -302,41 +285,11 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]
             yield Kind(kind), read(data.as_buffer())
 
 
-def _once(operator: Operator, tables: Iterator[tuple[Kind, pa.Table]]) -> Iterator[tuple[Kind, pa.Table]]:
-    """If an event may have several rows, emits late and timeless events at the end, once each: this task has all rows
-    of an event.
-    """
-    waiting: dict[Kind, list[pa.Table]] = {}
-    for kind, table in tables:
-        if operator.repeats and kind in (Kind.LATE, Kind.TIMELESS):
-            waiting.setdefault(kind, []).append(table)
-        else:
-            yield kind, table
-    for kind, repeated in waiting.items():
-        yield from ((kind, read(data)) for data in written(distinct(repeated, operator.carried)))
-
-
-def _unpacked(operator: Operator, kind: Kind, table: pa.Table) -> pa.Table:
-    match kind:
-        case Kind.PANES:
-            return _panes(operator, table)
-        case Kind.DEAD_LETTERS:
-            return _dead_letter_rows(operator, table.column(LETTER).combine_chunks())
-        case Kind.LATE:
-            return _dead_letter_rows(operator, _late(operator, table))
-        case Kind.TIMELESS:
-            return _dead_letter_rows(
-                operator, _dead_letters(table.num_rows, _carried(operator, table), ERR, NO_EVENT_TIME)
-            )
-    raise AssertionError(f"the state emits no rows of kind {kind.name}")
-
-
 def _panes(operator: Operator, table: pa.Table) -> pa.Table:
     """The engine's panes: keys, bounds, pane, revision, results, replaced panes; times as timestamps from here on."""
     ends = table.column("window_end")
     columns = [_cast(column, field.type) for column, field in zip(table.columns, operator.output, strict=False)]
     columns.append(pc.subtract(ends, 1).cast(_TIMESTAMP))
-    columns.append(pa.nulls(table.num_rows, letter_arrow()))
     return pa.Table.from_arrays(columns, schema=operator.output)
 
 
@@ -344,62 +297,17 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
     return column if column.type == kind else column.cast(kind)
 
 
-def _dead_letter_rows(operator: Operator, dead_letters: pa.StructArray) -> pa.Table:
-    """Rows with a dead letter and no other column set."""
-    *others, _ = operator.output
-    columns = [pa.nulls(len(dead_letters), field.type) for field in others]
-    return pa.Table.from_arrays([*columns, dead_letters], schema=operator.output)
-
-
-def _late(operator: Operator, table: pa.Table) -> pa.StructArray:
-    missed = {
-        "event_time": table.column(TIME).cast(_TIMESTAMP),
-        "watermark": table.column("watermark").cast(_TIMESTAMP),
-        "behind_us": table.column("behind"),
-    }
+def _stage_late(operator: Operator, table: pa.Table, sides: SideOutputs) -> None:
     reason = "event time is behind the watermark, and its windows are closed"
     if operator.plan.late_rule == "strict":
         reason = "event time is behind the watermark"
-    carried = _carried(operator, table)
-    if "event_time" in carried:
-        carried["event_time"] = pc.coalesce(carried["event_time"], missed["event_time"])
-    return _dead_letters(table.num_rows, missed | carried, LATE_PORT, reason)
+    rows = _carried(operator, table)
+    if "event_time" not in rows.column_names:
+        rows = rows.append_column("event_time", table.column(TIME).cast(_TIMESTAMP))
+    numbers = [table.column(name).cast(pa.int64()).to_pylist() for name in ("watermark", "behind")]
+    sides.stage(rows, Rejected(LATE, [reason] * table.num_rows, *numbers))
 
 
-def _carried(operator: Operator, table: pa.Table) -> dict[str, Any]:
-    """Fields of dead letters: carried by the rows themselves, or read from the stored event that they refer to."""
-    fields = {name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)}
-    if not set(PLACE) <= fields.keys():
-        return fields
-    found = _stored(operator, pa.table({name: fields[name] for name in PLACE}))
-    return {name: found.column(name) for name in found.column_names} | {
-        name: pc.coalesce(found.column(name), column) if name in found.column_names else column
-        for name, column in fields.items()
-    }
-
-
-def _stored(operator: Operator, places: pa.Table) -> pa.Table:
-    """The events at these positions; nulls where a row has none."""
-    known = pc.and_(*(column.is_valid() for column in places.columns)).to_numpy()
-    if not known.any():
-        return pa.table({})
-    from penstock.spark.source.originals import (
-        originals,  # here: kernels take a second to import, and few rows are late
-    )
-
-    found = originals(operator.worker, link(operator.worker, *operator.tls), places.filter(pa.array(known)))
-    return found if known.all() else found.take(pa.array(np.cumsum(known) - 1, mask=~known))
-
-
-def _dead_letters(count: int, fields: dict[str, Any], port: str, reason: str) -> pa.StructArray:
-    values = fields | {"port": pa.repeat(port, count), "reason": pa.repeat(reason, count)}
-    kinds = letter_arrow()
-    columns = [
-        _one(values[name]).cast(kinds.field(name).type) if name in values else pa.nulls(count, kinds.field(name).type)
-        for name in LETTER_FIELDS
-    ]
-    return pa.StructArray.from_arrays(columns, fields=[*kinds])
-
-
-def _one(column: Any) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _carried(operator: Operator, table: pa.Table) -> pa.Table:
+    """The columns of the events that the rows have carried, by their names."""
+    return pa.table({name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)})

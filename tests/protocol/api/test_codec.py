@@ -42,7 +42,7 @@ def test_what_one_side_encodes_the_other_decodes() -> None:
         (AtSegments({"a": 1, "b": 2}), b'{"segments":{"a":1,"b":2}}'),
     ],
 )
-def test_a_place_to_start_at_is_a_word_a_time_or_offsets(starting: Starting, json: bytes) -> None:
+def test_a_start_position_is_a_word_a_time_or_offsets(starting: Starting, json: bytes) -> None:
     asked = Resolve(sources=["s"], position=place_of(starting))
     assert encode(asked) == b'{"sources":["s"],"position":' + json + b"}"
     assert starting_of(decode_request(encode(asked), Resolve).position) == starting
@@ -79,7 +79,7 @@ def test_what_a_newer_worker_adds_to_a_reply_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"port": 1}'])
-def test_a_reply_that_does_not_fit_is_no_reply_of_this_version(body: bytes) -> None:
+def test_a_reply_that_does_not_match_is_not_a_reply_of_this_version(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="the worker's answer is not valid") as caught:
         decode_reply(body, DeadLetterPort)
     assert "this version" in caught.value.hint

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from penstock.protocol.connector import Role, Use
 from penstock.protocol.connector.frames import Frame
-from penstock.protocol.connector.session import SENDERS, SINK_TRANSITIONS, SOURCE_TRANSITIONS
-from penstock.protocol.connector.stream import STREAM_TRANSITIONS
+from penstock.protocol.connector.session import SENDERS, SINK_TRANSITIONS, SOURCE_TRANSITIONS, STREAM_TRANSITIONS
 from penstock.protocol.connector.two_phase import ROUND_TRANSITIONS
 
 from .vectors import TWO_PHASE_VECTORS, VECTORS

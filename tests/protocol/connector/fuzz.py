@@ -94,11 +94,13 @@ def _compare_bulk(data: bytes, rng: random.Random, guarded: Guarded) -> None:
     start = rng.choice((0, 0, rng.randint(0, len(data))))
     expected = oracle.scan(data, start, frame_size_max=FRAME_SIZE_MAX)
     unit, arrival, streams = rng.choice(list(EventTimeUnit)), rng.choice((None, 77)), rng.sample(_STREAMS, 4)
-    decided = _admit(oracle.StreamTable(0), expected, unit, arrival, streams)
+    extracted = len(data) % 2 == 1
+    decided = _admit(oracle.StreamTable(0), expected, unit, arrival, streams, extracted=extracted)
     for data_there in (guarded.at_start(data), guarded.at_end(data)):
         found = decoder.scan(data_there, start, frame_size_max=FRAME_SIZE_MAX)
         assert numbers_of(found) == numbers_of(expected)
-        admission = _admit(decoder.StreamTable(rng.getrandbits(64)), found, unit, arrival, streams)
+        table = decoder.StreamTable(rng.getrandbits(64))
+        admission = _admit(table, found, unit, arrival, streams, extracted=extracted)
         assert decisions_of(admission) == decisions_of(decided)
         stored, wanted = decoder.rewrite(found, admission, 2), oracle.rewrite(expected, decided, 2)
         assert stored == wanted
@@ -111,10 +113,12 @@ def _admit(
     unit: EventTimeUnit,
     arrival: int | None,
     streams: list[int],
+    *,
+    extracted: bool,
 ) -> Admission:
     for index, stream_id in enumerate(streams):
         table.open(stream_id, (NOTHING_YET, 0, 3)[index % 3], index % 2)
-    return table.admit(columns, unit, arrival)
+    return table.admit(columns, unit, arrival, extracted=extracted)
 
 
 _OUT = Guarded()

@@ -1,4 +1,4 @@
-"""Memory between two pages that must not be touched: whoever reads or writes one byte too far dies of it."""
+"""Memory between two pages that must not be touched: reading or writing one byte too far kills the process."""
 
 import ctypes
 import mmap

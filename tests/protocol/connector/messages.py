@@ -40,5 +40,6 @@ def decisions_of(admission: Admission) -> dict[str, Any]:
         "count": admission.count,
         "problem": admission.problem,
         "message routes": admission.routes.tolist(),
+        "dead": admission.dead.tolist(),
         "event_times": admission.event_times.tolist(),
     }

@@ -168,12 +168,14 @@ class StreamTable:
         """The last message id that was kept, or NOTHING_YET. KeyError when the stream is not open."""
         return self._entries[stream_id].last_id
 
-    def admit(self, columns: Columns, unit: EventTimeUnit, arrival_us: int | None = None) -> Admission:
+    def admit(
+        self, columns: Columns, unit: EventTimeUnit, arrival_us: int | None = None, *, extracted: bool = False
+    ) -> Admission:
         """Which messages are new. With an `arrival_us` an event time of 0 means that one (`event_time: ingest`).
 
         The ids of the messages kept count as stored from now on: when storing them fails, the session must end.
         """
-        routes, times, touched, problem = array("B"), array("q"), _Touched(), Problem.NONE
+        routes, dead, times, touched, problem = array("B"), array("B"), array("q"), _Touched(), Problem.NONE
         mark = self.next_mark()
         rows = zip(columns.stream_ids.tolist(), columns.message_ids.tolist(), columns.event_times.tolist(), strict=True)
         for stream_id, message_id, event_time in rows:
@@ -186,13 +188,16 @@ class StreamTable:
             if message_id == NOTHING_YET:
                 problem = Problem.RESERVED_ID
                 break
-            times.append(_to_microseconds(event_time, unit, arrival_us))
+            has_none = extracted and event_time == I64_MIN
+            arrival = (arrival_us or 0) if has_none else None if extracted else arrival_us
+            times.append(_to_microseconds(0 if has_none else event_time, unit, arrival))
             kept = entry.takes(message_id)
-            routes.append(entry.route if kept else DROPPED)
-            if kept:
+            dead.append(kept and has_none and arrival_us is None)
+            routes.append(entry.route if kept and not dead[-1] else DROPPED)
+            if kept and not has_none:
                 result.highest_time = max(result.highest_time, times[-1])
         streams = touched.streams(self._entries)
-        return Admission(len(routes), routes, times, streams, _totals(columns, routes, streams), problem)
+        return Admission(len(routes), routes, times, streams, _totals(columns, routes, streams), dead, problem)
 
     def silent(self, mark: int, limit: int) -> list[int]:
         """Open streams, `limit` of them at most, that have had no message since `next_mark` gave this mark, and were

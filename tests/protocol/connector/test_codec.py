@@ -1,4 +1,4 @@
-"""Frames survive the wire, and whatever is malformed is a ProtocolError that says where and what."""
+"""Frames survive the wire, and whatever is malformed is a ProtocolError that names where and what."""
 
 import contextlib
 

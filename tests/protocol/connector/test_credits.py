@@ -137,7 +137,7 @@ def test_a_frame_larger_than_the_window_still_gets_its_credit() -> None:
     assert Credits(largest).grant(0.0) == 1
 
 
-def test_lately_is_one_period_at_least_and_two_at_most() -> None:
+def test_recent_means_one_to_two_periods() -> None:
     largest = LargestFrame()
     largest.saw(10_000, LATELY_S - 1)
     assert largest.size(2 * LATELY_S - 1) == 10_000

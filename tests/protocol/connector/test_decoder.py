@@ -1,4 +1,4 @@
-"""A decoder gives the same frames however the bytes are cut, and holds no more than one of them."""
+"""A decoder yields the same frames however the bytes are cut, and buffers no more than one of them."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ def test_what_is_not_taken_comes_the_next_time() -> None:
     assert list(decoder.feed(encode(Ok(3)))) == [Ok(2), Ok(3)]
 
 
-def test_a_length_over_the_limit_is_refused_before_its_bytes_come() -> None:
+def test_a_length_over_the_limit_is_refused_before_its_bytes_arrive() -> None:
     decoder = Decoder(Use.SOURCE, frame_size_max=100)
     assert list(decoder.feed(encode(Message(1, 1, 1, b"", bytes(73)))))
     with pytest.raises(ProtocolError, match="a frame of 101 bytes is over the limit of 100"):
@@ -109,7 +109,7 @@ def test_a_frame_without_a_tag_is_refused() -> None:
         list(Decoder(Use.SOURCE).feed(bytes(4)))
 
 
-def test_an_error_comes_after_what_was_well_and_is_final() -> None:
+def test_an_error_comes_after_everything_valid_and_is_final() -> None:
     decoder = Decoder(Use.SOURCE)
     came = decoder.feed(encode(Ok(1)) + b"\0\0\0\1\x09" + encode(Ok(2)))
     assert next(came) == Ok(1)

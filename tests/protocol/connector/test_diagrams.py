@@ -9,7 +9,7 @@ from penstock.protocol.connector.session import Closed
 from .drawn import PAGE, drawn, mermaid
 
 
-def test_the_page_is_what_the_tables_give() -> None:
+def test_the_page_matches_the_tables() -> None:
     page = PAGE.read_text()
     assert page == drawn(page), "run: python -m tests.protocol.connector.drawn"
 

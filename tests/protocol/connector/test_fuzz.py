@@ -29,7 +29,7 @@ def test_a_buffer_that_fails_is_reported_with_its_seed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("place", "index"), [("at_end", 8), ("at_start", -1)])
-def test_the_forbidden_pages_are_forbidden(place: str, index: int) -> None:
+def test_guard_pages_cannot_be_accessed(place: str, index: int) -> None:
     code = (
         "import ctypes; from tests.protocol.connector.guarded import Guarded; guarded = Guarded();"
         f"view = guarded.{place}(b'12345678');"
@@ -40,7 +40,7 @@ def test_the_forbidden_pages_are_forbidden(place: str, index: int) -> None:
     assert fuzzed("-c", code).returncode == -11
 
 
-def test_guarded_memory_holds_what_is_put_there() -> None:
+def test_guarded_memory_holds_what_is_written_to_it() -> None:
     guarded = Guarded()
     assert bytes(guarded.at_start(b"abc")) == bytes(guarded.at_end(b"abc")) == b"abc"
     assert bytes(guarded.at_end(b"")) == b""

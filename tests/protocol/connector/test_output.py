@@ -33,7 +33,7 @@ def encoded(output: ModuleType, rows: list[Row], first_id: int = 0, code: str = 
 
 
 @both
-def test_a_message_lies_on_stream_1_and_its_id_counts_the_payloads_before_it(output: ModuleType) -> None:
+def test_a_message_is_on_stream_1_and_its_id_counts_the_payload_bytes_before_it(output: ModuleType) -> None:
     rows = [(5, b"key", b"hello"), (NO_TIME, b"", b""), (-1, b"k", b"world!"), (0, b"", b"x")]
     assert list(Decoder(Use.SINK).feed(encoded(output, rows, 2**40))) == [
         Message(OUTPUT_STREAM, 2**40, 5, b"key", b"hello"),
@@ -91,7 +91,7 @@ def test_the_largest_key_is_sent_and_a_larger_one_is_not(output: ModuleType) -> 
 
 @both
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 4], [-1, 0, 1]])
-def test_offsets_outside_of_their_data_are_refused(output: ModuleType, offsets: list[int]) -> None:
+def test_offsets_outside_their_data_are_refused(output: ModuleType, offsets: list[int]) -> None:
     bad, good = Bytes(array("q", offsets), b"abc"), column([b"a", b"b"])
     for keys, values in ((bad, good), (good, bad)):
         with pytest.raises(ValueError, match="do not fit"):

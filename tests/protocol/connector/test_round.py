@@ -37,7 +37,7 @@ def in_state(state: RoundState) -> Round:
 
 @pytest.mark.parametrize("state", RoundState)
 @pytest.mark.parametrize("frame", EVENTS, ids=lambda frame: frame.wire_name)
-def test_a_frame_moves_the_round_as_the_table_says_or_is_illegal(state: RoundState, frame: Frame) -> None:
+def test_a_frame_moves_the_round_as_the_table_reports_or_is_illegal(state: RoundState, frame: Frame) -> None:
     following = ROUND_TRANSITIONS[state].get(type(frame))
     sending, receiving = in_state(state), in_state(state)
     if following is None:

@@ -55,7 +55,7 @@ def every_pair() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("use", "role", "state", "frame", "following"), list(every_pair()))
-def test_a_frame_moves_the_session_as_the_table_says_or_is_illegal(
+def test_a_frame_moves_the_session_as_the_table_reports_or_is_illegal(
     use: Use, role: Role, state: State, frame: Frame, following: State | None
 ) -> None:
     sending, receiving = session(use, role, state), session(use, role.other, state)
@@ -132,7 +132,7 @@ def test_a_source_that_can_migrates() -> None:
     assert pair.run(MigrateAck()) is State.DISCONNECTED
 
 
-def test_migrate_is_sent_only_to_a_client_that_said_it_can() -> None:
+def test_migrate_is_sent_only_to_a_client_that_supports_it() -> None:
     pair = Pair(Use.SOURCE)
     pair.run(hello(SOURCE_VERSION), Ok(10))
     with pytest.raises(LocalProtocolError, match="MIGRATE is not legal: the HELLO's version was not"):

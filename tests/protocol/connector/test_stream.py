@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.errors import ProtocolError
 from penstock.protocol.connector import NOTHING_YET, LocalProtocolError, Side, Stream, StreamState
-from penstock.protocol.connector.stream import STREAM_TRANSITIONS, StreamEvent
+from penstock.protocol.connector.session import STREAM_TRANSITIONS, StreamEvent
 
 WAITS = (StreamState.CLOSING, StreamState.REOPENING)
 
@@ -40,7 +40,7 @@ def every_pair() -> Iterator[tuple[StreamState, StreamEvent]]:
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize(("state", "event"), list(every_pair()))
-def test_an_event_moves_the_stream_as_the_table_says_or_is_illegal(
+def test_an_event_moves_the_stream_as_the_table_reports_or_is_illegal(
     state: StreamState, event: StreamEvent, side: Side
 ) -> None:
     moving = stream(state, NOTHING_YET if event is StreamEvent.EOS_WHEN_EMPTY else 5)

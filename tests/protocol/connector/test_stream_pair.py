@@ -1,4 +1,5 @@
-"""A source's and a worker's side of one stream, with frames on the way between them: what one may do, the other takes.
+"""A source's and a worker's side of one stream, with frames on the way between them: what one may do, the other
+accepts.
 
 All orders of events are tried, up to a number of frames: whatever crosses on the way, nobody is accused of anything.
 """

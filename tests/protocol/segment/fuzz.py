@@ -231,7 +231,7 @@ def _check_final(decoder: Decoder, error: str) -> None:
         decoder.received(0)
     except ProtocolError as repeated:
         again = str(repeated)
-    assert again == error, "a decoder goes on after an error"
+    assert again == error, "a decoder continues after an error"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a client sends as one append, a server takes as one append."""
+"""What a client sends as one append, a server receives as one append."""
 
 import pytest
 from hypothesis import given

@@ -135,7 +135,7 @@ def test_an_error_is_final(conversation: Conversation) -> None:
             attempt()
 
 
-def test_what_was_well_before_an_error_comes_out_before_it() -> None:
+def test_valid_input_before_an_error_comes_out_before_it() -> None:
     decoder = Decoder(Role.SERVER)
     incoming, error = receive_pieces(decoder, [document(SETUP, KeepAlive(b"x"), EndAppendBlock(WRITER, 0, 0), SETUP)])
     assert incoming == [SETUP, KeepAlive(b"x")]
@@ -168,7 +168,7 @@ def test_a_stream_may_come_byte_by_byte(conversation: Conversation) -> None:
 
 
 @each_conversation
-def test_a_decoder_says_whether_a_message_or_block_is_under_way(conversation: Conversation) -> None:
+def test_a_decoder_reports_whether_a_message_or_block_is_under_way(conversation: Conversation) -> None:
     decoder = Decoder(conversation.role)
     between = 0
     for byte in b"".join(conversation.messages):
@@ -210,7 +210,7 @@ def test_views_stay_as_they_were_handed_out() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 65536, 300_000])
-def test_a_block_is_handed_out_as_few_pieces_however_it_came(size: int) -> None:
+def test_a_block_is_returned_in_few_pieces_however_it_arrived(size: int) -> None:
     data = bytes(size)
     one = b"".join(encode_append(WRITER, data, event_count=1, event_number=1))
     two = VERSIONED.encode(AppendBlock(WRITER, data)) + VERSIONED.encode(AppendBlockEnd(WRITER, size, b"", 1, 1))

@@ -1,4 +1,4 @@
-"""What holds for every message: there and back, and an error in words for everything else."""
+"""What holds for every message: it survives a round trip, and anything else is a readable error."""
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,7 @@ def ends_in_data(dialect: Dialect, message: Message) -> bool:
 
 @both
 @given(data=st.data())
-def test_a_message_survives_the_way_there_and_back(dialect: Dialect, data: st.DataObject) -> None:
+def test_a_message_survives_a_round_trip(dialect: Dialect, data: st.DataObject) -> None:
     message = data.draw(messages(dialect))
     assert decode(dialect, dialect.encode(message)) == message
 
@@ -127,7 +127,7 @@ def test_in_the_versioned_dialect_fields_that_came_later_may_be_missing(
 
 
 @each_versioned_message
-def test_in_the_versioned_dialect_a_cut_message_is_an_error_in_words_or_an_older_one(message: Message) -> None:
+def test_in_the_versioned_dialect_a_cut_message_is_a_readable_error_or_an_older_message(message: Message) -> None:
     data = VERSIONED.encode(message)
     for size in range(HEADER_SIZE, len(data)):
         try:

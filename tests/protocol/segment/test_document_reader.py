@@ -114,7 +114,7 @@ def test_a_negative_offset_is_an_error() -> None:
         receive(document(BeginAppendBlock(WRITER, -1, 0)))
 
 
-def test_a_block_over_the_limit_is_refused_before_its_bytes_come() -> None:
+def test_a_block_over_the_limit_is_refused_before_its_bytes_arrive() -> None:
     assert receive(document(BeginAppendBlock(WRITER, 0, 1000))) == []
     with pytest.raises(ProtocolError, match="BeginAppendBlock: a block of 1001 bytes, the limit is 1000"):
         receive(document(BeginAppendBlock(WRITER, 0, 1001)))
@@ -164,7 +164,7 @@ def test_a_block_s_begin_and_end_may_come_in_pieces() -> None:
     assert after == SETUP
 
 
-def test_a_message_in_pieces_counts_where_its_last_piece_stands() -> None:
+def test_a_message_in_pieces_counts_where_its_last_piece_is() -> None:
     first, last = pieces(SETUP, 9)
     assert receive(document(first, KeepAlive(b"x"), last)) == [KeepAlive(b"x"), SETUP]
 
@@ -187,13 +187,13 @@ def test_a_piece_without_a_begin_is_an_error(part: Part) -> None:
         receive(document(*pieces(SETUP, 9), PartialMessage(part, b"")))
 
 
-def test_pieces_that_are_no_message_are_an_error() -> None:
+def test_pieces_that_do_not_form_a_message_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="7 bytes in all are not a message"):
         receive(document(PartialMessage(Part.BEGIN, b"abc"), PartialMessage(Part.END, b"defg")))
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
-def test_pieces_must_be_as_long_as_their_header_says(wrong: int) -> None:
+def test_pieces_must_be_as_long_as_their_header_reports(wrong: int) -> None:
     data = DOCUMENT.encode(SETUP)
     data = data[:wrong] if wrong < 0 else data + b"a"
     with pytest.raises(ProtocolError, match=f"{21 + wrong} bytes in all for a message of type 1 that has 21"):

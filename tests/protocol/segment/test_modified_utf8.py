@@ -33,12 +33,12 @@ def test_text_has_these_bytes(text: str, data: str) -> None:
 
 
 @given(st.text())
-def test_any_text_survives_the_way_there_and_back(text: str) -> None:
+def test_any_text_survives_a_round_trip(text: str) -> None:
     assert decode_text(encode_text(text)) == text
 
 
 @given(st.binary(max_size=30))
-def test_any_bytes_are_a_text_or_an_error_in_words(data: bytes) -> None:
+def test_any_bytes_are_a_text_or_a_readable_error(data: bytes) -> None:
     try:
         text = decode_text(data)
     except ProtocolError:

@@ -70,7 +70,7 @@ def test_an_end_without_a_begin_is_an_append() -> None:
     assert append == AppendByNumber(WRITER, 42, 3, (memoryview(EVENTS),), 7)
 
 
-def test_an_end_without_a_begin_may_say_any_size_of_whole_events() -> None:
+def test_an_end_without_a_begin_may_declare_any_size_of_whole_events() -> None:
     # Public clients write the size of the data there, though there is no block to have it.
     (append,) = receive(versioned(AppendBlockEnd(WRITER, SIZE, EVENTS, 3, 42, 7)))
     assert stored(append) == EVENTS
@@ -177,7 +177,7 @@ def test_a_conditional_block_end_ends_a_block_and_stores_all_of_it() -> None:
 # Limits
 
 
-def test_a_block_at_the_limit_is_taken() -> None:
+def test_a_block_at_the_limit_is_accepted() -> None:
     (append,) = receive(block(bytes(900), 900, bytes(100)))
     assert stored(append) == bytes(1000)
 
@@ -203,7 +203,7 @@ def test_a_block_s_padding_counts_for_the_limit() -> None:
 
 
 @pytest.mark.parametrize("kind", [3, 4, 5, 89])
-def test_an_append_far_over_the_limit_is_refused_before_its_bytes_come(kind: int) -> None:
+def test_an_append_far_over_the_limit_is_refused_before_its_bytes_arrive(kind: int) -> None:
     header = kind.to_bytes(4, "big") + (10_000).to_bytes(4, "big")
     with pytest.raises(ProtocolError, match="over the limit of 1000"):
         receive(versioned(header))

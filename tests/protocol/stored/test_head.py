@@ -1,4 +1,4 @@
-"""The head of an ingest record, there and back, and its bytes; many of them as one."""
+"""The head of an ingest record: its bytes, a round trip, and many of them folded into one."""
 
 import struct
 
@@ -39,7 +39,7 @@ def columns_of(streams: dict[int, tuple[int, int]]) -> StreamColumns:
 
 
 @given(STREAMS, st.lists(MARKS), st.integers(0, 2**32))
-def test_what_is_put_in_comes_out(streams: dict[int, tuple[int, int]], marks: list[Mark], count: int) -> None:
+def test_what_goes_in_comes_out(streams: dict[int, tuple[int, int]], marks: list[Mark], count: int) -> None:
     assert decode_head(encode_head(columns_of(streams), marks, count)) == Head(
         {stream_id: last for stream_id, (last, _) in streams.items()},
         {stream_id: highest for stream_id, (_, highest) in streams.items()},
@@ -59,7 +59,7 @@ def test_the_bytes_are_three_columns_a_list_of_marks_and_the_number_of_events() 
     )
 
 
-def test_a_mark_is_followed_by_what_it_has_and_nothing_else() -> None:
+def test_a_mark_is_followed_by_its_own_fields_and_nothing_else() -> None:
     marks = [Mark(7, MarkKind.ENDED), Mark(7, MarkKind.WATERMARK, "", -5), Mark(1, MarkKind.CLOCK, "", 90, 2)]
     *_, packed, _ = msgpack.unpackb(encode_head(NO_COLUMNS, marks, 0))
     assert packed == [[7, 2, ""], [7, 6, "", -5], [1, 7, "", 90, 2]]
@@ -71,7 +71,7 @@ def test_a_head_of_marks_alone_has_empty_columns() -> None:
     )
 
 
-def test_no_head_is_none_and_one_that_cannot_be_read_is_damage() -> None:
+def test_a_missing_head_is_empty_and_an_unreadable_one_is_damage() -> None:
     assert decode_head(b"") is None
     good = encode_head(columns_of({7: (9, 1)}), [Mark(7, MarkKind.STARTED, "name")], 1)
     uneven = msgpack.packb([bytes(8), bytes(16), bytes(8), [], 1])

@@ -51,14 +51,14 @@ def test_a_source_is_read_and_written_back(text: str, source: Source) -> None:
         ("segment:staging/a", "belongs to the worker itself"),
     ],
 )
-def test_what_is_no_source_is_refused(text: str, what: str) -> None:
+def test_an_invalid_source_is_refused(text: str, what: str) -> None:
     with pytest.raises(RequestError) as caught:
         Source.parse(text)
     assert what in str(caught.value)
     assert caught.value.hint
 
 
-def test_the_hint_says_how_to_read_a_segment_of_stored_events() -> None:
+def test_the_hint_reports_how_to_read_a_segment_of_stored_events() -> None:
     with pytest.raises(RequestError) as caught:
         Source.parse("segment:pipeline/counts/out")
     assert caught.value.hint == "Read it as source 'pipeline:counts/out'."
@@ -117,6 +117,6 @@ def test_the_name_of_a_source_is_one_item_of_a_list(name: str) -> None:
     "name",
     ["", "a,b", ",", "a/b", "a=b", 'a"b', "a'b", "a\\b", " a", "a ", "a\nb", "x" * 201, "pipeline:a", "segment:a"],
 )
-def test_a_name_that_would_be_mistaken_in_a_list_is_refused(name: str) -> None:
+def test_a_name_that_would_be_ambiguous_in_a_list_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match=r"not a valid source name: use 1 to 200 printable characters, no comma"):
         check_source_name(name)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.codecs.codec import Outlet
-from penstock.spark.codecs.decoder import Decoded
-from penstock.spark.dead_letters.column import LETTER, has_letters
-from penstock.spark.outputs import with_letters
+import pyarrow as pa
+
+from penstock.spark.codecs.batch_decoder import Decoder
+from penstock.spark.codecs.codec import Branch, Outlet
+from penstock.spark.codecs.decoder import BRANCH, Decoded, numbered, with_variants
+from penstock.spark.codecs.kinds import VARIANT
+from penstock.spark.codecs.outputs import Left
+from penstock.spark.sink.encoding import encoded
+from penstock.spark.sink.plan import parse_plan, plan_text
+from penstock.spark.sink.rows import by_port
 from penstock.spark.source.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -46,34 +53,61 @@ def events(
     return spark.createDataFrame(rows, SCHEMA)
 
 
-def columns(decoded: Decoded) -> list[dict[str, Any]]:
-    """What was decoded; VARIANT as what its JSON says. None for letters."""
-    from pyspark.sql import functions
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a reader makes of the events."""
 
-    frame = decoded.frame
-    kinds = dict(frame.dtypes)
-    named = [
-        functions.to_json(frame[name]).alias(name) if kinds[name] == "variant" else frame[name]
-        for name in decoded.columns
-    ]
-    found: list[dict[str, Any]] = []
-    for row in frame.select(*named, *([LETTER] if has_letters(frame) else [])).collect():
-        told = row.asDict(recursive=True)
-        if told.pop(LETTER, None) is not None:
-            found.append({})
-            continue
-        found.append({n: json.loads(v) if kinds[n] == "variant" and v is not None else v for n, v in told.items()})
-    return found
+    decoded: Decoded
+    rows: list[dict[str, Any]]
+    """What was decoded, in order; VARIANT as what its JSON says. Empty for dead letters."""
+    letters: list[tuple[bytes, str]]
+    """Bytes and reasons of those that could not be decoded."""
+
+    def public(self) -> DataFrame:
+        """The frame of a load."""
+        return self.decoded.frame.drop(BRANCH)
 
 
-def letters(decoded: Decoded) -> list[tuple[bytes, str]]:
-    """Their bytes and reasons."""
-    frame = decoded.frame
-    rows = frame.where(frame[LETTER].isNotNull()).select(f"{LETTER}.value", f"{LETTER}.reason").collect()
-    return [(bytes(row[0]), row[1]) for row in rows]
+def decode(frame: DataFrame, branches: Sequence[Branch]) -> Made:
+    decoder = Decoder(branches, frame.columns)
+    batch = _events(frame)
+    found = decoder.decode(batch)
+    names = set(decoder.schema.names)
+    variants = {field.name for field in decoder.fields if field.kind == VARIANT}
+    by_offset = {
+        row["offset"]: {
+            n: json.loads(v) if n in variants and v is not None else v for n, v in row.items() if n in names
+        }
+        for row in found.batch.to_pylist()
+    }
+    letters = [*zip(found.failed.column("value").to_pylist(), found.reasons, strict=True)]
+    loaded = frame.sparkSession.createDataFrame(pa.Table.from_batches([found.batch]))
+    opened = numbered(with_variants(loaded, decoder), decoder)
+    return Made(opened, [by_offset.get(offset, {}) for offset in batch.column("offset").to_pylist()], letters)
 
 
-def left(frame: DataFrame) -> list[tuple[str, bytes]]:
-    """Ports and values as the sink would get them."""
-    frame = with_letters(frame) if has_letters(frame) else frame
-    return [(row["port"], bytes(row["value"])) for row in frame.collect()]
+def _events(frame: DataFrame) -> pa.RecordBatch:
+    (batch,) = frame.toArrow().combine_chunks().to_batches()
+    return batch
+
+
+def columns(made: Made) -> list[dict[str, Any]]:
+    return made.rows
+
+
+def letters(made: Made) -> list[tuple[bytes, str]]:
+    return made.letters
+
+
+def written(left: Left) -> pa.Table:
+    """What the sink stores, with `port`."""
+    found = []
+    for port, rows in by_port(left.frame.toArrow().combine_chunks().to_batches()[0], "out"):
+        for target, batch in encoded(rows, port, parse_plan(plan_text(left.plan))):
+            found.append(pa.Table.from_batches([batch]).append_column("port", pa.array([target] * batch.num_rows)))
+    return pa.concat_tables(found, promote_options="default")
+
+
+def values(left: Left) -> list[tuple[str, bytes]]:
+    """Ports and values as the sink stores them."""
+    return [(row["port"], row["value"]) for row in written(left).to_pylist()]

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from penstock.spark.codecs import CODECS, names
+from penstock.spark.codecs import about, names
 from penstock.spark.codecs.codec import Branch, Coding, branches
 
 
 def test_there_are_five_codecs_and_only_csv_needs_a_schema() -> None:
     assert names() == ("binary", "csv", "json", "msgpack", "string")
-    assert [name for name, about in CODECS.items() if about.needs_schema] == ["csv"]
+    assert [name for name in names() if about(name).needs_schema] == ["csv"]
 
 
 def test_to_ask_for_names_needs_no_spark() -> None:
@@ -41,4 +41,4 @@ def test_sources_that_are_not_have_branches_of_their_own_and_others_stay_as_they
 
 @pytest.mark.parametrize("name", names())
 def test_each_codec_has_a_content_type(name: str) -> None:
-    assert CODECS[name].content_types
+    assert about(name).content_types

@@ -1,4 +1,4 @@
-"""Rows to bytes, on Spark: each port's rows once for every codec that its sinks want, letters once."""
+"""Rows to bytes, on Spark: each port's rows once for every codec that its sinks want."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 
 from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import Branch, Coding, Outlet, branches
-from penstock.spark.codecs.decoder import decode
-from penstock.spark.codecs.outputs import attributes, leave, passed
-from tests.spark.codecs.frames import events, left
+from penstock.spark.codecs.outputs import Left, leave, passed, received
+from tests.spark.codecs.frames import decode, events, letters, values, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,17 +22,16 @@ ALL = Outlet("out", (("out", "json"), ("out.csv", "csv"), ("out.msgpack", "msgpa
 SCHEMA = "id int, name string"
 
 
-def decoded(spark: SparkSession, *values: bytes, schema: str | None = SCHEMA) -> DataFrame:
-    return decode(events(spark, *values), [Branch("json", schema)]).public()
+def decoded(spark: SparkSession, *events_: bytes, schema: str | None = SCHEMA) -> DataFrame:
+    return received(decode(events(spark, *events_), [Branch("json", schema)]).public(), "in")
 
 
-def leaving(frame: DataFrame, outlet: Outlet = JSON, given: DataFrame | None = None) -> DataFrame:
-    untouched = frozenset() if given is None else frozenset(attributes(given).values())
-    return leave(frame, {outlet.port: outlet, "err": Outlet("err", (("err", "json"),))}, outlet.port, untouched)
+def leaving(frame: DataFrame, outlet: Outlet = JSON) -> Left:
+    return leave(frame, {outlet.port: outlet, "err": Outlet("err", (("err", "json"),))}, outlet.port)
 
 
 def encoded(frame: DataFrame, codec: str) -> list[bytes]:
-    return [value for _, value in left(leaving(frame, Outlet("out", (("out", codec),))))]
+    return [value for _, value in values(leaving(frame, Outlet("out", (("out", codec),))))]
 
 
 def test_rows_without_a_value_are_written_by_the_codec(spark: SparkSession) -> None:
@@ -50,12 +48,11 @@ def test_texts_come_back_from_csv_as_they_were(spark: SparkSession) -> None:
     texts = ["", None, " s ", "a\nb", 'q"q', "a,b", "\\", '\\"', '"', "#", "null", "\t"]
     frame = spark.createDataFrame([(1, text) for text in texts], "id int, name string")
     made = decode(events(spark, *encoded(frame, "csv")), [Branch("csv", "id int, name string")])
-    assert [row["name"] for row in made.frame.collect()] == texts
+    assert [row["name"] for row in made.public().collect()] == texts
 
 
 def test_the_columns_of_the_event_leave_beside_the_value(spark: SparkSession) -> None:
-    (row,) = leaving(decoded(spark, b'{"id": 1}').drop("value", "letter")).collect()
-    told = row.asDict()
+    (told,) = written(leaving(decoded(spark, b'{"id": 1}').drop("value"))).to_pylist()
     assert (told["source"], told["stream"], told["stream_id"], told["message_id"]) == ("tills", "till", 7, 1)
     assert bytes(told["key"]) == b"k"
     assert not {"segment", "offset", "id", "content_type"} & told.keys()
@@ -84,11 +81,8 @@ def test_messagepack_keeps_bytes_instants_and_maps(spark: SparkSession) -> None:
 
 def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
     frame = decode(events(spark, b"hello", b"\xff"), [Branch("string")]).public()
-    shouted = frame.selectExpr("upper(text) AS text", "source", "letter")
-    assert left(leaving(shouted, Outlet("out", (("out.string", "string"),)))) == [
-        ("out.string", b"HELLO"),
-        ("err", b"\xff"),
-    ]
+    shouted = frame.selectExpr("upper(text) AS text", "source")
+    assert values(leaving(shouted, Outlet("out", (("out.string", "string"),)))) == [("out.string", b"HELLO")]
     with pytest.raises(RequestError, match="string writes one text column, but the rows have: text, more"):
         encoded(frame.selectExpr("text", "1 AS more"), "string")
 
@@ -97,7 +91,7 @@ def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
     ("columns", "codec", "error"),
     [
         (["id", "name"], "binary", "binary writes bytes only"),
-        (["array(id) AS ids"], "csv", "csv cannot write `ids`, which is array<int>"),
+        (["array(id) AS ids"], "csv", "csv cannot write `ids`, which is list<"),
         (["key", "stream_id"], "json", "have no columns of their own"),
         (["value", "id + 1 AS id"], "json", "have `value` and also `id`, which it does not contain"),
         (["value", "1 AS more"], "json", "have `value` and also `more`"),
@@ -105,34 +99,31 @@ def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
     ],
 )
 def test_what_cannot_be_written_is_refused(spark: SparkSession, columns: list[str], codec: str, error: str) -> None:
-    given = decoded(spark, b'{"id": 1}').drop("letter")
+    given = decoded(spark, b'{"id": 1}')
     with pytest.raises(RequestError, match=error):
-        leaving(given.selectExpr(*columns), Outlet("out", (("out", codec),)), given)
+        leaving(given.selectExpr(*columns), Outlet("out", (("out", codec),)))
 
 
 def test_a_value_beside_what_was_decoded_of_it_leaves_as_it_came(spark: SparkSession) -> None:
     given = decoded(spark, b'{"id":  1, "more": 2}', b'{"id": 2}')
-    assert left(leaving(given.where("letter IS NOT NULL OR id = 1"), JSON, given)) == [
-        ("out", b'{"id":  1, "more": 2}')
-    ]
+    assert values(leaving(given.where("id = 1"))) == [("out", b'{"id":  1, "more": 2}')]
 
 
-def test_one_pass_writes_the_bytes_of_each_codec_and_dead_letters_once(spark: SparkSession) -> None:
+def test_one_pass_writes_the_bytes_of_each_codec(spark: SparkSession) -> None:
     frame = decoded(spark, b'{"id": 1, "name": "x"}', b"bad").drop("value")
-    found = left(leaving(frame, ALL))
+    found = values(leaving(frame, ALL))
     assert found == [
         ("out", b'{"id":1,"name":"x"}'),
         ("out.csv", b"1,x"),
         ("out.msgpack", msgpack.packb({"id": 1, "name": "x"})),
-        ("err", b"bad"),
     ]
 
 
 def test_rows_may_name_their_ports(spark: SparkSession) -> None:
     outlets = {"out": ALL, "big": Outlet("big", (("big", "json"),))}
-    frame = decoded(spark, b'{"id": 1}', b'{"id": 2}').drop("value", "letter")
+    frame = decoded(spark, b'{"id": 1}', b'{"id": 2}').drop("value")
     named = frame.selectExpr("*", "if(id > 1, 'big', 'out') AS port")
-    assert [port for port, _ in left(leave(named, outlets, None, frozenset()))] == [
+    assert [port for port, _ in values(leave(named, outlets, None))] == [
         "out",
         "out.csv",
         "out.msgpack",
@@ -142,34 +133,56 @@ def test_rows_may_name_their_ports(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("port", ["'none'", "cast(NULL AS string)"])
 def test_a_port_that_is_not_there_is_said(spark: SparkSession, port: str) -> None:
-    from pyspark.errors import PySparkException
-
-    named = decoded(spark, b'{"id": 1}').drop("value", "letter").selectExpr("*", f"{port} AS port")
-    with pytest.raises(PySparkException, match=r"unknown port (none|null)"):
-        leave(named, {"out": ALL}, None, frozenset()).collect()
+    named = decoded(spark, b'{"id": 1}').drop("value").selectExpr("*", f"{port} AS port")
+    with pytest.raises(RequestError, match=r"unknown port '(none|null)'"):
+        written(leave(named, {"out": ALL}, None))
 
 
-def metadata(frame: DataFrame) -> Any:
-    (row,) = frame.collect()
-    return None if row["metadata"] is None else msgpack.unpackb(bytes(row["metadata"]))
+def metadata(left: Left) -> Any:
+    (row,) = written(left).to_pylist()
+    return None if row["metadata"] is None else msgpack.unpackb(row["metadata"])
 
 
 def test_the_content_type_stays_with_bytes_that_stay(spark: SparkSession) -> None:
-    given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public().drop("letter")
-    assert metadata(leaving(given, JSON, given)) == {"content_type": "text/x-json"}
+    given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public()
+    assert metadata(leaving(received(given, "in"))) == {"content_type": "text/x-json"}
 
 
 def test_a_reply_has_the_content_type_of_its_codec_unless_it_has_its_own(spark: SparkSession) -> None:
-    given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public().drop("letter")
+    made = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public()
+    given = received(made, "in")
     replies = Outlet("out", (("out.msgpack", "msgpack"),), adds_content_type=True)
-    assert metadata(leaving(given.drop("value"), replies, given)) == {"content_type": "application/msgpack"}
-    assert metadata(leaving(given.drop("value"), JSON, given)) is None
+    assert metadata(leaving(given.drop("value"), replies)) == {"content_type": "application/msgpack"}
+    assert metadata(leaving(given.drop("value"))) is None
     own = given.drop("value").selectExpr("* EXCEPT (content_type)", "'x/y' AS content_type")
-    assert metadata(leaving(own, replies, given)) == {"content_type": "x/y"}
+    assert metadata(leaving(own, replies)) == {"content_type": "x/y"}
+
+
+def test_a_reply_has_the_codec_that_the_map_has_for_what_it_replies_to(spark: SparkSession) -> None:
+    content_types = ["text/csv; charset=utf-8", None, "application/msgpack", "image/png"]
+    made = decode(events(spark, *[b'{"id": 1}'] * 4, content_types=content_types), [Branch("json", "id int")])
+    maps = {"out": (("text/csv", "csv"), ("application/msgpack", "msgpack"))}
+    left = leaving(received(made.public(), "in").drop("value"), Outlet("out", (("out", "json"),), True, maps))
+    rows = written(left).sort_by("message_id").to_pylist()
+    packed = msgpack.packb({"id": 1})
+    assert [row["value"] for row in rows] == [b"1", b'{"id":1}', packed, b'{"id":1}']
+    assert [msgpack.unpackb(row["metadata"])["content_type"] for row in rows] == [
+        "text/csv",
+        "application/json",
+        "application/msgpack",
+        "application/json",
+    ]
+
+
+def test_a_column_of_another_input_is_not_in_the_value(spark: SparkSession) -> None:
+    one, other = decoded(spark, b'{"id": 1}'), received(decoded(spark, b'{"id": 2}').select("id"), "other")
+    with pytest.raises(RequestError, match="have `value` and also `id`"):
+        leaving(one.drop("id").crossJoin(other))
+    assert values(leaving(one.withColumnRenamed("id", "n").withColumnRenamed("n", "id")))
 
 
 def test_metadata_of_a_row_may_be_a_struct_or_a_map(spark: SparkSession) -> None:
-    given = decoded(spark, b'{"id": 1}').drop("letter", "value")
+    given = decoded(spark, b'{"id": 1}').drop("value")
     assert metadata(leaving(given.selectExpr("id", "struct(404 AS status) AS metadata"))) == {"status": 404}
     assert metadata(leaving(given.selectExpr("id", "map('a', 'b') AS metadata"))) == {"a": "b"}
     assert metadata(leaving(given.selectExpr("id", "cast(null AS struct<a: int>) AS metadata"))) is None
@@ -184,14 +197,15 @@ def test_what_passes_through_the_same_codec_keeps_its_bytes(spark: SparkSession,
     good = {"json": b' {"id" : 1}', "msgpack": msgpack.packb({"id": 1}), "csv": b'"1",x', "string": b"text"}[codec]
     bad = b"\xff\xff,"
     made = decode(events(spark, good, bad), [Branch(codec, SCHEMA)])
-    frame = passed(made, {"out": Outlet("out", (("out", codec),))}, "out")
-    assert left(frame) == [("out", good), ("err", bad)]
+    frame = passed(made.decoded, {"out": Outlet("out", (("out", codec),))}, "out")
+    assert values(frame) == [("out", good)]
+    assert [value for value, _ in letters(made)] == [bad]
 
 
 def test_what_passes_to_another_codec_is_encoded_again(spark: SparkSession) -> None:
     made = decode(events(spark, b'{"id": 1, "name": "x"}'), [Branch("json", SCHEMA)])
     frame = passed(
-        made,
+        made.decoded,
         {
             "out": Outlet(
                 "out", (("out", "binary"), ("out.csv", "csv"), ("out.msgpack", "msgpack"), ("out.string", "string"))
@@ -199,7 +213,7 @@ def test_what_passes_to_another_codec_is_encoded_again(spark: SparkSession) -> N
         },
         "out",
     )
-    assert left(frame) == [
+    assert values(frame) == [
         ("out", b'{"id": 1, "name": "x"}'),
         ("out.csv", b"1,x"),
         ("out.msgpack", msgpack.packb({"id": 1, "name": "x"})),
@@ -209,7 +223,7 @@ def test_what_passes_to_another_codec_is_encoded_again(spark: SparkSession) -> N
 
 def test_each_source_passes_from_its_own_codec(spark: SparkSession) -> None:
     codings = {"a": Coding("a", "json"), "b": Coding("b", "msgpack"), "c": Coding("c", "string")}
-    values = [b'{"id":  1}', msgpack.packb({"id": 2}), b"three"]
-    frame = events(spark, *values, segments=["connector/a/0", "connector/b/0", "connector/c/0"])
-    found = left(passed(decode(frame, branches(codings)), {"out": JSON}, "out"))
+    given = [b'{"id":  1}', msgpack.packb({"id": 2}), b"three"]
+    frame = events(spark, *given, segments=["connector/a/0", "connector/b/0", "connector/c/0"])
+    found = values(passed(decode(frame, branches(codings)).decoded, {"out": JSON}, "out"))
     assert found == [("out", b'{"id":  1}'), ("out", b'{"id":2}'), ("out", b'{"text":"three"}')]

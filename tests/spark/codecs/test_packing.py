@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.packing import packed, packed_json, packed_metadata, unpacked
+from penstock.spark.codecs.json_writer import IS_JSON
+from penstock.spark.codecs.packing import Packing, as_json, packed_metadata
 
 JSON = st.recursive(
     st.none()
@@ -24,37 +25,46 @@ JSON = st.recursive(
 )
 
 
+DATA = pa.schema([pa.field("data", pa.string(), metadata=IS_JSON)])
+
+
 def one(array: Any) -> Any:
     (value,) = array.to_pylist()
     return value
 
 
+def packed(text: str | None) -> Any:
+    """JSON of a VARIANT as MessagePack."""
+    return msgpack.unpackb(one(Packing(DATA).encode(pa.RecordBatch.from_pylist([{"data": text}], schema=DATA))))
+
+
 @given(JSON)
 def test_what_json_has_comes_back_the_same(value: Any) -> None:
-    text = one(unpacked(pa.array([msgpack.packb(value)], pa.binary())))
+    text = as_json(msgpack.packb(value))
+    assert text is not None
     assert json.loads(text) == value
-    assert msgpack.unpackb(one(packed_json(pa.array([text], pa.string())))) == value
+    assert packed(text) == value
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_json_or_null(data: bytes) -> None:
-    text = one(unpacked(pa.array([data], pa.binary())))
+def test_any_bytes_are_json_or_none(data: bytes) -> None:
+    text = as_json(data)
     assert text is None or json.loads(text) is not NotImplemented
 
 
 def test_integers_that_messagepack_does_not_have_become_floats() -> None:
-    assert msgpack.unpackb(one(packed_json(pa.array([str(2**70)])))) == float(2**70)
+    assert packed(str(2**70)) == float(2**70)
 
 
 def test_null_is_nil() -> None:
-    assert one(packed_json(pa.array([None], pa.string()))) == b"\xc0"
-    assert one(unpacked(pa.array([None], pa.binary()))) is None
+    assert packed(None) is None
 
 
 def test_a_row_keeps_bytes_and_instants() -> None:
     row = {"raw": b"\xff", "at": datetime(2026, 1, 2, tzinfo=UTC), "no": None}
-    kinds = pa.struct([("raw", pa.binary()), ("at", pa.timestamp("us", "UTC")), ("no", pa.int32())])
-    assert msgpack.unpackb(one(packed(pa.array([row], kinds))), timestamp=3) == row
+    kinds = pa.schema([("raw", pa.binary()), ("at", pa.timestamp("us", "UTC")), ("no", pa.int32())])
+    found = one(Packing(kinds).encode(pa.RecordBatch.from_pylist([row], schema=kinds)))
+    assert msgpack.unpackb(found, timestamp=3) == row
 
 
 def metadata(given: Any, content_type: str | None, kind: Any = None) -> Any:

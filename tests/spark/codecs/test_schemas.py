@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.spark.dead_letters.frame import fields_of
+from penstock.spark.dead_letters.apply import fields_of
 from tests.application.config.test_ddl import BAD, GOOD
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Where a part can be killed in an epoch's life."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
@@ -16,6 +16,7 @@ class Window(Enum):
     BEFORE_OFFSET_LOG = "before the offset log"
     AFTER_OFFSET_LOG = "after the offset log"
     IN_WRITE = "in write"
+    AFTER_REGISTRATION = "after a registration of side outputs"
     BEFORE_MERGE = "before the merge"
     AFTER_MERGE = "after the merge"
     BEFORE_COMMIT_LOG = "before the commit log"
@@ -37,6 +38,8 @@ def wire(place: Place) -> Wire | None:
     match place.window:
         case Window.BEFORE_OFFSET_LOG:
             return Wire(place.pipeline, "cut", answered=True)
+        case Window.AFTER_REGISTRATION:
+            return Wire(place.pipeline, "side-register", answered=True)
         case Window.BEFORE_MERGE:
             return Wire(place.pipeline, "merge", answered=False)
         case Window.AFTER_MERGE:
@@ -48,6 +51,7 @@ def wire(place: Place) -> Wire | None:
 
 
 def every_place(pipelines: tuple[str, ...]) -> list[Place]:
-    """Each window of each victim once, the pipelines in turn."""
+    """Each window of each victim once, the pipelines in turn. Only windows have side outputs."""
     pairs = product(Window, Victim)
-    return [Place(victim, window, pipelines[n % len(pipelines)]) for n, (window, victim) in enumerate(pairs)]
+    places = [Place(victim, window, pipelines[n % len(pipelines)]) for n, (window, victim) in enumerate(pairs)]
+    return [replace(one, pipeline="windowed") if one.window is Window.AFTER_REGISTRATION else one for one in places]

@@ -98,29 +98,36 @@ class Scene:
 
     def kill_at(self, place: Place, *, restart: bool = True) -> None:
         """Wait until an epoch comes to the place, kill the victim there, and start it again."""
+        is_driver = place.victim is Victim.DRIVER
+        self._act_at(place, self.kill_driver if is_driver else self.worker.kill)
+        if restart:
+            (self.start_driver if is_driver else self.worker.start)()
+
+    def stop_driver_at(self, place: Place) -> None:
+        """Wait until an epoch comes to the place, and let the driver do nothing any more."""
+        self._act_at(place, lambda: self.signal_driver(signal.SIGSTOP))
+
+    def _act_at(self, place: Place, act: Callable[[], None]) -> None:
         reached = threading.Event()
 
         def pulled() -> None:
-            if place.victim is Victim.DRIVER:
-                self.kill_driver()
-            else:
-                self.worker.kill()
+            act()
             reached.set()
 
         tripped = wire(place)
         if tripped is not None:
             self._proxy.arm(tripped._replace(tells=self._next_epoch(place)), pulled)
         else:
+            self._wait_for_epoch(place)
             self.wait_until(self._sign(place), str(place), SIGN_SECONDS)
             pulled()
         if not reached.wait(WAIT_SECONDS_MAX):
             raise AssertionError(f"no epoch came to {place}:\n{self.driver_log()}")
-        if not restart:
-            return
-        if place.victim is Victim.DRIVER:
-            self.start_driver()
-        else:
-            self.worker.start()
+
+    def _wait_for_epoch(self, place: Place) -> None:
+        """A driver that was just started takes seconds to come to one: too long to look for a sign all the time."""
+        planned = self.pipeline(place.pipeline)["planned"]
+        self.wait_until(lambda: self.pipeline(place.pipeline)["planned"] > planned, str(place))
 
     def _next_epoch(self, place: Place) -> bytes:
         """An answer that only repeats the start is no new cut: wait for the epoch after the last one planned."""

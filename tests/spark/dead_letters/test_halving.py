@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.protocol.stored.dead_letters import REASON_CHARACTERS_MAX
 from penstock.spark.dead_letters.batches import Poison, halved, reason_of
-from penstock.spark.dead_letters.column import REASON_CHARACTERS_MAX
 
 
 def of(values: list[int]) -> pa.RecordBatch:

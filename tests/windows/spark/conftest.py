@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.spark.pipeline_context import PipelineContext
+from penstock.spark.pipeline_context import in_pipeline as in_context
 from tests.spark.conftest import spark  # noqa: F401  the fixture
 from tests.support.running_worker import RunningWorker
 from tests.windows.spark.pretending import pretended
@@ -25,6 +28,14 @@ def scene(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Scene: 
 @pytest.fixture
 def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:  # noqa: F811
     return Bench(worker, spark, tmp_path)
+
+
+@pytest.fixture
+def in_pipeline() -> Iterator[None]:
+    """The test is a pipeline's function, called with placeholder streams."""
+    options = {"pipeline": "p", "input": "sensors", "source": "sensors"}
+    with in_context(PipelineContext(options, is_pretended=True)):
+        yield
 
 
 @pytest.fixture

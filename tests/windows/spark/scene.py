@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import penstock.spark
+from penstock.protocol.stored import StoredEvent
 from penstock.protocol.stored.head import StreamColumns, encode_head
 from penstock.store.store import SegmentStore
 from tests.coordinator.scene import u64s
 from tests.protocol.stored.events import stored
 from tests.spark.asking import get
+from tests.spark.sending import outputs
 from tests.spark.stored_data import durable
 from tests.support.running_worker import RunningWorker
 
@@ -79,7 +81,8 @@ class Scene:
             PIPELINE, worker=self.http, inputs=inputs, outputs=[], checkpoint=str(self.checkpoint)
         ) as run:
             options = run.input("in") | {"maxRowsPerEpoch": "1"}
-            frame = build(self.spark.readStream.format("penstock").options(**options).load())
+            with penstock.spark.session(self.spark, pipeline=run):
+                frame = build(self.spark.readStream.format("penstock").options(**options).load())
             writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
             query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
             try:
@@ -87,6 +90,10 @@ class Scene:
             finally:
                 query.stop()
         return found
+
+    def left(self, port: str = "late") -> list[StoredEvent]:
+        """What has left beside the rows."""
+        return outputs(self.worker.address, PIPELINE, port)
 
     def cuts(self) -> list[Cut]:
         """Of each epoch, as Spark's log has them."""

@@ -123,7 +123,6 @@ def expected(name: str, pane: Pane) -> dict[str, Any]:
 
 def found(row: Row) -> dict[str, Any]:
     values = row.asDict(recursive=True)
-    del values["letter"]
     if values["replaces"] is not None:
         values["replaces"] = sorted(values["replaces"])
     return values | {"mean": pytest.approx(values["mean"]), "different": pytest.approx(values["different"], abs=1)}
@@ -146,7 +145,7 @@ def test_every_kind_of_window_gives_the_reference_s_panes_and_late_events_over_a
     rows = scene.run(build)
     ingest_epochs(scene, 5, chance, 5)
     rows += scene.run(build)
-    panes, late, letters = [], dict[str, list[Any]](), dict[str, list[Any]]()
+    panes, late, left = [], dict[str, list[Any]](), list[Any]()
     for name, (window, lateness) in KINDS.items():
         reference = Reference(window, lateness)
         for events, before, after in scene.epochs():
@@ -154,19 +153,15 @@ def test_every_kind_of_window_gives_the_reference_s_panes_and_late_events_over_a
             panes += [expected(name, pane) for pane in gave]
             late.setdefault(name, []).extend((one.number, before, (before or 0) - one.time) for one in missed)
     assert len(scene.epochs()) == 10
-    assert sorted_panes([found(row) for row in rows if row["letter"] is None]) == sorted_panes(panes)
+    assert sorted_panes([found(row) for row in rows]) == sorted_panes(panes)
     assert {pane["pane"] for pane in panes} == {"on_time", "update"}
     by_number = {one.number: one for one in scene.sent}
-    for row in rows:
-        if (letter := row["letter"]) is not None:
-            sent = by_number[letter["message_id"]]
-            assert (letter["port"], bytes(letter["value"]), letter["offset"], letter["stream_id"]) == (
-                "late", sent.payload, sent.offset, sent.stream,
-            )  # fmt: skip
-            name = row["name"]
-            watermark = next(before for events, before, _ in scene.epochs() if sent in events)
-            letters.setdefault(name, []).append((sent.number, watermark, letter["behind_us"]))
-    assert {name: sorted(found) for name, found in letters.items()} == {n: sorted(all_) for n, all_ in late.items()}
+    for letter in scene.left():
+        sent = by_number[letter.event_id]
+        assert (letter.payload, letter.metadata["offset"], letter.stream_id) == (sent.payload, sent.offset, sent.stream)
+        watermark = next(before for events, before, _ in scene.epochs() if sent in events)
+        left.append((sent.number, watermark, letter.metadata["behind_us"]))
+    assert sorted(left) == sorted(one for each in late.values() for one in each), "of each operator, once"
     assert all(late.values())
     kinds = {type(window) for window, _ in KINDS.values()}
     assert kinds == {Tumbling, Sliding, Session}

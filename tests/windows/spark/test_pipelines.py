@@ -9,7 +9,7 @@ import pytest
 
 from penstock import windows
 from penstock.spark import pipeline
-from penstock.spark.dead_letters.column import NO_EVENT_TIME
+from penstock.windows.stages import NO_EVENT_TIME
 from tests.spark.asking import get
 from tests.windows.spark.running import Bench
 

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import dead_letters, windows
+from penstock import windows
 from penstock.spark import pipeline
-from penstock.windows.builder import one_row_each, row_by_row
-from penstock.windows.operator import identifies_events
-from tests.windows.spark.pretending import pretended
 from tests.windows.spark.running import Bench
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.spark
 
@@ -70,21 +67,3 @@ def test_rows_that_do_not_say_where_their_event_is_stored_are_late_as_their_json
     copy = {"event_time": "1970-01-01T00:00:02.000Z", "stream": "copy", "segment": None, "offset": None}
     assert sorted((json.loads(letter.payload) for letter in late), key=str) == ["late", "later", copy, copy]
     assert {letter.event_time for letter in late} == {2_000_000}
-
-
-def test_only_frames_that_may_have_several_rows_of_an_event_are_shuffled_again(spark: SparkSession) -> None:
-    events, others = pretended(spark, "sensors"), pretended(spark, "meters")
-    rows = dead_letters.decode_json(events, "shop string").where("letter is null and shop != 'X'").repartition("shop")
-    assert one_row_each(rows)
-    assert row_by_row(rows)
-    united = events.union(others)
-    assert one_row_each(united), "they are of different sources"
-    assert not row_by_row(united), "one of them may lack what the other has"
-    repeating = [
-        events.union(events.where("key is null")),
-        events.selectExpr("*", "explode(array(1, 2))"),
-        events.crossJoin(others.select("key")),
-        events.mapInPandas(lambda frames: frames, events.schema),
-    ]
-    assert [one_row_each(frame) or row_by_row(frame) for frame in repeating] == [False] * 4
-    assert [identifies_events(names) for names in (PLACED, NAMED, ("value",))] == [True, True, False]

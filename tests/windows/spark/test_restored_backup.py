@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import windows
-from penstock.backup.archive import Archive
+from penstock.backup.archive import Archive, restore
 from penstock.backup.backup import BackupOptions, back_up
-from penstock.backup.restore import restore
 from penstock.client import Message, Source
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.connectors.file import read_committed_parts

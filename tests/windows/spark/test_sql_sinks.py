@@ -19,6 +19,7 @@ from penstock.spark import pipeline
 from tests.connectors.stores.conftest import postgres_server
 from tests.connectors.stores.postgres_server import PostgresServer
 from tests.spark.test_run_sinks import committed
+from tests.support.waiting import SECONDS_MAX
 from tests.windows.spark.running import Bench
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = ["postgres_server"]
 
 pytestmark = pytest.mark.spark
 
-DELIVERED_SECONDS_MAX = 60.0
 
 OPTIONS = "table=sessions&upsert=person,window_start,window_end&create=true"
 WANTED = "SELECT person, clicks, revision FROM sessions ORDER BY person"
@@ -83,7 +83,7 @@ def test_sessions_that_are_joined_late_leave_one_row(
 
 def found(client: CoordinatorClient, server: PostgresServer, folder: Path) -> list[list[Any]]:
     """What a reader finds in each of the tables, when all is delivered and committed there."""
-    deadline = time.monotonic() + DELIVERED_SECONDS_MAX
+    deadline = time.monotonic() + SECONDS_MAX
     while any(one.lacking or one.state != "READY" for one in client.sinks()):
         assert time.monotonic() < deadline, [one.reason for one in client.sinks()]
         time.sleep(0.02)

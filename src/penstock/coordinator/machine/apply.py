@@ -40,14 +40,12 @@ from penstock.coordinator.machine.epochs import (
     ask,
     attach,
     done_replays,
-    epoch_prefix,
     merge,
     own_sources,
     plan,
     read,
     replay,
     settled,
-    staging_prefix,
     truncatable,
     with_replays,
 )
@@ -55,7 +53,7 @@ from penstock.coordinator.machine.state import Cut, Input, Mark, Pipeline, Reten
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Limits, Segments
-from penstock.protocol.stored.names import output_segment
+from penstock.protocol.stored.names import epoch_prefix, output_segment, staging_prefix
 
 # A pipeline may stop reading a source and read it again later. Its position there stays in `Input.starting`.
 
@@ -241,7 +239,10 @@ def _start(state: State, start: Start) -> Applied:
         leader=None,
         running=(at, at),
     )
-    return _changed(state, start.pipeline, new, Sweep(staging_prefix(start.pipeline)))
+    # With Spark's own sinks an epoch of an older generation may still be proved: its side outputs are needed then.
+    keeps_sides = old.generation and not old.outputs and old.is_merged_by_proof
+    sweeps = () if keeps_sides else (Sweep(staging_prefix(start.pipeline)),)
+    return _changed(state, start.pipeline, new, *sweeps)
 
 
 def _check_count(state: State) -> None:

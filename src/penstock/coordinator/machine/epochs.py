@@ -11,7 +11,8 @@ from penstock.coordinator.machine.delivery import delivered_output, ports_for_si
 from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Cut, Input, MergedEpoch, Pipeline, State, source_of
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Segments
-from penstock.protocol.stored.names import STAGING_PREFIX, Form, Source, output_segment, replay_source
+from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.names import Form, Source, output_segment, replay_source
 
 NEWER_CHECKPOINT = (
     "Restore the worker's newest data, or the checkpoint from a copy of the same time; or start from scratch: "
@@ -123,18 +124,6 @@ def _check_ends(pipeline: Pipeline, command: Plan) -> None:
 
 # Merges: every epoch once, in order, with the cuts between which Spark was reading.
 
-NO_GENERATION = "-"
-"""In the names of segments that a sink without a generation has staged."""
-
-
-def staging_prefix(name: str) -> str:
-    return f"{STAGING_PREFIX}{name}/"
-
-
-def epoch_prefix(name: str, generation: int | None, epoch: int) -> str:
-    """The prefix of the names of everything that an epoch has staged."""
-    return f"{staging_prefix(name)}{NO_GENERATION if generation is None else generation}/{epoch}/"
-
 
 def is_merged(pipeline: Pipeline, command: Merge) -> bool:
     """Whether the epoch is already merged. Raises PipelineError if it cannot be merged, or was merged otherwise."""
@@ -182,11 +171,11 @@ def merge(pipeline: Pipeline, command: Merge) -> tuple[Pipeline, tuple[Effect, .
 
 
 def check_ports(pipeline: Pipeline, command: Merge) -> None:
-    """Raises PipelineError for a port that was not declared."""
+    """Raises PipelineError for a port that was not declared. Those of dead letters need no declaration."""
     if pipeline.outputs is None:
         return
     ports = dict.fromkeys([*command.ends, *(port for port, _ in command.staged)])
-    unknown = [port for port in ports if port not in pipeline.outputs]
+    unknown = [port for port in ports if port not in (*pipeline.outputs, *LETTER_PORTS)]
     if unknown:
         raise PipelineError(
             f"the pipeline has no output port {unknown[0]!r}",

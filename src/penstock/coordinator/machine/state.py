@@ -183,6 +183,13 @@ class Pipeline:
         return () if last is None else tuple(self.epochs[last].ends)
 
     @property
+    def is_merged_by_proof(self) -> bool:
+        """Whether nothing merges its epochs: Spark's own sinks, or nothing is known yet. Earlier epochs may be merged:
+        the sink may have changed.
+        """
+        return self.outputs == () or self.last_epoch is None
+
+    @property
     def floor(self) -> int:
         """The last cut before which Spark reads nothing again, whatever a crash removes from its checkpoint."""
         bound = min(self.complete, self.proved - RERUN_EPOCHS - 1)

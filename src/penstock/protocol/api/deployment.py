@@ -10,6 +10,7 @@ import msgspec
 from penstock.core.errors import RequestError
 from penstock.protocol.api.codec import Count, Positive, Request, encode
 from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES
+from penstock.protocol.event_time.field import EventTimeField
 
 # Which port of a pipeline contains the rows for a sink. It depends on the sink's own codec only, so it stays the same
 # when other sinks are added or removed.
@@ -104,6 +105,8 @@ class ConnectorSpec:
     when_all_idle: Literal["wait", "clock"] = "wait"
     event_time_unit: Literal["s", "ms", "us", "ns"] = "ms"
     event_time_ingest: bool = False
+    event_time: EventTimeField | None = None
+    """The field of its events that contains their time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,8 @@ class PipelineSpec:
     """A digest of the file: a changed digest restarts the pipeline."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Only those that are set: trigger (`10s`), mode, starting (`earliest`, `latest`, a time in ISO 8601, segment →
-    offset), max_bytes_per_epoch (a number), max_rows_per_epoch, outputs (beside out, err and late), guarantee.
+    offset), max_bytes_per_epoch (a number), max_rows_per_epoch, columns (of an event), outputs (beside out, err
+    and late), guarantee.
     """
 
 
@@ -194,6 +198,16 @@ class Deployment:
         """The pipelines that its events reach, directly or through others."""
         return frozenset(end.name for end in self._reached("connector", connector) if end.kind == "pipeline")
 
+    def fed_by(self, connector: str) -> frozenset[str]:
+        """The pipelines that its events reach, directly or through others, without those that read its port `err`."""
+        first = {
+            link.target.name
+            for link in self.links
+            if (link.source.kind, link.source.name, link.source.port) == ("connector", connector, "out")
+        }
+        later = {end.name for name in first for end in self._reached("pipeline", name) if end.kind == "pipeline"}
+        return frozenset(first | later)
+
     def reached_by(self, pipeline: str) -> frozenset[End]:
         """Everything that the pipeline's results reach, through any number of other pipelines."""
         return frozenset(self._reached("pipeline", pipeline))
@@ -218,7 +232,12 @@ class Deployment:
         return any((link.source.kind, link.source.name) == ("connector", connector) for link in self.links)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without what older versions do not know, as long as it is not used."""
+        found = asdict(self)
+        for connector in found["connectors"].values():
+            if connector["event_time"] is None:
+                del connector["event_time"]
+        return found
 
     @classmethod
     def from_json(cls, data: Any) -> "Deployment":

@@ -160,6 +160,8 @@ class Cut:
 
     offset: InputOffset
     blocked: str | None = None
+    is_lacking: bool = False
+    """Some parts of committed epochs were not decoded to their end: `missing_parts` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +198,6 @@ class Staged:
     segment: str
     length: Count
     rows: Count | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """`merged` is False for an epoch that was merged before."""
-
-    merged: bool
-    epoch: int
 
 
 class Range(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

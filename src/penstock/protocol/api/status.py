@@ -117,6 +117,10 @@ class SourceStatus(Part, frozen=True, kw_only=True):
     """
     had_programs: bool = False
     """Whether a program has been connected since the worker started."""
+    event_time_field: str | None = None
+    """The field of its events that contains their time."""
+    untimed: int = 0
+    """Events without a usable time in it: they got their arrival time, or are dead letters."""
 
 
 class SourceTotals(Part, frozen=True, kw_only=True):
@@ -133,6 +137,8 @@ class SourceTotals(Part, frozen=True, kw_only=True):
     streams_opened: int
     streams_refused: int
     streams_ended: int
+    untimed: int = 0
+    """Events without a usable time in the field that should contain it."""
 
 
 class SessionStatus(Part, frozen=True, kw_only=True):

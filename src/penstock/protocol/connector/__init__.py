@@ -3,7 +3,7 @@
     received bytes ──▶ Decoder ──▶ frames ──▶ Session.receive, and Stream or Round for what concerns one
     frames ──▶ Session.send ──▶ bytes to send
 
-`codec.py` is the table of layouts; `session.py`, `stream.py` and `two_phase.py` are the tables of transitions. `bulk`
+`codec.py` is the table of layouts; `session.py` and `two_phase.py` are the tables of transitions. `bulk`
 is for the worker alone, and is not imported here: to speak the protocol needs no numpy or numba.
 """
 
@@ -19,8 +19,6 @@ from penstock.protocol.connector.codec import (
     wrap,
 )
 from penstock.protocol.connector.credits import (
-    SMALL_WINDOW_BYTES,
-    WINDOW_BYTES,
     Allowance,
     Credits,
     LargestFrame,
@@ -51,12 +49,10 @@ from penstock.protocol.connector.frames import (
     error_frame,
     stream_id_of,
 )
-from penstock.protocol.connector.session import Closed, Session, State
-from penstock.protocol.connector.stream import Side, Stream, StreamState
+from penstock.protocol.connector.session import Closed, Session, Side, State, Stream, StreamState
 from penstock.protocol.connector.two_phase import (
     EXACT_POSITION_CREDITS,
     OUTPUT_STREAM,
-    TWO_PHASE_STREAM,
     ListUncommitted,
     Phase1,
     Phase2,
@@ -76,10 +72,7 @@ __all__ = [
     "NOTHING_YET",
     "OUTPUT_STREAM",
     "SINK_VERSION",
-    "SMALL_WINDOW_BYTES",
     "SOURCE_VERSION",
-    "TWO_PHASE_STREAM",
-    "WINDOW_BYTES",
     "Ack",
     "Acked",
     "Allowance",

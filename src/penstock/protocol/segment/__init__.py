@@ -3,7 +3,7 @@
     received bytes ──▶ Decoder ──▶ messages, and an AppendByNumber or AppendByOffset for each block
     messages ──▶ VERSIONED.encode or DOCUMENT.encode ──▶ bytes to send
 
-`dialect.py` and `document.py` are the tables of layouts; `decoder.py` defines which messages may follow which.
+`dialect.py` has the tables of layouts; `decoder.py` defines which messages may follow which.
 """
 
 from penstock.protocol.segment.append import (
@@ -13,9 +13,8 @@ from penstock.protocol.segment.append import (
     Incoming,
     encode_append,
 )
-from penstock.protocol.segment.decoder import CHUNK_SIZE, Decoder
-from penstock.protocol.segment.dialect import VERSIONED, Dialect, Role
-from penstock.protocol.segment.document import DOCUMENT
+from penstock.protocol.segment.decoder import Decoder
+from penstock.protocol.segment.dialect import DOCUMENT, VERSIONED, Dialect, Role
 from penstock.protocol.segment.frame import (
     FRAME_SIZE_MAX,
     HEADER_SIZE,
@@ -85,7 +84,6 @@ from penstock.protocol.segment.messages import (
 
 __all__ = [
     "BLOCK_SIZE_MAX",
-    "CHUNK_SIZE",
     "DOCUMENT",
     "FRAME_SIZE_MAX",
     "HEADER_SIZE",

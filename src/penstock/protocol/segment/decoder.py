@@ -13,14 +13,16 @@ from penstock.protocol.segment.dialect import (
     APPEND_BLOCK_END,
     CONDITIONAL_APPEND,
     CONDITIONAL_BLOCK_END,
+    DOCUMENT,
+    END_APPEND_BLOCK,
     HELLO,
     PADDING,
     PARTIAL_EVENT,
+    PARTIAL_MESSAGE,
     VERSIONED,
     Dialect,
     Role,
 )
-from penstock.protocol.segment.document import DOCUMENT, END_APPEND_BLOCK, PARTIAL_MESSAGE
 from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
 from penstock.protocol.segment.messages import (
     AppendBlock,
@@ -375,15 +377,15 @@ class Decoder(IncrementalDecoder[Incoming]):
     @property
     def buffered_bytes(self) -> int:
         """The memory allocated for messages that are not complete."""
-        return self._buffer.size + self._held_pieces
+        return self._buffer.size + self._buffered_pieces
 
     @property
     def is_inside_message(self) -> bool:
         """Whether a message or a block has begun to arrive, and its end has not."""
-        return self._begun or self._buffer.unread > 0 or self._held_pieces > 0
+        return self._begun or self._buffer.unread > 0 or self._buffered_pieces > 0
 
     @property
-    def _held_pieces(self) -> int:
+    def _buffered_pieces(self) -> int:
         return self._reader.buffered_bytes if self._reader else 0
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 (asyncio's signature)

@@ -6,6 +6,6 @@ here imports it.
 """
 
 from penstock.protocol.stored.event import NO_TIME, StoredEvent, parse_event
-from penstock.protocol.stored.names import Form, Kind, Owner, Source, kind_of, parse_sources
+from penstock.protocol.stored.names import Kind, kind_of
 
-__all__ = ["NO_TIME", "Form", "Kind", "Owner", "Source", "StoredEvent", "kind_of", "parse_event", "parse_sources"]
+__all__ = ["NO_TIME", "Kind", "StoredEvent", "kind_of", "parse_event"]

@@ -15,7 +15,11 @@ LATE, ERR = "late", "err"
 LETTER_PORTS = (ERR, LATE)
 
 REASON, SEGMENT, OFFSET, WATERMARK, BEHIND = "reason", "segment", "offset", "watermark", "behind_us"
-_ADDED = (REASON, SEGMENT, OFFSET, WATERMARK, BEHIND)
+DERIVED = "derived"
+"""Set for a row that had lost the position of its event: its value is not necessarily the event's own."""
+REASON_CHARACTERS_MAX = 1_000
+"""A reason is for people; with it, a dead letter's metadata must stay far below the limit for an event's metadata."""
+_ADDED = (REASON, SEGMENT, OFFSET, WATERMARK, BEHIND, DERIVED)
 """Keys of metadata that a dead letter has in addition to its event's own."""
 
 
@@ -46,11 +50,12 @@ def letters_in(data: Buffer, offset: int) -> Iterator[Letter]:
             return
         event = parse_event(view[at + HEADER_SIZE : end])
         if event is not None:
-            yield _dead_letter(offset + at, offset + end, event)
+            yield letter_of(offset + at, offset + end, event)
         at = end
 
 
-def _dead_letter(start: int, end: int, event: StoredEvent) -> Letter:
+def letter_of(start: int, end: int, event: StoredEvent) -> Letter:
+    """From an event between two offsets of its port's segment."""
     added = {key: event.metadata.get(key) for key in _ADDED}
     own = {key: value for key, value in event.metadata.items() if key not in _ADDED}
     return Letter(

@@ -163,6 +163,19 @@ def output_segment(pipeline: str, port: str) -> str:
     return f"{OUTPUT_PREFIX}{pipeline}/{port}"
 
 
+NO_GENERATION = "-"
+"""In the names of segments that a sink without a generation has staged."""
+
+
+def staging_prefix(pipeline: str) -> str:
+    return f"{STAGING_PREFIX}{pipeline}/"
+
+
+def epoch_prefix(pipeline: str, generation: int | None, epoch: int) -> str:
+    """The prefix of the names of everything that an epoch has staged."""
+    return f"{staging_prefix(pipeline)}{NO_GENERATION if generation is None else generation}/{epoch}/"
+
+
 class Owner(NamedTuple):
     source: str
     """As `Source.parse` takes it."""

@@ -1,8 +1,9 @@
 """Codecs: how a connector's bytes become columns in Spark, and how rows become bytes again.
 
-`names()` and `CODECS` list them, and need no Spark.
+`names()` and `about(name)` list them, and need no Spark.
 """
 
-from penstock.spark.codecs.codec import CODECS, About, names
+from penstock.spark.codecs.codec import About
+from penstock.spark.codecs.registry import about, names
 
-__all__ = ["CODECS", "About", "names"]
+__all__ = ["About", "about", "names"]

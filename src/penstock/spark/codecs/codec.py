@@ -29,13 +29,11 @@ _ALL = (
 )
 
 CODECS: Mapping[str, About] = {about.name: about for about in _ALL}
-"""By name."""
+"""Penstock's own, by name. `registry` also has those of other packages."""
 
 
-def names() -> tuple[str, ...]:
-    """The names of all codecs, sorted."""
-    return tuple(CODECS)
-
+DATA, TEXT = "data", "text"
+"""Columns that represent the whole event if they are the only ones: codecs return these without a schema."""
 
 # How the events of a source are encoded, and which codec applies to which events. Plain values.
 
@@ -59,6 +57,18 @@ class Coding:
         """Content types in lower case with their codecs, the more specific ones first."""
         lower = {pattern.strip().lower(): codec for pattern, codec in self.codec_map.items()}
         yield from sorted(lower.items(), key=lambda pair: (_rank(pair[0]), pair[0]))
+
+
+def fits(content_type: str | None, pattern: str) -> bool:
+    """Whether a content type matches one of a `codec_map`, in lower case. Ignores parameters (`; charset=…`) and case.
+    False without a content type.
+    """
+    if content_type is None:
+        return False
+    kind = content_type.partition(";")[0].strip().lower()
+    if pattern in ("*", "*/*"):
+        return True
+    return kind.startswith(pattern[:-1]) if pattern.endswith("/*") else kind == pattern
 
 
 def _rank(pattern: str) -> int:
@@ -97,3 +107,5 @@ class Outlet:
     """The ports that contain its rows, each with its codec; rows that have a `value` are the same bytes in all."""
     adds_content_type: bool = False
     """Whether rows carry the content type of the encoded bytes: replies need it."""
+    codec_maps: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """Target → content types with their codecs: a reply has the codec of what it replies to."""

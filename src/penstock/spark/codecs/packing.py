@@ -2,38 +2,20 @@
 
 import base64
 import json
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
 import msgpack
+import msgspec
 import pyarrow as pa
 
 from penstock.core.errors import RequestError
+from penstock.spark.codecs.codec import DATA
+from penstock.spark.codecs.json_writer import is_json
 
 _INT_MIN, _INT_END = -(2**63), 2**64
 """The range of MessagePack's integers; others become floats, as JSON readers return them."""
-
-
-def unpacked(values: pa.Array) -> pa.Array:
-    """Each value as JSON text; null for bytes that are not valid MessagePack, or that JSON cannot represent: NaN, keys
-    that are bytes, extensions other than timestamps. Bytes are in base64, as Spark reads and writes them.
-    """
-    return pa.array([None if one is None else _as_json(one) for one in values.to_pylist()], pa.string())
-
-
-def packed(rows: pa.Array) -> pa.Array:
-    """Each row as MessagePack: structs and maps as maps, bytes as bytes, instants as timestamps; other times and
-    decimals as text.
-    """
-    values = rows.to_pylist(maps_as_pydicts="strict")
-    return pa.array([msgpack.packb(one, default=_other, datetime=True) for one in values], pa.binary())
-
-
-def packed_json(texts: pa.Array) -> pa.Array:
-    """JSON texts as MessagePack; null is nil."""
-    values = (None if one is None else json.loads(one, parse_int=_number) for one in texts.to_pylist())
-    return pa.array([msgpack.packb(one) for one in values], pa.binary())
 
 
 def packed_metadata(rows: pa.Array) -> pa.Array:
@@ -53,7 +35,8 @@ def _metadata(given: Any, content_type: str | None) -> bytes | None:
     return msgpack.packb(found, default=_other, datetime=True) if found else None
 
 
-def _as_json(data: bytes) -> str | None:
+def as_json(data: bytes) -> str | None:
+    """The value as JSON text; None for bytes that are not valid MessagePack, or that JSON cannot represent."""
     try:
         value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=_no_extension)
         return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False)
@@ -84,3 +67,35 @@ def _other(value: object) -> Any:
 def _number(text: str) -> int | float:
     number = int(text)
     return number if _INT_MIN <= number < _INT_END else float(number)
+
+
+class Packing:
+    """Writes rows: a map of the columns, or a single column `data` that is nested. Bytes stay bytes and instants
+    timestamps; other times and decimals are texts.
+    """
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self._columns = columns
+        self._is_whole = columns.names == [DATA] and (is_json(columns[0]) or pa.types.is_nested(columns[0].type))
+
+    def encode(self, rows: pa.RecordBatch) -> pa.BinaryArray:
+        values = [_values(array, field) for array, field in zip(rows.columns, self._columns, strict=True)]
+        if self._is_whole:
+            whole = values[0]
+        else:
+            names = self._columns.names
+            whole = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        return pa.array([*map(_pack, whole)], pa.binary())
+
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def _values(column: pa.Array, field: pa.Field) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        naive = column.cast(pa.timestamp(column.type.unit)).to_pylist()  # five times as fast as with a time zone
+        return [None if one is None else one.replace(tzinfo=UTC) for one in naive]
+    found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    if is_json(field):
+        return [None if one is None else json.loads(one, parse_int=_number) for one in found]
+    return found

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from penstock.core.errors import RequestError
-from penstock.spark.dead_letters.column import LETTER, LETTER_DDL, has_letters
-from penstock.spark.dead_letters.frame import OnError, check_on_error, checked, fields_of, taken
+from penstock.protocol.stored.dead_letters import ERR
+from penstock.spark.pipeline_context import current_pipeline
+from penstock.spark.side_outputs import side_outputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField, StructType
 
+
 BatchFunction: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]"
 RowFunction: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]
+
+OnError: TypeAlias = Literal["keep", "fail"]
+"""A row that cannot be processed becomes a dead letter ("keep") or ends the query ("fail")."""
 
 
 def apply(
@@ -32,9 +37,11 @@ def apply(
     `per="batch"`: the function receives Arrow batches, and returns a batch or a table for each. It must treat rows
     independently: a batch for which it raises is halved until the failing rows are alone, and these become dead
     letters. With `keep` it must return as many rows as it receives, in the same order. `per="row"`: the function
-    receives each row as a dict, and returns a dict, several, or None. `on_error="fail"` ends the query instead. Rows
-    that are dead letters already bypass the function. Keep `value`, `segment` and `offset` up to here, so that dead
-    letters contain the event's own bytes and its position. Raises RequestError.
+    receives each row as a dict, and returns a dict, several, or None. `on_error="fail"` ends the query instead.
+
+    Dead letters leave through the port `err` with the epoch, each event once. Keep `segment` and `offset` up to here,
+    so that they are the stored events with their original bytes; other rows leave as JSON, marked as derived. The
+    function must decide the same whenever it sees the same row. Raises RequestError.
     """
     from penstock.spark.dead_letters.batches import Applied  # here: it needs pyarrow
 
@@ -42,34 +49,53 @@ def apply(
     returned, kept_fields = _schemas(frame, schema, keep)
     if per not in ("batch", "row"):
         raise RequestError(f"per={per!r} is not valid", 'Write "batch" or "row".')
-    lettered = has_letters(checked(frame))
-    applied = Applied(function, per == "row", _arrow(returned), tuple(keep), lettered, on_error == "keep")
-    letter = fields_of(f"{LETTER} {LETTER_DDL}").fields if lettered or on_error == "keep" else []
+    applied = Applied(function, per == "row", _arrow(returned), tuple(keep))
+    if on_error == "fail":
+        return frame.mapInArrow(applied.all_or_fail, _struct([*returned, *kept_fields]))
+    context = current_pipeline("dead_letters.apply")
+    name, origin = context.operator(f"apply {getattr(function, '__name__', 'function')}", ERR), context.origin()
 
-    def apply_with_letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return applied.batches(batches)
+    def rejecting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with side_outputs(origin, name) as sides:
+            yield from applied.rejecting(batches, sides)
 
-    return frame.mapInArrow(apply_with_letters, _struct([*returned, *kept_fields, *letter]))
+    return frame.mapInArrow(rejecting, _struct([*returned, *kept_fields]))
+
+
+def check_on_error(given: OnError) -> None:
+    if given not in get_args(OnError):
+        raise RequestError(f"on_error={given!r} is not valid", 'Write "keep" (the rows become dead letters) or "fail".')
+
+
+def fields_of(schema: str | StructType) -> StructType:
+    """The columns of a schema in either form. Raises RequestError for a schema without columns."""
+    from pyspark.sql.types import StructType
+
+    fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(fields, StructType) or not fields.fields:
+        raise RequestError(
+            f"{schema!r} is not a schema of columns", 'Write "user string, amount double", or a StructType.'
+        )
+    return fields
 
 
 def _schemas(
     frame: DataFrame, schema: str | StructType, keep: Sequence[str]
 ) -> tuple[list[StructField], list[StructField]]:
     returned = fields_of(schema).fields
-    names = [field.name for field in returned]
+    names = {field.name.lower() for field in returned}
     for name in keep:
         if name not in frame.columns:
             raise RequestError(
                 f"keep names `{name}`, which the frame does not have", f"It has: {', '.join(frame.columns)}."
             )
-    found = taken([*keep, LETTER], names) or taken([LETTER], keep)
-    if found is not None:
-        raise RequestError(f"the column `{found}` would be there twice", f"`{LETTER}` is added by itself.")
+        if name.lower() in names:
+            raise RequestError(f"the column `{name}` would be there twice", "Leave it out of keep, or of the schema.")
     return list(returned), [frame.schema[name] for name in keep]
 
 
 def _struct(fields: Sequence[StructField]) -> StructType:
-    """All fields are nullable: they are null in rows that are dead letters."""
+    """All fields are nullable: a function may return nulls."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(field.name, field.dataType) for field in fields])

@@ -1,8 +1,6 @@
 """The part of `apply` that runs in Spark's Python workers: batches of the frame in, batches of the result out."""
 
-import base64
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
-from penstock.spark.dead_letters.column import ERR, LETTER, LETTER_FIELDS, REASON_CHARACTERS_MAX, letter_arrow
+from penstock.protocol.stored.dead_letters import ERR, REASON_CHARACTERS_MAX
 from penstock.spark.run.failures import place_of
+from penstock.spark.side_outputs import Rejected, SideOutputs
 
 # Isolates the rows for which a function raises: a batch that fails is halved until those rows are alone. Pure: no
 # Spark.
@@ -59,64 +58,6 @@ def reason_of(error: Exception) -> str:
     return (text if len(text) <= room else f"{text[: room - 1]}…") + suffix
 
 
-# Dead letters from the rows of Arrow batches that a Python function could not process.
-
-
-def letters_of(batch: pa.RecordBatch, poison: Sequence[Poison]) -> pa.StructArray:
-    """The rows as dead letters for the port `err`, from those columns of their events that the batch has. Without a
-    `value` of bytes or text, the dead letter contains the row as JSON, and no segment and offset: the bytes stored
-    there are different ones.
-    """
-    rows = batch.take(pa.array([one.row for one in poison], pa.int64()))
-    kinds = {field.name: field.type for field in letter_arrow()}
-    found = {name: _taken(rows, name, kinds[name]) for name in LETTER_FIELDS if name in rows.schema.names}
-    columns = {name: column for name, column in found.items() if column is not None}
-    if "value" not in columns:
-        columns = {name: column for name, column in columns.items() if name not in ("segment", "offset")}
-        columns["value"] = pa.array(_as_json(rows), pa.binary())
-    columns["value"] = columns["value"].fill_null(b"")
-    columns["port"] = pa.array([ERR] * len(poison), pa.string())
-    columns["reason"] = pa.array([one.reason for one in poison], pa.string())
-    arrays = [columns.get(name, pa.nulls(len(poison), kind)) for name, kind in kinds.items()]
-    return pa.StructArray.from_arrays(arrays, fields=list(letter_arrow()))
-
-
-def _taken(rows: pa.RecordBatch, name: str, kind: Any) -> Any:
-    """The column with the type that a dead letter needs; None if it is an unrelated column of the same name."""
-    column = rows.column(name)
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-    if pa.types.is_timestamp(kind):
-        alike = pa.types.is_timestamp(column.type) and column.type.tz is not None
-    elif pa.types.is_binary(kind):
-        alike = is_text or is_bytes
-    else:
-        alike = is_text if pa.types.is_string(kind) else column.type == kind
-    return column.cast(kind) if alike else None
-
-
-def _as_json(rows: pa.RecordBatch) -> list[bytes]:
-    names = [name for name in rows.schema.names if name != LETTER]
-    columns = zip(*(_values(rows.column(name)) for name in names), strict=True)
-    documents = (dict(zip(names, row, strict=True)) for row in columns)
-    return [json.dumps(row, default=_plain, ensure_ascii=False).encode() for row in documents]
-
-
-def _values(column: Any) -> list[Any]:
-    try:
-        values: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):  # times beyond Python's calendar
-        values = column.cast(pa.string()).to_pylist()
-    return values
-
-
-def _plain(value: object) -> str:
-    """Types that JSON lacks: bytes in base64, as Spark writes them; times and numbers as text."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied:
     """A user's function, and the columns of its result."""
@@ -125,36 +66,27 @@ class Applied:
     by_row: bool
     schema: pa.Schema
     keep: tuple[str, ...]
-    lettered: bool
-    """Whether the batches have a column `letter`."""
-    keeps_errors: bool
-    """Whether rows for which it raises become dead letters."""
 
-    def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rejecting(self, batches: Iterator[pa.RecordBatch], sides: SideOutputs) -> Iterator[pa.RecordBatch]:
+        """The results; rows for which the function raises become dead letters."""
         for batch in batches:
-            yield from self._of(batch)
+            poison: list[Poison] = []
+            for result in halved(self._result, batch):
+                if isinstance(result, Poison):
+                    poison.append(result)
+                elif result.num_rows:
+                    yield result
+            if poison:
+                rows = pa.Table.from_batches([batch]).take([one.row for one in poison])
+                sides.stage(rows, Rejected(ERR, [one.reason for one in poison]))
 
-    def _of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if self.lettered:
-            letter = batch.column(LETTER)
-            if letter.null_count < batch.num_rows:
-                yield self._letters(batch.schema, letter.filter(letter.is_valid()))
-                batch = batch.filter(letter.is_null())
-            batch = batch.drop_columns([LETTER])
-        if not self.keeps_errors:
+    def all_or_fail(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The results; raises what the function raises."""
+        for batch in batches:
             if batch.num_rows:
                 with self._event_noted(batch):
                     result = self._result(batch)
-                yield self._finished(result)
-            return
-        poison: list[Poison] = []
-        for result in halved(self._result, batch):
-            if isinstance(result, Poison):
-                poison.append(result)
-            elif result.num_rows:
-                yield self._finished(result)
-        if poison:
-            yield self._letters(batch.schema, letters_of(batch, poison))
+                yield result
 
     @contextmanager
     def _event_noted(self, batch: pa.RecordBatch) -> Iterator[None]:
@@ -189,17 +121,6 @@ class Applied:
         result = pa.RecordBatch.from_pylist(rows, self.schema)
         places = pa.array(origins, pa.int64())
         return _with(result, {name: pc.take(batch.column(name), places) for name in self.keep})
-
-    def _finished(self, result: pa.RecordBatch) -> pa.RecordBatch:
-        if not (self.lettered or self.keeps_errors):
-            return result
-        return _with(result, {LETTER: pa.nulls(result.num_rows, letter_arrow())})
-
-    def _letters(self, schema: pa.Schema, letters: Any) -> pa.RecordBatch:
-        """Rows that contain only dead letters."""
-        fields = [*self.schema, *(schema.field(name) for name in self.keep)]
-        columns = {field.name: pa.nulls(len(letters), field.type) for field in fields}
-        return pa.RecordBatch.from_pydict(columns | {LETTER: letters.cast(letter_arrow())})
 
 
 def _as_rows(returned: Any) -> list[Mapping[str, Any]]:

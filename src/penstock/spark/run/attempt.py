@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError, UnreadableFormat
 from penstock.core.retry import RetryPolicy
+from penstock.protocol.stored.dead_letters import ERR
 from penstock.spark.outputs import Leaving, leaving
+from penstock.spark.pipeline_context import PipelineContext, in_pipeline
 from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, is_fresh, opened
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
@@ -18,14 +20,18 @@ from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
 from penstock.spark.run.state_plan import Companion, StatePlan, changes_taken_over, check_compatible, state_plan_of
 from penstock.spark.run.takeover import closing
+from penstock.spark.sink.plan import plan_text
 from penstock.spark.source.control import pretend
-from penstock.spark.source.schema import ASKED_COLUMNS, COLUMNS
+from penstock.spark.source.decoding import decoder_of
+from penstock.spark.source.options import SourceOptions, branches_text
+from penstock.spark.source.schema import COLUMNS, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from penstock.spark.codecs.batch_decoder import Decoder
     from penstock.spark.pipelines import Pipeline
 
 _RETRY_SECONDS = 0.0
@@ -111,7 +117,8 @@ def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     """Call the pipeline's function with placeholder streams to find out what it returns. Starts and fences nothing.
     Raises RequestError at the user's line.
     """
-    left = _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs})
+    context = PipelineContext(_pretended_options(pipeline, next(iter(pipeline.inputs))), is_pretended=True)
+    left = _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs}, context)
     frame = left.frame if left.writer is None else left.writer._df  # noqa: SLF001  a writer does not show its frame
     assert frame is not None
     return Planned(left.ports, state_plan_of(frame))
@@ -121,10 +128,35 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Data
     """A placeholder stream with the source's columns, without a Python process: each takes a second to start."""
     from pyspark.sql import functions
 
-    kinds = COLUMNS | ASKED_COLUMNS
-    columns = [functions.lit(None).cast(kinds[name]).alias(name) for name in pipeline.columns]
-    options = {"pipeline": pipeline.name, "input": name, "source": ",".join(pipeline.inputs[name])}
-    return spark.readStream.format("rate").options(**pretend(options)).load().select(*columns)
+    from penstock.spark.codecs.decoder import with_variants
+    from penstock.spark.dead_letters.apply import fields_of
+
+    options = pretend(_pretended_options(pipeline, name))
+    rate = spark.readStream.format("rate").options(**options).load()
+    decoder = _decoder(pipeline, name)
+    ddl = spark_schema(pipeline.columns) + ("" if decoder is None else f", {decoder.ddl()}")
+    kinds = fields_of(ddl)
+    frame = rate.select(*(functions.lit(None).cast(one.dataType).alias(one.name) for one in kinds))
+    return frame if decoder is None else with_variants(frame, decoder)
+
+
+def _decoder(pipeline: Pipeline, name: str) -> Decoder | None:
+    """Of an input whose events are decoded."""
+    branches = pipeline.decoding.get(name)
+    if branches is None:
+        return None
+    options = {**_pretended_options(pipeline, name), **_decoding_options(pipeline, name)}
+    return decoder_of(SourceOptions.parse(options))
+
+
+def _decoding_options(pipeline: Pipeline, name: str) -> dict[str, str]:
+    columns = {} if pipeline.columns == tuple(COLUMNS) else {"columns": ",".join(pipeline.columns)}
+    branches = pipeline.decoding.get(name)
+    return columns if branches is None else columns | {"decoding": branches_text(branches)}
+
+
+def _pretended_options(pipeline: Pipeline, name: str) -> dict[str, str]:
+    return {"pipeline": pipeline.name, "input": name, "source": ",".join(pipeline.inputs[name])}
 
 
 def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> list[str]:
@@ -227,11 +259,12 @@ def start_query(
         with CoordinatorClient(settings.worker, _RETRY_SECONDS) as coordinator:
             coordinator.bind(pipeline.name, pipeline.sinks)
     inputs = {
-        name: _load(spark, pipeline, generation.input(name, min_partitions=settings.cores)) for name in pipeline.inputs
+        name: _load(spark, pipeline, name, generation.input(name, min_partitions=settings.cores))
+        for name in pipeline.inputs
     }
     state = take_over_state(spark, planned, settings, generation)
     with closing(state.closed_to()):
-        left = _left(pipeline, inputs)
+        left = _left(pipeline, inputs, PipelineContext(generation.load_options()))
     generation.describe(left.schemas, retry_seconds=_RETRY_SECONDS)
     writer = _writer(left, pipeline, generation).queryName(pipeline.name)
     writer = _triggered(writer, pipeline, settings).option("checkpointLocation", settings.checkpoint(pipeline.name))
@@ -257,21 +290,30 @@ def _shuffles_by(spark: SparkSession, partitions: int | None) -> Iterator[None]:
             spark.conf.set(SHUFFLE_PARTITIONS, before)
 
 
-def _left(pipeline: Pipeline, inputs: Mapping[str, DataFrame]) -> Leaving:
+def _left(pipeline: Pipeline, inputs: Mapping[str, DataFrame], context: PipelineContext) -> Leaving:
+    if pipeline.decoding:
+        context.operator("codecs", ERR)
+    with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be built"), in_pipeline(context):
+        given = pipeline(**inputs)
     with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be built"):
-        return leaving(pipeline(**inputs), pipeline.outputs)
+        return leaving(given, pipeline.outputs, context.side_ports)
 
 
-def _load(spark: SparkSession, pipeline: Pipeline, options: dict[str, Any]) -> DataFrame:
-    columns = {} if pipeline.columns == tuple(COLUMNS) else {"columns": ",".join(pipeline.columns)}
-    return spark.readStream.format("penstock").options(**options, **columns).load()
+def _load(spark: SparkSession, pipeline: Pipeline, name: str, options: dict[str, Any]) -> DataFrame:
+    from penstock.spark.codecs.decoder import with_variants
+
+    frame = spark.readStream.format("penstock").options(**options, **_decoding_options(pipeline, name)).load()
+    decoder = _decoder(pipeline, name)
+    return frame if decoder is None else with_variants(frame, decoder)
 
 
 def _writer(left: Leaving, pipeline: Pipeline, generation: Generation) -> DataStreamWriter:
     if left.writer is not None:
         return left.writer
     assert left.frame is not None
-    return left.frame.writeStream.format("penstock").options(**generation.output()).outputMode(pipeline.mode)
+    encoding = {"encoding": plan_text(left.plan)} if left.plan else {}
+    options = {**generation.output(), **encoding}
+    return left.frame.writeStream.format("penstock").options(**options).outputMode(pipeline.mode)
 
 
 def _triggered(writer: DataStreamWriter, pipeline: Pipeline, settings: RunSettings) -> DataStreamWriter:

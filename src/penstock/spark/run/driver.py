@@ -12,14 +12,15 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.core.errors import RequestError
 from penstock.spark.run.class_archive import ClassArchive, find_archive
 from penstock.spark.run.failures import silence_spark
-from penstock.spark.run.session import prepare_environment, spark_settings
+from penstock.spark.run.fork_server import fork_server
+from penstock.spark.run.session import JAVA_OPTIONS, cores_of, prepare_environment, spark_settings, with_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +35,6 @@ _LOG_TAIL_BYTES = 2000
 
 _END_SECONDS_MAX = 20.0
 """How long Spark may take to stop; then its JVM is killed."""
-
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 """How a JVM ends when the files that it maps have been damaged."""
@@ -64,6 +63,8 @@ class SparkDriver:
         self._archive = archive
         self._end_seconds_max = end_seconds_max
         self._gateway: Any = None
+        self.exit_status: int | None = None
+        """Of the last JVM that was closed: 0 if it ended in order, negative if a signal ended it."""
         self._start()
 
     def _start(self) -> None:
@@ -83,7 +84,7 @@ class SparkDriver:
         if self._archive is None or not options:
             return _launch(self._settings, self._stderr, self._log)
         try:
-            return _launch(_with_java_options(self._settings, options), self._stderr, self._log)
+            return _launch(with_conf({JAVA_OPTIONS: options}, self._settings), self._stderr, self._log)
         except RequestError:
             gateway = _launch(self._settings, self._stderr, self._log)
         _log.warning("Spark's JVM does not start with the class archive %s, which is deleted", self._archive.path)
@@ -114,7 +115,7 @@ class SparkDriver:
         """The JVM has ended then, killed if necessary. Idempotent."""
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
-            _end(gateway, self._end_seconds_max)
+            self.exit_status = _end(gateway, self._end_seconds_max)
             _forget(gateway)
 
 
@@ -134,11 +135,12 @@ def spark_driver(
     archive = find_archive() if uses_archive else None
     prepare_environment(master)
     sockets = tempfile.mkdtemp(prefix="penstock-")
-    settings = spark_settings(master) | _STOP_QUERY | {"spark.python.unix.domain.socket.dir": sockets} | dict(conf)
-    settings |= {"spark.master": master, "spark.app.name": name}
+    ours = spark_settings(master) | _STOP_QUERY | {"spark.python.unix.domain.socket.dir": sockets}
+    settings = with_conf(ours, {**conf, "spark.master": master, "spark.app.name": name})
     try:
         with (
             _opened(log) as stderr,
+            _forking(master, Path(sockets), stderr),
             closing(SparkDriver(settings, stderr, log, archive, end_seconds_max)) as driver,
         ):
             yield driver
@@ -146,16 +148,16 @@ def spark_driver(
         shutil.rmtree(sockets, ignore_errors=True)
 
 
+def _forking(master: str, folder: Path, log: IO[bytes]) -> AbstractContextManager[None]:
+    """On a cluster, the executors' machines have no fork server."""
+    return nullcontext() if cores_of(master) is None else fork_server(folder, log)
+
+
 def _opened(log: Path) -> IO[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.replace(log.with_suffix(log.suffix + ".1"))
     return log.open("ab")
-
-
-def _with_java_options(settings: Mapping[str, str], options: str) -> dict[str, str]:
-    """Before those that are set already, which take precedence."""
-    return {**settings, _JAVA_OPTIONS: f"{options} {settings.get(_JAVA_OPTIONS, '')}".strip()}
 
 
 def _conf(settings: Mapping[str, str]) -> Any:
@@ -232,8 +234,8 @@ def _ignore_end(request: Any, client_address: Any) -> None:  # noqa: ARG001  the
         _log.error("PySpark's accumulators: %r", error)
 
 
-def _end(gateway: Any, seconds_max: float) -> None:
-    """Stop the JVM cleanly if it answers in time and nobody interrupts; otherwise kill it."""
+def _end(gateway: Any, seconds_max: float) -> int:
+    """Stop the JVM cleanly if it answers in time and nobody interrupts; otherwise kill it. Returns its exit status."""
     try:
         _stop(gateway)
         gateway.proc.wait(seconds_max)
@@ -242,6 +244,8 @@ def _end(gateway: Any, seconds_max: float) -> None:
     finally:
         gateway.proc.kill()  # does nothing if it has ended
         gateway.proc.wait()
+    status: int = gateway.proc.returncode
+    return status
 
 
 def _stop(gateway: Any) -> None:

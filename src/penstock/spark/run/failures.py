@@ -196,7 +196,12 @@ def _of_spark(exception: str, text: str) -> Failure:
 
 def ranges_text(batch: BatchRanges) -> str:
     """The events of a batch, for people who look for the one that makes it fail."""
-    ranges = [f"{one.segment} @ {one.start} to {one.end}" for ranges in batch.inputs.values() for one in ranges]
+    named = len(batch.inputs) > 1
+    ranges = [
+        f"{f'{name}: ' if named else ''}{one.segment} @ {one.start} to {one.end}"
+        for name, ranges in batch.inputs.items()
+        for one in ranges
+    ]
     more = f" and {len(ranges) - _RANGES_MAX} more" if len(ranges) > _RANGES_MAX else ""
     return f"at an event of epoch {batch.epoch}: {', '.join(ranges[:_RANGES_MAX]) or 'no events'}{more}"
 

@@ -83,6 +83,10 @@ class Generation:
         options = self._options() | {"input": name, "source": ",".join(self._inputs[name])}
         return options if min_partitions is None else options | {"minPartitions": str(min_partitions)}
 
+    def load_options(self) -> dict[str, str]:
+        """Of the load of its first input."""
+        return self.input(next(iter(self._inputs)))
+
     def output(self) -> dict[str, str]:
         """For `frame.writeStream.format("penstock").options(**…)`."""
         return self._options()

@@ -6,17 +6,28 @@ import gc
 import importlib
 import sys
 
-from pyspark import daemon
-
 _TASKS = "pyspark.worker"
 """The module that a forked process runs for a task. For other modules there is nothing to prepare."""
 
-_NEEDED = ("pandas", "penstock.spark.source.arrow", "penstock.spark.sink.rows", "penstock.windows.stages")
-"""By tasks. None of these starts a thread that a forked process would miss."""
+NEEDED_BY_TASKS = (
+    _TASKS,
+    "pandas",
+    "penstock.spark.source.arrow",
+    "penstock.spark.sink.rows",
+    "penstock.windows.stages",
+)
+"""None of these starts a thread that a forked process would miss."""
 
-if __name__ == "__main__":
+
+def main() -> None:
+    from pyspark import daemon
+
     if sys.argv[1] == _TASKS:
-        for name in (_TASKS, *_NEEDED):
+        for name in NEEDED_BY_TASKS:
             importlib.import_module(name)
         gc.freeze()  # a collection in a forked process would copy the pages of all these modules
     daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

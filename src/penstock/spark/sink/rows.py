@@ -46,7 +46,7 @@ def blocks(batch: pa.RecordBatch, default_port: str) -> Iterator[Block]:
     Raises RequestError for a null value and for metadata that is not a map, LimitExceeded for a row that is too large.
     """
     _check_values(batch)
-    for port, rows in _by_port(batch, default_port):
+    for port, rows in by_port(batch, default_port):
         check_pipeline_name(port, "port")
         columns = _Columns.of(rows)
         for start, end in columns.ranges():
@@ -62,7 +62,7 @@ def _check_values(batch: pa.RecordBatch) -> None:
         )
 
 
-def _by_port(batch: pa.RecordBatch, default_port: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+def by_port(batch: pa.RecordBatch, default_port: str) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The ports in the order of their first rows; the rows of each port keep their order."""
     if not batch.num_rows:
         return

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.coordinator import CoordinatorClient, Staged
 from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_worker
-from penstock.core.errors import RequestError, StoreFailed
+from penstock.core.errors import PipelineError, RequestError, StoreFailed
 from penstock.core.suggestions import nearest
-from penstock.protocol.stored.names import STAGING_PREFIX, check_pipeline_name
-from penstock.spark.python_worker import coordinator, freeze, hinted, link
+from penstock.protocol.stored.names import check_pipeline_name
+from penstock.spark.python_worker import Task, coordinator, freeze, hinted, link
 from penstock.spark.run.checkpoints import local_path
+from penstock.spark.side_outputs import Origin
+from penstock.spark.sink.plan import parse_plan
 from penstock.spark.sink.schema import check_schema
 from penstock.spark.sink.staging import StagedPort, Staging
 
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from penstock.spark.sink.rows import Block
+
 # The options of the sink.
 
 DEFAULT_PORT = "out"
 
-_OURS = ("worker", "pipeline", "generation", "port", "tlsCa", "tlsCert", "tlsKey")
+_OURS = ("worker", "pipeline", "generation", "port", "encoding", "tlsCa", "tlsCert", "tlsKey")
 _SPARKS = ("checkpointLocation", "queryName")
 """Spark's own options, which it passes to every sink."""
 
@@ -53,6 +56,8 @@ class SinkOptions:
     port: str = DEFAULT_PORT
     """The port of rows that name none."""
     checkpoint: str | None = None
+    encoding: str | None = None
+    """The plan by which rows are encoded, as `plan_text` writes it; None: all of them have a `value`."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: taken from the executors' environment."""
 
@@ -70,6 +75,7 @@ class SinkOptions:
             generation=None if generation is None else int(generation),
             port=given.get("port", DEFAULT_PORT),
             checkpoint=given.get("checkpointlocation"),
+            encoding=given.get("encoding"),
             tls=(given.get("tlsca"), given.get("tlscert"), given.get("tlskey")),
         )
 
@@ -147,8 +153,8 @@ def _syncfs() -> Any:
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
-_BATCH_ID = "streaming.sql.batchId"
-"""The local property with the number of a task's batch: Spark does not pass it to `write`."""
+_MERGES_MAX = 3
+"""For one epoch. The second finds all parts, unless the worker has lost empty registrations with a crash."""
 
 _ABORT_SECONDS_MAX = 5.0
 """How long an abort waits for an unreachable worker: the query has failed already, and what remains is swept."""
@@ -162,34 +168,6 @@ class StagedOutput(WriterCommitMessage):
     ports: tuple[StagedPort, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One attempt at one partition of one batch."""
-
-    batch: int
-    partition: int
-    attempt: int
-
-    @classmethod
-    def running(cls) -> Task:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        batch = None if context is None else context.getLocalProperty(_BATCH_ID)
-        if context is None or batch is None:
-            raise RequestError("not a task of a streaming query", "Write with writeStream.format('penstock').")
-        return cls(int(batch), context.partitionId(), context.taskAttemptId())
-
-    def prefix(self, pipeline: str, generation: int | None) -> str:
-        """The prefix of its staging segments. A generation and Spark's attempt id make it unique. Without a generation,
-        a restarted driver counts its attempts from 0 again, so a random part makes it unique.
-        """
-        attempt = f"{self.partition}-{self.attempt}"
-        if generation is None:
-            return f"{STAGING_PREFIX}{pipeline}/-/{self.batch}/{attempt}-{uuid4().hex}"
-        return f"{STAGING_PREFIX}{pipeline}/{generation}/{self.batch}/{attempt}"
-
-
 class StreamSink(DataSourceStreamArrowWriter):
     """Spark creates one for planning and one for every commit: it has no state.
 
@@ -199,8 +177,9 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises RequestError for a schema that cannot be written."""
         freeze()
-        with hinted():
-            check_schema(schema)
+        if options.encoding is None:
+            with hinted():
+                check_schema(schema)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedOutput:
@@ -214,8 +193,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """
         with hinted():
             sync_checkpoint(self._options.checkpoint)
-            worker = coordinator(self._options.worker)
-            worker.merge(self._options.pipeline, batchId, in_order(messages), generation=self._options.generation)
+            merge(self._options, batchId, in_order(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Delete what the batch has staged, including attempts without a message."""
@@ -224,18 +202,46 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -> StagedOutput:
-    from penstock.spark.sink.rows import blocks  # here: planning and commits need no kernels, which load slowly
-
     freeze()
     staging = Staging(link(options.worker, *options.tls), task.prefix(options.pipeline, options.generation))
     try:
         for batch in batches:
-            for block in blocks(batch, options.port):
+            for block in _blocks(batch, options):
                 staging.append(block.port, block.data, block.rows)
         return StagedOutput(task.partition, staging.finish())
     except BaseException:
         staging.discard()
         raise
+
+
+def _blocks(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Block]:
+    from penstock.spark.sink.rows import (
+        blocks,
+        by_port,
+    )  # here: planning and commits need no kernels, which load slowly
+
+    if options.encoding is None:
+        yield from blocks(batch, options.port)
+        return
+    from penstock.spark.sink.encoding import encoded
+
+    for port, rows in by_port(batch, options.port):
+        for target, values in encoded(rows, port, parse_plan(options.encoding)):
+            yield from blocks(values, target)
+
+
+def merge(options: SinkOptions, batch: int, staged: Sequence[Staged]) -> None:
+    """Parts that no task has finished are decoded here, for their dead letters: then the epoch can be merged."""
+    for _ in range(_MERGES_MAX):
+        merged = coordinator(options.worker).merge(options.pipeline, batch, staged, generation=options.generation)
+        if not merged.missing:
+            return
+        from penstock.spark.source.decoding import decode_missing  # here: few commits need codecs
+
+        origin = Origin(options.worker, options.pipeline, options.generation, options.tls)
+        for part in merged.missing:
+            decode_missing(origin, part)
+    raise PipelineError(f"epoch {batch} of pipeline {options.pipeline!r} still has parts that nobody has decoded")
 
 
 def in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:

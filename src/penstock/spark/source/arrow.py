@@ -274,7 +274,7 @@ def read_events(
             return
         except SegmentTruncated as error:
             if fail_on_data_loss:
-                raise lost(piece.segment, start, min(error.start, piece.end)) from error
+                raise LostBytes(piece.segment, start, min(error.start, piece.end)) from error
             log.warning("%s: continuing at %s without the bytes before it (failOnDataLoss=false)", piece, error.start)
             start = max(error.start, start + 1)
 
@@ -329,11 +329,20 @@ class _Waiting:
         self._filled = len(left)
 
 
-def lost(segment: str, start: int, end: int) -> DataLoss:
-    return DataLoss(
-        f"segment {segment!r}: the bytes from {start} to {end} were removed before they were read",
-        "Retention has overtaken this reader. With the option failOnDataLoss=false it continues without them.",
-    )
+class LostBytes(DataLoss):
+    """Those of a segment from `start` to `end`."""
+
+    def __init__(self, segment: str, start: int, end: int) -> None:
+        super().__init__(
+            f"segment {segment!r}: the bytes from {start} to {end} were removed before they were read",
+            "Retention has overtaken this reader. With the option failOnDataLoss=false it continues without them.",
+        )
+        self._segment = segment
+        self._end = end
+
+    def has(self, segment: str, offset: int) -> bool:
+        """Whether what was at this offset is lost too: what comes earlier is removed earlier."""
+        return segment == self._segment and offset < self._end
 
 
 @cache

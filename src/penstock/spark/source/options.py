@@ -1,8 +1,8 @@
 """The options of a load, checked in one place."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.pipelines import segments_from_json
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
+from penstock.spark.codecs.codec import Branch, Coding, branches
 from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
 
 T = TypeVar("T")
@@ -32,6 +33,10 @@ OPTIONS = (
     "input",
     "generation",
     "columns",
+    "codec",
+    "schema",
+    "codecMap",
+    "decoding",
     "rows",
     "buckets",
     "reports",
@@ -66,6 +71,8 @@ class SourceOptions:
     input: str = DEFAULT_INPUT
     generation: int | None = None
     columns: tuple[str, ...] = tuple(COLUMNS)
+    branches: tuple[Branch, ...] = ()
+    """How events are decoded: the columns of their codecs follow their own; none: not at all."""
     buckets: tuple[int, ...] | None = None
     """Read control rows instead of events: one per bucket in every batch. None: read events."""
     reports: bool = False
@@ -92,6 +99,7 @@ class SourceOptions:
             input=given.get("input", lambda text: check_pipeline_name(text, "input")) or DEFAULT_INPUT,
             generation=given.get("generation", _number),
             columns=given.get("columns", _columns) or tuple(COLUMNS if buckets is None else CONTROL_COLUMNS),
+            branches=_branches(given),
             buckets=buckets,
             reports=given.get("reports", _boolean) is True,
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
@@ -138,6 +146,38 @@ class _Given:
         if found is None:
             raise RequestError(f"the option {name} is missing", "Name a connector, pipeline:NAME/PORT or segment:NAME.")
         return found
+
+
+def _branches(given: _Given) -> tuple[Branch, ...]:
+    """From the options for users, or from `decoding`, which the runner sets: a JSON list of branches."""
+    if given.has("decoding"):
+        return given.require("decoding", parse_branches)
+    codec, schema = given.get("codec", str), given.get("schema", str)
+    if codec is None and not given.has("codecMap"):
+        if schema is not None:
+            raise RequestError("a schema without a codec", "Set the option codec too.")
+        return ()
+    coding = Coding("", codec, given.get("codecMap", _codec_map) or {}, schema)
+    return tuple(branches({"": coding}))
+
+
+def parse_branches(text: str) -> tuple[Branch, ...]:
+    return tuple(Branch(**one) for one in json.loads(text))
+
+
+def branches_text(branches: Sequence[Branch]) -> str:
+    """The option `decoding`."""
+    return json.dumps([asdict(one) for one in branches])
+
+
+def _codec_map(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"{text!r} is not JSON: {error}", 'Write {"application/json": "json", …}.') from None
+    if not isinstance(found, dict) or not all(isinstance(codec, str) for codec in found.values()):
+        raise RequestError(f"{text!r} does not map content types to codecs", 'Write {"application/json": "json", …}.')
+    return found
 
 
 def _control_buckets(given: _Given) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Late events in their stored form, read again from their position in the journal."""
+"""Dead letters and late events in their stored form, read again from their position in the journal."""
 
 import struct
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from penstock.client.segments.range_reader import Connected, read_range
 from penstock.core.errors import Damaged, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
-from penstock.spark.source.arrow import SegmentBatches, lost, read_events, stream_names
+from penstock.spark.source.arrow import LostBytes, SegmentBatches, read_events, stream_names
 
-_COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "offset")
+_COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "metadata", "offset")
 """The columns of an event that a dead letter contains."""
 
 _GAP_BYTES = 64 << 10
@@ -72,6 +72,6 @@ def _end_of(link: Connected, segment: str, offset: int) -> int:
             for piece in pieces:
                 data += piece.data
     except SegmentTruncated as error:
-        raise lost(segment, offset, error.start) from error
+        raise LostBytes(segment, offset, error.start) from error
     _, length = _HEADER.unpack(data)
     return offset + _HEADER.size + int(length)

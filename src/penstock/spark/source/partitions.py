@@ -11,7 +11,9 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset
 from penstock.core.errors import DataLoss
+from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Range
+from penstock.protocol.api.side_outputs import SideKey
 from penstock.protocol.stored.names import Source
 from penstock.spark.source.options import SourceOptions
 
@@ -29,6 +31,9 @@ class SegmentRanges(InputPartition):
     """What one task reads, in order. Each range starts and ends at an event boundary."""
 
     ranges: tuple[Range, ...]
+    epoch: int = NO_EPOCH
+    key: SideKey | None = None
+    """Of the dead letters of a reader with a codec."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,29 +110,29 @@ class PipelineLoad:
         self, options: SourceOptions, coordinator: CoordinatorClient, pipeline: str, upto: Segments | None
     ) -> None:
         self._coordinator = coordinator
-        self._name = pipeline
+        self.name = pipeline
         self._input = options.input
         self._state = _state(options)
         self._load = uuid4().hex
         self._own_generation: Generation | None = None
         if options.generation is None:
             self._own_generation = _begin(options, coordinator, pipeline)
-            self._generation = self._own_generation.number
+            self.generation = self._own_generation.number
         else:
-            self._generation = options.generation
+            self.generation = options.generation
         try:
-            coordinator.attach(pipeline, self._generation, self._input, self._load, options.sources, upto=upto)
+            coordinator.attach(pipeline, self.generation, self._input, self._load, options.sources, upto=upto)
         except BaseException:
             self.stop()
             raise
 
     def initial(self) -> InputOffset:
-        return self._coordinator.initial(self._name, self._generation, self._input)
+        return self._coordinator.initial(self.name, self.generation, self._input)
 
     def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
         return self._coordinator.cut(
-            self._name,
-            self._generation,
+            self.name,
+            self.generation,
             self._input,
             start,
             load=self._load,
@@ -143,7 +143,7 @@ class PipelineLoad:
         )
 
     def reading(self, start: InputOffset, end: InputOffset) -> Segments:
-        return self._coordinator.reading(self._name, self._generation, self._input, start, end)
+        return self._coordinator.reading(self.name, self.generation, self._input, start, end)
 
     def stop(self) -> None:
         if self._own_generation is not None:
@@ -170,12 +170,17 @@ def _begin(options: SourceOptions, coordinator: CoordinatorClient, pipeline: str
     return Generation(pipeline, options.worker, started.generation, {options.input: options.sources})
 
 
+JVM_VARIABLE = "PENSTOCK_SPARK_JVM"
+"""The process id of the JVM, in processes that the fork server has forked."""
+
+
 def driver_identity() -> str:
     """The same in all source processes of one driver, different for any other driver and after a restart.
 
-    They are children of one process, which its id and its start time identify.
+    They are processes of one JVM, which its id and its start time identify: their parent, unless a fork server has
+    forked them.
     """
-    parent = os.getppid()
+    parent = int(os.environ.get(JVM_VARIABLE) or os.getppid())
     try:
         started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:  # there is no /proc here, or the parent has ended
@@ -263,6 +268,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
 
         assert isinstance(partition, SegmentRanges)
+        if self._options.branches:
+            from penstock.spark.source.decoding import decode_partition
+
+            return decode_partition(self._options, self._columns, partition)
         return read_partition(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -308,9 +317,26 @@ class _Driver:
         self._last_cut = start, end
         return end
 
+    def _decode_missing(self, load: PipelineLoad, start: InputOffset) -> None:
+        """Spark has committed the epochs up to `start` with a sink of its own: no merge has looked for the parts that
+        no task has finished.
+        """
+        from penstock.spark.side_outputs import Origin
+        from penstock.spark.source.decoding import decode_missing  # here: few loads need codecs
+
+        assert start.epoch is not None
+        origin = Origin(self._options.worker, load.name, load.generation, self._options.tls)
+        for part in self._coordinator.missing_parts(load.name, load.generation, start.epoch):
+            decode_missing(origin, part)
+
     def _cut(self, start: InputOffset, limits: Limits | None) -> Cut:
         wait_ms = WAIT_MS_ANONYMOUS if self._options.pipeline is None else WAIT_MS
-        return self.begin().cut(start, self._target, limits, wait_ms if self._target is None else 0)
+        load = self.begin()
+        cut = load.cut(start, self._target, limits, wait_ms if self._target is None else 0)
+        if not cut.is_lacking or not isinstance(load, PipelineLoad):
+            return cut
+        self._decode_missing(load, start)
+        return load.cut(start, self._target, limits, 0)
 
     def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> InputOffset:
         """Spark takes an empty epoch for the end, so wait for events that are only blocked."""
@@ -334,7 +360,12 @@ class _Driver:
             self._last_cut = start, end
         if self._options.buckets is not None:
             return [control_partition(start, end)]
-        return plan_partitions(self._coordinator, self._options, replace(start, segments=starts), end)
+        partitions = plan_partitions(self._coordinator, self._options, replace(start, segments=starts), end)
+        if not self._options.branches or end.epoch is None:
+            return partitions
+        from penstock.spark.source.decoding import planned  # here: other loads need no codecs
+
+        return planned(self._coordinator, self._options, end.epoch, partitions)
 
     def stop(self) -> None:
         if self._load is not None:
@@ -375,6 +406,10 @@ class BatchReader(DataSourceReader):
         from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
 
         assert isinstance(partition, SegmentRanges)
+        if self._options.branches:
+            from penstock.spark.source.decoding import decode_partition
+
+            return decode_partition(self._options, self._columns, partition)
         return read_partition(self._options, self._columns, partition)
 
 

@@ -34,6 +34,7 @@ def test_ids_that_do_not_grow_are_dropped_and_counted(bulk: ModuleType) -> None:
         "count": 6,
         "problem": Problem.NONE,
         "message routes": [DROPPED, 3, 0, DROPPED, 3, DROPPED],
+        "dead": [0] * 6,
         "event_times": [1000, 9000, -4000, 99000, 8000, 1000],
         "stream_ids": [7, 8],
         "last_ids": [9, 0],
@@ -117,6 +118,33 @@ def test_a_time_of_0_means_the_arrival_only_if_it_is_configured(bulk: ModuleType
 
 
 @both
+def test_without_a_time_in_its_data_a_message_is_dead_or_gets_its_arrival_which_no_watermark_follows(
+    bulk: ModuleType,
+) -> None:
+    columns = bulk.scan(run_of(message(7, 1, 0), message(7, 2, NO_TIME), message(8, 1, NO_TIME), message(8, 1, 3)))
+    for arrival, dead in ((123, [0, 0, 0, 0]), (None, [0, 1, 1, 0])):
+        table = bulk.StreamTable(1)
+        table.open(7)
+        table.open(8)
+        admission = table.admit(columns, EventTimeUnit.US, arrival, extracted=True)
+        assert admission.dead.tolist() == dead
+        assert admission.routes.tolist() == [0, *(DROPPED if one else 0 for one in dead[1:3]), DROPPED]
+        assert admission.event_times.tolist() == [0, arrival or 0, arrival or 0, 3]
+        assert admission.streams.highest_times.tolist() == [0, NO_TIME]
+        assert admission.streams.last_ids.tolist() == [2, 1]
+
+
+@both
+def test_a_route_whose_messages_are_all_dead_still_has_their_last_ids(bulk: ModuleType) -> None:
+    table = bulk.StreamTable(1)
+    table.open(7)
+    columns = bulk.scan(run_of(message(7, 5, NO_TIME)))
+    (stored,) = bulk.rewrite(columns, table.admit(columns, EventTimeUnit.US, extracted=True))
+    assert (stored.count, bytes(stored.data)) == (0, b"")
+    assert [int.from_bytes(column, "little", signed=True) for column in stored.streams] == [7, 5, NO_TIME]
+
+
+@both
 def test_no_messages_are_no_problem(bulk: ModuleType) -> None:
     admission = bulk.StreamTable(1).admit(bulk.scan(b""), MS)
     assert (admission.count, admission.problem, len(admission.streams.stream_ids)) == (0, Problem.NONE, 0)
@@ -144,7 +172,7 @@ def test_a_table_opens_closes_and_reopens_as_many_streams_as_there_are(bulk: Mod
 
 
 @both
-def test_opening_and_closing_for_ever_does_not_fill_the_table(bulk: ModuleType) -> None:
+def test_opening_and_closing_forever_does_not_fill_the_table(bulk: ModuleType) -> None:
     table = bulk.StreamTable(3)
     for stream_id in range(5000):
         table.open(stream_id)
@@ -189,7 +217,7 @@ def test_a_stream_that_rests_is_not_silent_again_before_its_next_message(bulk: M
 
 
 @both
-def test_a_table_that_grows_forgets_no_sign_of_life(bulk: ModuleType) -> None:
+def test_a_growing_table_forgets_no_activity(bulk: ModuleType) -> None:
     table = bulk.StreamTable(1)
     table.open(1)
     mark = table.next_mark()
@@ -200,7 +228,10 @@ def test_a_table_that_grows_forgets_no_sign_of_life(bulk: ModuleType) -> None:
 
 
 STREAMS = st.sampled_from([0, 1, 2, 2**63, 2**64 - 1])
-SENT = st.lists(st.builds(Message, STREAMS, st.integers(0, 6) | u64s, i64s, st.just(b""), st.just(b"")), max_size=30)
+SENT = st.lists(
+    st.builds(Message, STREAMS, st.integers(0, 6) | u64s, i64s | st.just(NO_TIME), st.just(b""), st.just(b"")),
+    max_size=30,
+)
 
 
 @given(
@@ -208,9 +239,14 @@ SENT = st.lists(st.builds(Message, STREAMS, st.integers(0, 6) | u64s, i64s, st.j
     st.lists(SENT, max_size=3),
     st.sampled_from(EventTimeUnit),
     st.none() | i64s,
+    st.booleans(),
 )
 def test_both_decide_the_same(
-    streams: dict[int, tuple[int, int]], buffers: list[list[Message]], unit: EventTimeUnit, arrival: int | None
+    streams: dict[int, tuple[int, int]],
+    buffers: list[list[Message]],
+    unit: EventTimeUnit,
+    arrival: int | None,
+    extracted: bool,
 ) -> None:
     tables = decoder.StreamTable(9), oracle.StreamTable(9)
     for stream_id, (last_id, route) in streams.items():
@@ -218,8 +254,8 @@ def test_both_decide_the_same(
             table.open(stream_id, last_id, route)
     for sent in buffers:
         data = run_of(*sent)
-        first = tables[0].admit(decoder.scan(data), unit, arrival)
-        second = tables[1].admit(oracle.scan(data), unit, arrival)
+        first = tables[0].admit(decoder.scan(data), unit, arrival, extracted=extracted)
+        second = tables[1].admit(oracle.scan(data), unit, arrival, extracted=extracted)
         assert decisions_of(first) == decisions_of(second)
 
 

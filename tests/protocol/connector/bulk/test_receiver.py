@@ -1,4 +1,4 @@
-"""A receiver gives what the plain decoder gives, however the bytes come, in memory that has a limit."""
+"""A receiver yields what the plain decoder yields, however the bytes arrive, in bounded memory."""
 
 import pytest
 from hypothesis import given
@@ -58,14 +58,14 @@ def test_a_large_frame_gets_its_room_and_gives_it_back() -> None:
     assert receiver.buffered_bytes == 1000
 
 
-def test_a_length_over_the_limit_is_refused_before_its_bytes_come() -> None:
+def test_a_length_over_the_limit_is_refused_before_its_bytes_arrive() -> None:
     receiver = Receiver(frame_size_max=100, chunk_size=64)
     with pytest.raises(ProtocolError, match="a frame of 101 bytes is over the limit of 100"):
         receive(receiver, b"\0\0\0\x65", 4)
     assert receiver.buffered_bytes == 64
 
 
-def test_an_error_comes_after_what_was_well_and_is_final() -> None:
+def test_an_error_comes_after_everything_valid_and_is_final() -> None:
     receiver = Receiver()
     message = encode(Message(1, 1, 1, b"k", b"p"))
     data = message + b"\0\0\0\1\5" + message

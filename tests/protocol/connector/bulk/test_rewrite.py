@@ -30,7 +30,7 @@ def rewritten(bulk: ModuleType, sent: list[Message], routes: dict[int, int], rou
 
 
 @both
-def test_a_stored_event_is_laid_out_as_the_architecture_says(bulk: ModuleType) -> None:
+def test_a_stored_event_is_laid_out_as_the_architecture_reports(bulk: ModuleType) -> None:
     stored = rewritten(bulk, [Message(7, 8, -9, b"key", b"payload")], {7: 0})
     assert stored.count == 1
     assert stored.data.hex(" ", 4) == (

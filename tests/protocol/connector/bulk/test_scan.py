@@ -1,4 +1,4 @@
-"""A scan finds the messages that the plain decoder finds, stops where a run ends, and says why."""
+"""A scan finds the messages that the plain decoder finds, stops where a run ends, and reports why."""
 
 from types import ModuleType
 
@@ -35,7 +35,7 @@ def test_both_find_what_the_plain_decoder_finds(sent: list[Message], before: byt
 
 
 @both
-def test_columns_say_where_keys_and_payloads_are(bulk: ModuleType) -> None:
+def test_columns_locate_keys_and_payloads(bulk: ModuleType) -> None:
     found = bulk.scan(b"xx" + RUN, 2)
     assert (found.start, found.end, found.size, len(found)) == (2, 2 + len(RUN), len(RUN), 2)
     assert found.key_span(0) == (33, 36)

@@ -73,7 +73,7 @@ def test_events_without_data_are_passed_over(bulk: ModuleType) -> None:
 
 @both
 @pytest.mark.parametrize("left", [1, 7, 8, 9, 35, 36, 40])
-def test_an_event_whose_end_has_not_come_is_left(bulk: ModuleType, left: int) -> None:
+def test_an_incomplete_event_is_left_in_place(bulk: ModuleType, left: int) -> None:
     first, second = stored(1, payload=b"a"), stored(2, key=b"key", payload=b"bcdef")
     events = bulk.decode(first + second[:left], 5)
     assert (len(events), events.end) == (1, 5 + len(first))
@@ -89,7 +89,7 @@ def test_what_is_not_wanted_is_not_copied(bulk: ModuleType) -> None:
 
 
 @both
-def test_metadata_are_given_as_they_lie_there_to_those_who_want_them(bulk: ModuleType) -> None:
+def test_metadata_is_returned_as_it_is_stored_if_requested(bulk: ModuleType) -> None:
     data = stored(key=b"key", metadata={"source": "s", "n": [1]}) + EMPTY_EVENT + stored(payload=b"x")
     events = bulk.decode(data, 7, wanted=Wanted(metadata=True))
     assert events.metadata.rows() == [msgpack.packb({"source": "s", "n": [1]}), b""]
@@ -123,7 +123,7 @@ DAMAGED = {
 
 @both
 @pytest.mark.parametrize("case", DAMAGED)
-def test_what_is_no_stored_event_is_named_with_its_offset(bulk: ModuleType, case: str) -> None:
+def test_bytes_that_are_not_a_stored_event_are_reported_with_their_offset(bulk: ModuleType, case: str) -> None:
     data, what = DAMAGED[case]
     good = stored(1, payload=b"fine")
     with pytest.raises(Damaged) as caught:
@@ -133,7 +133,7 @@ def test_what_is_no_stored_event_is_named_with_its_offset(bulk: ModuleType, case
 
 
 @both
-def test_what_is_no_raw_event_is_named_with_its_offset(bulk: ModuleType) -> None:
+def test_bytes_that_are_not_a_raw_event_are_reported_with_their_offset(bulk: ModuleType) -> None:
     with pytest.raises(Damaged, match="no raw event starts at offset 19: type 7, length 1"):
         bulk.decode(raw(b"a") + b"\0\0\0\7\0\0\0\1a", 10, Kind.RAW)
 

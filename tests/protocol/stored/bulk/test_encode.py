@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("bulk", IMPLEMENTATIONS, ids=name_of)
 
 
 @both
-def test_a_row_is_laid_out_as_the_architecture_says(bulk: ModuleType) -> None:
+def test_a_row_is_laid_out_as_the_architecture_reports(bulk: ModuleType) -> None:
     encoded = bulk.encode(
         column([b"payload", b""]),
         keys=column([b"key", b""]),
@@ -46,14 +46,14 @@ def test_missing_columns_mean_empty_values(bulk: ModuleType) -> None:
 
 @both
 @pytest.mark.parametrize("size", [1, 31, 32, 255, 256, 60_000])
-def test_metadata_are_what_msgpack_would_write(bulk: ModuleType, size: int) -> None:
+def test_metadata_is_what_msgpack_would_write(bulk: ModuleType, size: int) -> None:
     encoded = bulk.encode(column([b"v"]), sources=column([b"s" * size]), streams=column([b"t" * 31]))
     metadata = {"source": "s" * size, "stream": "t" * 31}
     assert bytes(encoded.data) == stored(time=NO_TIME, payload=b"v", metadata=msgpack.packb(metadata))
 
 
 @both
-def test_other_metadata_stand_behind_the_origin_which_takes_the_place_of_theirs(bulk: ModuleType) -> None:
+def test_other_metadata_follows_the_origin_which_overrides_its_own(bulk: ModuleType) -> None:
     given = [{"reason": "why", "source": "theirs"}, {"stream": "t", "deep": {"source": "in"}}, {}, {"source": "kept"}]
     encoded = bulk.encode(
         column([b""] * 4),
@@ -88,7 +88,7 @@ NO_METADATA = {
 
 @both
 @pytest.mark.parametrize("case", NO_METADATA)
-def test_metadata_that_nobody_could_read_are_refused_with_their_row(bulk: ModuleType, case: str) -> None:
+def test_unreadable_metadata_is_refused_with_its_row(bulk: ModuleType, case: str) -> None:
     data, why = NO_METADATA[case]
     with pytest.raises(RequestError) as caught:
         bulk.encode(column([b"", b""]), metadata=column([b"\x80", data]))
@@ -98,7 +98,7 @@ def test_metadata_that_nobody_could_read_are_refused_with_their_row(bulk: Module
 
 @both
 @pytest.mark.parametrize("code", ["i", "q"])
-def test_a_slice_of_a_larger_column_is_taken_as_it_is(bulk: ModuleType, code: str) -> None:
+def test_a_slice_of_a_larger_column_is_accepted_as_it_is(bulk: ModuleType, code: str) -> None:
     plain = bulk.encode(column([b"a", b"bc"]), keys=column([b"k", b"l"]))
     sliced = bulk.encode(column([b"a", b"bc"], code, b"before"), keys=column([b"k", b"l"], code, b"more before"))
     assert shown_encoded(plain) == shown_encoded(sliced)

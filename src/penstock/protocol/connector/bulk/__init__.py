@@ -12,7 +12,7 @@ the protocol needs neither numba nor numpy.
 from penstock.protocol.connector.bulk.columns import (
     DROPPED,
     NO_TIME,
-    ROUTES_MAX,
+    NOTHING_STORED,
     Admission,
     Column,
     Columns,
@@ -20,14 +20,13 @@ from penstock.protocol.connector.bulk.columns import (
     Stop,
     Stored,
     Streams,
-    Totals,
 )
 from penstock.protocol.connector.bulk.decoder import Receiver, StreamTable, encode_acks, rewrite, scan
 
 __all__ = [
     "DROPPED",
+    "NOTHING_STORED",
     "NO_TIME",
-    "ROUTES_MAX",
     "Admission",
     "Column",
     "Columns",
@@ -37,7 +36,6 @@ __all__ = [
     "Stored",
     "StreamTable",
     "Streams",
-    "Totals",
     "encode_acks",
     "rewrite",
     "scan",

@@ -130,7 +130,8 @@ class Streams(NamedTuple):
     last_ids: Column
     """The last message id stored, now or before."""
     highest_times: Column
-    """Of the messages stored from this run, in microseconds; NO_TIME if there are none."""
+    """Of the messages stored from this run, in microseconds, except those that got their time of arrival instead of one
+    from the data; NO_TIME if there are none."""
     routes: Column
     previous_ids: Column
     """The last message id stored before this run, or NOTHING_YET: to restore if storing this run fails. Equal to the
@@ -144,7 +145,7 @@ class Totals(NamedTuple):
     sizes: Column
     """Bytes of the messages as stored events."""
     streams: Column
-    """How many streams have messages to store."""
+    """How many streams have messages to store, or dead letters."""
 
 
 class Problem(IntEnum):
@@ -166,7 +167,13 @@ class Admission:
     """In microseconds."""
     streams: Streams
     totals: Totals
+    dead: Column
+    """For each message, 1 if it is new and has no usable event time: a dead letter, whose route is DROPPED."""
     problem: Problem = Problem.NONE
+
+    def is_new(self, row: int) -> bool:
+        """Whether a message is not a duplicate, and was checked."""
+        return row < self.count and (self.routes[row] != DROPPED or bool(self.dead[row]))
 
     def error(self, columns: Columns) -> PenstockError:
         """The error for the message at `count`: the ones before it are valid."""

@@ -85,10 +85,10 @@ def scan(data: Buffer, start: int = 0, end: int | None = None, *, frame_size_max
 
 def rewrite(columns: Columns, admission: Admission, routes: int = 1) -> list[Stored]:
     """The admitted messages as stored events, for each of the first `routes` routes, in their order. The result is a
-    copy.
+    copy. A route whose messages are all dead has no events, and still the last ids of their streams.
     """
     counts, sizes, streams = (np.asarray(column)[:routes].tolist() for column in admission.totals)
-    if not any(counts):
+    if not any(streams):
         return [NOTHING_STORED] * routes
     ends, lasts = list(accumulate(sizes, initial=0)), list(accumulate(streams, initial=0))
     out = np.empty(ends[-1], np.uint8)
@@ -106,7 +106,7 @@ def rewrite(columns: Columns, admission: Admission, routes: int = 1) -> list[Sto
 
 
 def _stored(count: int, out: NDArray[np.uint8], block: NDArray[np.uint64]) -> Stored:
-    if not count:
+    if not block.size:
         return NOTHING_STORED
     ids, last_ids, highest_times = block
     return Stored(
@@ -164,15 +164,18 @@ class StreamTable:
             raise KeyError(stream_id)
         return (int(row[kernel.NEXT_ID]) - 1) & U64_MASK
 
-    def admit(self, columns: Columns, unit: EventTimeUnit, arrival_us: int | None = None) -> Admission:
-        """Decide which messages are new. With an `arrival_us`, it replaces event times of 0 (`event_time: ingest`).
+    def admit(
+        self, columns: Columns, unit: EventTimeUnit, arrival_us: int | None = None, *, extracted: bool = False
+    ) -> Admission:
+        """Decide which messages are new. With an `arrival_us`, it replaces event times of 0 (`event_time: ingest`). If
+        event times are `extracted` from the data, it replaces NO_TIME; without it such messages are dead.
 
         The ids of admitted messages count as stored from now on: if storing them fails, the session must end.
         """
         count = len(columns)
         numbers = np.empty((2, count), np.int64)
         ids = np.empty((3, count), np.uint64)
-        routes = np.empty((2, count), np.uint8)
+        routes = np.empty((3, count), np.uint8)
         totals = np.zeros((len(Totals._fields), DROPPED + 1), np.int64)
         found = (ids[0], ids[1], numbers[1], routes[1], ids[2])
         looked_at, problem, streams = kernel.admit(
@@ -181,8 +184,9 @@ class StreamTable:
             self._seed,
             self.next_mark(),
             _scale(unit),
-            (0, 0) if arrival_us is None else (1, arrival_us),
+            _ingest(arrival_us, extracted=extracted),
             routes[0],
+            routes[2],
             numbers[0],
             found,
             totals,
@@ -193,6 +197,7 @@ class StreamTable:
             numbers[0, :looked_at],
             Streams(*(column[:streams] for column in found)),
             Totals(*totals),
+            routes[2, :looked_at],
             Problem(problem),
         )
 
@@ -246,6 +251,12 @@ def _empty_rows(count: int) -> NDArray[np.uint64]:
     words = np.zeros(count * kernel.ROW_SIZE + spare, np.uint64)
     first = -words.ctypes.data % CACHE_LINE // 8
     return words[first : first + count * kernel.ROW_SIZE].reshape(count, kernel.ROW_SIZE)
+
+
+def _ingest(arrival_us: int | None, *, extracted: bool) -> tuple[int, int]:
+    if arrival_us is None:
+        return kernel.NONE_DIES if extracted else kernel.AS_SENT, 0
+    return kernel.NONE_ARRIVES if extracted else kernel.ZERO_ARRIVES, arrival_us
 
 
 @cache

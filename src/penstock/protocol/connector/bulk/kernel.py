@@ -41,6 +41,10 @@ NO_PROBLEM, NOT_OPEN, RESERVED_ID = 0, 1, 2
 MESSAGE, HEAD, EXTRA, DROPPED = 5, 31, 5, 255
 I64_MIN, I64_MAX, U64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
+AS_SENT, ZERO_ARRIVES, NONE_ARRIVES, NONE_DIES = 0, 1, 2, 3
+"""Times of messages: all as sent; 0 means the time of arrival; NO_TIME means it, without being the stream's highest
+time; a message with NO_TIME is dead."""
+
 ID, NEXT_ID, TOUCHED, STATE, ROW_SIZE = 0, 1, 2, 3, 4
 """A row of a stream table, half a cache line. `NEXT_ID` is the last message id plus 1, so that "nothing yet" is 0.
 `TOUCHED` is the mark of the last run with messages of the stream, and the stream's slot in that run; 0 if the stream
@@ -216,7 +220,7 @@ STREAMS = types.Tuple((U64S, U64S, I64S, U8S, U64S))
 TOTALS = types.int64[:, ::1]
 
 
-@compiled(types.UniTuple(int64, 3)(MESSAGES, ROWS, uint64, uint64, SCALE, INGEST, U8S, I64S, STREAMS, TOTALS))
+@compiled(types.UniTuple(int64, 3)(MESSAGES, ROWS, uint64, uint64, SCALE, INGEST, U8S, U8S, I64S, STREAMS, TOTALS))
 def admit(
     messages: Any,
     rows: Any,
@@ -225,19 +229,20 @@ def admit(
     scale: Any,
     ingest: Any,
     routes: Any,
+    dead: Any,
     times: Any,
     streams: Any,
     totals: Any,
 ) -> Any:
     """Returns the number of messages checked, the problem with the next one, and the number of streams touched.
 
-    `mark` is a number that this table has not had before. `ingest`: whether a time of 0 means the time of arrival, and
-    that time. The columns have room for one number for each message. `totals` has three rows of zeros, to which the
+    `mark` is a number that this table has not had before. `ingest`: which messages get the time of arrival, and that
+    time. The columns have room for one number for each message. `totals` has three rows of zeros, to which the
     numbers of each route are added: messages, bytes as stored events, streams.
     """
     starts, stream_ids, message_ids, event_times = messages
     _, last_ids, highest_times, _, _ = streams
-    use_ingest, arrival = ingest
+    mode, arrival = ingest
     touched_count, slot, problem = 0, 0, NO_PROBLEM
     row, stream_id, count = uint64(0), uint64(0), 0
     for count in range(stream_ids.shape[0]):
@@ -258,14 +263,19 @@ def admit(
             problem = RESERVED_ID
             break
         time = event_times[count]
-        time = arrival if use_ingest and time == 0 else to_microseconds(time, scale)
+        has_none = mode >= NONE_ARRIVES and time == I64_MIN
+        time = arrival if has_none or (mode == ZERO_ARRIVES and time == 0) else to_microseconds(time, scale)
         times[count] = time
         route = uint64(DROPPED)
+        dead[count] = 0
         if message_id >= rows[row, NEXT_ID]:
-            route = rows[row, STATE] - uint64(OPEN)
+            is_dead = has_none and mode == NONE_DIES
+            dead[count] = is_dead
+            route = route if is_dead else rows[row, STATE] - uint64(OPEN)
             rows[row, NEXT_ID] = message_id + uint64(1)
             last_ids[slot] = message_id
-            highest_times[slot] = max(highest_times[slot], time)
+            if not has_none:
+                highest_times[slot] = max(highest_times[slot], time)
         routes[count] = route
         totals[0, route] += 1
         totals[1, route] += starts[count + 1] - starts[count] + EXTRA

@@ -8,7 +8,6 @@ from them without copying.
 """
 
 from penstock.protocol.stored.bulk.codec import (
-    ALL,
     Bytes,
     Column,
     Encoded,
@@ -19,4 +18,4 @@ from penstock.protocol.stored.bulk.codec import (
     encode_events,
 )
 
-__all__ = ["ALL", "Bytes", "Column", "Encoded", "Events", "Wanted", "decode", "encode", "encode_events"]
+__all__ = ["Bytes", "Column", "Encoded", "Events", "Wanted", "decode", "encode", "encode_events"]

@@ -1,4 +1,4 @@
-"""A letter is an event with a reason; without that, it is the event that it was."""
+"""A dead letter is an event with a reason; without the reason it is the original event."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_what_is_missing_or_has_another_type_is_unknown() -> None:
     assert len([*letters_in(data, 0)]) == 2
 
 
-def test_a_dead_letter_whose_end_is_not_there_is_left() -> None:
+def test_an_incomplete_dead_letter_is_left_in_place() -> None:
     data = stored(payload=b"one") + stored(payload=b"two")
     assert [letter.event.payload for letter in letters_in(data[:-1], 0)] == [b"one"]
     assert [*letters_in(b"", 5)] == []

@@ -1,0 +1,180 @@
+"""CSV: one record for each event, as in RFC 4180, without a header."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from penstock.core.errors import RequestError
+from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
+from penstock.spark.codecs.arrow_texts import is_binary, is_text, plain_texts
+from penstock.spark.codecs.codec import CODECS
+from penstock.spark.codecs.columns import all_alike
+from penstock.spark.codecs.json_codec import not_utf8
+from penstock.spark.codecs.json_writer import is_json
+from penstock.spark.codecs.kinds import INTEGERS, TEXTS, Field, Fields, arrow_type
+from penstock.spark.codecs.scalars import unquoted
+from penstock.spark.codecs.variants import FOUND_CHARS
+
+_UNREADABLE = ("array", "map", "struct", "variant", "binary", "void")
+
+_QUOTED = r'"(?:[^"]|"")*"'
+_FIELD = rf'(?:{_QUOTED}|[^",\r\n]*)'
+_RECORD = rf"^{_FIELD}(?:,{_FIELD})*$"
+_LINE_END = r"\r?\n\z"
+
+
+class Csv(Codec):
+    about = CODECS["csv"]
+
+    def fields(self, schema: Fields | None) -> Fields:
+        check_decoded(self, schema)
+        assert schema is not None
+        for field in schema:
+            if field.kind.name in _UNREADABLE:
+                raise RequestError(
+                    f"csv cannot decode `{field.name}`, which is {field.kind}",
+                    "Declare it as STRING, and convert it in the function.",
+                )
+            arrow_type(field.kind)
+        return schema
+
+    def decoder(self, schema: Fields | None) -> Decode:
+        return _Records(self.fields(schema)).decode
+
+    def encoder(self, columns: pa.Schema) -> Encode:
+        for field in columns:
+            if pa.types.is_nested(field.type) or is_binary(field.type) or is_json(field):
+                raise RequestError(
+                    f"csv cannot write `{field.name}`, which is {'variant' if is_json(field) else field.type}",
+                    "Select plain columns, or declare them in the schema of the connector that it comes from.",
+                )
+        return _records
+
+
+class _Records:
+    def __init__(self, schema: Fields) -> None:
+        self._schema = schema
+
+    def decode(self, values: pa.BinaryArray) -> Columns:
+        failed = dict.fromkeys(not_utf8(values, values.to_pylist()), "is not valid CSV")
+        rows = np.setdiff1d(np.arange(len(values)), [*failed])
+        texts = values.take(pa.array(rows)) if failed else values
+        records = pc.replace_substring_regex(texts.cast(pa.string()), _LINE_END, "")
+        is_record = self._are_records(records)
+        if not pc.all(is_record).as_py():
+            reason = f"is not one CSV record of {len(self._schema)} columns"
+            failed |= dict.fromkeys(rows[~is_record.to_numpy(zero_copy_only=False)].tolist(), reason)
+            rows, records = rows[is_record.to_numpy(zero_copy_only=False)], records.filter(is_record)
+        arrays, bad = self._columns(_fields(records, len(self._schema)))
+        return Columns(arrays, failed | {int(rows[row]): reason for row, reason in bad.items()})
+
+    def _are_records(self, records: pa.StringArray) -> pa.BooleanArray:
+        count = len(self._schema)
+        commas = pc.count_substring(pc.replace_substring_regex(records, _QUOTED, ""), ",")
+        found = pc.and_(pc.match_substring_regex(records, _RECORD), pc.equal(commas, count - 1))
+        return pc.and_(found, pc.not_equal(records, "")) if count > 1 else found
+
+    def _columns(self, texts: Sequence[pa.StringArray]) -> tuple[list[pa.Array], dict[int, str]]:
+        """The columns without bad rows, and the reasons of those: the first field that does not fit."""
+        found: list[pa.Array] = []
+        bad: dict[int, str] = {}
+        for field, array in zip(self._schema, texts, strict=True):
+            values, wrong = _column(field, array)
+            found.append(values)
+            bad = wrong | bad
+        if bad:
+            good = pa.array(np.setdiff1d(np.arange(len(found[0])), [*bad]))
+            found = [array.take(good) for array in found]
+        return found, bad
+
+
+def _fields(records: pa.StringArray, count: int) -> list[pa.StringArray]:
+    """The fields of valid records as texts; null for an empty one without quotes."""
+    if not len(records):
+        return [pa.array([], pa.string())] * count
+    names = [str(number) for number in range(count)]
+    ends = pa.array([0, len(records)], pa.int32())
+    joined = pc.binary_join(pa.ListArray.from_arrays(ends, pc.binary_join_element_wise(records, "\n", "")), "")
+    joined = joined[0].as_buffer()
+    table = pa_csv.read_csv(
+        pa.BufferReader(joined),
+        pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(joined) + 1),
+        pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    return [table.column(name).combine_chunks() for name in names]
+
+
+def _column(field: Field, texts: pa.StringArray) -> tuple[pa.Array, dict[int, str]]:
+    """With nulls for the rows that are bad."""
+    try:
+        found = _at_once(field, texts)
+    except (pa.ArrowException, ValueError):
+        found, bad = _one_by_one(field, texts.to_pylist())
+    else:
+        bad = {}
+    if not field.nullable and found.null_count > len(bad):
+        missing = np.flatnonzero(texts.is_null().to_numpy(zero_copy_only=False)).tolist()
+        bad |= dict.fromkeys(missing, _reason(field, "nothing"))
+    return found, bad
+
+
+def _at_once(field: Field, texts: pa.StringArray) -> pa.Array:
+    """Raises ValueError if a text needs a closer look: Arrow also takes some that are not values here."""
+    if field.kind.name in TEXTS:
+        return texts
+    if field.kind.name in INTEGERS and pc.any(pc.match_substring_regex(texts, "[xX]")).as_py():
+        raise ValueError("hexadecimal")
+    if field.kind.name in INTEGERS:
+        return texts.cast(arrow_type(field.kind))
+    if field.kind.name == "double" and not pc.any(pc.match_substring_regex(texts, "[^0-9.+-]")).as_py():
+        return texts.cast(pa.float64())
+    if (
+        field.kind.name in ("date", "timestamp", "timestamp_ntz")
+        and (found := all_alike(texts, field.kind)) is not None
+    ):
+        return found
+    raise ValueError("value by value")
+
+
+def _one_by_one(field: Field, texts: Sequence[str | None]) -> tuple[pa.Array, dict[int, str]]:
+    read, values, bad = unquoted(field.kind), [], dict[int, str]()
+    for row, text in enumerate(texts):
+        try:
+            values.append(None if text is None else read(text))
+        except ValueError:
+            values.append(None)
+            bad[row] = _reason(field, text or "")
+    return pa.array(values, arrow_type(field.kind)), bad
+
+
+def _reason(field: Field, found: str) -> str:
+    return f"has the wrong type at `{field.name}`: expected {field.kind}, found {found[:FOUND_CHARS]}".rstrip()
+
+
+_IN_QUOTES = r'[",\r\n]'
+
+
+def _records(rows: pa.RecordBatch) -> pa.BinaryArray:
+    """Nothing for null, and quotes for an empty text."""
+    texts = [_written(array, name) for name, array in zip(rows.schema.names, rows.columns, strict=True)]
+    return pc.binary_join_element_wise(*texts, ",").cast(pa.binary())
+
+
+def _written(column: pa.Array, name: str) -> pa.StringArray:
+    texts = plain_texts(column, name, "csv")
+    if is_text(column.type):
+        doubled = pc.replace_substring(texts, '"', '""')
+        in_quotes = pc.or_(pc.match_substring_regex(texts, _IN_QUOTES), pc.equal(texts, ""))
+        texts = pc.if_else(in_quotes, pc.binary_join_element_wise('"', doubled, '"', ""), texts)
+    return pc.fill_null(texts, "")

@@ -1,0 +1,327 @@
+"""What tasks stage beside their query is merged with the epoch, each event of an operator once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from penstock.core.errors import Fenced, PipelineError, RequestError
+from penstock.protocol.api.pipelines import InputOffset, Range, Staged
+from penstock.protocol.api.side_outputs import ReaderPlan, Registration, SideKey
+from penstock.protocol.stored.dead_letters import letters_in
+from penstock.testing.faulty_files import FaultyFiles
+from tests.coordinator.scene import Scene, opened
+from tests.protocol.stored.events import stored
+
+A = "connector/s/0"
+PLAN = ReaderPlan("in/json", '{"codec": "json"}', ((Range(A, 0, 10),), (Range(A, 10, 30),)))
+
+
+def letter(offset: int | None, port: str = "err") -> bytes:
+    place = {} if offset is None else {"segment": A, "offset": offset}
+    return stored(7, offset or 0, 5, b"", b"value", {"source": "s", "reason": f"{port}: bad", **place})
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with opened() as running:
+        await running.ingest(A, {1: 5})
+        yield running
+
+
+async def begun(scene: Scene, outputs: tuple[str, ...] = ("out",)) -> InputOffset:
+    await scene.start(outputs=outputs)
+    return (await scene.cut(await scene.initial())).offset
+
+
+async def register(
+    scene: Scene,
+    *offsets: int | None,
+    operator: str = "apply",
+    partition: int = 0,
+    epoch: int = 0,
+    port: str = "err",
+    reader: bool = False,
+    digest: int | None = None,
+    generation: int | None = None,
+) -> Registration:
+    """As a task does: stage, then register. Returns the first registration of its key."""
+    generation = generation or scene.generation()
+    attempt = f"staging/p/{generation}/{epoch}/side/data/{Random().randrange(2**60)}/{port}"
+    data = b"".join(letter(one, port) for one in offsets)
+    staged = (Staged(port, attempt, await scene.append(attempt, data), len(offsets)),) if offsets else ()
+    known = sum(one or 0 for one in offsets) if digest is None else digest
+    given = Registration(SideKey(not reader, operator, partition), staged, known)
+    return await scene.coordinator.sides.register("p", generation, epoch, given)
+
+
+def offsets(scene: Scene, port: str = "err") -> list[int | None]:
+    if not scene.store.exists(f"pipeline/p/{port}"):
+        return []
+    return [one.offset for one in letters_in(scene.output(port=port), 0)]
+
+
+async def test_side_outputs_are_merged_in_the_record_of_the_epoch(scene: Scene) -> None:
+    await begun(scene)
+    await register(scene, 3, 4)
+    await register(scene, 5, operator="window", port="late")
+    merged = await scene.merge(0, await scene.stage(b"rows", 0))
+    assert merged.merged
+    assert (scene.output(), offsets(scene), offsets(scene, "late")) == (b"rows", [3, 4], [5])
+    assert scene.names("staging/") == []
+    assert not (await scene.merge(0)).merged
+    assert offsets(scene) == [3, 4]
+
+
+async def test_readers_come_first_then_operators_by_partition(scene: Scene) -> None:
+    await begun(scene)
+    await register(scene, 1, partition=1)
+    await register(scene, 2, partition=0)
+    await register(scene, 3, operator="in/json", partition=1, reader=True)
+    await register(scene, 4, operator="in/json", partition=0, reader=True)
+    await scene.merge(0)
+    assert offsets(scene) == [4, 3, 2, 1]
+
+
+async def test_an_event_that_several_partitions_have_staged_leaves_once(scene: Scene) -> None:
+    await begun(scene)
+    await register(scene, 1, 2, partition=0)
+    await register(scene, 2, 3, None, partition=1)
+    await register(scene, 3, 1, partition=2)
+    await register(scene, 4, None, partition=3)
+    await register(scene, 1, operator="another")
+    await register(scene, 1, port="late", operator="late")
+    await scene.merge(0)
+    assert sorted(str(one) for one in offsets(scene)) == ["1", "1", "2", "3", "4", "None", "None"]
+    assert offsets(scene, "late") == [1]
+    assert scene.names("staging/") == []
+
+
+async def test_the_first_registration_of_a_key_counts_and_later_attempts_can_compare(scene: Scene) -> None:
+    await begun(scene)
+    first = await register(scene, 1, 2)
+    assert (await register(scene, 2, 1)) == first
+    different = await register(scene, 1, digest=99)
+    assert different == first, "the task sees that it has decided otherwise"
+    await scene.merge(0)
+    assert offsets(scene) == [1, 2]
+    assert scene.names("staging/") == []
+
+
+async def test_an_empty_registration_counts_as_the_first_too(scene: Scene) -> None:
+    await begun(scene)
+    assert (await register(scene)).staged == ()
+    assert (await register(scene, 1)).staged == ()
+    await scene.merge(0)
+    assert offsets(scene) == []
+
+
+async def test_parts_that_no_task_has_finished_are_named_before_anything_is_merged(scene: Scene) -> None:
+    await begun(scene)
+    sides = scene.coordinator.sides
+    assert await sides.plan("p", 1, 0, PLAN) == PLAN
+    other = ReaderPlan("in/json", PLAN.decoding, ((Range(A, 0, 30),),))
+    assert await sides.plan("p", 1, 0, other) == PLAN, "a second load of the same input reads the same parts"
+    await register(scene, 1, operator="in/json", partition=0, reader=True)
+    staged = await scene.stage(b"rows", 0)
+    refused = await scene.merge(0, staged)
+    assert not refused.merged
+    assert [(one.epoch, one.key.partition, one.ranges, one.decoding) for one in refused.missing] == [
+        (0, 1, (Range(A, 10, 30),), PLAN.decoding)
+    ]
+    assert scene.status().merged == -1
+    await register(scene, operator="in/json", partition=1, reader=True)
+    assert (await scene.merge(0, staged)).merged
+    assert (scene.output(), offsets(scene)) == (b"rows", [1])
+
+
+async def test_a_new_generation_begins_without_what_an_older_one_registered(scene: Scene) -> None:
+    end = await begun(scene)
+    start = await scene.initial()
+    await scene.coordinator.sides.plan("p", 1, 0, PLAN)
+    await register(scene, 1)
+    await scene.start(outputs=("out",))
+    with pytest.raises(Fenced):
+        await register(scene, 2, generation=1)
+    await scene.coordinator.cuts.reading("p", 2, "in", start, end)
+    await register(scene, 7)
+    assert (await scene.merge(0)).merged
+    assert offsets(scene) == [7]
+    await scene.durable()
+    scene.coordinator._sweep()
+    assert scene.names("staging/") == []
+
+
+async def test_a_second_query_of_the_same_generation_decides_again(scene: Scene) -> None:
+    await scene.start(outputs=("out",))
+    start = await scene.initial()
+    await scene.attach("first")
+    end = (await scene.cut(start, load="first")).offset
+    await register(scene, 1)
+    await scene.attach("second")
+    await scene.coordinator.cuts.reading("p", 1, "in", start, end)
+    assert (await register(scene, 2)).digest == 2
+    await scene.coordinator.cuts.reading("p", 1, "in", start, end)
+    await scene.merge(0)
+    assert offsets(scene) == [2]
+
+
+async def test_a_task_of_an_epoch_that_is_over_registers_nothing(scene: Scene) -> None:
+    end = await scene.epoch((await begun(scene), await scene.initial())[1], 0, b"a")
+    await scene.ingest(A, {1: 6})
+    await scene.cut(end)
+    for generation in (1, None):
+        given = Registration(SideKey(True, "apply", 0), (), 0)
+        with pytest.raises(PipelineError, match="epoch 0 of pipeline 'p' is over: epoch 1 is running"):
+            await scene.coordinator.sides.register("p", generation, 0, given)
+
+
+async def test_only_side_outputs_of_the_pipeline_can_be_registered(scene: Scene) -> None:
+    await begun(scene)
+    for staged in (Staged("err", "staging/q/1/0/side/data/1/err", 1, 1), Staged("out", "staging/p/1/0/x/out", 1, 1)):
+        given = Registration(SideKey(True, "apply", 0), (staged,), 0)
+        with pytest.raises(RequestError, match="not a side output"):
+            await scene.coordinator.sides.register("p", 1, 0, given)
+
+
+async def test_what_was_deleted_before_it_could_be_registered_is_refused(scene: Scene) -> None:
+    await begun(scene)
+    gone = "staging/p/1/0/side/data/1/err"
+    given = Registration(SideKey(True, "apply", 0), (Staged("err", gone, 9, 1),), 1)
+    with pytest.raises(PipelineError, match="was deleted before it was registered"):
+        await scene.coordinator.sides.register("p", 1, 0, given)
+    await register(scene, 1)
+    await scene.merge(0)
+    assert offsets(scene) == [1]
+
+
+async def test_a_query_without_a_generation_merges_its_side_outputs(scene: Scene) -> None:
+    segment = "staging/alone/-/0/side/data/1/err"
+    length = await scene.append(segment, letter(1))
+    given = Registration(SideKey(True, "apply", 0), (Staged("err", segment, length, 1),), 1)
+    await scene.coordinator.sides.register("alone", None, 0, given)
+    await scene.coordinator.merger.merge("alone", None, 0, [])
+    assert [one.offset for one in letters_in(scene.output("alone", "err"), 0)] == [1]
+    assert scene.names("staging/") == []
+
+
+class TestSparksOwnSinks:
+    """Nothing merges their epochs: side outputs are merged when Spark has certainly committed an epoch."""
+
+    async def test_the_next_offset_proves_the_epoch(self, scene: Scene) -> None:
+        end = await begun(scene, outputs=())
+        await register(scene, 1)
+        assert offsets(scene) == []
+        await scene.cut(end)
+        assert offsets(scene) == [1]
+        await register(scene, 1)
+        await scene.cut(end)
+        assert offsets(scene) == [1], "a late attempt of the same task adds nothing"
+
+    async def test_the_listener_proves_the_epoch(self, scene: Scene) -> None:
+        await begun(scene, outputs=())
+        await register(scene, 1, partition=0)
+        await register(scene, 1, 2, partition=1)
+        await scene.coordinator.lifecycle.complete("p", 1, 0)
+        await scene.coordinator.lifecycle.complete("p", 1, 0)
+        assert offsets(scene) == [1, 2]
+
+    async def test_a_later_generation_that_did_not_run_the_epoch_proves_it(self, scene: Scene) -> None:
+        end = await begun(scene, outputs=())
+        await register(scene, 1)
+        await scene.reopen()
+        await scene.start(outputs=())
+        scene.coordinator._sweep()
+        await scene.cut(end)
+        assert offsets(scene) == [1]
+        await scene.ingest(A, {1: 6})
+        await scene.cut((await scene.cut(end)).offset)
+        assert scene.names("staging/") == []
+
+    async def test_an_epoch_that_a_later_generation_plans_again_is_decided_by_that_one(self, scene: Scene) -> None:
+        end = await begun(scene, outputs=())
+        start = await scene.initial()
+        await register(scene, 1)
+        await scene.start(outputs=())
+        await scene.coordinator.cuts.reading("p", 2, "in", start, end)
+        await register(scene, 2)
+        await scene.cut(end)
+        assert offsets(scene) == [2]
+
+    async def test_a_pipeline_that_had_another_sink_before_loses_nothing(self, scene: Scene) -> None:
+        end = await scene.epoch((await begun(scene), await scene.initial())[1], 0, b"rows")
+        await scene.ingest(A, {1: 6})
+        await scene.start(outputs=())
+        end = (await scene.cut(end)).offset
+        await register(scene, 1, epoch=1)
+        await scene.durable()
+        scene.coordinator._sweep()
+        await scene.start(outputs=())
+        await scene.cut(end)
+        assert offsets(scene) == [1]
+
+    async def test_an_epoch_waits_for_its_missing_parts(self, scene: Scene) -> None:
+        end = await begun(scene, outputs=())
+        sides = scene.coordinator.sides
+        await sides.plan("p", 1, 0, PLAN)
+        await register(scene, 1, operator="in/json", partition=0, reader=True)
+        await scene.cut(end)
+        assert offsets(scene) == []
+        (missing,) = await sides.missing("p", 1, 0)
+        assert (missing.epoch, missing.key) == (0, SideKey(False, "in/json", 1))
+        await register(scene, 2, operator="in/json", partition=1, reader=True)
+        await scene.cut(end)
+        assert offsets(scene) == [1, 2]
+        assert await sides.missing("p", 1, 0) == []
+
+    async def test_rows_of_a_batch_without_new_input_leave_with_the_next_proof(self, scene: Scene) -> None:
+        end = await begun(scene, outputs=())
+        await scene.cut(end)
+        await register(scene, 9, epoch=1)
+        await scene.cut(end)
+        assert offsets(scene) == [9]
+        await register(scene, 8, epoch=2, operator="another")
+        await scene.ingest(A, {1: 6})
+        await scene.start(outputs=())
+        later = (await scene.cut(end)).offset
+        assert later.epoch == 1, "Spark's batch 3"
+        assert offsets(scene) == [9, 8], "a later generation proves it"
+        await register(scene, 7, epoch=3)
+        await scene.cut(later)
+        assert offsets(scene) == [9, 8, 7]
+
+
+@pytest.mark.parametrize("outputs", [("out",), ()])
+async def test_a_crash_in_any_write_of_a_merge_loses_and_repeats_nothing(outputs: tuple[str, ...]) -> None:
+    found = {await crashed(seed, outputs) for seed in range(15)}
+    assert found == {True, False}, "crashes come before the merge is durable, and after it"
+
+
+async def crashed(seed: int, outputs: tuple[str, ...]) -> bool:
+    """Whether the side outputs were merged after the crash. Merged again, they are there once."""
+    random = Random(seed)
+    files = FaultyFiles(random)
+    scene = Scene(files)
+    await scene.open()
+    await scene.ingest(A, {1: 5})
+    end = await begun(scene, outputs)
+    await register(scene, 1, 2, partition=0)
+    await register(scene, 2, 3, partition=1)
+    await scene.durable()
+    scene.paused = True
+    committing = asyncio.create_task(committed(scene, end, outputs))
+    await scene.until(lambda: scene.store.exists("pipeline/p/err") and scene.store.length("pipeline/p/err"))
+    again = Scene(await scene.crash(files, random, committing))
+    await again.open()
+    was_merged = offsets(again) == [1, 2, 3]
+    assert was_merged or offsets(again) == []
+    await committed(again, end, outputs)
+    assert offsets(again) == [1, 2, 3]
+    await again.close()
+    return was_merged
+
+
+async def committed(scene: Scene, end: InputOffset, outputs: tuple[str, ...]) -> None:
+    """The epoch is, by a merge or by the request for the next offset."""
+    await (scene.merge(0) if outputs else scene.cut(end))

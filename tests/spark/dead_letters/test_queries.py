@@ -1,0 +1,188 @@
+"""Whatever is done with a frame: an event that cannot be processed leaves through `err` once, with its own bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import dead_letters
+from penstock.spark import Pipeline, pipeline
+from penstock.spark.codecs.codec import Branch
+from tests.protocol.stored.events import stored
+from tests.spark.sending import outputs, send
+from tests.spark.stored_data import store_events
+from tests.support.running_worker import RunningWorker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+pytestmark = pytest.mark.spark
+
+PAYLOADS = [b'{"n": 1}', b"poison", b'{"n": 0}', b'{"n": "x"}', b'{"n": 4}']
+"""The second and the fourth are not what the schema says; 12 is not divisible by what the third says."""
+
+
+def run(spark: SparkSession, worker: RunningWorker, folder: Path, *pipelines: Pipeline) -> None:
+    """All that is there now."""
+    from penstock.spark.run.attempt import RestartPolicy, RunSettings
+    from penstock.spark.run.runner import Runner
+
+    http = f"127.0.0.1:{worker.ports['http']}"
+    settings = RunSettings(worker=http, checkpoints=str(folder / "checkpoints"), cores=2, available_now=True)
+    Runner(spark, pipelines, replace(settings, restarts=RestartPolicy(restarts_max=0))).run(200)
+
+
+@pipeline(outputs=["shares", "united", "joined", "some"])
+def everything(roofs: DataFrame) -> dict[str, DataFrame]:
+    """One frame, used in all ways: Spark computes it several times, with partitions of other numbers."""
+
+    def share(row: dict[str, Any]) -> dict[str, Any]:
+        return {"share": 12 // row["n"]}
+
+    decoded = dead_letters.decode_json(roofs, "n int").drop("value")
+    exploded = decoded.selectExpr("n", "segment", "offset", "explode(sequence(1, 6)) as k").repartition(4, "k")
+    few = decoded.select("n", "message_id")
+    return {
+        "shares": dead_letters.apply(exploded, share, "share int", per="row"),
+        "united": few.union(few.repartition(3)),
+        "joined": few.join(few.withColumnRenamed("n", "m"), "message_id"),
+        "some": few.where("n > 1").dropDuplicates(["n"]),
+    }
+
+
+def limited(roofs: DataFrame) -> DataStreamWriter:
+    """With a sink of Spark's own that looks at one row alone, which need not be all that was decoded."""
+
+    def look(batch: DataFrame, _: int) -> None:
+        batch.take(1)
+
+    return roofs.select("n").writeStream.foreachBatch(look)
+
+
+def repeated(roofs: DataFrame) -> DataStreamWriter:
+    """With a sink of Spark's own that computes the batch several times, once not to its end."""
+
+    def look(batch: DataFrame, _: int) -> None:
+        batch.take(1)
+        batch.count()
+        batch.union(batch.repartition(3)).count()
+
+    shares = dead_letters.apply(roofs, lambda row: {"share": 12 // row["n"]}, "share int", per="row")
+    return shares.writeStream.foreachBatch(look)
+
+
+def doubled(roofs: DataFrame) -> dict[str, DataFrame]:
+    """A decoded input, joined with itself and limited: not every reader has to reach its end."""
+    few = roofs.select("n", "message_id")
+    return {"joined": few.join(few.withColumnRenamed("n", "m"), "message_id"), "first": few.limit(1)}
+
+
+def both(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Two codecs on one source: each has dead letters of its own."""
+    return left.select("n").unionByName(right.selectExpr("n + 1 as n"))
+
+
+DECODING = {"roofs": (Branch("json", "n int"),)}
+LIMITED, REPEATED, DOUBLED = (replace(pipeline(one), decoding=DECODING) for one in (limited, repeated, doubled))
+BOTH = replace(
+    pipeline(inputs={"left": "roofs", "right": "roofs"})(both),
+    decoding={"left": (Branch("json", "n int"),), "right": (Branch("json", "n int not null"),)},
+)
+
+
+def test_an_event_that_cannot_be_processed_leaves_once_whatever_is_done_with_the_frame(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    connector = f"127.0.0.1:{worker.ports['connector']}"
+    send(connector, "roofs", "roof", PAYLOADS, key=b"k")
+    run(spark, worker, tmp_path, everything, LIMITED, REPEATED, DOUBLED, BOTH)
+
+    def left(name: str, port: str = "err") -> list[tuple[int, bytes]]:
+        return [(event.event_id, event.payload) for event in outputs(worker.address, name, port)]
+
+    bad = [(2, PAYLOADS[1]), (4, PAYLOADS[3])]
+    assert left("everything") == [*bad, (3, PAYLOADS[2])]
+    assert len(left("everything", "shares")) == 6 * 2
+    assert len(left("everything", "united")) == 3 * 2
+    assert len(left("everything", "joined")) == 3
+    assert len(left("everything", "some")) == 1
+    assert left("limited") == bad
+    assert left("repeated") == [*bad, (3, PAYLOADS[2])]
+    assert left("doubled") == bad
+    assert (len(left("doubled", "joined")), len(left("doubled", "first"))) == (3, 1)
+    assert left("both") == [*bad, *bad]
+    assert len(left("both", "out")) == 3 * 2
+    letter = outputs(worker.address, "limited", "err")[0]
+    assert letter.metadata["reason"] == "`value` is not valid JSON"
+    assert (letter.key, letter.metadata["source"], letter.metadata["stream"]) == (b"k", "roofs", "roof")
+
+
+def share_of(row: dict[str, Any]) -> dict[str, Any]:
+    return {"share": 12 // row["n"]}
+
+
+def mended(row: dict[str, Any]) -> dict[str, Any]:
+    return {"share": 12 // (row["n"] or 1)}
+
+
+class Stopped(Exception):
+    """Where a driver could be killed."""
+
+
+class Own:
+    """A query in a session of one's own, with a sink of Spark's own, that stops in different places."""
+
+    def __init__(self, spark: SparkSession, worker: RunningWorker, folder: Path) -> None:
+        self.spark = spark
+        self.worker = worker
+        self.folder = folder
+        self.shares: list[int] = []
+
+    def run(self, function: Any, *, stops: bool = False, **trigger: Any) -> Exception | None:
+        http = {"worker": f"127.0.0.1:{self.worker.ports['http']}", "source": "attic"}
+        load = self.spark.readStream.format("penstock").options(**http, pipeline="own", codec="json", schema="n int")
+        with penstock.session(self.spark, pipeline="own", **http):
+            shares = dead_letters.apply(load.load(), function, "share int", per="row")
+
+        def take_over(batch: DataFrame, _: int) -> None:
+            rows = batch.collect()
+            if stops:
+                raise Stopped
+            self.shares += [row["share"] for row in rows]
+
+        writer = shares.writeStream.foreachBatch(take_over).trigger(**trigger)
+        query = writer.option("checkpointLocation", str(self.folder / "own")).start()
+        try:
+            assert query.awaitTermination(200)
+        except Exception as error:
+            return error
+        return None
+
+    def left(self) -> list[bytes]:
+        return [event.payload for event in outputs(self.worker.address, "own", "err")]
+
+
+def test_with_a_sink_of_spark_s_own_an_event_leaves_once_wherever_its_driver_has_ended(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    def store(*payloads: bytes) -> None:
+        store_events(worker, "connector/attic/0", [stored(7, 1, 1, payload=payload) for payload in payloads])
+
+    store(*PAYLOADS)
+    own = Own(spark, worker, tmp_path)
+    assert "Stopped" in str(own.run(share_of, stops=True, availableNow=True)), "after the registrations"
+    assert own.left() == []
+    assert own.run(mended, availableNow=True) is None
+    bad = [PAYLOADS[1], PAYLOADS[3]]
+    assert (own.left(), sorted(own.shares)) == (bad, [3, 12, 12]), "the function was changed before Spark's commit"
+
+    store(b"more poison", b'{"n": 0}', b'{"n": 6}')
+    assert own.run(share_of, once=True) is None
+    assert own.left() == bad, "Spark has committed the batch, and the worker does not know it yet"
+    assert own.run(share_of, availableNow=True) is None
+    assert (own.left(), sorted(own.shares)) == ([*bad, b"more poison", b'{"n": 0}'], [2, 3, 12, 12])

@@ -1,0 +1,261 @@
+"""A task stages what it cannot hand on beside its query: with its bytes, once, if it decides the same twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.core.errors import RequestError, Unavailable
+from penstock.protocol.api.pipelines import Range
+from penstock.spark.codecs.codec import Branch
+from penstock.spark.dead_letters.events import _packed, derived, identities
+from penstock.spark.side_outputs import NotRepeatable, Rejected, registered
+from penstock.spark.source.decoding import decode_partition, planned
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.partitions import SegmentRanges
+from tests.spark.epochs import SEGMENT, TYPED, VALUES, Epoch, running_epoch
+from tests.spark.stored_data import truncate
+from tests.support.running_worker import RunningWorker
+
+
+@pytest.fixture
+def epoch(worker: RunningWorker) -> Iterator[Epoch]:
+    with running_epoch(worker) as running:
+        yield running
+
+
+def test_the_stored_event_leaves_with_its_metadata_and_the_reason(epoch: Epoch) -> None:
+    with registered(epoch.sides()) as sides:
+        sides.stage(epoch.rows(1, 3), Rejected("err", ["Bad: one", "Bad: two"]))
+        sides.stage(epoch.rows(2), Rejected("late", ["late"], [90], [60]))
+    epoch.merge()
+    first, second = epoch.left()
+    assert (first.payload, first.key, first.stream_id, first.event_id, first.event_time) == (b"no json", b"k", 7, 2, 20)
+    place = {"segment": SEGMENT, "offset": epoch.offsets[1]}
+    assert first.metadata == {**TYPED, "source": "sales", "reason": "Bad: one", **place}
+    assert second.payload == VALUES[3]
+    (late,) = epoch.left("late")
+    assert (late.metadata["watermark"], late.metadata["behind_us"]) == (90, 60)
+    letter = epoch.client.dead_letter("p", "err", 0)
+    assert letter.reason == "Bad: one"
+
+
+def test_rows_without_a_position_leave_as_json_and_say_so(epoch: Epoch) -> None:
+    rows = pa.table({"segment": pa.array([None], pa.string()), "offset": pa.array([5], pa.int64()), "n": [b"\xff"]})
+    with registered(epoch.sides()) as sides:
+        sides.stage(rows, Rejected("err", ["Bad"]))
+    epoch.merge()
+    (letter,) = epoch.left()
+    assert json.loads(letter.payload) == {"segment": None, "offset": 5, "n": "/w=="}
+    assert letter.metadata == {"reason": "Bad", "derived": True}
+    assert epoch.client.dead_letter("p", "err", 0).segment is None
+
+
+def test_an_event_leaves_once_however_many_rows_and_partitions_have_it(epoch: Epoch) -> None:
+    for partition in (0, 1):
+        with registered(epoch.sides(partition=partition)) as sides:
+            sides.stage(epoch.rows(1, 1, 2), Rejected("err", ["Bad"] * 3))
+            sides.stage(epoch.rows(2 + partition), Rejected("err", ["Bad"]))
+            sides.stage(epoch.rows(1), Rejected("late", ["late"]))
+    epoch.merge()
+    assert [letter.event_id for letter in epoch.left()] == [2, 3, 4]
+    assert [letter.event_id for letter in epoch.left("late")] == [2]
+
+
+def test_rows_are_told_apart_by_position_or_by_ids() -> None:
+    rows = pa.table(
+        {
+            "segment": pa.array(["s", None, None, "s"]),
+            "offset": pa.array([1, None, 7, None], pa.int64()),
+            "stream_id": pa.array([1, 1, 1, 0], pa.int64()),
+            "message_id": pa.array([5, 5, 5, 0], pa.int64()),
+        }
+    )
+    assert identities(rows) == [(("s", 1), True), ((None, 1, 5), False), ((None, 1, 5), False), (None, False)]
+    assert identities(pa.table({"segment": [1], "offset": [2]})) == [(None, False)]
+
+
+def test_a_joined_row_with_two_positions_leaves_itself(epoch: Epoch) -> None:
+    columns = epoch.rows(1).columns
+    rows = pa.table([*columns, *columns], names=["segment", "offset", "n", "segment", "offset", "m"])
+    with registered(epoch.sides()) as sides:
+        sides.stage(rows, Rejected("err", ["Bad"]))
+    epoch.merge()
+    (letter,) = epoch.left()
+    at = epoch.offsets[1]
+    both = {"segment": SEGMENT, "offset": at, "n": at, "segment_2": SEGMENT, "offset_2": at, "m": at}
+    assert (json.loads(letter.payload), letter.metadata["derived"]) == (both, True)
+
+
+def test_a_row_keeps_those_columns_of_its_event_that_it_has() -> None:
+    rows = pa.table({"value": ["text"], "key": [5], "more": [1]})
+    (row,) = derived(rows).to_pylist()
+    assert (row["value"], row["key"], row["segment"]) == (b"text", None, None)
+    beyond = pa.table({"event_time": pa.array([10**18], pa.timestamp("us", "UTC"))})
+    assert "01:46:40" in json.loads(derived(beyond).column("value")[0].as_py())["event_time"]
+
+
+def test_a_second_attempt_that_decides_the_same_adds_nothing_in_any_order(epoch: Epoch) -> None:
+    for numbers in ((1, 2), (2, 1)):
+        with registered(epoch.sides()) as sides:
+            sides.stage(epoch.rows(*numbers), Rejected("err", [f"Bad: at {number}" for number in numbers]))
+    epoch.merge()
+    assert [letter.event_id for letter in epoch.left()] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"), [((1,), "Bad"), ((), "Bad"), ((1, 2, 3), "Bad"), ((1, 2), "Worse")], ids=str
+)
+def test_a_second_attempt_that_decides_otherwise_fails(epoch: Epoch, numbers: tuple[int, ...], reason: str) -> None:
+    with registered(epoch.sides("001 apply share")) as sides:
+        sides.stage(epoch.rows(1, 2), Rejected("err", ["Bad", "Bad"]))
+    again = epoch.sides("001 apply share")
+    if numbers:
+        again.stage(epoch.rows(*numbers), Rejected("err", [reason] * len(numbers)))
+    with pytest.raises(NotRepeatable, match="apply share did not decide the same twice in epoch 0"):
+        again.register(again.finish())
+    epoch.merge()
+    assert [letter.event_id for letter in epoch.left()] == [2, 3]
+
+
+def test_attempts_at_the_same_time_leave_one_of_each_event(epoch: Epoch) -> None:
+    """As speculative execution makes them: each may end first, or not at all."""
+    attempts = [epoch.sides() for _ in range(3)]
+    for numbers in ((1,), (2, 3)):
+        for sides in attempts:
+            sides.stage(epoch.rows(*numbers), Rejected("err", ["Bad"] * len(numbers)))
+    second, third, first = ((sides, sides.finish()) for sides in attempts)
+    first[0].register(first[1])
+    second[0].register(second[1])
+    third[0].discard()
+    epoch.merge()
+    assert [letter.event_id for letter in epoch.left()] == [2, 3, 4]
+
+
+def test_which_row_of_an_event_comes_first_does_not_matter(epoch: Epoch) -> None:
+    """After a shuffle a second attempt may get the rows in another order."""
+    for reasons in (["KeyError: a", "ValueError: b"], ["ValueError: b", "KeyError: a"]):
+        with registered(epoch.sides()) as sides:
+            sides.stage(epoch.rows(1, 1), Rejected("err", reasons))
+    epoch.merge()
+    (letter,) = epoch.left()
+    assert letter.metadata["reason"] == "KeyError: a"
+
+
+def test_a_registration_whose_reply_is_lost_keeps_what_was_staged(
+    epoch: Epoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has stored it: the next attempt finds it, and deletes its own."""
+    register = CoordinatorClient.register
+
+    def lose(*given: Any, **more: Any) -> None:
+        register(*given, **more)
+        raise Unavailable("no reply")
+
+    def attempt() -> None:
+        with registered(epoch.sides()) as sides:
+            sides.stage(epoch.rows(1), Rejected("err", ["Bad"]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CoordinatorClient, "register", lose)
+        with pytest.raises(Unavailable):
+            attempt()
+    attempt()
+    epoch.merge()
+    assert [letter.event_id for letter in epoch.left()] == [2]
+
+
+def test_a_row_whose_event_was_removed_leaves_itself(epoch: Epoch) -> None:
+    """The state of a join has rows of earlier epochs."""
+    truncate(epoch.worker, SEGMENT, epoch.offsets[3])
+    with registered(epoch.sides()) as sides:
+        sides.stage(epoch.rows(0, 3, 1), Rejected("err", ["Bad"] * 3))
+    epoch.merge()
+    kept, *derived_ones = epoch.left()
+    assert (kept.payload, kept.metadata["offset"]) == (VALUES[3], epoch.offsets[3])
+    assert [json.loads(one.payload)["offset"] for one in derived_ones] == [epoch.offsets[0], epoch.offsets[1]]
+    assert all(one.metadata["derived"] for one in derived_ones)
+
+
+def test_a_dead_letter_keeps_its_content_type_where_its_headers_leave_no_room() -> None:
+    own = {"content_type": "text/csv", "headers": {"a": "x" * 65_000}}
+    packed = msgpack.unpackb(_packed({"reason": "y" * 1000}, "s", 1, msgpack.packb(own)))
+    assert packed == {"content_type": "text/csv", "reason": "y" * 1000, "segment": "s", "offset": 1}
+
+
+def test_what_a_failed_attempt_has_staged_does_not_count(epoch: Epoch) -> None:
+    def fail() -> None:
+        with registered(epoch.sides()) as sides:
+            sides.stage(epoch.rows(1), Rejected("err", ["Bad"]))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    epoch.merge()
+    assert epoch.left() == []
+
+
+def parts(epoch: Epoch, options: SourceOptions) -> list[SegmentRanges]:
+    """A part for each half of the events."""
+    middle, end = epoch.offsets[2], epoch.end.segments[SEGMENT]
+    ranges = [SegmentRanges((Range(SEGMENT, 0, middle),)), SegmentRanges((Range(SEGMENT, middle, end),))]
+    return planned(epoch.client, options, 0, ranges)
+
+
+def read(options: SourceOptions, part: SegmentRanges) -> list[dict[str, Any]]:
+    return [row for batch in decode_partition(options, options.columns, part) for row in batch.to_pylist()]
+
+
+def test_a_reader_decodes_and_what_it_cannot_decode_is_a_dead_letter(epoch: Epoch) -> None:
+    options = epoch.options(columns="value,offset")
+    first, second = parts(epoch, options)
+    assert read(options, first) == [{"value": VALUES[0], "offset": 0, "n": 1}]
+    assert read(options, second) == [{"value": VALUES[3], "offset": epoch.offsets[3], "n": 4}]
+    assert read(options, second) == [{"value": VALUES[3], "offset": epoch.offsets[3], "n": 4}], "a second attempt"
+    epoch.merge()
+    bad = epoch.left()
+    assert [(letter.payload, letter.metadata["content_type"]) for letter in bad] == [
+        (VALUES[1], "application/json"),
+        (VALUES[2], "application/json"),
+    ]
+    assert bad[0].metadata["reason"] == "`value` is not valid JSON"
+    assert bad[1].metadata["reason"].startswith("`value` has the wrong type at `n`: expected int, found")
+
+
+def test_parts_that_no_task_has_finished_are_decoded_before_the_merge(epoch: Epoch) -> None:
+    options = epoch.options()
+    first, second = parts(epoch, options)
+    read(options, second)
+    stopped = decode_partition(options, options.columns, first)
+    next(stopped)
+    del stopped  # as a query with a limit does
+    epoch.merge()
+    assert [letter.event_id for letter in epoch.left()] == [2, 3]
+
+
+def test_a_load_without_a_pipeline_fails_at_the_event(epoch: Epoch) -> None:
+    options = SourceOptions.parse(
+        {"source": "sales", "worker": epoch.origin.worker, "codec": "json", "schema": "n int"}
+    )
+    (part,) = planned(epoch.client, options, 0, [SegmentRanges((Range(SEGMENT, 0, epoch.end.segments[SEGMENT]),))])
+    with pytest.raises(RequestError, match=rf"`value` is not valid JSON, at {SEGMENT}@{epoch.offsets[1]}"):
+        read(options, part)
+
+
+def test_the_options_of_a_load_say_how_it_decodes() -> None:
+    given = {"source": "s", "codec": "json", "schema": "n int"}
+    options = SourceOptions.parse({**given, "codecMap": '{"text/csv": "csv"}'})
+    assert options.branches == (Branch("csv", "n int", "", "text/csv"), Branch("json", "n int"))
+    for wrong, said in [
+        ({"schema": "n int"}, "a schema without a codec"),
+        ({"codecMap": "[1]"}, "does not map content types"),
+        ({"codecMap": "{"}, "is not JSON"),
+    ]:
+        with pytest.raises(RequestError, match=said):
+            SourceOptions.parse({"source": "s", **wrong})
