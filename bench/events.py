@@ -1,6 +1,8 @@
 """The events that all contenders store: 100 bytes of noise each, the same for all."""
 
+import json
 import struct
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 EVENT_BYTES = 100
@@ -12,6 +14,22 @@ STORED_BYTES = HEADER.size + EVENT_BYTES
 def payloads(count: int) -> list[bytes]:
     noise = Random(count)
     return [noise.randbytes(EVENT_BYTES) for _ in range(count)]
+
+
+def json_payloads(count: int) -> list[bytes]:
+    """JSON documents of the same size, each with a time of its own."""
+    noise, began = Random(count), datetime(2026, 1, 31, 12, tzinfo=UTC)
+    return [_document(began + timedelta(milliseconds=number), noise) for number in range(count)]
+
+
+def _document(moment: datetime, noise: Random) -> bytes:
+    fields = {
+        "user": noise.randrange(10_000),
+        "ts": moment.isoformat(timespec="milliseconds"),
+        "amount": round(noise.random() * 1000, 2),
+    }
+    room = EVENT_BYTES - len(json.dumps({**fields, "shop": ""}))
+    return json.dumps({**fields, "shop": noise.randbytes(room).hex()[:room]}).encode()
 
 
 def block(count: int) -> bytes:

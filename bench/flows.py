@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,8 @@ def bench_session(directory: Path | None, master: str = MASTER) -> Iterator[tupl
     use_java()
     with base_directory(directory) as base:
         conf = {"spark.sql.warehouse.dir": str(base / "warehouse")}
+        # The worker writes it later. The JVM's Python processes get the environment that the JVM is started with.
+        os.environ.setdefault("PENSTOCK_TOKEN_FILE", str(base / "data" / "token"))
         with spark_driver("penstock-bench", master, conf, base / "spark.log") as driver:
             yield driver.session, base
 

@@ -1,6 +1,6 @@
 """`script/bench ingest`: how fast sources' messages become durable over the connector protocol, beside our own
-segment protocol and two peers, with few streams and with many, from programs that announce a large window, as the SDK
-does, and from plain ones.
+segment protocol and two peers, with few streams and with many, with event times from the data, from programs that
+announce a large window, as the SDK does, and from plain ones.
 """
 
 import time
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench import events
 from bench.contender import Contender, Effort, LoadReport, Measurement, measure_all
-from bench.contenders.ingest import Batch, Ingest, ManyStreams, PlainPrograms, spread
+from bench.contenders.ingest import Batch, EventTimes, Ingest, ManyStreams, PlainPrograms, spread
 from bench.contenders.nats import Nats
 from bench.contenders.penstock import Penstock
 from bench.contenders.redis import Redis
@@ -23,10 +23,10 @@ from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.protocol.stored.head import encode_head
 from penstock.store.record import checksum
 
-CONTENDERS = ("append", "ingest", "many_streams", "plain_programs", "redis", "nats")
+CONTENDERS = ("append", "ingest", "event_times", "many_streams", "plain_programs", "redis", "nats")
 """In the order of a round: those whose ratios are closest run one after the other."""
 
-GOALS = {"redis": 5.0, "append": 0.5, "many_streams": 0.8}
+GOALS = {"redis": 5.0, "append": 0.5, "event_times": 0.5, "many_streams": 0.8}
 
 QUICK = Effort(rounds=4, warmup_s=0.4, measure_s=0.5, probe_s=0.25, read_s=0, total_s_max=54)
 FULL = Effort(rounds=20, warmup_s=0.4, measure_s=0.6, probe_s=0.5, read_s=0, total_s_max=420)
@@ -63,6 +63,7 @@ def contenders(options: Options) -> list[Contender]:
     everyone: list[Contender] = [
         Append(options.append_block_bytes, options.append_window, options.connections),
         Ingest(options.connections, options.streams),
+        EventTimes(options.connections, options.streams),
         ManyStreams(options.connections, options.many_streams),
         PlainPrograms(options.connections, options.streams),
         Redis(options.connections),
@@ -82,7 +83,7 @@ def run(
         GOALS,
         {"streams": options.streams, "many_streams": options.many_streams, **found.settings},
         ours=Ingest.name,
-        harder=(ManyStreams.name, PlainPrograms.name),
+        harder=(EventTimes.name, ManyStreams.name, PlainPrograms.name),
         ns_per_event=where_time_goes(found.results.get(Ingest.name, []), options.streams),
     )
 

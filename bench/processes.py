@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.core.errors import Unavailable
+from penstock.spark.run import fork_server
 
 START_SECONDS_MAX = 20.0
 """A server that does not serve by then, on a loaded machine, will not."""
@@ -236,13 +237,15 @@ class Peak:
 
 
 def peak_of_spark() -> Peak:
-    """Of the JVM that this process has started, and of its descendants that live now: what each has ever taken."""
+    """Of the JVM that this process has started, and of its Python processes that live now: what each has ever taken.
+    These are descendants of the JVM, or of the fork server.
+    """
     children = _children()
-    peak = Peak()
-    for jvm in filter(_is_java, children.get(os.getpid(), [])):
-        sizes = [size for pid in _descendants(jvm, children) if (size := peak_rss_bytes(pid))]
-        peak = peak.merged(Peak(peak_rss_bytes(jvm), max(sizes, default=0), len(sizes)))
-    return peak
+    ours = children.get(os.getpid(), [])
+    jvm = max(map(peak_rss_bytes, filter(_is_java, ours)), default=0)
+    roots = [pid for pid in ours if _is_java(pid) or _is_fork_server(pid)]
+    sizes = [size for root in roots for pid in _descendants(root, children) if (size := peak_rss_bytes(pid))]
+    return Peak(jvm, max(sizes, default=0), len(sizes))
 
 
 def cpu_seconds_of_tree(pid: int) -> float:
@@ -263,6 +266,13 @@ def _cpu_seconds(pid: int) -> float:
 def _is_java(pid: int) -> bool:
     try:
         return (PROC / str(pid) / "comm").read_text().strip() == "java"
+    except OSError:
+        return False
+
+
+def _is_fork_server(pid: int) -> bool:
+    try:
+        return fork_server.__name__.encode() in (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return False
 

@@ -22,7 +22,7 @@ from bench.contenders.ingest import BEGAN_MS, Messages
 from bench.flows import STAGES, WHOLE, Run, SourceFlow, Stage, bench_session, open_stage, retain, run_query, summary
 from bench.harness import BenchmarkFailed, Report, figures, interleave_warm, progress, ratios
 from bench.processes import Server
-from penstock import windows
+from penstock import session, windows
 from penstock.client.coordinator import CoordinatorClient
 from penstock.windows.buckets import BUCKETS as DEFAULT_BUCKETS
 
@@ -166,7 +166,8 @@ class CountFlow(SourceFlow):
     def run(self, stage: Stage) -> Run:
         name = stage.unique(self.name)
         with self.generation(stage, name, []) as generation:
-            counted = self.counted(self.read(stage, generation))
+            with session(stage.spark, pipeline=generation):
+                counted = self.counted(self.read(stage, generation))
             observed = counted.observe(
                 OBSERVED, functions.count(functions.lit(1)).alias("panes"), functions.sum("n").alias("events")
             )

@@ -40,7 +40,7 @@ def test_a_name_is_the_same_whatever_was_imported_before_it(package: str) -> Non
     assert done.stdout.split() == ["True"] * 4, done.stderr
 
 
-def test_without_spark_a_name_that_needs_it_gives_the_pip_line() -> None:
+def test_without_spark_a_name_that_needs_it_names_the_pip_command() -> None:
     done = python("import sys; sys.modules['pyspark'] = None\nfrom penstock.spark import watch")
     assert done.returncode == 1
     assert "penstock.spark.watch needs pyspark" in done.stderr

@@ -3,7 +3,7 @@
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from random import Random
 from typing import Any, Self
@@ -193,18 +193,19 @@ class IngestTarget:
     connections: int
     one_by_one: bool = False
     announces_window: bool = True
+    is_json: bool = False
 
     def connect(self, index: int) -> IngestLink:
         stream_ids = [spread(number) for number in range(index, self.streams, self.connections)]
         session = Session.open(self.port, self.source, stream_ids, announces_window=self.announces_window)
         count = 1 if self.one_by_one else min(session.granted // WINDOW, BATCH_MESSAGES_MAX)
-        return IngestLink(session.sock, session.answers, make_batches(stream_ids, count))
+        return IngestLink(session.sock, session.answers, make_batches(stream_ids, count, is_json=self.is_json))
 
 
-def make_batches(stream_ids: list[int], count: int) -> list[Batch]:
+def make_batches(stream_ids: list[int], count: int, *, is_json: bool = False) -> list[Batch]:
     """As many batches of `count` messages as all streams need to have their turn, and no fewer than are in flight."""
     Random(len(stream_ids)).shuffle(stream_ids)
-    turns, payloads = cycle(stream_ids), events.payloads(count)
+    turns, payloads = cycle(stream_ids), events.json_payloads(count) if is_json else events.payloads(count)
     number = max(WINDOW, -(-len(stream_ids) // count))
     return [Batch(list(islice(turns, count)), payloads) for _ in range(number)]
 
@@ -252,6 +253,19 @@ class PlainPrograms(Ingest):
 
 class ManyStreams(Ingest):
     name = "many_streams"
+
+
+class EventTimes(Ingest):
+    """The worker finds the event time of each message in its data, which is JSON of the same size."""
+
+    name = "event_times"
+    options = ("--event-time", "ts")
+
+    def load(self, server: Server) -> IngestTarget:  # type: ignore[override]
+        return replace(super().load(server), is_json=True)
+
+    def probe(self, server: Server) -> IngestTarget:  # type: ignore[override]
+        return replace(super().probe(server), is_json=True)
 
 
 def status(server: Server) -> dict[str, Any]:

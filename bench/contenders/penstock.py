@@ -7,6 +7,7 @@ import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from bench import events
 from bench.contender import Contender
@@ -205,6 +206,8 @@ class Penstock(Contender):
     """Our worker; one segment per connection."""
 
     name = "penstock"
+    options: ClassVar[tuple[str, ...]] = ()
+    """More options of the worker."""
 
     def __init__(self, block_bytes: int, window: int, connections: int) -> None:
         self._events = events.events_in(block_bytes)
@@ -215,7 +218,7 @@ class Penstock(Contender):
         data = directory / "data"
         # The load generator counts messages by the credits that come back: none are withheld in its favour or others'.
         arguments = ["worker", "--data", str(data), *FREE_PORTS, "--in-flight", "1GiB", "--file-root", "/"]
-        command = [sys.executable, "-m", "penstock", *arguments]
+        command = [sys.executable, "-m", "penstock", *arguments, *self.options]
         server = start_server(command, directory, ports_file(data / "ports.json"))
         self._token = (data / "token").read_text().strip()
         os.environ["PENSTOCK_TOKEN_FILE"] = str(data / "token")  # of all clients, also in other processes

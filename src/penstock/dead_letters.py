@@ -1,15 +1,14 @@
-"""Letters: rows that could not be processed, or came late, kept beside the others until they leave.
+"""Dead letters: rows that a function could not process leave through `err`, and the others continue.
 
-    frame = letters.decode_json(events, "user string, amount double")
-    frame = letters.apply(frame, enrich, "user string, country string", keep=["event_time"])
-    frame = letters.where(frame, "country != 'XX'")
+    frame = dead_letters.decode_json(events, "user string, amount double")
+    frame = dead_letters.apply(frame, enrich, "user string, country string", keep=["event_time", "segment", "offset"])
+    frame = frame.where("country != 'XX'")
 
-A frame with letters has a column `letter`, null in the rows that are none. The pipeline's sink sends each letter to the
-port that it names, `err` or `late`, with its original bytes, its position and the reason, in the commit of its epoch.
+Frames are plain: a dead letter is staged by the task that finds it, beside the query, with its original bytes, its
+position and the reason, and leaves with the commit of its epoch.
 """
 
 from penstock.spark.dead_letters.apply import apply
-from penstock.spark.dead_letters.frame import split, where
 from penstock.spark.dead_letters.json_decoder import decode_json
 
-__all__ = ["apply", "decode_json", "split", "where"]
+__all__ = ["apply", "decode_json"]

@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_read_leaves_access_as_it_was(
         access.add(StoredGrant("other", "read"))
 
 
-def test_principals_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+def test_principals_added_at_the_same_time_are_all_stored(tmp_path: Path) -> None:
     adding = [
         threading.Thread(target=AccessFile(tmp_path).add, args=(StoredGrant(f"p{n}", "read"),)) for n in range(20)
     ]

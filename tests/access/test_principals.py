@@ -45,7 +45,7 @@ def test_a_token_counts_before_a_certificate() -> None:
 
 
 @pytest.mark.parametrize(("token", "names"), [("", []), ("t2", []), ("t2", ["client.example.org"]), ("", ["other"])])
-def test_whoever_proves_nothing_is_refused(token: str, names: list[str]) -> None:
+def test_a_client_without_credentials_is_refused(token: str, names: list[str]) -> None:
     with pytest.raises(Unauthenticated):
         ACCESS.principal(token, names)
 

@@ -1,4 +1,4 @@
-"""Programs outside, over real sockets: one that takes lines and can be down, one that sends them."""
+"""External programs over real sockets: one that receives lines and can be down, one that sends them."""
 
 import socket
 import threading
@@ -8,13 +8,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import free_port
-
-SECONDS_MAX = 30.0
 
 
 class Taker:
-    """Takes lines over any number of connections, while it is up, always on the same port."""
+    """Receives lines over any number of connections, while it is up, always on the same port."""
 
     def __init__(self, *, up: bool = True) -> None:
         self.port = free_port()

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.client.coordinator.client import ApplicationClient
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment, InterceptorSpec, ReconnectSpec
 from penstock.protocol.api.status import ConnectorStatus
 from tests.application.deployments import connector
@@ -81,9 +82,9 @@ class KilledScene(Scene):
 
 
 @contextmanager
-def scene_of(data: Path, deployment: Deployment) -> Iterator[Scene]:
+def scene_of(data: Path, deployment: Deployment, coordinator: CoordinatorSettings | None = None) -> Iterator[Scene]:
     """In this process, with everything deployed, and pipelines that need no Spark."""
-    with running_worker(data) as worker:
+    with running_worker(data, coordinator=coordinator) as worker:
         http, programs = (f"127.0.0.1:{worker.ports[port]}" for port in ("http", "connector"))
         with _acting(Scene(http, worker.address, programs), deployment) as scene:
             yield scene

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli import former_pipelines
 from penstock.client.coordinator import CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
@@ -94,7 +95,7 @@ def test_what_a_connector_has_read_before_it_is_created_again_arrives(stage: Sta
     with Sender(port) as sender:
         sender.send("later")
         until(lambda: stage.taker.lines[-1:] == ["later"])
-    assert stage.receives("whole", "later"), "what was cut off is a letter, and no event"
+    assert stage.receives("whole", "later"), "what was cut off is a dead letter, not an event"
     with SegmentClient(stage.scene.segments) as segments:
         letters = [parse_event(event.data) for event in segments.events("connector/source.err/0")]
     assert [letter.payload for letter in letters if letter is not None] == [b"the rest"]
@@ -113,7 +114,7 @@ def test_a_new_sink_gets_what_comes_from_then_on_and_streams_wait_for_it(stage: 
         until(lambda: stage.receives("one", "two"))
 
 
-def test_a_sink_that_is_linked_no_more_holds_nobody(stage: Stage) -> None:
+def test_a_sink_that_is_no_longer_linked_blocks_nobody(stage: Stage) -> None:
     with Sender(stage.port) as sender, Taker(up=False) as gone:
         more = {"gone": dialling("gone", gone.port)}
         stage.with_connectors(link("pipeline/p/out", "connector/gone/in"), **more)
@@ -134,7 +135,10 @@ def test_what_cannot_be_made_here_changes_nothing(stage: Stage) -> None:
     assert stage.scene.application.application().revision == 1
 
 
-def test_the_command_says_what_it_has_done_and_status_shows_it(stage: Stage, tmp_path: Path) -> None:
+def test_the_command_reports_what_it_has_done_and_status_shows_it(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(former_pipelines, "STOP_SECONDS_MAX", 0.1)  # the stand-in of p does not stop
     file = tmp_path / "app.yaml"
     file.write_text(f"""
 connector:

@@ -1,4 +1,4 @@
-"""Requests that come before the pipelines of their connector take events: real requests, a real worker, no Spark."""
+"""Requests that arrive before the pipelines of their connector accept events: real requests and worker, no Spark."""
 
 import threading
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_a_request_waits_for_its_pipeline_and_is_answered(tmp_path: Path) -> Non
         assert stored_of(worker) == 1
 
 
-def test_a_request_that_comes_too_early_learns_when_to_come_back(tmp_path: Path) -> None:
+def test_a_request_that_comes_too_early_is_answered_with_when_to_retry(tmp_path: Path) -> None:
     port = free_port()
     with served(tmp_path / "data", with_requests(port, "200ms"), port) as (worker, client):
         refused = client.post("/", content=b"early")

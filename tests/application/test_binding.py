@@ -1,4 +1,4 @@
-"""A real worker that is given one deployment after the other: what runs then is what the last one says."""
+"""A real worker that gets one deployment after the other runs what the last one describes."""
 
 from collections.abc import Iterator
 from pathlib import Path

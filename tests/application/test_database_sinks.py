@@ -77,6 +77,7 @@ def status(scene: Scene) -> dict[str, dict[str, Any]]:
     return {one["sink"]: one for one in json.loads(scene.command("sink", "list", "--json"))}
 
 
+@pytest.mark.process
 def test_an_application_delivers_to_postgresql(tmp_path: Path, postgres: str) -> None:
     make_table(postgres, "plain")
     config = f"{{host: {postgres}, user: postgres, dbname: postgres, table: plain}}"

@@ -53,7 +53,7 @@ def test_each_pause_ends_by_itself() -> None:
     assert paused.with_pause(("a", 1), is_paused=False).paused == {("a", None), ("b", 1)}
 
 
-def test_what_is_no_file_is_damage_too(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_damage_too(tmp_path: Path) -> None:
     (tmp_path / "application.json").mkdir()
     with pytest.raises(Damaged, match="cannot be read"):
         DeploymentFile(tmp_path).load()

@@ -82,7 +82,7 @@ def test_any_sequence_of_deployments_ends_in_the_state_of_the_last(sequence: lis
 
 
 @given(deployments(), deployments())
-def test_what_is_made_as_before_is_never_started_again(old: Deployment, new: Deployment) -> None:
+def test_a_connector_that_has_not_changed_is_never_restarted(old: Deployment, new: Deployment) -> None:
     running = Running()
     running.apply(old)
     running.apply(new)

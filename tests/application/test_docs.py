@@ -1,4 +1,4 @@
-"""What docs/streams.md promises is shown by tests that are there."""
+"""The tests that docs/streams.md names exist."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A driver is asked before anything changes, and one that is gone keeps nobody waiting."""
+"""A driver is asked before anything changes, and nobody waits for one that is gone."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ def asked_of(check: DriverCheck) -> "asyncio.Task[None]":
     return asyncio.create_task(check.check(NEW))
 
 
-async def test_where_no_driver_follows_nobody_is_asked() -> None:
+async def test_without_a_driver_nobody_is_asked() -> None:
     check = DriverCheck(Clock())
     await check.check(NEW)
     check.heard()
@@ -47,14 +47,14 @@ async def test_its_reasons_are_raised_and_nothing_is_proposed_any_more() -> None
     with pytest.raises(RequestError) as caught:
         await asked
     assert str(caught.value).splitlines() == [
-        "nothing was changed: what runs now runs on",
+        "nothing was changed: what runs now keeps running",
         "p has other keys",
         "q cannot be built",
     ]
     assert check.proposed() is None
 
 
-async def test_an_answer_to_an_older_question_is_none() -> None:
+async def test_an_answer_to_an_older_proposal_is_ignored() -> None:
     check = DriverCheck(Clock())
     check.heard()
     first = asyncio.create_task(check.check(NEW))
@@ -69,7 +69,7 @@ async def test_an_answer_to_an_older_question_is_none() -> None:
     await second
 
 
-async def test_a_driver_that_falls_silent_is_taken_for_gone() -> None:
+async def test_a_driver_that_falls_silent_counts_as_gone() -> None:
     clock = Clock()
     check = DriverCheck(clock)
     asked = asked_of(check)
@@ -85,7 +85,7 @@ async def seen(check: DriverCheck) -> int:
     return number
 
 
-async def test_a_driver_that_plans_is_waited_for_though_it_is_silent() -> None:
+async def test_a_silent_driver_that_is_planning_is_awaited() -> None:
     clock = Clock()
     check = DriverCheck(clock)
     asked = asked_of(check)
@@ -108,7 +108,7 @@ async def test_a_driver_that_has_seen_it_and_never_answers_lets_nothing_change()
     assert "Apply it again" in caught.value.hint
 
 
-async def test_a_driver_that_leaves_without_an_answer_is_not_waited_for() -> None:
+async def test_a_driver_that_leaves_without_an_answer_is_not_awaited() -> None:
     check = DriverCheck(Clock())
     asked = asked_of(check)
     await seen(check)

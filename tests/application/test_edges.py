@@ -1,4 +1,6 @@
-"""Applies and stops at unlucky moments: at the quota, while sinks are away, with what an earlier application left."""
+"""Applies and stops at unlucky moments: at the quota, while sinks are unavailable, with leftovers of an earlier
+application.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +69,7 @@ def test_a_stream_that_a_sink_has_opened_late_becomes_idle_when_it_is_silent(cli
             until(lambda: source_of(client, "source").idle_streams == 1)
 
 
-def test_what_a_stopped_application_was_linked_to_keeps_nobody_in_the_next(
+def test_links_of_a_stopped_application_block_nobody_in_the_next(
     worker: RunningWorker, client: ApplicationClient
 ) -> None:
     with Taker() as taker:

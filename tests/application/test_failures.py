@@ -1,4 +1,4 @@
-"""Connectors that cannot be made when the worker comes back: the others run, and it is said."""
+"""Connectors that cannot be built when the worker restarts: the others run, and it is reported."""
 
 import socket
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_a_connector_that_has_used_up_its_tries_is_a_problem_of_the_worker(tmp_p
         client.apply(deployment)
         until(lambda: client.status().connectors[0].state == "failed")
         (problem,) = client.status().problems
-        assert problem.startswith("connector reader has used up its tries: "), problem
+        assert problem.startswith("connector reader has used up its attempts: "), problem
         assert problem.count("connector reader") == 1
         with socket.create_server(("127.0.0.1", nobody["port"])):
             assert client.apply(deployment)["restarted"] == ["reader"]

@@ -1,4 +1,4 @@
-"""Connectors as they are made of a deployment: with secrets, which nothing shows."""
+"""Connectors as they are built from a deployment: with secrets, which nothing shows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The worker is killed and comes back: connectors, pauses and held streams are as they were, and nothing is lost."""
+"""The worker is killed and restarted: connectors, pauses and blocked streams are as they were, and nothing is lost."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def test_connectors_are_back_and_streams_have_ids_that_were_never_used(stage: St
     assert list(dict.fromkeys(stage.taker.lines)) == ["one", "two"]  # at least once: "one" may come again
 
 
-def test_a_pause_of_an_operator_survives_and_only_he_ends_it(stage: Stage) -> None:
+def test_only_an_operator_ends_a_pause(stage: Stage) -> None:
     stage.scene.command("pause", "source")
     stage.kill()
     with Sender(stage.port) as sender:
@@ -72,7 +72,7 @@ def test_a_pause_of_an_operator_survives_and_only_he_ends_it(stage: Stage) -> No
         until(lambda: stage.taker.lines == ["one"])
 
 
-def test_one_stream_is_paused_and_the_others_go_on(stage: Stage) -> None:
+def test_one_stream_is_paused_and_the_others_continue(stage: Stage) -> None:
     with Sender(stage.port) as slow, Sender(stage.port) as quick:
         until(lambda: stage.scene.connector("source").streams == 2)
         slow.send("first")

@@ -1,4 +1,4 @@
-"""Secrets that somebody has written out are not shown; references are."""
+"""Literal secrets are not shown; references are."""
 
 from typing import Any
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.application.deployments import pipeline_changes
-from penstock.application.functions import load_function
-from penstock.application.pipelines import pipeline_of
+from penstock.application.functions import load_function, pipeline_of
 from penstock.application.plan import plan_of
 from penstock.core.errors import RequestError
 from penstock.protocol.api.delivery import SinkSpec
@@ -98,6 +97,26 @@ def test_settings_are_taken_over() -> None:
     made = pipeline_of(app(trigger="10s", starting="2026-01-01T00:00:00+00:00", max_bytes_per_epoch=5), "p")
     assert (made.trigger_ms, made.starting, made.limits.bytes) == (10_000, AtTime(1767225600_000_000), 5)
     assert pipeline_of(app(starting={"connector/a/0": 7}), "p").starting == AtSegments({"connector/a/0": 7})
+
+
+def test_a_function_gets_the_columns_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(frame):\n    return frame\n")
+
+    def columns(**settings: object) -> tuple[str, ...]:
+        made = app()
+        spec = replace(made.pipelines["p"], spark=f"{tmp_path}/mine.py:mine", settings=settings)
+        return pipeline_of(replace(made, pipelines={"p": spec}), "p").columns
+
+    assert columns(columns=["key", "metadata"]) == ("key", "metadata_json")
+    assert set(columns()) > {"key", "value", "content_type", "metadata_json"}
+
+
+def test_replies_have_the_codec_of_what_they_reply_to_if_all_sinks_of_their_port_do() -> None:
+    web = connector("web", "http-server", config={"port": 1}, codec="json", codec_map={"text/csv": "csv"})
+    alone = app(web, link("pipeline/p/out", "connector/web/in"), b="msgpack")
+    assert plan_of(alone, "p").outlets["out"].codec_maps == {"out": (("text/csv", "csv"),)}
+    shared = app(web, link("pipeline/p/out", "connector/web/in"), b="json")
+    assert plan_of(shared, "p").outlets["out"].codec_maps == {}
 
 
 def test_a_pipeline_whose_query_would_be_the_same_runs_on() -> None:

@@ -20,7 +20,7 @@ from tests.application.scene import dialling
 from tests.application.stand_in import standing_in
 from tests.spark.sending import send
 from tests.support.running_worker import SMALL_STORE, RunningWorker
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 
 @dataclass
@@ -87,7 +87,7 @@ def test_a_program_may_send_when_every_sink_downstream_has_opened_its_stream(sta
         with standing_in(stage.http, stage.worker.address, deployment):
             sending = stage.sending("shops", "north", b"one", b"two")
             other = stage.sending("others", "north", b"of no application")
-            other.result(30)
+            other.result(SECONDS_MAX)
             until(lambda: stage.waiting()["shops"] == 1)
             assert stage.stored("shops") == 0
             shops = next(one for one in stage.client.status().connectors if one.name == "shops")
@@ -95,7 +95,7 @@ def test_a_program_may_send_when_every_sink_downstream_has_opened_its_stream(sta
             assert "'north'" in blocked.stream
             assert "sink ill" in blocked.why
             ill.up()
-            sending.result(30)
+            sending.result(SECONDS_MAX)
             until(lambda: well.lines == ill.lines == ["one", "two"])
 
 
@@ -106,11 +106,11 @@ def test_a_program_of_no_application_can_be_paused_too(stage: Stage) -> None:
     until(lambda: stage.client.status().session_totals.open == 1)
     send(stage.programs, "others", "north", [b"goes on"])
     assert stage.stored("shops") == 1
-    assert "source shops is blocked by an operator, who has paused it. Resume it: penstock resume shops" in {
+    assert "source shops is blocked: an operator has paused it. Resume it: penstock resume shops" in {
         str(one) for one in stage.client.status().blockages
     }
     stage.client.resume("shops")
-    sending.result(30)
+    sending.result(SECONDS_MAX)
     assert stage.stored("shops") == 2
 
 
@@ -122,11 +122,11 @@ def test_one_stream_of_a_program_is_paused_by_its_name(stage: Stage) -> None:
     until(lambda: stage.client.status().session_totals.open == 1)
     assert stage.stored("shops") == 2
     stage.client.resume("shops", "north")
-    sending.result(30)
+    sending.result(SECONDS_MAX)
     assert stage.stored("shops") == 3
 
 
-def test_where_no_source_is_made_at_its_first_hello_those_that_are_deployed_are_let_in(tmp_path: Path) -> None:
+def test_deployed_sources_are_admitted_even_if_unknown_ones_are_refused(tmp_path: Path) -> None:
     shops = connector("shops", "connector-protocol", codec="binary")
     deployment = deployed(shops, pipeline("p"), link("connector/shops/out", "pipeline/p/in"))
     with staged(tmp_path / "data", auto_create=False) as stage:
@@ -145,7 +145,7 @@ def test_what_comes_before_the_driver_does_is_acknowledged_when_its_pipeline_has
     until(lambda: stage.stored("shops") == 1)
     assert not sending.done()
     with standing_in(stage.http, stage.worker.address, deployment):
-        sending.result(30)
+        sending.result(SECONDS_MAX)
 
 
 def test_no_program_sends_in_the_name_of_a_deployed_connector(stage: Stage) -> None:
@@ -160,13 +160,13 @@ def test_metrics_show_every_connector(stage: Stage) -> None:
     beats = connector("beats", "metronome", config={"interval": "10ms"})
     stage.client.apply(deployed(beats, pipeline("p"), link("connector/beats/out", "pipeline/p/in")))
     until(lambda: stage.stored("beats") > 0)
-    with urllib.request.urlopen(f"http://{stage.http}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{stage.http}/metrics", timeout=SECONDS_MAX) as response:
         text = response.read().decode()
     assert 'penstock_connector_up{connector="beats",type="metronome"} 1.0' in text
     assert 'penstock_connector_events_in_total{connector="beats",type="metronome"}' in text
 
 
-def test_a_quota_that_is_smaller_than_an_epoch_does_not_stand_in_its_own_way(stage: Stage) -> None:
+def test_an_epoch_larger_than_the_quota_is_still_processed(stage: Stage) -> None:
     """What is completed is kept for some epochs more; without new events there are none."""
     shops = connector("shops", "connector-protocol", codec="binary", quota_bytes=2000)
     deployment = deployed(shops, pipeline("p"), link("connector/shops/out", "pipeline/p/in"))
@@ -181,5 +181,5 @@ def test_a_quota_that_is_smaller_than_an_epoch_does_not_stand_in_its_own_way(sta
             )
         )
         stand_ins["p"].works.set()
-        sending.result(30)
+        sending.result(SECONDS_MAX)
     assert stage.stored("shops") == 100

@@ -10,11 +10,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.application.example_runs import Example, need_spark
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.spark
 
-ANSWER_SECONDS_MAX = 60
 LINES = 2_500
 
 
@@ -34,7 +34,7 @@ async def received(connection: ClientConnection, lines: int) -> list[list[str]]:
     """The messages that hold so many lines together, each as its lines."""
     found: list[list[str]] = []
     while sum(map(len, found)) < lines:
-        message = await asyncio.wait_for(connection.recv(), ANSWER_SECONDS_MAX)
+        message = await asyncio.wait_for(connection.recv(), SECONDS_MAX)
         text = message if isinstance(message, str) else message.decode()
         found.append(text.removesuffix("\n").split("\n"))
     return found

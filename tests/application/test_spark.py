@@ -60,7 +60,7 @@ def orders(first: int, last: int) -> list[str]:
     return [f'{{"order":{number}}}' for number in range(first, last + 1)]
 
 
-def test_a_sink_that_is_down_holds_its_streams_and_all_arrive_once_when_it_is_back(tmp_path: Path) -> None:
+def test_while_a_sink_is_down_its_streams_are_blocked_and_everything_arrives_once_afterwards(tmp_path: Path) -> None:
     port, file, data = free_port(), tmp_path / "app.yaml", tmp_path / "data"
     with Taker() as well, Taker(up=False) as ill:
 

@@ -1,4 +1,4 @@
-"""`penstock stop`: what is inside leaves, nothing is lost, and it goes on afterwards."""
+"""`penstock stop`: what was read is delivered, nothing is lost, and the application continues afterwards."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import KilledScene, Scene, dialling, killed_scene, listening, scene_of
 from tests.spark.sending import send
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 from tests.support.worker_process import free_port
 
 _SLOWLY = InterceptorSpec(type="join", config={"delimiter": "\\n", "max_elements": 1000, "max_wait_ms": 3_600_000})
@@ -101,7 +101,7 @@ def test_half_a_record_is_a_dead_letter_that_arrives_before_all_is_over(tmp_path
             assert (events.lines, letters.lines) == (["whole"], ["half a rec"])
 
 
-def test_it_goes_on_where_it_was_when_it_is_applied_again(stage: Stage[Scene]) -> None:
+def test_it_continues_where_it_was_when_it_is_applied_again(stage: Stage[Scene]) -> None:
     with Sender(stage.port) as sender:
         sender.send("one")
         until(lambda: stage.scene.connector("source").events_in == 1)
@@ -138,7 +138,7 @@ def test_a_stop_that_the_worker_did_not_survive_is_finished_by_the_next(killed_s
     assert killed_stage.taker.lines == ["one"]
 
 
-def test_an_apply_in_the_middle_of_a_stop_goes_on_with_everything(stage: Stage[Scene]) -> None:
+def test_an_apply_in_the_middle_of_a_stop_continues_with_everything(stage: Stage[Scene]) -> None:
     with Sender(stage.port) as sender:
         sender.send("one")
         until(lambda: stage.scene.connector("source").events_in == 1)
@@ -154,7 +154,7 @@ def test_an_apply_in_the_middle_of_a_stop_goes_on_with_everything(stage: Stage[S
     assert stage.taker.lines == ["one", "two"]
 
 
-def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Scene]) -> None:
+def test_it_reports_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Scene]) -> None:
     numbers = dict.fromkeys(("bucket", "open_windows", "keys", "state_bytes", "late_kept", "late_dropped"), 0)
     with Sender(stage.port) as sender, CoordinatorClient(stage.scene.http) as coordinator:
         sender.send("one")
@@ -166,7 +166,7 @@ def test_it_says_how_many_windows_stay_open_and_what_closes_them(stage: Stage[Sc
     assert told.splitlines()[-1] == "p: 2 windows stay open; the next run closes them, by the worker's clock"
 
 
-def test_while_it_waits_it_says_for_whom(stage: Stage[Scene]) -> None:
+def test_while_it_waits_it_reports_for_whom(stage: Stage[Scene]) -> None:
     with Sender(stage.port) as sender:
         sender.send("one")
         until(lambda: stage.scene.connector("source").events_in == 1)
@@ -182,7 +182,7 @@ def test_while_it_waits_it_says_for_whom(stage: Stage[Scene]) -> None:
         until(lambda: stage.scene.application.application().state == "drained")
 
 
-def test_programs_that_send_wait_while_it_is_stopped_and_go_on_afterwards(stage: Stage[Scene]) -> None:
+def test_programs_that_send_wait_while_it_is_stopped_and_continue_afterwards(stage: Stage[Scene]) -> None:
     programs = stage.scene.programs
 
     def stored() -> int:
@@ -197,5 +197,5 @@ def test_programs_that_send_wait_while_it_is_stopped_and_go_on_afterwards(stage:
         time.sleep(0.5)
         assert stored() == 1
         stage.scene.application.apply(stage.deployment)
-        sending.result(30)
+        sending.result(SECONDS_MAX)
     assert stored() == 2

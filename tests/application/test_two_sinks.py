@@ -1,4 +1,6 @@
-"""Two sinks of which one is down: who waits, what is held, what arrives when it is back. Real sockets and processes."""
+"""Two sinks of which one is down: who waits, what is retained, what arrives when it is back. Real sockets and
+processes.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -19,7 +21,7 @@ def numbered(name: str, first: int, last: int) -> list[str]:
 
 
 @pytest.mark.parametrize("per_stream", [False, True], ids=["one connection", "a connection for each stream"])
-def test_exactly_the_streams_wait_that_need_the_sink_which_is_down(tmp_path: Path, per_stream: bool) -> None:
+def test_only_streams_that_lead_to_the_sink_that_is_down_wait(tmp_path: Path, per_stream: bool) -> None:
     both_port, one_port = free_port(), free_port()
     with Taker() as well, Taker(up=False) as ill:
         deployment = deployed(

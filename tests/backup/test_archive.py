@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backup.archive import Archive
+from penstock.backup.archive import Archive, restore
 from penstock.backup.manifest import FORMAT, Manifest, StoredFile, decode_manifest, encode_manifest, manifest_name
-from penstock.backup.restore import restore
 from penstock.core.errors import Damaged, RequestError, StoreInUse, UnreadableFormat
 
 

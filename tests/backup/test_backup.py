@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.backup.archive import Archive
+from penstock.backup.archive import Archive, restore
 from penstock.backup.backup import BackupOptions, Taken, back_up
 from penstock.backup.manifest import Manifest
-from penstock.backup.restore import restore
 from penstock.client import Message, Source
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Damaged, DiskFull, RequestError, StoreInUse

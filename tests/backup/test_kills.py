@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backup.archive import Archive
+from penstock.backup.archive import Archive, restore
 from penstock.backup.backup import back_up
-from penstock.backup.restore import restore
 from tests.backup.test_backup import BLOCK, append, events, options
 from tests.support.running_worker import running_worker
 

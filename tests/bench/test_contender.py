@@ -1,4 +1,4 @@
-"""What people and programs are told."""
+"""What is printed for people and for programs."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def test_the_table_shows_the_ratio_and_its_spread() -> None:
     assert "0.60 (0.40–0.70)" in text(FULL)
 
 
-def test_the_table_says_how_to_install_what_was_skipped() -> None:
+def test_the_table_reports_how_to_install_what_was_skipped() -> None:
     assert "nats was skipped, it is not installed: pip install it" in text(FULL)
 
 

@@ -62,7 +62,7 @@ def test_a_workspace_is_gone_after_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no /dev/shm to write to")
-def test_memory_is_no_place_to_measure_fsync() -> None:
+def test_fsync_is_not_measured_on_a_memory_file_system() -> None:
     shm = Path("/dev/shm")
     if filesystem(shm) != "tmpfs":
         pytest.skip("/dev/shm is not a tmpfs here")

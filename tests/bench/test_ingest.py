@@ -19,7 +19,7 @@ def short(directory: Path, *only: str) -> LoadReport:
     return run(SHORT, directory, options=Options(only=only, connections=3, many_streams=5000))
 
 
-@pytest.mark.parametrize("name", ["append", "ingest", "many_streams", "plain_programs"])
+@pytest.mark.parametrize("name", ["append", "ingest", "event_times", "many_streams", "plain_programs"])
 def test_every_acknowledged_message_is_stored(name: str, tmp_path: Path) -> None:
     """`run` itself compares what was acknowledged with what the worker holds."""
     (measurement,) = short(tmp_path, name).results[name]
@@ -30,10 +30,11 @@ def test_every_acknowledged_message_is_stored(name: str, tmp_path: Path) -> None
 
 
 def test_ratios_have_the_goals_names_and_the_time_is_accounted_for(tmp_path: Path) -> None:
-    report = short(tmp_path, "append", "ingest", "many_streams", "plain_programs")
-    assert set(report.ratios()) == {"append", "many_streams", "plain_programs"}
+    report = short(tmp_path, "append", "ingest", "event_times", "many_streams", "plain_programs")
+    assert set(report.ratios()) == {"append", "event_times", "many_streams", "plain_programs"}
     rates = {name: rounds[0].events_per_s for name, rounds in report.results.items()}
     assert report.ratios()["append"] == pytest.approx(rates["ingest"] / rates["append"])
+    assert report.ratios()["event_times"] == pytest.approx(rates["event_times"] / rates["ingest"])
     assert report.ratios()["many_streams"] == pytest.approx(rates["many_streams"] / rates["ingest"])
     assert report.ratios()["plain_programs"] == pytest.approx(rates["plain_programs"] / rates["ingest"])
     times = json.loads(report.to_json())["ns_per_event"]
@@ -41,7 +42,7 @@ def test_ratios_have_the_goals_names_and_the_time_is_accounted_for(tmp_path: Pat
 
 
 def test_all_are_compared() -> None:
-    names = ["append", "ingest", "many_streams", "plain_programs", "redis", "nats"]
+    names = ["append", "ingest", "event_times", "many_streams", "plain_programs", "redis", "nats"]
     assert [c.name for c in contenders(Options())] == names
 
 

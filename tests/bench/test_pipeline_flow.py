@@ -1,4 +1,4 @@
-"""The events of `script/bench pipeline`, their count, and what a wrong result is answered with."""
+"""The events of `script/bench pipeline`, their count, and what a wrong result leads to."""
 
 from collections import Counter
 from pathlib import Path

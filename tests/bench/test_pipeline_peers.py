@@ -1,4 +1,4 @@
-"""Other processors: found where they are installed, and believed only if they count right."""
+"""Other processors: found where they are installed, and trusted only if they count correctly."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def peer(program: str, off: int = 0) -> Peer:
 
 
 @pytest.mark.usefixtures("programs")
-def test_a_right_count_gives_a_rate() -> None:
+def test_a_correct_count_gives_a_rate() -> None:
     assert peer("counts.py").count(HERE).events_per_s == 10_000
 
 
@@ -54,7 +54,7 @@ def test_a_wrong_count_fails_the_benchmark() -> None:
 
 
 @pytest.mark.usefixtures("programs")
-def test_a_program_that_fails_says_why() -> None:
+def test_a_program_that_fails_reports_why() -> None:
     with pytest.raises(BenchmarkFailed, match="out of order"):
         peer("fails.py").count(HERE)
 
@@ -86,7 +86,7 @@ def test_an_environment_beside_ours_is_found(tmp_path: Path, monkeypatch: pytest
     assert find_python(ABSENT, None) is None
 
 
-def test_what_is_missing_is_skipped_with_the_way_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_peer_is_skipped_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "ENVIRONMENTS", tmp_path)
     found, skipped = find_others(TINY)
     assert found == []
@@ -109,7 +109,7 @@ def test_the_script_installs_the_versions_it_names() -> None:
 
 
 @pytest.mark.parametrize("one", peers(TINY), ids=lambda one: one.name)
-def test_the_real_one_counts_right(one: Peer) -> None:
+def test_the_real_pipeline_counts_correctly(one: Peer) -> None:
     given = os.environ.get(f"PENSTOCK_TEST_{one.package.name.upper()}_PYTHON")
     python = find_python(one.package, Path(given) if given else None)
     if python is None:

@@ -72,7 +72,7 @@ def test_ratios_are_of_rows_a_second_and_visits_of_time() -> None:
     assert report.missed() == {"builtin_10k": 0.7}
 
 
-def test_counts_that_are_no_whole_windows_fail_the_benchmark() -> None:
+def test_counts_that_are_not_whole_windows_fail_the_benchmark() -> None:
     from bench.windows import BuiltinFlow
 
     flow = BuiltinFlow("builtin", 10, 2, 0, "10k", 0, 600)

@@ -43,7 +43,7 @@ def test_a_running_worker_is_backed_up_listed_verified_and_restored(penstock: Ru
     with running_worker(tmp_path / "data") as worker:
         append(worker, b"one")
         taken = penstock("backup", backups)
-        assert re.search(r"^backup-\S+\.json: .* copied, the rest was there$", taken.stdout, re.MULTILINE)
+        assert re.search(r"^backup-\S+\.json: .* copied, the rest was already there$", taken.stdout, re.MULTILINE)
         append(worker, b"two")
         second = json.loads(penstock("backup", backups, "--json").stdout)
     listed = json.loads(penstock("backup", backups, "--list", "--json").stdout)
@@ -121,7 +121,7 @@ def test_a_list_of_backups_has_whole_names_for_at(penstock: Run, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("backup", "data/backups"), "is inside of"),
+        (("backup", "data/backups"), "is inside"),
         (("backup", "file"), "file is not a directory"),
         (("backup", "file/b"), "file/b is not a directory"),
         (("backup", "b", "--before", "exit 3"), "failed with exit code 3"),
@@ -175,7 +175,7 @@ def committed(place: Path) -> bytes:
 def test_a_sink_that_was_copied_before_the_backup_gets_exactly_what_it_lacks(
     penstock: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker goes on delivering after the sink was copied, and before the backup's position."""
+    """The worker continues to deliver after the sink was copied, and before the backup's position."""
     monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(0.01, 0.05))
     place, copy = tmp_path / "results", tmp_path / "copy"
     with (

@@ -109,7 +109,7 @@ def test_the_command_line_adds_to_what_is_declared() -> None:
 @pytest.mark.parametrize(
     ("given", "said"), [("stdout:", "of which pipeline"), ("three/out=stdout:", "pipeline 'three' not found")]
 )
-def test_with_several_pipelines_it_must_be_said_which(given: str, said: str) -> None:
+def test_with_several_pipelines_one_must_be_named(given: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         bound_to([one, two], [given])
     assert "one" in caught.value.hint

@@ -43,7 +43,7 @@ def test_it_shows_connectors_with_their_guarantee_pipelines_and_links(tmp_path: 
     ]
 
 
-def test_it_says_what_closes_the_windows_over_each_source(tmp_path: Path) -> None:
+def test_it_reports_what_closes_the_windows_over_each_source(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def mine(*rows): return rows[0]\n")
     programs = "type: connector-protocol, codec: json"
     text = f"""
@@ -81,7 +81,7 @@ binding:
     ]
 
 
-def test_it_says_what_closes_windows_over_a_type_that_does_not_declare_its_event_times(tmp_path: Path) -> None:
+def test_it_reports_what_closes_windows_over_a_type_that_does_not_declare_its_event_times(tmp_path: Path) -> None:
     links = "connector/posts/out: pipeline/p/in"
     text = f"""
 connector: {{id: posts, type: http-server, config: {{port: 8080}}, codec: json}}

@@ -61,9 +61,23 @@ def test_it_is_not_created_if_that_is_switched_off(monkeypatch: pytest.MonkeyPat
         assert not looked(creation, 1000.0, "an epoch")
 
 
-def test_what_a_killed_process_has_written_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_archive_that_could_not_be_written_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     archive = ClassArchive(tmp_path / "classes-1-2.jsa")
-    archive.path.with_suffix(".partial").write_bytes(b"half of it")
-    monkeypatch.setattr(class_archive, "_run_pipelines", lambda *_: None)  # its JVM writes nothing
+    archive.path.with_suffix(".partial").write_bytes(b"half of it, by a process that was killed")
+    monkeypatch.setattr(class_archive, "_run_pipelines", lambda *_: True)  # its JVM writes nothing
     assert not create(archive)
     assert not archive.is_missing, "it would fail again"
+
+
+def test_what_a_jvm_wrote_before_it_was_killed_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path / "classes-1-2.jsa")
+
+    def run_a_jvm_that_is_killed(*_: object) -> bool:
+        archive.path.with_suffix(".partial").write_bytes(b"half of it")
+        return False
+
+    monkeypatch.setattr(class_archive, "_run_pipelines", run_a_jvm_that_is_killed)
+    assert not create(archive)
+    assert archive.is_missing, "the machine may be less busy next time"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, InputSpec
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
@@ -92,7 +93,7 @@ def test_list_shows_what_there_is(segment: Segments) -> None:
     assert segment("list", "nothing like this") == "no segments\n"
 
 
-def test_lines_are_events_and_a_named_writer_goes_on_where_it_was(segment: Segments) -> None:
+def test_lines_are_events_and_a_named_writer_continues_where_it_was(segment: Segments) -> None:
     first = segment("append", "lines", "--create", "--writer", "import", stdin="1\n2\n3\n")
     assert first == "appended 3 events to lines\n"
     again = segment("append", "lines", "--writer", "import", stdin="1\n2\n3\n4\n5\n")
@@ -100,7 +101,7 @@ def test_lines_are_events_and_a_named_writer_goes_on_where_it_was(segment: Segme
     assert segment("cat", "lines") == "1\n2\n3\n4\n5\n"
 
 
-def test_raw_gives_the_bytes_as_they_are_stored(segment: Segments) -> None:
+def test_raw_prints_the_bytes_as_they_are_stored(segment: Segments) -> None:
     segment("append", "raw", "--create", "x")
     assert segment("cat", "raw", "--raw") == "\0\0\0\0\0\0\0\1x"
 
@@ -115,7 +116,7 @@ def test_follow_waits_for_more_until_ctrl_c(segment: Segments, worker: WorkerPro
         segment("append", "follow", "after")
         assert following.stdout.readline() == "after\n"
         following.send_signal(signal.SIGINT)
-        assert following.wait(10) == 130
+        assert following.wait(SECONDS_MAX) == 130
         assert following.stderr.read() == ""
 
 
@@ -127,7 +128,7 @@ def test_a_quota_is_shown_and_refuses_with_a_hint(segment: Segments) -> None:
 
 def test_verify_reads_every_checksum_beside_the_running_worker(segment: Segments) -> None:
     segment("append", "verified", "--create", "some bytes")
-    assert "every checksum holds" in segment("verify")
+    assert "every checksum matches" in segment("verify")
     assert json.loads(segment("verify", "--json"))["problems"] == []
 
 
@@ -162,7 +163,7 @@ def test_a_mistake_gets_one_sentence_and_a_hint(worker: WorkerProcess, arguments
     assert "Traceback" not in done.stderr
 
 
-def test_an_output_that_is_not_there_yet_says_what_it_waits_for(worker: WorkerProcess) -> None:
+def test_an_output_that_is_not_there_yet_reports_what_it_waits_for(worker: WorkerProcess) -> None:
     def said(segment: str) -> str:
         done = CliRunner(env=PLAIN).invoke(app, ["segment", "cat", segment, "--data", str(worker.data)])
         return done.stderr if done.exit_code == 0 else f"{done.exception}\n{getattr(done.exception, 'hint', '')}"
@@ -179,7 +180,7 @@ def test_an_output_that_is_not_there_yet_says_what_it_waits_for(worker: WorkerPr
         assert "early has no port 'oops'\nIt has: out." in said("pipeline/early/oops")
 
 
-def test_no_worker_is_said_with_how_to_start_one(tmp_path: Path) -> None:
+def test_a_missing_worker_is_reported_with_how_to_start_one(tmp_path: Path) -> None:
     for where in (["--data", str(tmp_path)], ["--worker", "127.0.0.1:1"]):
         done = penstock("segment", "list", *where)
         assert done.returncode == 1
@@ -187,7 +188,7 @@ def test_no_worker_is_said_with_how_to_start_one(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_a_size_that_is_none_is_explained() -> None:
+def test_an_invalid_size_is_explained() -> None:
     done = penstock("worker", "--chapter-size", "lots")
     assert done.returncode == 2
     assert "64MiB" in done.stderr
@@ -199,7 +200,7 @@ def test_a_second_worker_names_the_process_that_has_the_data(worker: WorkerProce
     assert "in use by" in done.stderr
 
 
-def test_a_port_that_is_taken_is_said(worker: WorkerProcess, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported(worker: WorkerProcess, tmp_path: Path) -> None:
     arguments = ["--data", str(tmp_path), *FREE_PORTS, "--chapter-size", "1MiB", "--reserve", "1MiB"]
     done = penstock("worker", *arguments, "--segment-port", str(worker.segment_port))
     assert done.returncode == 1
@@ -213,7 +214,7 @@ def test_sigterm_stops_in_order(tmp_path: Path) -> None:
         process = worker._process
         assert process is not None
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS_MAX) == 0
         assert not (tmp_path / "data" / "ports.json").exists()
 
 
@@ -231,7 +232,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(segment: Segments) ->
     segment("delete", "[/odd]", "--yes")
 
 
-def test_what_is_no_worker_is_said_without_a_traceback(worker: WorkerProcess, tmp_path: Path) -> None:
+def test_an_address_that_is_not_a_worker_is_reported_without_a_traceback(worker: WorkerProcess, tmp_path: Path) -> None:
     (tmp_path / "ports.json").write_text("half a fi")
     for where in (["--worker", worker.address], ["--worker", "bad host:99"], ["--data", str(tmp_path)]):
         done = penstock("segment", "list", *where)

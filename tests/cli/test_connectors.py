@@ -27,7 +27,7 @@ def test_it_lists_every_type_with_what_it_promises() -> None:
             assert guarantee.value in lines[name]
 
 
-def test_of_one_type_it_shows_options_guarantees_and_what_it_does_on_stream_started() -> None:
+def test_for_one_type_it_shows_options_guarantees_and_what_it_does_on_stream_started() -> None:
     output = penstock("connectors", "tcp-server").output
     for part in ("on stream-started", "as a source", "tls.cert", "required", "whole number, 0 to 65535", "127.0.0.1"):
         assert part in output
@@ -90,5 +90,5 @@ def test_pages_that_somebody_else_has_written_are_left_alone(tmp_path: Path) -> 
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "mine")]
 
 
-def test_of_an_interceptor_it_says_where_it_can_stand() -> None:
+def test_for_an_interceptor_it_shows_where_it_can_be_used() -> None:
     assert "used under  in, out" in penstock("connectors", "length-prefixed").output

@@ -70,7 +70,7 @@ def test_bytes_are_shown_as_text_where_they_are_text() -> None:
     assert shown("\x9b31m".encode()) == ["00000000  c2 9b 33 31 6d" + 35 * " " + "..31m"]
 
 
-def test_what_others_have_written_is_no_command_to_the_terminal(putting: Putting, penstock: Run) -> None:
+def test_text_written_by_others_does_not_control_the_terminal(putting: Putting, penstock: Run) -> None:
     reason = "ValueError: \x1b[31mred\nand more " + 900 * "é"
     putting.letters([letter(1, reason=reason)])
     listed, told = penstock("list", PIPELINE).stdout, penstock("show", PIPELINE, "0").stdout
@@ -80,7 +80,7 @@ def test_what_others_have_written_is_no_command_to_the_terminal(putting: Putting
     assert "\x1b" not in listed + told
 
 
-def test_a_replay_says_how_many_and_does_each_once(
+def test_a_replay_reports_how_many_and_does_each_once(
     putting: Putting, penstock: Run, segments: SegmentClient, client: CoordinatorClient
 ) -> None:
     putting.letters([letter(1), letter(2), letter(3, segment=None)])
@@ -91,14 +91,14 @@ def test_a_replay_says_how_many_and_does_each_once(
     )
     told = penstock("replay", PIPELINE).stdout
     assert told.startswith("replayed 1 dead letter of orders/err")
-    assert "1 left out: no input of orders reads what they came from" in told
+    assert "1 left out: no input of orders reads their source" in told
     assert [event.data for event in segments.events("pipeline/orders/replay.in")] == [original(1), original(2)]
     assert refusal(penstock("replay", PIPELINE)) == "all dead letters of orders/err have already been replayed"
     assert client.dead_letter(PIPELINE, "err", second.at).replayed
     assert "yes" in penstock("list", PIPELINE).stdout
 
 
-def test_what_is_not_there_is_said_with_what_to_do(putting: Putting, penstock: Run) -> None:
+def test_something_missing_is_reported_with_what_to_do(putting: Putting, penstock: Run) -> None:
     assert putting.generation
     assert penstock("list", PIPELINE).stdout == "orders has no dead letters\n"
     assert refusal(penstock("replay", PIPELINE)) == "orders/err has no dead letters"
@@ -110,7 +110,7 @@ def test_what_is_not_there_is_said_with_what_to_do(putting: Putting, penstock: R
     assert penstock("list", PIPELINE, "--port", "out").exit_code == 2
 
 
-def test_numbers_that_are_none_are_refused_by_the_worker(putting: Putting, client: CoordinatorClient) -> None:
+def test_invalid_numbers_are_refused_by_the_worker(putting: Putting, client: CoordinatorClient) -> None:
     assert putting.generation
     with pytest.raises(RequestError, match="the limit is '-1', not a whole number"):
         client.dead_letters(PIPELINE, limit=-1)

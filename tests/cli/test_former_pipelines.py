@@ -1,4 +1,4 @@
-"""Pipelines that have disappeared from the application's file: dropped after a question or with --prune, else kept."""
+"""Pipelines that are no longer in the application's file: dropped after a confirmation or with --prune, else kept."""
 
 import os
 import pty

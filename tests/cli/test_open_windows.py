@@ -1,4 +1,4 @@
-"""What becomes of windows that a pipeline leaves open: `source end` is named only where no clock closes them."""
+"""What happens to windows that a pipeline leaves open: `source end` is suggested only where no clock closes them."""
 
 from typing import Any
 
@@ -31,5 +31,5 @@ def stopped(**more: Any) -> PipelineStatus:
         ({"open_windows": 1}, "per-shop: 1 window stays open until the next run"),
     ],
 )
-def test_it_says_what_closes_them(given: dict[str, Any], sentence: str) -> None:
+def test_it_reports_what_closes_them(given: dict[str, Any], sentence: str) -> None:
     assert [*staying_open([stopped(**given), stopped(open_windows=0)])] == [sentence]

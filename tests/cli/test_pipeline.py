@@ -58,7 +58,7 @@ def test_a_running_pipeline_is_not_reset(pipeline: Run, client: CoordinatorClien
     assert pipeline("reset", "counts", "--yes").exit_code == 0
 
 
-def test_reset_says_how_much_input_is_left_and_needs_a_word_where_some_is_gone(
+def test_reset_reports_how_much_input_is_left_and_needs_consent_if_some_is_gone(
     pipeline: Run, client: CoordinatorClient, segments: SegmentClient
 ) -> None:
     segments.create("sensors")
@@ -109,8 +109,8 @@ def test_fork_reports_where_the_new_one_starts_and_what_it_does_not_have(
     said = pipeline("fork", "counts", "again").stdout
     assert said.splitlines() == [
         "again starts where counts is: after epoch 0",
-        "counts has 3 windows open: in again they have only the events from here on",
-        "counts is running, and goes on: both process what comes from here on",
+        "counts has 3 windows open: in again they contain only events from here on",
+        "counts is running, and keeps running: both process new events",
         "acknowledgements and retention wait for again from now on: start it, or penstock pipeline drop again",
     ]
     forked = client.start("again", {"in": InputSpec(["segment:sensors"])}, ["out"])

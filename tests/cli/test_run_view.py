@@ -21,7 +21,7 @@ from tests.support.running_worker import RunningWorker
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
-from penstock.cli.run_view import RunView
+from penstock.cli.spark_run import RunView
 from penstock.spark.run.attempt import Planned, Restarts, RunSettings
 from penstock.spark.run.progress import Progress
 from penstock.spark.run.runner import RunningPipeline
@@ -65,7 +65,7 @@ def test_without_a_terminal_it_is_a_line_and_none_twice(running: RunningPipeline
     assert shown(running, terminal=False) == line
 
 
-def test_it_says_why_windows_are_open(running: RunningPipeline) -> None:
+def test_it_reports_why_windows_are_open(running: RunningPipeline) -> None:
     view = RunView(NOWHERE, Console(file=(written := io.StringIO()), width=200))
     epochs = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
     told: dict[str, Any] = {"name": "counts", "state": "RUNNING", "lag_bytes": 0, "undelivered_bytes": 0, **epochs}
@@ -93,7 +93,7 @@ def test_what_blocks_a_pipeline_is_reported_once_and_also_its_end(running: Runni
     assert last == "counts is no longer blocked"
 
 
-def test_it_says_what_a_pipeline_reads_and_puts_out(running: RunningPipeline) -> None:
+def test_it_reports_what_a_pipeline_reads_and_emits(running: RunningPipeline) -> None:
     running.planned = Planned(("out", "late"), StatePlan(()))
     assert "counts: lines → pipeline:counts/out, pipeline:counts/late\n" in shown(running, terminal=False)
     running.planned = Planned((), StatePlan(()))
@@ -135,7 +135,7 @@ def test_an_error_in_the_users_code_is_reported_when_it_is_final(running: Runnin
     assert told.count("ValueError: bad\nMend it.\ncounts stays stopped until it is changed") == 1
 
 
-def test_it_says_when_a_pipeline_is_ready_and_not_again_while_it_is_stopped(
+def test_it_reports_when_a_pipeline_is_ready_and_not_again_while_it_is_stopped(
     worker: RunningWorker, running: RunningPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunningPipeline, "is_running", True)
@@ -155,7 +155,7 @@ def _shown_of(worker: str, running: RunningPipeline) -> str:
     return written.getvalue()
 
 
-def test_it_says_where_a_pipeline_goes_and_what_is_wrong_there_and_when_it_is_over(
+def test_it_reports_where_a_pipeline_goes_and_what_is_wrong_there_and_when_it_is_over(
     worker: RunningWorker, running: RunningPipeline
 ) -> None:
     written = io.StringIO()

@@ -1,11 +1,10 @@
-"""`penstock new connector`: what it writes. That it installs and passes is shown in tests/packaging."""
+"""What `penstock new connector` and `penstock init` write. `tests/packaging` shows that the connector installs and
+passes its tests; `tests/docs` follows the tutorial, which runs the application.
+"""
 
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -39,7 +38,8 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.process
 def test_what_is_written_passes_the_strictest_type_checker(tmp_path: Path) -> None:
     write_connector("my-queue", tmp_path)
-    done = run(tmp_path, "-m", "mypy", "--strict", "my_queue.py", "test_my_queue.py")
+    kept = f"--cache-dir={SOURCES.parent / '.mypy_cache' / 'scaffold'}"  # what is imported does not change often
+    done = run(tmp_path, "-m", "mypy", "--strict", kept, "my_queue.py", "test_my_queue.py")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -83,10 +83,6 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-_RUN_SECONDS_MAX = 240.0
-"""Until the first result: Spark starts, on a machine that does other things too."""
-
-
 def test_what_it_writes_is_an_application_that_is_right(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     made = CliRunner().invoke(app, ["init", str(folder)])
@@ -115,53 +111,3 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert "pipeline.py already exists" in str(made.exception)
     assert (tmp_path / "pipeline.py").read_text() == "mine"
     assert not (tmp_path / "app.yaml").exists()
-
-
-@pytest.mark.spark
-def test_what_it_writes_runs(tmp_path: Path) -> None:
-    CliRunner().invoke(app, ["init", str(tmp_path)])
-    port = _free_port()
-    command = [sys.executable, "-m", "penstock", "run", "app.yaml"]
-    log = (tmp_path / "run.out").open("wb")
-    running = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "PORT": str(port)}, stdout=log, stderr=log, start_new_session=True
-    )
-    try:
-        _send(port, b'{"room": "attic", "celsius": 31.5}\n{"room": "cellar", "celsius": 11}\nno reading\n', running)
-        assert _first_result(tmp_path, running) == '{"room":"attic","celsius":31.5}\n'
-        running.send_signal(signal.SIGINT)
-        assert running.wait(120) == 130
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
-        log.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _send(port: int, data: bytes, running: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + _RUN_SECONDS_MAX
-    while running.poll() is None and time.monotonic() < until:
-        try:
-            with socket.create_connection(("127.0.0.1", port), 5) as peer:
-                peer.sendall(data)
-                return
-        except ConnectionRefusedError:
-            time.sleep(0.2)
-    pytest.fail("nobody listens")
-
-
-def _first_result(folder: Path, running: "subprocess.Popen[bytes]") -> str:
-    until = time.monotonic() + _RUN_SECONDS_MAX
-    while running.poll() is None and time.monotonic() < until:
-        found = "".join(file.read_text() for file in (folder / "warm").glob("part-*"))
-        if found:
-            return found
-        time.sleep(0.2)
-    return f"nothing: {(folder / 'run.out').read_text()}"

@@ -37,16 +37,16 @@ def test_what_is_wrong_in_a_later_table_comes_before_what_is_right_in_an_earlier
     assert plain(second, 2)[1].startswith("bad")
 
 
-def test_the_rest_is_counted_and_what_is_wrong_with_it_said() -> None:
+def test_rows_that_do_not_fit_are_counted_with_what_is_wrong_with_them() -> None:
     assert plain(section(5), 0) == ["… 5 things: all fine"]
     assert plain(section(5), 3)[-1] == "… 2 more things: all fine"
-    assert plain(section(5, bad=2), 0) == ["… 7 things: 2 need a look (--all)"]
+    assert plain(section(5, bad=2), 0) == ["… 7 things: 2 need attention (--all)"]
     assert plain(section(5, bad=2), 2)[-1] == "… 5 more things: all fine"
     assert plain(section(1), 0) == ["… 1 thing: all fine"]
     assert lines_taken(3, 5) == len(plain(section(5), 3))
 
 
-def test_a_long_name_gives_way_before_an_optional_column_does() -> None:
+def test_long_names_are_shortened_before_an_optional_column_is_dropped() -> None:
     rows = [["NAME", "STATE", "MORE"], ["n" * 60, "OK", "1"]]
     kept, widths = fitted(COLUMNS, rows, 50)
     assert kept == [0, 1, 2]

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from penstock.cli import send
 from penstock.cli.app import app as cli
 from penstock.cli.connect import get_json
-from penstock.cli.run_view import Announcement
 from penstock.cli.send import time_us
+from penstock.cli.spark_run import Announcement
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
@@ -40,7 +40,7 @@ def run(file: Path, *options: str) -> Result:
     return result
 
 
-def test_lines_are_sent_once_and_it_says_so(worker: RunningWorker, tmp_path: Path) -> None:
+def test_lines_are_sent_once_and_it_reports_it(worker: RunningWorker, tmp_path: Path) -> None:
     options = ("--worker", f"127.0.0.1:{worker.ports['http']}")
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"line %d\n" % n for n in range(1, 3001)))
@@ -57,13 +57,13 @@ def test_lines_are_sent_once_and_it_says_so(worker: RunningWorker, tmp_path: Pat
     assert [m.payload for m in found[-3:]] == [b"line 3000", b"", b"last"]
 
 
-def test_a_last_line_without_its_end_waits_until_it_has_one(worker: RunningWorker, tmp_path: Path) -> None:
+def test_a_last_line_without_a_newline_waits_until_it_has_one(worker: RunningWorker, tmp_path: Path) -> None:
     address = ("--address", f"127.0.0.1:{worker.ports['connector']}")
     file = tmp_path / "lines"
     file.write_bytes(b"whole\nhalf")
-    assert "no end yet" in run(file, *address).stdout
+    assert "no newline yet" in run(file, *address).stdout
     file.write_bytes(b"whole\nhalf and more\n")
-    assert "no end yet" not in run(file, *address).stdout
+    assert "no newline yet" not in run(file, *address).stdout
     found = stored_messages(worker.address, "files")[stream_id_of("lines")]
     assert [m.payload for m in found] == [b"whole", b"half and more"]
 
@@ -84,7 +84,7 @@ def test_a_line_that_is_too_long_is_an_error_that_names_it(worker: RunningWorker
     assert [m.payload for m in found] == [b"short"], "what came before it is stored"
 
 
-def test_without_a_worker_it_says_so(tmp_path: Path) -> None:
+def test_without_a_worker_it_reports_it(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"")
     with pytest.raises(Unavailable):
@@ -124,7 +124,7 @@ def test_a_line_s_event_time_is_when_it_was_sent(worker: RunningWorker, tmp_path
     assert len(times_of(worker)) == 2
 
 
-def test_where_the_worker_gives_times_of_arrival_lines_are_sent_without_their_own(tmp_path: Path) -> None:
+def test_if_the_worker_uses_arrival_times_lines_are_sent_without_their_own(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_text('{"at": 7}\n')
     with running_worker(tmp_path / "data", connector=SourceSettings(event_time_ingest=True)) as worker:
@@ -269,7 +269,7 @@ def test_it_waits_for_a_pipeline_that_is_starting_so_that_its_result_is_durable_
 
 
 @pytest.mark.process
-def test_it_says_what_acknowledgements_wait_for(
+def test_it_reports_what_acknowledgements_wait_for(
     worker: RunningWorker, client: CoordinatorClient, tmp_path: Path
 ) -> None:
     file = tmp_path / "lines"

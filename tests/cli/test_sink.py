@@ -146,7 +146,7 @@ def test_a_column_that_a_sink_refused_for_is_found_when_it_is_tried_again(
     database.close()
 
 
-def test_a_sink_with_create_makes_its_table_from_the_schema_of_the_driver(
+def test_a_sink_with_create_creates_its_table_from_the_schema_of_the_driver(
     penstock: Run, client: CoordinatorClient, merging: Merging, tmp_path: Path
 ) -> None:
     path = tmp_path / "shops.db"
@@ -252,7 +252,7 @@ def test_retry_tries_at_once(penstock: Run, client: CoordinatorClient, merging: 
 
 
 @pytest.mark.usefixtures("patience")
-def test_parking_says_that_it_is_final_how_much_and_where_it_is(
+def test_parking_reports_that_it_is_final_how_much_and_where_it_is(
     penstock: Run, client: CoordinatorClient, merging: Merging
 ) -> None:
     penstock("sink", "add", "orders", NOWHERE)
@@ -272,7 +272,7 @@ def test_parking_says_that_it_is_final_how_much_and_where_it_is(
     assert client.sinks()[0].parked == 1
 
 
-def test_a_run_waits_for_delivery_and_says_what_is_left(
+def test_a_run_waits_for_delivery_and_reports_what_is_left(
     worker: RunningWorker, penstock: Run, merging: Merging, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

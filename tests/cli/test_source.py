@@ -12,6 +12,7 @@ from penstock.cli.worker import with_windows
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings, SourceSettings, WhenAllIdle
+from penstock.protocol.event_time.field import EventTimeField
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
 
@@ -101,17 +102,50 @@ def test_mistakes_in_them_are_reported() -> None:
             with_event_times(SourceSettings(), disorder, timeout)
 
 
-def test_penstock_run_gives_them_to_the_worker_that_it_starts() -> None:
-    options = _worker_options("7d", ["1s", "a=2s"], ["1s", "a=off"], ["clock", "a=wait"])
+def test_the_field_of_event_times_can_be_set_for_all_sources_or_for_one() -> None:
+    given = ["ts", "a=order.time,format=%d, %b %Y,missing=arrival", "b=2,format=ms,codec=csv"]
+    default, named = with_event_times(SourceSettings(), [], [], (), given)
+    assert default.event_time == EventTimeField(field="ts", format="iso", missing="dead-letter", codec="json")
+    assert named["a"].event_time == EventTimeField(
+        field="order.time", format="%d, %b %Y", missing="arrival", codec="json"
+    )
+    assert named["b"].event_time == EventTimeField(field="2", format="ms", codec="csv", column=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["ts", "t"], "given twice for all sources"),
+        (["a=b..c"], "not a valid field"),
+        (["a=ts,format=minutes"], "not a format of times"),
+        (["a=ts,missing=drop"], "neither arrival nor dead-letter"),
+        (["a=ts,codec=string"], "has no fields"),
+        (["a=ts,codec=csv"], "not the number of a column"),
+    ],
+)
+def test_a_mistake_in_the_field_of_event_times_is_reported(given: list[str], why: str) -> None:
+    with pytest.raises(RequestError, match=f"--event-time.*{why}"):
+        with_event_times(SourceSettings(), [], [], (), given)
+
+
+def test_penstock_run_passes_them_to_the_worker_that_it_starts() -> None:
+    given = {
+        "--event-time": ["ts,format=%d, %Y", "a=b.c,format=ms"],
+        "--max-disorder": ["1s", "a=2s"],
+        "--idle-timeout": ["1s", "a=off"],
+        "--when-all-idle": ["clock", "a=wait"],
+    }
+    options = _worker_options("7d", given)
     assert options == [
-        *("--retention=7d", "--max-disorder=1s", "--max-disorder=a=2s", "--idle-timeout=1s", "--idle-timeout=a=off"),
+        *("--retention=7d", "--event-time=ts,format=%d, %Y", "--event-time=a=b.c,format=ms"),
+        *("--max-disorder=1s", "--max-disorder=a=2s", "--idle-timeout=1s", "--idle-timeout=a=off"),
         *("--when-all-idle=clock", "--when-all-idle=a=wait"),
     ]
     with pytest.raises(RequestError):
-        _worker_options(None, ["soon"], [], [])
+        _worker_options(None, {**given, "--max-disorder": ["soon"]})
 
 
-def test_sources_that_are_all_idle_wait_or_follow_the_clock_each_as_it_is_said() -> None:
+def test_sources_that_are_all_idle_wait_or_follow_the_clock_as_configured() -> None:
     default, named = with_event_times(SourceSettings(), [], ["b=5s", "c=5s"], ["clock", "c=wait"])
     assert (default.when_all_idle, named["b"].when_all_idle) == (WhenAllIdle.CLOCK, WhenAllIdle.CLOCK)
     assert named["c"].when_all_idle is WhenAllIdle.WAIT

@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_counted(fifteen: RunningWorker) -> None:
     assert any(line.startswith("…") and line.endswith("more pipelines: running") for line in lines)
 
 
-def test_it_says_what_open_windows_wait_for_and_not_that_nothing_is_blocked(worker: RunningWorker) -> None:
+def test_it_reports_what_open_windows_wait_for_and_not_that_nothing_is_blocked(worker: RunningWorker) -> None:
     with (
         CoordinatorClient(http(worker)) as coordinator,
         open_stream(worker.ports["connector"], "orders", "till") as till,
@@ -180,12 +180,12 @@ def test_sentences_take_a_third_of_the_screen_at_most(fifteen: RunningWorker) ->
     assert "nothing is blocked" not in lines
 
 
-def test_json_is_what_the_worker_says(worker: RunningWorker, tmp_path: Path) -> None:
+def test_json_is_what_the_worker_replies(worker: RunningWorker, tmp_path: Path) -> None:
     found = json.loads(shown("--data", str(tmp_path / "data"), "--json"))
     assert found["ports"] == worker.ports
     assert found["rates"]["pipelines"] == {}
 
 
-def test_without_a_worker_it_says_so() -> None:
+def test_without_a_worker_it_reports_it() -> None:
     with pytest.raises(Unavailable):
         shown("--worker", "127.0.0.1:1")

@@ -156,7 +156,7 @@ def test_a_pipeline_whose_plan_is_of_another_version_is_not_started(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "no json", '{"format": "1"}', '{"format": 1}'])
-def test_a_damaged_plan_is_not_taken_for_one(text: str) -> None:
+def test_a_damaged_plan_is_refused(text: str) -> None:
     with pytest.raises(UnreadableFormat, match="no format version"):
         Companion.parse(text, PIPELINE)
 

@@ -89,7 +89,9 @@ def test_nothing_is_changed_at_a_worker_that_nobody_has_chosen(
 
 
 @pytest.mark.parametrize("words", LOOKING, ids=lambda words: "-".join(words))
-def test_what_only_looks_says_whose_worker_it_is(other: RunningWorker, tmp_path: Path, words: list[str]) -> None:
+def test_a_command_that_only_reads_reports_whose_worker_it_is(
+    other: RunningWorker, tmp_path: Path, words: list[str]
+) -> None:
     done = run(*words)
     assert done.exit_code == 0
     expected = f"no worker runs on ./penstock-data; this is worker {http_of(other)}: no application"

@@ -25,7 +25,7 @@ def test_connections_leave_files_for_the_journal() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
-def test_nobody_is_sent_to_another_directory_when_this_one_has_data(tmp_path: Path, code: int) -> None:
+def test_if_this_directory_has_data_no_other_is_suggested(tmp_path: Path, code: int) -> None:
     (tmp_path / "journal").mkdir()
     hint = worker_hint(OSError(code, "", str(tmp_path / "token")), tmp_path)
     assert "would be empty" in hint

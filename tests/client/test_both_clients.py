@@ -65,7 +65,7 @@ def data(events: list[Event]) -> list[bytes]:
     return [event.data for event in events]
 
 
-async def test_a_segment_is_made_once(client: Any) -> None:
+async def test_a_segment_is_created_once(client: Any) -> None:
     with pytest.raises(errors.SegmentExists) as raised:
         await client.create("s")
     assert str(raised.value) == "segment 's' exists already"
@@ -84,7 +84,7 @@ async def test_info_shows_start_length_and_whether_it_is_sealed(client: Any) -> 
     assert (found.start, found.length, found.sealed) == (11, 20, True)
 
 
-async def test_a_segment_that_is_not_there_is_an_error_everywhere(client: Any) -> None:
+async def test_a_missing_segment_is_an_error_everywhere(client: Any) -> None:
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.info("x"),
         lambda: client.delete("x"),
@@ -146,7 +146,7 @@ async def test_merge_moves_the_bytes_and_updates_attributes_or_does_nothing(clie
     assert await client.attribute("s", KEY) == 2
 
 
-async def test_a_read_gives_bytes_and_says_where_they_end(client: Any) -> None:
+async def test_a_read_returns_bytes_and_where_they_end(client: Any) -> None:
     await fill(client, "s", b"abc")
     assert await client.read("s", 0, 100) == ReadResult(memoryview(frame_events([b"abc"])), True, False)
     assert bytes((await client.read("s", 8, 2)).data) == b"ab"
@@ -204,7 +204,7 @@ async def test_bytes_that_are_no_events_are_an_error(client: Any) -> None:
         await client.collect("s")
 
 
-async def test_numbers_go_on_where_the_writer_stopped(client: Any) -> None:
+async def test_numbers_continue_where_the_writer_stopped(client: Any) -> None:
     async with await client.appender("s", KEY) as appender:
         assert appender.last_number is None
         assert appender.writer_id == KEY

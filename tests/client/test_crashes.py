@@ -143,7 +143,7 @@ class Held:
         assert self.count >= at_least
 
 
-def test_a_writer_killed_and_started_again_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_writer_killed_and_started_again_continues_where_it_stopped(tmp_path: Path) -> None:
     pauses = random.Random(2)
     with WorkerProcess(tmp_path / "data") as worker, SegmentClient(worker.address) as client:
         client.create("s")

@@ -1,4 +1,4 @@
-"""What the server says of an error is what the client raises."""
+"""The client raises the error that the server reports."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Connections that are cut anywhere: every event is stored once, in order; every call is done, or said not to be."""
+"""Connections that are cut anywhere: every event is stored once, in order; every call succeeds, or reports that it has
+not.
+"""
 
 import asyncio
 import uuid
@@ -51,7 +53,7 @@ async def test_each_event_is_stored_once_over_cut_connections(worker: RunningWor
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_reads_go_on_over_cut_connections(worker: RunningWorker, seed: int) -> None:
+async def test_reads_continue_over_cut_connections(worker: RunningWorker, seed: int) -> None:
     async with AsyncSegmentClient(worker.address) as client, await client.appender("s", create=True) as appender:
         await appender.append_many(EVENTS)
     proxy = CuttingProxy(worker.ports["segment"], cuts=10, bytes_max=100_000, seed=seed)

@@ -1,4 +1,4 @@
-"""A request that was done, and whose reply was lost: repeated where that is safe, else the caller is told."""
+"""A request that was done, and whose reply was lost: repeated where that is safe, else reported to the caller."""
 
 import asyncio
 import uuid
@@ -62,7 +62,7 @@ async def test_create_and_delete_are_done(do: Do, direct: AsyncSegmentClient) ->
     assert not await exists(direct, "s")
 
 
-async def test_what_can_be_done_twice_is_repeated(do: Do, direct: AsyncSegmentClient) -> None:
+async def test_idempotent_requests_are_repeated(do: Do, direct: AsyncSegmentClient) -> None:
     await direct.create("s")
     async with await direct.appender("s") as appender:
         await appender.append(b"12345678")
@@ -75,7 +75,7 @@ async def test_what_can_be_done_twice_is_repeated(do: Do, direct: AsyncSegmentCl
     assert (await direct.info("s")).start == 3
 
 
-async def test_a_merge_is_not_repeated_and_the_hint_says_where_to_look(do: Do, direct: AsyncSegmentClient) -> None:
+async def test_a_merge_is_not_repeated_and_the_hint_names_what_to_check(do: Do, direct: AsyncSegmentClient) -> None:
     await direct.create("s")
     await direct.create("source")
     with pytest.raises(Unavailable) as raised:
@@ -94,7 +94,7 @@ async def test_a_conditional_update_is_not_repeated(do: Do, direct: AsyncSegment
     assert await direct.attribute("s", KEY) == 1
 
 
-async def test_a_segment_that_another_made_or_removed_before_is_still_an_error(
+async def test_a_segment_that_another_client_created_or_removed_before_is_still_an_error(
     proxy: CuttingProxy, direct: AsyncSegmentClient
 ) -> None:
     await direct.create("s")

@@ -1,4 +1,4 @@
-"""A range is read to its last byte, over lost connections too; the next request is out before it is asked for."""
+"""A range is read to its last byte, also over lost connections; the next request is sent before it is needed."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ def test_several_ranges_share_a_connection_also_when_one_is_left_halfway(
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_reading_goes_on_over_cut_connections(worker: RunningWorker, segment: str, seed: int) -> None:
+async def test_reading_continues_over_cut_connections(worker: RunningWorker, segment: str, seed: int) -> None:
     proxy = CuttingProxy(worker.ports["segment"], cuts=10, bytes_max=100_000, seed=seed)
     async with proxy.run():
         link = Link(lambda: Address.parse(proxy.address))
@@ -72,7 +72,7 @@ async def test_reading_goes_on_over_cut_connections(worker: RunningWorker, segme
     assert proxy.cuts_left < 10
 
 
-def test_without_a_worker_it_gives_up_after_its_time(segment: str, link: Link) -> None:
+def test_without_a_worker_it_gives_up_when_its_time_is_over(segment: str, link: Link) -> None:
     class Away:
         def connected(self) -> None:
             raise Interrupted("nobody is there")
@@ -84,7 +84,7 @@ def test_without_a_worker_it_gives_up_after_its_time(segment: str, link: Link) -
         next(read_range(Away(), segment, 0, 10, retry_seconds=0.2))  # type: ignore[arg-type]
 
 
-def test_what_was_truncated_is_an_error_that_says_where_the_segment_begins(
+def test_what_was_truncated_is_an_error_that_reports_where_the_segment_begins(
     worker: RunningWorker, link: Link, segment: str
 ) -> None:
     with SegmentClient(worker.address) as client:
@@ -95,7 +95,7 @@ def test_what_was_truncated_is_an_error_that_says_where_the_segment_begins(
     assert joined(link, segment, 1_000_000, len(DATA)) == DATA[1_000_000:]
 
 
-def test_a_segment_that_ends_too_early_or_is_not_there_is_an_error(
+def test_a_segment_that_ends_too_early_or_does_not_exist_is_an_error(
     worker: RunningWorker, link: Link, segment: str
 ) -> None:
     with SegmentClient(worker.address) as client:

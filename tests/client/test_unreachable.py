@@ -1,4 +1,4 @@
-"""Nobody there, or not who we think: the error says so, and what to do."""
+"""Nobody listens, or the wrong server: the error reports it, and what to do."""
 
 import asyncio
 import socket
@@ -71,13 +71,13 @@ def test_a_refused_connection_names_the_address() -> None:
         assert "penstock worker" in error.hint
 
 
-def test_a_name_that_does_not_resolve_is_said() -> None:
+def test_a_name_that_does_not_resolve_is_reported() -> None:
     for error in failures("no-such-host.invalid:1"):
         assert isinstance(error, Unavailable)
         assert "no-such-host.invalid:1" in str(error)
 
 
-def test_it_is_tried_again_for_as_long_as_asked() -> None:
+def test_it_is_retried_for_as_long_as_configured() -> None:
     address = nobody()
     began = time.monotonic()
     with pytest.raises(Unavailable), SegmentClient(address, retry_seconds=0.5) as client:
@@ -106,14 +106,14 @@ def test_other_versions_are_refused() -> None:
             assert "90 to 99" in str(error)
 
 
-def test_a_peer_that_closes_at_once_is_said() -> None:
+def test_a_peer_that_closes_at_once_is_reported() -> None:
     with peer(lambda connection: None) as address:
         for error in failures(address):
             assert isinstance(error, Unavailable)
             assert address in str(error)
 
 
-def test_what_the_server_says_when_it_ends_the_connection_is_passed_on() -> None:
+def test_the_reason_that_the_server_gives_for_closing_is_passed_on() -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(100)
         connection.sendall(VERSIONED.encode(Hello(17, 5)) + VERSIONED.encode(ErrorMessage("", "too much", 7001)))
@@ -155,6 +155,6 @@ def test_addresses(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "::1", "a:-1", "[]:1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_what_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(RequestError):
         SegmentClient(text)

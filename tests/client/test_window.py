@@ -32,7 +32,7 @@ def test_numbers_are_in_line_and_may_be_given() -> None:
     assert window.taken == 10
 
 
-def test_numbers_go_on_where_the_writer_stopped() -> None:
+def test_numbers_continue_where_the_writer_stopped() -> None:
     window = opened(41)
     assert (window.acknowledged, window.taken) == (41, 41)
     assert window.add(b"12345678", 1) == 42
@@ -84,7 +84,7 @@ def test_room_is_bounded_in_bytes_and_blocks() -> None:
 
 
 @pytest.mark.parametrize(("framed", "count"), [(b"", 1), (b"x", 0), (b"x", -1)])
-def test_nothing_cannot_be_appended(framed: bytes, count: int) -> None:
+def test_an_empty_append_is_refused(framed: bytes, count: int) -> None:
     with pytest.raises(RequestError):
         opened().add_block(framed, count)
 
@@ -97,7 +97,7 @@ def test_more_than_a_server_takes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("window_bytes", "block_bytes"), [(0, 1), (1, 0), (1, BLOCK_SIZE_MAX + 1)])
-def test_sizes_must_be_possible(window_bytes: int, block_bytes: int) -> None:
+def test_impossible_sizes_are_refused(window_bytes: int, block_bytes: int) -> None:
     with pytest.raises(RequestError):
         AppendWindow(window_bytes, block_bytes)
 

@@ -1,4 +1,4 @@
-"""A real HTTP server for tests: it answers as it is told."""
+"""A real HTTP server for tests, which replies as scripted."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers as a test says, and keeps what it was asked."""
+"""A real HTTP server that replies as scripted, and records its requests."""
 
 import socket
 import ssl

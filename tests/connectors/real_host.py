@@ -62,7 +62,7 @@ class Hosted:
                 found.append(Event(event.stream_id, event.event_id, event.payload, metadata))
         return found
 
-    def letters(self) -> list[Event]:
+    def dead_letters(self) -> list[Event]:
         return self.events(f"{NAME}.err")
 
     def values(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""A host that writes down what a connector does, for tests of connectors alone."""
+"""A host that records what a connector does, for tests of connectors alone."""
 
 import asyncio
 from collections import Counter

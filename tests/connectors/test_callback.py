@@ -1,4 +1,4 @@
-"""Sinks that do not vote are given every block, in order, at least once: functions, and the types by their URLs."""
+"""Sinks that do not vote receive every block, in order, at least once: functions, and the types by their URLs."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def following(url: str) -> UrlNonVotingSink:
 
 
 class Recording:
-    """Fails when it is given a name of `failing`, once each."""
+    """Fails for each name of `failing`, once each."""
 
     def __init__(self, failing: set[str]) -> None:
         self.failing = failing
@@ -68,7 +68,7 @@ def test_rows_as_lines_are_the_values() -> None:
     assert encode(Outgoing(None, [b"a", b"", b"b"], [1, 2, 2]), "lines") == b"a\n\nb\n"
 
 
-async def test_blocks_that_were_taken_are_not_given_again_when_a_later_one_fails() -> None:
+async def test_accepted_blocks_are_not_delivered_again_when_a_later_one_fails() -> None:
     taker = Recording({"p:1:1/1"})
     sink = BlockByBlock(taker, "s")
     with pytest.raises(SinkLost, match="not now"):
@@ -124,7 +124,7 @@ async def test_a_callback_is_called_with_the_rows_of_each_block(tmp_path: Path) 
         ("async def keep(name, rows): pass\n", "is a coroutine function"),
     ],
 )
-async def test_a_callback_that_cannot_be_called_says_why_and_is_loaded_again(
+async def test_a_callback_that_cannot_be_called_reports_why_and_is_loaded_again(
     tmp_path: Path, text: str | None, reason: str
 ) -> None:
     file = tmp_path / "mine.py"

@@ -1,4 +1,4 @@
-"""`connector-protocol`: what it makes of its options, and that the gateway's sources come in under its name."""
+"""`connector-protocol`: what follows from its options, and that programs connect under its name."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_all_that_the_delivery_api_accepts_can_be_written() -> None:
     assert parse_sink(url).options == options
 
 
-def test_without_a_port_it_is_a_source_alone() -> None:
+def test_without_a_port_it_is_only_a_source() -> None:
     options = ConnectorProtocolOptions()
     assert ConnectorProtocol.capabilities(options).sink is None
     assert ConnectorProtocol.source_name(options, "mine") == "mine"

@@ -1,4 +1,4 @@
-"""docs/writing-connectors.md says what is so: its source works, and the tests that it names are there."""
+"""docs/writing-connectors.md matches the code: its source works, and the tests that it names exist."""
 
 import re
 from pathlib import Path

@@ -83,14 +83,14 @@ async def test_a_file_that_was_read_is_not_read_again(tmp_path: Path) -> None:
             await have(hosted, b"one")
 
 
-async def test_a_file_that_is_not_there_is_awaited(tmp_path: Path) -> None:
+async def test_a_missing_file_is_awaited(tmp_path: Path) -> None:
     async with reading(tmp_path, str(tmp_path / "a*")) as hosted:
         await eventually(lambda: "no file matches" in hosted.host.status().reason)
         (tmp_path / "abc").write_text("one\n")
         await have(hosted, b"one")
 
 
-async def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_blocks_no_other(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("one\n")
     (tmp_path / "c").mkdir()
     (tmp_path / "a").symlink_to(tmp_path / "nowhere")
@@ -98,7 +98,7 @@ async def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> N
         await have(hosted, b"one")
 
 
-async def test_bytes_that_are_no_record_are_a_dead_letter_and_other_files_go_on(tmp_path: Path) -> None:
+async def test_bytes_that_are_not_a_record_are_a_dead_letter_and_other_files_continue(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100_000)
     (tmp_path / "b").write_text("one\n")
     split = (LINES[0].__class__(type="split", config={"delimiter": "\n", "record_bytes_max": 1000}),)
@@ -106,7 +106,7 @@ async def test_bytes_that_are_no_record_are_a_dead_letter_and_other_files_go_on(
     async with hosting(tmp_path / "data", "file", config, interceptors_in=split) as hosted:
         await eventually(lambda: hosted.gateway.view.has_finished(NAME))
         await have(hosted, b"one")
-        await eventually(lambda: len(hosted.letters()) == 1)
+        await eventually(lambda: len(hosted.dead_letters()) == 1)
         assert hosted.host.counts == {"bad_files": 1}
 
 
@@ -286,7 +286,7 @@ async def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("form", "expected"), [("raw", b"onetwo"), ("frames", b"\0\0\0\3one\0\0\0\3two")])
-async def test_values_are_written_as_the_format_says(tmp_path: Path, form: str, expected: bytes) -> None:
+async def test_values_are_written_as_the_format_reports(tmp_path: Path, form: str, expected: bytes) -> None:
     path = tmp_path / "out"
     config = {"mode": "append", "path": str(path), "format": form}
     async with hosting(tmp_path / "data", "file", config, has_in=True) as hosted:

@@ -1,4 +1,4 @@
-"""`http-client` against a real server that answers as a test says."""
+"""`http-client` against a real server that replies as scripted."""
 
 import asyncio
 import socket
@@ -93,7 +93,7 @@ async def test_a_server_that_asks_to_wait_is_left_alone_so_long(tmp_path: Path, 
     assert server.bodies == [b"one"]
 
 
-async def test_a_server_that_is_away_is_lost_and_gets_it_when_it_is_back(tmp_path: Path) -> None:
+async def test_an_unavailable_server_is_lost_and_gets_everything_when_it_is_back(tmp_path: Path) -> None:
     with serving() as server:
         port = server.port
     async with sending(tmp_path, server.url) as hosted:
@@ -148,7 +148,7 @@ async def test_where_out_is_not_linked_no_response_is_stored(tmp_path: Path) -> 
             assert hosted.events() == []
 
 
-async def test_a_response_over_its_limit_is_cut_off_and_says_so(tmp_path: Path) -> None:
+async def test_a_response_over_its_limit_is_cut_off_and_reports_it(tmp_path: Path) -> None:
     with serving() as server:
         server.answer = lambda _: Says(200, {}, b"x" * 5000)
         async with sending(tmp_path, server.url, has_out=True, response_bytes_max=1000) as hosted:
@@ -212,5 +212,5 @@ def test_what_could_never_be_sent_is_refused_and_not_shown(wrong: dict[str, Any]
 
 
 @pytest.mark.parametrize("told", ["\xb2", "soon", "-1", "Mon, 99 Foo 9999", ""])
-def test_a_retry_after_that_says_nothing_is_none(told: str) -> None:
+def test_an_unreadable_retry_after_is_ignored(told: str) -> None:
     assert wait_of(told, datetime.now(UTC), 60.0) == 0.0

@@ -162,7 +162,7 @@ async def test_a_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing(tm
         sent = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nwhole line\nhalf a li"
         await raw(address, sent, end=True)
         await eventually(lambda: hosted.host.counters.streams == 1 and not hosted.host.streams)
-        assert (hosted.values(), hosted.letters()) == ([], [])
+        assert (hosted.values(), hosted.dead_letters()) == ([], [])
 
 
 async def test_a_connection_is_a_stream_and_its_requests_are_events_of_it(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) ->
         assert answers.find(b"<1>") < answers.find(b"<2>") < answers.find(b"<3>")
 
 
-async def test_the_pipeline_may_say_status_content_type_and_headers(tmp_path: Path) -> None:
+async def test_the_pipeline_may_set_status_content_type_and_headers(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"x"))
@@ -264,7 +264,7 @@ async def test_at_its_quota_requests_are_answered_503_with_retry_after(tmp_path:
     ("method", "path", "status"),
     [("POST", "/events", 202), ("POST", "/event", 404), ("POST", "/events/1", 404), ("GET", "/events", 405)],
 )
-async def test_only_its_path_and_methods_are_taken(tmp_path: Path, method: str, path: str, status: int) -> None:
+async def test_only_its_path_and_methods_are_accepted(tmp_path: Path, method: str, path: str, status: int) -> None:
     async with (
         serving(tmp_path, has_in=False, path="/events") as (hosted, address),
         httpx.AsyncClient() as client,
@@ -311,17 +311,17 @@ async def test_what_interceptors_refuse_is_answered_400_and_kept_as_a_dead_lette
     async with serving(tmp_path, interceptors_in=(PREFIXED,)) as (hosted, address), httpx.AsyncClient() as client:
         response = await client.post(f"http://{address}/", content=b"\xff" * 100)
         assert response.status_code == 400
-        await eventually(lambda: len(hosted.letters()) == 1)
+        await eventually(lambda: len(hosted.dead_letters()) == 1)
         assert hosted.values() == []
 
 
-async def test_a_client_that_begins_no_request_is_let_go(tmp_path: Path) -> None:
+async def test_a_client_that_sends_no_request_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, idle="200ms") as (hosted, address):
         assert await raw(address, b"POST / HT") == b""
         await eventually(lambda: not hosted.host.streams)
 
 
-async def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None:
+async def test_a_body_that_does_not_arrive_is_answered_408(tmp_path: Path) -> None:
     async with serving(tmp_path, timeout="200ms") as (hosted, address):
         assert b" 408 " in await raw(address, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx")
         assert hosted.values() == []
@@ -336,7 +336,7 @@ async def test_there_are_no_more_connections_than_its_limit(tmp_path: Path) -> N
         assert hosted.host.counts["refused_connections"] >= 1
 
 
-async def test_a_drain_answers_what_it_has_taken_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_drain_answers_accepted_requests_and_accepts_no_more(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"last"))

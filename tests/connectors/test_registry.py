@@ -1,4 +1,4 @@
-"""Types by name: ours, other packages', and what people are told of the others."""
+"""Types by name: ours, other packages', and what is reported about unknown ones."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -10,13 +10,14 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.connectors import registry
 from penstock.connectors.api import Connector
-from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, Registry, make_chains, make_connector
+from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, make_chains, make_connector
 from penstock.core.errors import RequestError
+from penstock.core.plugins import Registry
 from penstock.protocol.api.deployment import InterceptorSpec
 
 
 @pytest.mark.parametrize("name", CONNECTORS.names())
-def test_every_type_is_what_its_name_says_and_its_example_is_right(name: str) -> None:
+def test_every_type_is_what_its_name_reports_and_its_example_is_right(name: str) -> None:
     type_ = CONNECTORS.get(name)
     assert type_.about.name == name
     options = type_.about.options.model_validate(type_.about.example) if type_.about.example else None
@@ -31,7 +32,7 @@ def test_every_option_of_a_type_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INTERCEPTORS.names())
-def test_every_interceptor_is_what_its_name_says_and_documented(name: str) -> None:
+def test_every_interceptor_is_what_its_name_reports_and_documented(name: str) -> None:
     about = INTERCEPTORS.get(name).about
     assert about.name == name
     assert [field for field, info in about.options.model_fields.items() if not info.description] == []

@@ -38,7 +38,7 @@ async def test_standard_input_is_a_stream_that_ends_for_good() -> None:
     assert host.has_finished
 
 
-async def test_a_drain_lets_go_of_an_input_that_says_nothing() -> None:
+async def test_a_drain_closes_a_silent_input() -> None:
     reading, writing = os.pipe()
     host = RecordingHost()
     async with running(stdio(stdin=reading), host) as run:
@@ -102,7 +102,7 @@ async def test_a_restart_in_the_same_interval_repeats_no_tick() -> None:
     assert host.streams[0].ids == []
 
 
-async def test_null_takes_all() -> None:
+async def test_null_accepts_everything() -> None:
     host = RecordingHost()
     tested = Null(NullOptions())
     async with running(tested, host):

@@ -69,7 +69,7 @@ def to(stream: StreamRef | None, *values: bytes) -> Outgoing:
 A, B = StreamRef("source", 1), StreamRef("source", 2)
 
 
-async def test_what_leaves_reaches_the_server_and_what_it_says_comes_in(real: RealServer) -> None:
+async def test_what_leaves_reaches_the_server_and_what_it_reports_comes_in(real: RealServer) -> None:
     tested, host = client(real), RecordingHost()
     async with running(tested, host):
         await tested.deliver(to(A, b"one ", b"two"), host)
@@ -94,7 +94,7 @@ async def test_a_server_that_is_not_there_is_lost() -> None:
         await TcpClient(TcpClientOptions(port=1)).run(RecordingHost())
 
 
-async def test_what_nobody_wants_is_read_all_the_same(real: RealServer) -> None:
+async def test_events_that_nobody_needs_are_still_read(real: RealServer) -> None:
     tested, host = client(real), RecordingHost(has_out=False)
     async with running(tested, host):
         await eventually(lambda: real.writers)
@@ -103,7 +103,7 @@ async def test_what_nobody_wants_is_read_all_the_same(real: RealServer) -> None:
     assert host.streams == []
 
 
-async def test_a_server_that_takes_nothing_is_given_up() -> None:
+async def test_a_server_that_accepts_nothing_is_given_up() -> None:
     writers: list[asyncio.StreamWriter] = []
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,7 +152,7 @@ async def test_per_stream_a_stream_whose_server_is_not_there_stays_closed_until_
         await eventually(lambda: real.received[-1] == b"now")
 
 
-async def test_per_stream_the_connection_ends_with_its_stream_and_the_last_words_come_in(real: RealServer) -> None:
+async def test_per_stream_the_connection_ends_with_its_stream_after_its_last_data_is_received(real: RealServer) -> None:
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         await tested.stream_started(A, host)
@@ -209,7 +209,7 @@ async def test_per_stream_tls_files_that_cannot_be_used_are_reported_and_tried_a
         await eventually(lambda: host.told.count(("closed", upstream)) >= 2)
 
 
-async def test_a_peer_may_be_waited_for_as_long_as_one_likes(real: RealServer) -> None:
+async def test_waiting_for_a_peer_may_be_unlimited(real: RealServer) -> None:
     host = RecordingHost()
     async with running(client(real, dead_peer_after="30d"), host):
         await eventually(lambda: ("connected", None) in host.told)

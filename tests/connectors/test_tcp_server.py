@@ -1,4 +1,4 @@
-"""tcp-server: a connection is a stream, and has its replies."""
+"""tcp-server: a connection is a stream, and gets its replies."""
 
 import asyncio
 import socket
@@ -83,7 +83,7 @@ async def test_a_reply_goes_to_the_connection_it_belongs_to() -> None:
         second_writer.close()
 
 
-async def test_a_peer_that_has_said_all_still_gets_its_replies_and_then_the_end() -> None:
+async def test_a_peer_that_has_finished_sending_still_gets_its_replies_and_then_the_end() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         reader, writer = await connect(tested)
@@ -97,7 +97,7 @@ async def test_a_peer_that_has_said_all_still_gets_its_replies_and_then_the_end(
         writer.close()
 
 
-async def test_a_reply_to_a_connection_that_is_gone_says_so() -> None:
+async def test_a_reply_to_a_connection_that_is_gone_reports_it() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         _, writer = await connect(tested)
@@ -158,7 +158,7 @@ async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
     assert host.counts["slow_peers"] == 1
 
 
-async def test_a_slow_peer_that_has_said_all_gets_the_rest_before_the_end() -> None:
+async def test_a_slow_peer_that_has_finished_sending_gets_the_rest_before_the_end() -> None:
     tested, host = server(slow_after="100ms"), in_lines()
     async with running(tested, host):
         reader, writer = await connect(tested)
@@ -226,7 +226,7 @@ def tls_files(tmp_path: Path) -> dict[str, Path]:
     return paths
 
 
-async def test_with_mutual_tls_only_known_clients_come_in(tls_files: dict[str, Path]) -> None:
+async def test_with_mutual_tls_only_known_clients_are_admitted(tls_files: dict[str, Path]) -> None:
     tested = server(tls={"cert": tls_files["server"], "client_ca": tls_files["ca"]})
     host = in_lines(has_in=False)
     known = ssl.create_default_context(cafile=tls_files["ca"])
@@ -244,7 +244,7 @@ async def test_with_mutual_tls_only_known_clients_come_in(tls_files: dict[str, P
 
 
 @pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
-async def test_a_server_that_cannot_listen_says_where(kind: str) -> None:
+async def test_a_server_that_cannot_listen_reports_where(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Lost, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use"):
@@ -253,7 +253,7 @@ async def test_a_server_that_cannot_listen_says_where(kind: str) -> None:
         await make_connector(kind, {"port": 0, "host": "no.such.host.invalid"}).run(RecordingHost())
 
 
-async def test_what_peers_say_to_a_server_that_nobody_reads_is_dropped_and_counted() -> None:
+async def test_input_to_a_server_that_nobody_reads_is_dropped_and_counted() -> None:
     tested, host = server(broadcast=True), in_lines(has_out=False)
     async with running(tested, host):
         _, writer = await asyncio.open_connection(*tested.addresses[0].split(":"))

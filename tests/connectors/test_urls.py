@@ -1,4 +1,4 @@
-"""Sinks by their URLs: the same options as in YAML; what is wrong is named, with the nearest that is right."""
+"""Sinks by their URLs: the same options as in YAML; mistakes are reported, with the nearest valid name."""
 
 import subprocess
 import sys
@@ -206,7 +206,7 @@ def test_the_form_of_a_url_names_options_of_the_model(name: str) -> None:
     assert [option for option in own if "." not in option] == [one for one in fields if one not in about.url.fields]
 
 
-def test_a_scheme_is_no_name_of_another_type() -> None:
+def test_a_scheme_is_not_the_name_of_another_type() -> None:
     assert not SCHEMES.keys() & CONNECTORS.own.keys()
     assert {*SCHEMES.values()} <= CONNECTORS.own.keys()
 

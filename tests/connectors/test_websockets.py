@@ -165,7 +165,7 @@ async def test_a_batch_leaves_as_one_message() -> None:
         assert await receiving == "1\n2\n"
 
 
-async def test_a_client_sends_and_hears_and_sees_when_the_server_goes() -> None:
+async def test_a_client_sends_receives_and_notices_when_the_server_is_gone() -> None:
     heard: list[Any] = []
     connected: list[ServerConnection] = []
 

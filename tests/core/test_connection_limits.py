@@ -15,7 +15,7 @@ class Guest:
         self.is_evicted = True
 
 
-def test_a_newcomer_takes_the_place_of_the_longest_idle_of_its_own_address() -> None:
+def test_a_newcomer_replaces_the_longest_idle_of_its_own_address() -> None:
     limits = ConnectionLimits(10, 2)
     other, older, newer = Guest(0.0), Guest(1.0), Guest(2.0)
     assert limits.admit(other, "b")
@@ -93,7 +93,7 @@ def test_nobody_who_is_busy_is_closed() -> None:
     assert not busy.is_evicted
 
 
-def test_who_leaves_makes_room() -> None:
+def test_a_guest_that_leaves_makes_room() -> None:
     limits = ConnectionLimits(1, 1)
     first = Guest(None)
     assert limits.admit(first, "a")

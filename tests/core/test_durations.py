@@ -1,4 +1,4 @@
-"""Lengths of time are whole microseconds, or an error that says how to write them."""
+"""Durations are whole microseconds, or an error that shows how to write them."""
 
 from datetime import timedelta
 
@@ -41,7 +41,7 @@ def test_they_are_written_as_people_do(given: str | timedelta, expected: int) ->
         (60, "is not a valid duration"),
     ],
 )
-def test_what_is_none_is_refused_with_a_hint(given: str, why: str) -> None:
+def test_anything_else_is_refused_with_a_hint(given: str, why: str) -> None:
     with pytest.raises(RequestError, match=f"gap: .*{why}") as caught:
         parse_duration_us("gap", given)
     assert caught.value.hint

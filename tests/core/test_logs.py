@@ -122,11 +122,11 @@ os._exit(0)
     assert re.fullmatch(LINE + "no room", line)
 
 
-def test_users_who_set_up_logging_have_their_way() -> None:
+def test_logging_set_up_by_users_is_left_alone() -> None:
     program = "logging.basicConfig(format='mine: %(message)s'); logging.getLogger('penstock').error('x')"
     assert logged(program) == ["mine: x", ""]
 
 
-def test_a_line_of_a_command_looks_like_one_of_a_logger() -> None:
+def test_lines_of_commands_look_like_those_of_loggers() -> None:
     assert re.fullmatch(LINE + "100% of it", log_line("100% of it", "penstock.run"))
     assert " ERROR penstock.run: " in log_line("no", "penstock.run", logging.ERROR)

@@ -22,7 +22,7 @@ def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "1 parsec", "1e3", "1.MiB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="is not a size") as caught:
         parse_size(text)
     assert "64MiB" in caught.value.hint

@@ -1,4 +1,4 @@
-"""A name that does not exist: the one that was probably meant, whatever its case, or those that there are."""
+"""A name that does not exist: the one that was probably meant, whatever its case, or all existing ones."""
 
 from penstock.core.suggestions import NAMES_SHOWN_MAX, nearest, suggestion
 
@@ -7,7 +7,7 @@ def test_the_nearest_name_is_suggested_whatever_the_case() -> None:
     assert suggestion("stratingoffsets", ["startingOffsets", "endingOffsets"]) == 'Did you mean "startingOffsets"?'
 
 
-def test_without_one_that_is_alike_all_names_are_listed_in_order() -> None:
+def test_without_a_similar_name_all_names_are_listed_in_order() -> None:
     assert suggestion("zzz", {"b", "a"}) == "There are: a, b."
     assert suggestion("zzz", [], "Its ports") == "Its ports: none."
     assert nearest("zzz", ["a"]) is None

@@ -51,7 +51,7 @@ async def test_a_task_that_somebody_else_cancels_is_restarted() -> None:
     assert len(runs) == 2
 
 
-async def test_periodic_work_goes_on_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_periodic_work_continues_after_an_error(caplog: pytest.LogCaptureFixture) -> None:
     supervisor, rounds = Supervisor(), []
 
     def work() -> None:

@@ -112,7 +112,7 @@ async def echoed(port: int, data: bytes) -> bytes:
 
 
 @on_each_loop
-async def test_a_newcomer_takes_the_place_of_the_oldest_unfinished_one_of_its_address() -> None:
+async def test_a_newcomer_replaces_the_oldest_unfinished_one_of_its_address() -> None:
     async with listening(HandshakeLimits(total_max=10, address_max=3, seconds=1000)) as (port, handshakes):
         with Silent(port) as silent:
             other = await silent.connect("127.0.0.2")
@@ -145,7 +145,7 @@ async def test_a_handshake_has_limited_time() -> None:
 
 
 @on_each_loop
-async def test_bytes_that_are_no_handshake_end_it_quietly(caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_are_not_a_handshake_end_it_quietly(caplog: pytest.LogCaptureFixture) -> None:
     Echo.made = 0
     async with listening(HandshakeLimits(seconds=1000)) as (port, handshakes):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

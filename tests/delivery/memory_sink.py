@@ -1,4 +1,4 @@
-"""Sinks in memory, with a disk that outlives them, and a script that lets them fail wherever a test wants."""
+"""Sinks in memory, with a disk that outlives them, and a script that makes them fail wherever a test wants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from penstock.connectors.sink_api import (
 )
 
 Script = Callable[[str], None]
-"""Told each step; may raise SinkLost, or Refuse."""
+"""Called with each step; may raise SinkLost, or Refuse."""
 
 
 class Refuse(Exception):

@@ -1,4 +1,4 @@
-"""A sink, or the worker, is restored from a copy: nothing is missing and nothing doubled without an operator's word."""
+"""A sink, or the worker, is restored from a copy: nothing is missing and nothing doubled unless an operator agrees."""
 
 import asyncio
 import json
@@ -47,7 +47,14 @@ def postgres_host() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres", "program"])
+@pytest.fixture(
+    params=[
+        "file",
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.process),
+        pytest.param("program", marks=pytest.mark.process),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "postgres":
         yield PostgresPlace(request.getfixturevalue("postgres_host"), f"t{abs(hash(request.node.name))}")
@@ -200,7 +207,7 @@ async def test_a_gap_that_cannot_be_filled_must_be_accepted(site: Site) -> None:
         assert (accepted.what, accepted.by, accepted.time_us) == ("gap", "ada", 7)
 
 
-async def test_a_worker_that_is_older_than_its_sink_does_not_repeat_without_a_word(site: Site) -> None:
+async def test_a_worker_that_is_older_than_its_sink_does_not_repeat_silently(site: Site) -> None:
     async with site.running():
         await site.deliver(0, 1)
     site.copy_worker("older")
@@ -226,7 +233,7 @@ async def test_a_worker_that_is_older_than_its_sink_does_not_repeat_without_a_wo
         assert accepted.what == "duplicates"
 
 
-async def test_a_worker_that_has_lost_everything_does_not_repeat_without_a_word(site: Site) -> None:
+async def test_a_worker_that_has_lost_everything_does_not_repeat_silently(site: Site) -> None:
     async with site.running():
         await site.complete()
     site.copy_worker("empty")

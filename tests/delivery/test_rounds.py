@@ -107,7 +107,7 @@ async def test_an_epoch_without_bytes_for_a_sink_needs_no_round(stage: Stage) ->
     assert stage.disks["a"].epochs == [2]
 
 
-async def test_the_decision_is_durable_before_a_sink_hears_of_it(stage: Stage) -> None:
+async def test_the_decision_is_durable_before_it_is_sent_to_a_sink(stage: Stage) -> None:
     def script(step: str) -> None:
         if step == "vote":
             stage.scene.paused = True
@@ -187,7 +187,7 @@ async def test_a_parked_epoch_goes_to_the_dead_letters_and_the_others_get_it(sta
     assert next(one for one in delivery.sinks() if one.sink == "b").parked == 1
 
 
-async def test_a_sink_that_is_removed_holds_nothing_back(stage: Stage) -> None:
+async def test_a_sink_that_is_removed_blocks_nothing(stage: Stage) -> None:
     stage.scripts["b"] = failing("before open", 10**6)
     await stage.bind(voting="a b")
     await stage.put_out()
@@ -198,7 +198,7 @@ async def test_a_sink_that_is_removed_holds_nothing_back(stage: Stage) -> None:
     assert stage.disks["a"].values == everything(1)
 
 
-async def test_a_sink_that_comes_later_gets_what_is_merged_from_then_on(stage: Stage) -> None:
+async def test_a_sink_that_is_bound_later_gets_what_is_merged_from_then_on(stage: Stage) -> None:
     await stage.bind(voting="a")
     await stage.put_out()
     await stage.bind(voting="b")
@@ -219,7 +219,7 @@ async def test_a_reset_pipeline_delivers_what_was_waiting_with_its_next_epoch(st
     assert stage.disks["a"].values == everything(2)
 
 
-async def test_sinks_hear_of_the_end_when_the_worker_stops_in_order(stage: Stage) -> None:
+async def test_sinks_are_notified_of_the_end_when_the_worker_stops_in_order(stage: Stage) -> None:
     steps: list[str] = []
     stage.scripts["a"] = steps.append
     await stage.bind(voting="a")

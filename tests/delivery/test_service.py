@@ -1,4 +1,4 @@
-"""A sink that hangs holds the others only as long as it is bound; and nobody is blamed for what another refuses."""
+"""A sink that hangs blocks the others only while it is bound; and no sink is blamed for what another refuses."""
 
 import asyncio
 import threading
@@ -146,7 +146,7 @@ async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) 
         await delivery.park(PIPELINE, 1, None)
 
 
-async def test_what_says_try_again_while_a_try_goes_on_is_not_lost() -> None:
+async def test_a_retry_requested_during_an_attempt_is_not_lost() -> None:
     backoff = Backoff()
     backoff._pauses.failures = 10
     backoff.retry()

@@ -3,7 +3,7 @@
 from penstock.delivery.sink_slot import SlotState, SlotStatus
 
 
-def test_what_a_sink_says_does_nothing_to_a_terminal() -> None:
+def test_the_text_of_a_sink_does_not_control_the_terminal() -> None:
     status = SlotStatus()
     status.failed(SlotState.WAITING, "\x1b[2Jgrün\x07\nDETAIL: 1", "sink s of pipeline p")
     assert status.reason == "�[2Jgrün�\nDETAIL: 1"

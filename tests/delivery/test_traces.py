@@ -74,7 +74,7 @@ async def test_an_epoch_of_before_a_crash_ends_in_the_same_trace(stage: Stage, s
     assert [one.attributes["penstock.resumed"] for one in spans if one.name == "epoch"] == [True]
 
 
-async def test_a_sink_that_is_tried_for_ever_does_not_make_an_endless_trace(
+async def test_a_sink_that_is_tried_forever_does_not_make_an_endless_trace(
     stage: Stage, spans: list[Span], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "SINK_SPANS_MAX", 2)

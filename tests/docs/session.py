@@ -56,7 +56,8 @@ class Session:
             "PORT": self._ports["9000"],
         }
         self._environment["SPARK_SUBMIT_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "").replace(QUICK_SPARK, "")
-        self._environment.pop("PENSTOCK_WORKER", None)
+        for name in ("PENSTOCK_WORKER", "PYTEST_ADDOPTS"):  # a page's commands print what they print without these
+            self._environment.pop(name, None)
         self._running: list[_Running] = []
         self._count = 0
 

@@ -1,4 +1,4 @@
-"""The harness itself: it finds every step of a page, and tells a right output from a wrong one."""
+"""The harness itself: it finds every step of a page, and distinguishes correct output from wrong output."""
 
 from pathlib import Path
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock import __version__
 from tests.application.example_runs import need_spark
 from tests.docs.session import Session
 from tests.packaging.environments import ROOT, Environment
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1500)]
 
-TUTORIALS = ["tutorial.md"]
+TUTORIALS = ["tutorial.md", "testing.md"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,11 +26,15 @@ def test_the_readme_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     """In a clone, and an environment where Penstock is not installed yet: the page says how."""
     clone, environment = tmp_path / "penstock", tmp_path / "environment"
     _clone(clone)
-    _make_environment(environment)
+    made = _make_environment(environment)
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # what Penstock needs is there: this test needs no network
     monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # pip reads it the other way round
     with Session(clone, environment / "bin") as session:
         assert session.follow(clone / "README.md") > 0
+    made.pip("check")
+    assert made.run("penstock", "--version", cwd=tmp_path).stdout.strip() == f"penstock {__version__}"
+    source = "import pyspark_penstock; print(pyspark_penstock.DefaultSource.name())"
+    assert made.run("python", "-c", source, cwd=tmp_path).stdout.strip() == "penstock"
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
@@ -58,7 +63,7 @@ with urllib.request.urlopen(urllib.request.Request(url, data=sys.stdin.buffer.re
 """What the page needs of curl, where a machine has none."""
 
 
-def _make_environment(folder: Path) -> None:
+def _make_environment(folder: Path) -> Environment:
     """One that has what Penstock needs, and a `pip`, but not Penstock itself."""
     made = Environment(folder, "penstock-streams[spark]", "hatchling", "pip")
     pip = made.folder / "bin" / "pip"
@@ -67,3 +72,4 @@ def _make_environment(folder: Path) -> None:
     if shutil.which("curl") is None:
         (made.folder / "bin" / "curl").write_text(f"#!{made.folder}/bin/python\n{CURL}")
         (made.folder / "bin" / "curl").chmod(0o755)
+    return made

@@ -1,4 +1,4 @@
-"""A worker's life on a disk that fails once: it starts, takes events, runs epochs, delivers, removes and restarts."""
+"""A worker's life on a disk that fails once: it starts, accepts events, runs epochs, delivers, removes and restarts."""
 
 import threading
 import time

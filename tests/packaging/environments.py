@@ -29,6 +29,9 @@ class Environment:
         self.folder = folder
         venv.create(folder, with_pip=False, symlinks=True)
         self._site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+        self.link(*requirements)
+
+    def link(self, *requirements: str) -> None:
         for found in _closure(map(Requirement, requirements)):
             self._link(found)
 

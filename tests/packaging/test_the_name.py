@@ -52,7 +52,7 @@ def test_no_text_asks_users_to_install_penstock() -> None:
         "https://pypi.org/project/penstock/",
     ],
 )
-def test_what_would_is_recognised(text: str) -> None:
+def test_text_that_would_is_recognised(text: str) -> None:
     assert mentions(text)
 
 
@@ -67,5 +67,5 @@ def test_what_would_is_recognised(text: str) -> None:
         "pip install my-connector && penstock connectors",
     ],
 )
-def test_what_is_right_is_let_through(text: str) -> None:
+def test_correct_text_passes(text: str) -> None:
     assert not mentions(text)

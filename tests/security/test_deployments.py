@@ -142,7 +142,7 @@ def paths(place: Place) -> list[Path]:
     return [outside / "x", data / "token", link / "x", place.allowed / ".." / "elsewhere" / "x", Path("/etc/passwd")]
 
 
-def test_a_path_outside_of_the_allowed_directories_is_refused(place: Place) -> None:
+def test_a_path_outside_the_allowed_directories_is_refused(place: Place) -> None:
     for path in paths(place):
         tls = {"port": 0, "tls": {"cert": str(path)}}
         refused = [

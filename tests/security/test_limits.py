@@ -1,4 +1,4 @@
-"""Attacks on a worker's limits, from the address of a good client, which goes on all the while.
+"""Attacks on a worker's limits, from the address of a good client, which keeps working all the while.
 
 The worker may have far fewer files than it would need for all the connections of an attack.
 """
@@ -35,6 +35,8 @@ MIB = 1 << 20
 HALF_A_REQUEST = b"POST /pipelines/p/merge HTTP/1.1\r\nHost: localhost\r\nContent-Le"
 HELLO = encode_frame(Hello("0.0.1", b"", "good", "good"))
 ATTACKERS = 1000
+PAUSE_SECONDS = 0.02
+"""Between two rounds of a good client."""
 
 
 class FewFiles(WorkerProcess):
@@ -70,7 +72,7 @@ class GoodClient(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._done.is_set():
+            while not self._done.wait(PAUSE_SECONDS):
                 self._round()
                 self.rounds += 1
         except BaseException as error:

@@ -70,7 +70,7 @@ def test_a_traceback_forges_no_line(capsys: pytest.CaptureFixture[str], stderr_h
     assert all(line.startswith("    ") for line in others)
 
 
-def test_what_a_sink_program_says_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_sink_program_reports_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     SlotStatus().failed(SlotState.WAITING, NASTY, "sink x")
     (record,) = caplog.records
     assert record.getMessage().isprintable()
@@ -79,6 +79,7 @@ def test_what_a_sink_program_says_is_one_line(caplog: pytest.LogCaptureFixture) 
 # Who did what.
 
 
+@pytest.mark.slow
 def test_every_action_that_manages_a_worker_is_logged(tmp_path: Path) -> None:
     """At every level, with who did what, and how it ended. The level can be changed while the worker runs."""
     file = tmp_path / "worker.log"
@@ -197,6 +198,7 @@ def lines_of(data: Path) -> list[str]:
 
 @pytest.mark.process
 def test_peers_forge_no_line_on_any_port(worker: FoundWorker, data: Path) -> None:
+    before = len(lines_of(data)) - 1  # starts that found a port taken have left lines without a time
     hello = encode(Hello("0.0.1", b"", NASTY, "s"))
     say(worker.ports["connector"], hello, encode(Error(NASTY + "z" * 60_000)))
     say(worker.ports["connector"], encode(Hello("0.0.1", b"", NASTY, NASTY)))
@@ -204,7 +206,7 @@ def test_peers_forge_no_line_on_any_port(worker: FoundWorker, data: Path) -> Non
     say(worker.ports["http"], f"GET /{NASTY} HTTP/1.1\r\n\r\n".encode())
     say(worker.ports["http"], b"GET /pipelines/x%0d%0aforged/start HTTP/1.1\r\nConnection: close\r\n\r\n")
     until(lambda: any("reports" in line for line in lines_of(data)), lambda: lines_of(data))
-    lines = lines_of(data)
+    lines = lines_of(data)[before:]
     assert not [line for line in lines if line and not re.match(LINE, line) and not line.startswith("    ")]
     assert not [line for line in lines if line.startswith(FORGED)]
     assert max(map(len, lines)) < 5000

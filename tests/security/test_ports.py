@@ -526,13 +526,13 @@ def test_a_sink_cannot_write_another_tenant_s_segment(
     ("url", "refused"),
     [
         ("turnover", "needs deploy on connector 'turnover'"),
-        ("segment:other-a?worker=127.0.0.1:9&token=${HOME}", "the variables and files of the worker"),
-        ("segment:other-a?worker=127.0.0.1:9&token=${file:README.md}", "the variables and files of the worker"),
-        ("postgresql://postgres@127.0.0.1:9/db?table=t", "the files and credentials of the worker"),
-        ("connector://127.0.0.1:9?cookie_file=/tmp/secret", "the files and credentials of the worker"),
-        ("file:/tmp/others?mode=append", "the files and credentials of the worker"),
-        ("sqlite:/tmp/others.db?table=t", "the files and credentials of the worker"),
-        ("stdout:", "the files and credentials of the worker"),
+        ("segment:other-a?worker=127.0.0.1:9&token=${HOME}", "the worker's environment variables and files"),
+        ("segment:other-a?worker=127.0.0.1:9&token=${file:README.md}", "the worker's environment variables and files"),
+        ("postgresql://postgres@127.0.0.1:9/db?table=t", "the worker's files and credentials"),
+        ("connector://127.0.0.1:9?cookie_file=/tmp/secret", "the worker's files and credentials"),
+        ("file:/tmp/others?mode=append", "the worker's files and credentials"),
+        ("sqlite:/tmp/others.db?table=t", "the worker's files and credentials"),
+        ("stdout:", "the worker's files and credentials"),
     ],
 )
 def test_a_sink_uses_no_connector_variable_or_file_of_others(

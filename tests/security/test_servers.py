@@ -1,4 +1,6 @@
-"""Servers of applications: who has no credentials stores nothing, and web pages get in only where they are listed."""
+"""Servers of applications: clients without credentials store nothing, and web pages are admitted only if they are
+listed.
+"""
 
 import asyncio
 import base64

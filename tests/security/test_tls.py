@@ -75,7 +75,7 @@ def test_plain_http_gets_no_answer(worker: WorkerProcess) -> None:
         client.status()
 
 
-def test_a_certificate_that_was_added_takes_the_place_of_a_token(
+def test_a_certificate_that_was_added_replaces_a_token(
     worker: WorkerProcess, address: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PENSTOCK_TOKEN_FILE")

@@ -75,7 +75,7 @@ class TestVersioned:
         assert running.store.read("s", 0, 100) == EVENT
         assert running.server.counters.duplicates == 2
 
-    async def test_a_writer_that_reconnects_learns_where_to_go_on(self, connect: Connect) -> None:
+    async def test_a_writer_that_reconnects_learns_where_to_continue(self, connect: Connect) -> None:
         first = await connect()
         await set_up(first)
         first.send(block(41))
@@ -138,7 +138,7 @@ class TestVersioned:
 
 
 class TestDocument:
-    async def test_setup_creates_the_segment_and_says_zero(self, document: Peer, running: Running) -> None:
+    async def test_setup_creates_the_segment_and_reports_zero(self, document: Peer, running: Running) -> None:
         assert (await set_up(document)).acknowledged == 0
         assert running.store.exists("s")
 

@@ -120,7 +120,7 @@ async def test_a_peer_that_sends_no_whole_request_is_ended(serve: Serve, sent: b
     await hang_up(writer)
 
 
-async def test_a_new_connection_takes_the_place_of_the_longest_idle_one(serve: Serve) -> None:
+async def test_a_new_connection_replaces_the_longest_idle_one(serve: Serve) -> None:
     running = await serve(connections_max=3, address_connections_max=2)
     first, first_writer = await raw(running.port)
     await eventually(lambda: running.server.status().open_connections == 1)

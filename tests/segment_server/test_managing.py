@@ -39,7 +39,7 @@ async def test_create_then_create_again(versioned: Peer) -> None:
     assert reply.request_id == 2
 
 
-async def test_info_says_what_is_durable(versioned: Peer, running: Running) -> None:
+async def test_info_reports_what_is_durable(versioned: Peer, running: Running) -> None:
     running.store.create("s")
     running.store.append("s", [b"0123456789"])
     versioned.send(TruncateSegment("s", 4, request_id=1), SealSegment("s", request_id=2))

@@ -33,7 +33,7 @@ def in_loop(worker: RunningWorker, work: Callable[[], object]) -> None:
     worker._loop.call_soon_threadsafe(work)
 
 
-def test_a_change_is_refused_and_says_why(worker: RunningWorker, store: SegmentStore) -> None:
+def test_a_change_is_refused_and_reports_why(worker: RunningWorker, store: SegmentStore) -> None:
     with SegmentClient(worker.address, retry_seconds=0) as client:
         client.create("mine")
         for name in OWNED:

@@ -72,7 +72,7 @@ async def test_a_read_at_the_tail_answers_with_nothing_when_its_time_is_up(serve
     await hang_up(writer)
 
 
-async def test_the_end_of_a_sealed_segment_is_said_and_wakes_waiting_reads(
+async def test_the_end_of_a_sealed_segment_is_reported_and_wakes_waiting_reads(
     versioned: Peer, connect: Connect, running: Running
 ) -> None:
     await filled(running, b"all")
@@ -97,7 +97,7 @@ async def test_a_deleted_segment_ends_waiting_reads_with_an_error(
     assert isinstance(await versioned.reply(), NoSuchSegment)
 
 
-async def test_reading_below_the_start_says_where_the_segment_begins(versioned: Peer, running: Running) -> None:
+async def test_reading_below_the_start_reports_where_the_segment_begins(versioned: Peer, running: Running) -> None:
     await filled(running, b"0123456789")
     running.store.truncate("s", 4)
     versioned.send(ReadSegment("s", 2, 100, request_id=1))

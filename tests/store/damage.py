@@ -155,7 +155,7 @@ class DamageSimulation(Simulation):
             assert part == wanted[offset : offset + len(part)]
             offset += len(part)
             if located.at_tail:
-                assert offset == len(wanted), "bytes are missing, and nobody says so"
+                assert offset == len(wanted), "bytes are missing, and nobody reports it"
                 return
 
     def check_untouched(self, name: str) -> None:

@@ -14,6 +14,7 @@ from penstock.store.files import RealFile, RealFiles
 from penstock.store.store import SegmentStore
 from penstock.testing.memory_files import os_error
 from tests.store.small import SETTINGS, entries, journal_of
+from tests.support.waiting import SECONDS_MAX
 
 
 class Syncs:
@@ -28,7 +29,7 @@ class Syncs:
 
         def sync(file: RealFile) -> None:
             self.count += 1
-            self.gate.wait(10)
+            self.gate.wait(SECONDS_MAX)
             if self.failing:
                 raise os_error(errno.EIO)
             original(file)
@@ -84,7 +85,7 @@ def test_a_failed_fsync_is_fatal_and_waiting_calls_raise(
     position = store.append("a", [b"lost"]).position
     with caplog.at_level(logging.CRITICAL), pytest.raises(StoreFailed, match="fsync"):
         store.journal.wait(position, 10)
-    assert told.wait(10)
+    assert told.wait(SECONDS_MAX)
     assert store.journal.failed
     with pytest.raises(StoreFailed):
         store.append("a", [b"refused"])
@@ -101,7 +102,7 @@ def test_a_thread_that_ends_for_any_reason_fails_the_journal(
         store.journal.wait(store.create("a"), 10)
 
 
-def test_a_listener_that_fails_holds_nobody_up(
+def test_a_listener_that_fails_blocks_nobody_up(
     store: SegmentStore, syncs: Syncs, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
@@ -118,7 +119,7 @@ def test_when_all_is_quiet_an_empty_record_proves_the_last_ones(store: SegmentSt
     store.journal.wait(position, 10)
     proof = threading.Event()
     store.journal.on_change(proof.set)
-    assert proof.wait(10)
+    assert proof.wait(SECONDS_MAX)
     assert not entries(store)[-1].operations
     assert entries(store)[-1].header.durable == position
 

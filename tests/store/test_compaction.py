@@ -1,4 +1,4 @@
-"""Truncated bytes are given back, and one slow segment pins no disk."""
+"""Disk space of truncated bytes is freed, and one slow segment does not pin it."""
 
 import threading
 

@@ -118,7 +118,7 @@ class TestRestart:
             after.sync()
             assert found(after.crash()) == {"a": NEW}
 
-    def test_the_process_before_can_do_no_more(self) -> None:
+    def test_the_previous_process_can_do_nothing_more(self) -> None:
         files = FaultyFiles()
         file = files.create("a")
         files.lock()
@@ -216,7 +216,7 @@ class TestSpace:
         assert max(sizes) <= 1000
         assert len(sizes) > 50
 
-    def test_room_can_be_taken_and_given_at_any_time(self) -> None:
+    def test_room_can_be_taken_and_returned_at_any_time(self) -> None:
         files = FaultyFiles()
         file = durable(files, "a", OLD)
         files.set_space(1000)

@@ -43,7 +43,7 @@ def test_a_key_that_is_not_there_has_no_rows() -> None:
     assert list(closed.all()) == [(KEY, row(0))]
 
 
-def test_an_index_that_is_not_as_long_as_it_says_is_refused() -> None:
+def test_an_index_that_is_not_as_long_as_it_reports_is_refused() -> None:
     index = OpenIndex()
     index.add(KEY, row(0))
     with pytest.raises(ValueError, match="does not match its counts"):

@@ -73,7 +73,7 @@ def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(images: Path
     copy.unlink()
 
 
-def test_a_full_disk_refuses_appends_reads_go_on_and_it_drains_by_its_reserve(images: Path) -> None:
+def test_a_full_disk_refuses_appends_reads_continue_and_it_drains_by_its_reserve(images: Path) -> None:
     image = make_image(images / "small.img", 32 * MIB)
     with mounted(image, images / "small") as directory:
         store = open_store(directory / "journal")

@@ -63,7 +63,7 @@ class TestDirectory:
         assert files.list() == ["file"]
         assert files.list() == ["file"]
 
-    def test_nothing_is_left_open(self, tmp_path: Path) -> None:
+    def test_no_file_is_left_open(self, tmp_path: Path) -> None:
         before = descriptors()
         files = RealFiles(tmp_path / "data")
         opened = [files.create("a"), files.open("a")]

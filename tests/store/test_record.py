@@ -34,7 +34,7 @@ U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
 
 
 @given(meta=st.binary(max_size=50), chain=U32, term=U32, position=U64, durable=U64, length=U32)
-def test_a_header_says_what_was_written(
+def test_a_header_reports_what_was_written(
     meta: bytes, chain: int, term: int, position: int, durable: int, length: int
 ) -> None:
     head, value = record_head(meta, chain=chain, term=term, position=position, durable=durable, data_length=length)
@@ -61,7 +61,7 @@ def test_a_record_of_the_specification() -> None:
     assert value == checksum([head[8:]])
 
 
-def test_a_chapter_header_says_what_was_written() -> None:
+def test_a_chapter_header_reports_what_was_written() -> None:
     header = chapter_header(Position(2**40), 77)
     assert len(header) == CHAPTER_HEADER_BYTES
     assert parse_chapter_header(header) == (77, 2**40)
@@ -83,7 +83,7 @@ def test_a_sound_header_of_another_format_is_not_damage(other: int) -> None:
         parse_chapter_header(changed + checksum([changed]).to_bytes(4, "little"))
 
 
-def test_a_trailer_says_where_the_index_is_and_nothing_else_is_one() -> None:
+def test_a_trailer_reports_where_the_index_is_and_nothing_else_is_one() -> None:
     assert parse_trailer(trailer(Position(4711))) == 4711
     assert parse_trailer(bytes(16)) is None
     assert parse_trailer(trailer(Position(1))[:-1]) is None

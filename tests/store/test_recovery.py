@@ -253,7 +253,7 @@ class TestDamage:
         with pytest.raises(Damaged):
             store.read("target", 0, 99)
 
-    def test_the_number_of_a_lost_segment_is_not_given_again(self) -> None:
+    def test_the_number_of_a_lost_segment_is_not_reused(self) -> None:
         files = FaultyFiles()
         store = begin(files, "a")
         store.create("lost")

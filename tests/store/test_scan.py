@@ -1,4 +1,4 @@
-"""A scan finds every record, and goes on behind what is none."""
+"""A scan finds every record, and continues after bytes that are not one."""
 
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset

@@ -25,7 +25,7 @@ PIECE = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 2))
 
 
 @given(pieces=st.lists(PIECE, min_size=1, max_size=8), data=st.data())
-def test_runs_say_of_every_byte_where_it_is_whatever_is_moved_or_dropped(
+def test_runs_locate_every_byte_whatever_is_moved_or_dropped(
     pieces: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     runs, wanted = Runs(), list[tuple[int, int, int]]()

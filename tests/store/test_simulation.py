@@ -1,4 +1,4 @@
-"""After any crash all that was acknowledged is there once, and nothing by halves; damage never brings wrong bytes."""
+"""After any crash everything acknowledged is there once, and nothing is half there; damage never yields wrong bytes."""
 
 import pytest
 from hypothesis import settings

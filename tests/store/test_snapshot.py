@@ -8,9 +8,8 @@ import pytest
 
 from penstock.core.errors import DiskFull
 from penstock.store.settings import MIB
-from penstock.store.snapshot import EncodedRows
 from penstock.store.store import SegmentStore
-from penstock.store.table import _to_row
+from penstock.store.table import EncodedRows, _to_row
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, open_store
@@ -82,8 +81,8 @@ def test_a_turn_leaves_little_to_encode(monkeypatch: pytest.MonkeyPatch) -> None
 def test_one_large_write_encodes_a_limited_number_of_rows_and_the_rest_is_encoded_between_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.store.snapshot.WRITE_ROWS_MAX", 50)
-    monkeypatch.setattr("penstock.store.snapshot.STEP_ROWS", 30)
+    monkeypatch.setattr("penstock.store.table.WRITE_ROWS_MAX", 50)
+    monkeypatch.setattr("penstock.store.table.STEP_ROWS", 30)
     store = open_store(MemoryFiles(), chapter_bytes=1 * MIB, snapshot_rows_max=20)
     for number in range(1000):
         store.create(f"s{number}")

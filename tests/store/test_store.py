@@ -163,7 +163,7 @@ class TestMerge:
 
 
 class TestReading:
-    def test_reading_below_the_start_is_an_error_that_says_so(self, store: SegmentStore) -> None:
+    def test_reading_below_the_start_is_an_error_that_reports_it(self, store: SegmentStore) -> None:
         store.append("a", [b"0123456789"])
         store.truncate("a", 4)
         commit(store)
@@ -174,7 +174,7 @@ class TestReading:
             store.heads("a", 0, 10)
         assert store.read("a", 4, 99) == b"456789"
 
-    def test_the_tail_is_no_error_and_what_lies_beyond_it_is(self, store: SegmentStore) -> None:
+    def test_reading_at_the_tail_is_not_an_error_and_beyond_it_is(self, store: SegmentStore) -> None:
         assert store.locate("a", 0, 10) == ([], True, False)
         with pytest.raises(ConditionFailed, match="ends at 0, before 1"):
             store.locate("a", 1, 10)
@@ -235,7 +235,7 @@ class TestRoom:
                 commit(store)
         return files, store
 
-    def test_a_full_disk_refuses_appends_and_reads_go_on(self) -> None:
+    def test_a_full_disk_refuses_appends_and_reads_continue(self) -> None:
         _, store = self.full_store()
         with pytest.raises(DiskFull, match="no room"):
             store.append("a", [bytes(5000)])

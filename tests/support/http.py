@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.tokens import TOKEN
-
-_SECONDS_MAX = 30
+from tests.support.waiting import SECONDS_MAX
 
 
 def get(port: int, path: str) -> Any:
@@ -28,7 +27,7 @@ def ask(
     """The reply's status and body. `body` is sent as JSON. `headers` replace those that are sent otherwise."""
     authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
     kind = {} if body is None else {"Content-Type": "application/json"}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS_MAX)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS_MAX)
     try:
         data = None if body is None else json.dumps(body)
         connection.request(method, path, data, {**kind, **authorization, **(headers or {})})

@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from penstock.worker.ports_file import PortsFile
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_nursery import Forked, nursery
-
-START_SECONDS_MAX = 60.0
 
 
 def free_port() -> int:
@@ -52,7 +51,7 @@ class WorkerProcess:
         ports = self.data / "ports.json"
         PortsFile(self.data).withdraw()  # a killed worker leaves its own behind
         self._process = self._command()
-        deadline = time.monotonic() + START_SECONDS_MAX
+        deadline = time.monotonic() + SECONDS_MAX
         while not ports.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the worker did not start: exit status {self._process.poll()}")
@@ -79,7 +78,7 @@ class WorkerProcess:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(START_SECONDS_MAX)
+            self._process.wait(SECONDS_MAX)
             self._process = None
 
     def close(self) -> None:

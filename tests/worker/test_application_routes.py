@@ -14,6 +14,7 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.waiting import SECONDS_MAX
 
 SMALL = deployed(
     connector("a", "null"),
@@ -39,7 +40,7 @@ def ask(worker: RunningWorker, method: str, path: str, body: Any) -> tuple[int, 
         f"http://{http(worker)}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=SECONDS_MAX) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         with error:
@@ -52,7 +53,7 @@ def test_a_worker_begins_with_nothing_deployed(application: ApplicationClient) -
     assert not told.deployment.connectors
 
 
-def test_what_is_put_is_what_is_got(application: ApplicationClient) -> None:
+def test_what_is_published_is_what_is_read(application: ApplicationClient) -> None:
     assert application.apply(SMALL)["revision"] == 1
     told = application.application()
     assert (told.revision, told.state, told.deployment) == (1, "running", SMALL)
@@ -73,7 +74,7 @@ def test_the_same_again_is_the_same_revision(application: ApplicationClient) -> 
         {"deployment": {"connectors": {}, "pipelines": {"p": {"nme": "p"}}, "links": []}},
     ],
 )
-def test_what_is_no_deployment_is_refused(worker: RunningWorker, body: Any) -> None:
+def test_an_invalid_deployment_is_refused(worker: RunningWorker, body: Any) -> None:
     status, told = ask(worker, "PUT", "/application", body)
     assert status == 400
     assert told["kind"] == "RequestError"
@@ -91,7 +92,7 @@ def test_a_stream_is_a_name_or_an_id(worker: RunningWorker, stream: Any) -> None
     assert ask(worker, "POST", "/pause", {"connector": "a", "stream": stream})[0] == 400
 
 
-def test_who_is_not_there_cannot_be_paused(application: ApplicationClient) -> None:
+def test_an_unknown_connector_cannot_be_paused(application: ApplicationClient) -> None:
     with pytest.raises(RequestError, match="'nobody'"):
         application.pause("nobody")
 

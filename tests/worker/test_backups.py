@@ -46,7 +46,7 @@ async def test_chapters_stay_from_the_moment_the_position_is_fixed_until_the_bac
     assert (backups.is_any_kept(), backups.chapters()) == (False, frozenset())
 
 
-async def test_a_backup_that_is_not_heard_of_is_forgotten_and_its_client_learns_it(journal: FileJournal) -> None:
+async def test_a_backup_whose_client_is_silent_is_abandoned_and_the_client_is_informed(journal: FileJournal) -> None:
     clock = Clock()
     backups = Backups(journal, clock)
     backups.begin("b")
@@ -57,7 +57,7 @@ async def test_a_backup_that_is_not_heard_of_is_forgotten_and_its_client_learns_
     assert backups.chapters()
     clock.now += KEPT_SECONDS
     assert not backups.is_any_kept()
-    with pytest.raises(RequestError, match="not heard of for 60 s"):
+    with pytest.raises(RequestError, match="client was silent for 60 s"):
         backups.renew("b")
 
 

@@ -67,7 +67,13 @@ def test_a_jvm_is_not_blamed_for_the_silence_of_its_driver() -> None:
     (sentence,) = found(pipeline(query=query, heartbeat_age_seconds=12.0, driver_silent_seconds=12.0))
     assert sentence.startswith("pipeline p is blocked by its driver: no heartbeat for 12 s")
     (sentence,) = found(pipeline(query=query, driver_silent_seconds=12.0))
-    assert sentence.startswith("pipeline p: its driver has sent no heartbeat for 12 s; its query goes on without it")
+    assert sentence.startswith("pipeline p: its driver has sent no heartbeat for 12 s; its query runs on without it")
+
+
+def test_a_query_that_may_have_stopped_with_its_driver_is_not_said_to_run_on() -> None:
+    assert not found(pipeline(heartbeat_age_seconds=9.99, driver_silent_seconds=10.0))
+    (sentence,) = found(pipeline(heartbeat_age_seconds=10.0, driver_silent_seconds=10.01))
+    assert sentence.startswith("pipeline p is blocked by its driver: no heartbeat for 10 s")
 
 
 def test_a_long_epoch_is_named_with_the_progress_of_its_tasks() -> None:
@@ -89,7 +95,7 @@ def test_a_query_between_two_triggers_is_not_blocked() -> None:
     assert sentence == "pipeline p is blocked by Spark: it has not asked for an epoch for 50 s: Processing new data"
 
 
-def test_a_sink_that_takes_nothing_says_why_once() -> None:
+def test_a_sink_that_accepts_nothing_reports_why_once() -> None:
     plain: dict[str, Any] = dict.fromkeys(("id", "instance", "type"), "") | {"name": "ill"}
 
     def connector(**more: Any) -> list[str]:

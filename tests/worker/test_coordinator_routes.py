@@ -100,7 +100,7 @@ def test_errors_arrive_as_what_they_are(client: CoordinatorClient, segments: Seg
     assert client.cut_sources(["segment:raw"], {"raw": 9}) == {"raw": 18}
 
 
-def test_a_worker_that_is_started_again_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_worker_that_is_started_again_continues_where_it_was(tmp_path: Path) -> None:
     with running_worker(tmp_path) as first, connected(first) as (client, segments):
         append(segments, "raw", b"1")
         run = client.start("p", {"in": InputSpec(["segment:raw"])}, [])

@@ -17,7 +17,7 @@ from penstock.delivery import backoff
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.merging import Merging
 from tests.support.running_worker import RunningWorker, running_worker
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_epoch_reaches_a_file_that_was_bound_before_the_first_start(
     assert client.epochs("p") == []
 
 
-def test_an_epoch_that_a_sink_does_not_take_is_seen_retried_and_parked(
+def test_an_epoch_that_a_sink_refuses_is_shown_retried_and_parked(
     client: CoordinatorClient, segments: SegmentClient, server: Server
 ) -> None:
     server.answers = [Answer(422, body=b"no such column") for _ in range(100)]
@@ -82,7 +82,7 @@ def test_an_epoch_that_a_sink_does_not_take_is_seen_retried_and_parked(
     assert segments.info("pipeline/p/parked.web").length > 0
 
 
-def test_a_sink_that_is_unbound_gets_nothing_more_and_holds_nothing(
+def test_a_sink_that_is_unbound_gets_nothing_more_and_blocks_nothing(
     client: CoordinatorClient, segments: SegmentClient
 ) -> None:
     client.bind("p", {"web": SinkSpec("out", "http://127.0.0.1:1/in")})
@@ -135,7 +135,7 @@ def test_all_mistakes_are_reported_and_nothing_is_bound(client: CoordinatorClien
     assert client.sinks() == []
 
 
-def test_what_is_not_there_is_reported(client: CoordinatorClient, segments: SegmentClient) -> None:
+def test_something_missing_is_reported(client: CoordinatorClient, segments: SegmentClient) -> None:
     with pytest.raises(PipelineError, match="nobody"):
         client.epochs("nobody")
     with pytest.raises(PipelineError, match="nobody"):
@@ -162,7 +162,7 @@ def test_what_is_not_there_is_reported(client: CoordinatorClient, segments: Segm
     ],
 )
 def test_a_wrong_body_is_refused(worker: RunningWorker, verb: str, body: object, said: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", worker.ports["http"], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", worker.ports["http"], timeout=SECONDS_MAX)
     connection.request("POST", f"/pipelines/p/{verb}", json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     told = json.loads(answer.read())
@@ -171,14 +171,14 @@ def test_a_wrong_body_is_refused(worker: RunningWorker, verb: str, body: object,
     assert said in told["error"]
 
 
-def test_metrics_say_how_sinks_are(
+def test_metrics_report_the_state_of_sinks(
     worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(1000.0, 1000.0))  # it waits for as long as one looks
     client.bind("p", {"web": SinkSpec("out", "http://127.0.0.1:1/in")})
     Merging(client, segments, "p").epoch([b"one"])
     until(lambda: the_sink(client).state == "WAITING")
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=SECONDS_MAX) as answer:
         lines = answer.read().decode().splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("penstock_sink", "penstock_pipeline_undel")))
     label = '{pipeline="p",sink="web"}'

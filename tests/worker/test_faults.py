@@ -1,4 +1,4 @@
-"""What goes wrong inside a worker shows: in /health, in a metric and in the log. And the rest of it goes on."""
+"""What goes wrong inside a worker shows: in /health, in a metric and in the log. And the rest of it continues."""
 
 import asyncio
 import errno
@@ -117,7 +117,7 @@ async def fill(worker: Worker, name: str, kilobytes: int) -> None:
     await asyncio.to_thread(worker._journal.wait, worker._journal.end)
 
 
-async def test_a_read_error_is_damage_of_one_segment_and_everything_else_goes_on(tmp_path: Path) -> None:
+async def test_a_read_error_is_damage_of_one_segment_and_everything_else_continues(tmp_path: Path) -> None:
     files = FaultyFiles()
     by_size = CoordinatorSettings(retention=Retention("size", 1 << 20), retention_seconds=0.01, truncate_bytes=1)
     async with running(tmp_path, files, coordinator=by_size) as worker:

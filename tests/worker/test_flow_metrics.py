@@ -12,14 +12,14 @@ from penstock.client.segments import SegmentClient
 from tests.coordinator.scene import stored
 from tests.spark.sending import send
 from tests.support.running_worker import RunningWorker
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 ROWS_OUT = 3
 
 
 def metrics(worker: RunningWorker) -> Callable[..., float | None]:
     """The value of a sample by its name and labels; None if there is none."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=SECONDS_MAX) as answer:
         families = [*text_string_to_metric_families(answer.read().decode())]
     samples = [sample for family in families for sample in family.samples]
 
@@ -73,7 +73,7 @@ def test_an_epoch_shows_in_rates_and_metrics(
     assert rates["sinks"]["counts"]["files"]["rows_per_second"] > 0
 
 
-def test_a_task_that_does_not_count_its_rows_is_merged_all_the_same(
+def test_a_task_that_does_not_count_its_rows_is_still_merged(
     client: CoordinatorClient, segments: SegmentClient
 ) -> None:
     segments.create("raw")

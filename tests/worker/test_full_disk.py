@@ -67,6 +67,7 @@ def append_until_full(address: str) -> None:
             appender.flush()
 
 
+@pytest.mark.slow
 def test_a_worker_on_a_full_disk_starts_serves_reads_drains_and_continues_by_itself(images: Path) -> None:
     image = make_image(images / "small.img", 24 * MIB)
     with mounted(image, images / "small") as disk, WorkerProcess(disk / "data", "--source-quota", "none") as worker:
@@ -108,6 +109,7 @@ def test_a_source_continues_when_another_program_frees_the_disk(images: Path) ->
         assert len(stored_messages(worker.address, "numbers")[stream_id_of("s")]) == COUNT
 
 
+@pytest.mark.slow
 def test_a_new_worker_without_room_for_its_journal_reports_what_it_needs(images: Path) -> None:
     image = make_image(images / "new.img", 8 * MIB)
     with mounted(image, images / "new") as disk:

@@ -230,7 +230,7 @@ def test_a_body_that_is_announced_too_long_is_refused_before_it_is_sent(serve: S
         assert one.recv(65536).startswith(b"HTTP/1.1 400")
 
 
-def test_a_client_that_goes_on_after_a_refusal_is_cut_off(serve: Serve) -> None:
+def test_a_client_that_keeps_sending_after_a_refusal_is_cut_off(serve: Serve) -> None:
     """And not read to the end, which may be far away."""
     with connected(serve(HttpLimits()), post(1000 * MIB)) as one, pytest.raises(ConnectionError):
         send_mebibytes(one, 1000)
@@ -251,7 +251,7 @@ def test_a_client_gets_the_reason_although_it_is_cut_off(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("padding", "is_in_loop"), [(1000, True), (100_000, False)])
-def test_a_large_body_is_decoded_outside_of_the_event_loop(
+def test_a_large_body_is_decoded_outside_the_event_loop(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, padding: int, is_in_loop: bool
 ) -> None:
     threads: list[str] = []
@@ -268,7 +268,7 @@ def test_a_large_body_is_decoded_outside_of_the_event_loop(
     assert [name == "worker" for name in threads] == [is_in_loop]
 
 
-def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one(serve: Serve) -> None:
+def test_a_connection_beyond_the_limit_replaces_an_idle_one(serve: Serve) -> None:
     worker = serve(HttpLimits(connections_max=2, address_connections_max=2, head_seconds=100_000))
     with connected(worker) as first, connected(worker) as second, connected(worker, HEALTH) as third:
         assert until_closed(first) == b""

@@ -1,4 +1,4 @@
-"""A disk that cannot read (EIO): whoever asks for the bytes gets Damaged, and everything else goes on.
+"""A disk that cannot read (EIO): whoever asks for the bytes gets Damaged, and everything else continues.
 
 tests/worker/test_faults.py has the segment port and compaction, tests/ingest/test_completion_lost_heads.py the
 acknowledgements of sources.
@@ -108,7 +108,7 @@ async def test_a_sink_is_blocked_by_what_cannot_be_read_and_gets_it_later(
         await stage.close()
 
 
-async def test_sweep_and_retention_go_on_without_the_indexes_that_cannot_be_read(tmp_path: Path) -> None:
+async def test_sweep_and_retention_continue_without_the_indexes_that_cannot_be_read(tmp_path: Path) -> None:
     """Almost nothing is cached, so that retention must read the index of the chapter where it is to truncate."""
     files, name, staged = FaultyFiles(), "connector/broken/0", "staging/nobody/1/1/0-0/out"
     often = CoordinatorSettings(

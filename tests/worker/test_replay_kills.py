@@ -1,4 +1,4 @@
-"""The worker is killed around a replay: every letter is sent through once, and the one who asked is told so."""
+"""The worker is killed around a replay: every dead letter is sent through once, and the client is informed."""
 
 import threading
 import time

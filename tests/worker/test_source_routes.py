@@ -1,4 +1,4 @@
-"""What is said of sources over HTTP."""
+"""Declarations about sources over HTTP."""
 
 import json
 import urllib.error
@@ -15,6 +15,7 @@ from penstock.protocol.stored.event import END_OF_TIME
 from tests.spark.sending import send
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def post(worker: RunningWorker, path: str, body: Any) -> tuple[int, Any]:
         {"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=SECONDS_MAX) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         with error:
@@ -57,7 +58,7 @@ def test_mistakes_are_refused(worker: RunningWorker, client: CoordinatorClient) 
         client.declare_watermark("a shop", 5)
 
 
-def test_an_end_and_what_holds_a_watermark_back_are_seen_everywhere(
+def test_an_end_and_what_blocks_a_watermark_are_shown_everywhere(
     worker: RunningWorker, client: CoordinatorClient
 ) -> None:
     run = client.start("counts", {"in": InputSpec(["a shop", "market"])}, [])
@@ -92,7 +93,9 @@ def test_a_stream_that_blocks_the_watermark_is_named_in_status_and_metrics(
         assert client.declare_watermark("a shop", 9_000, south) == 1
         at = client.cut("counts", run.generation, "in", at).offset
         assert at.watermark == 9_000
-        with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=SECONDS_MAX
+        ) as response:
             text = response.read().decode()
         labels = f'pipeline="counts",source="a shop",stream="south",stream_id="{south}"'
         assert f"penstock_pipeline_watermark_blocked{{{labels}}} 1.0" in text

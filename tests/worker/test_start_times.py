@@ -17,7 +17,7 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
     assert StartTimes(tmp_path).seconds("never started") == 7.2, "most of a start is Spark's"
 
 
-def test_a_file_that_cannot_be_read_or_written_is_as_none(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_written_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "starts.json").write_text('["p"]')
     assert StartTimes(tmp_path).seconds("p") == DEFAULT_START_SECONDS
     times = StartTimes(tmp_path / "nowhere")

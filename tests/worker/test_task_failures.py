@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec
 from penstock.client.source import Source
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core import supervisor as supervision
 from penstock.core.retry import RetryPolicy
 from penstock.core.supervisor import Supervised
@@ -27,6 +28,8 @@ PAUSES = RetryPolicy(0.05, 0.4, jitter=0.0)
 """Known ones, so that the back-off shows in the log."""
 SOON = InterceptorSpec(type="join", config={"delimiter": "\\n", "max_elements": 1000, "max_wait_ms": 20})
 
+OFTEN = CoordinatorSettings(sweep_seconds=0.5)
+"""A task that has failed counts as failing until its next turn."""
 QUICK = BreakerSpec(probe_after_seconds=0.1, probe_after_seconds_max=0.2)
 
 
@@ -195,13 +198,13 @@ def stage(faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             link("connector/source/out", "pipeline/p/in"),
             link("pipeline/p/out", "connector/sink/in"),
         )
-        with scene_of(tmp_path_factory.mktemp("tasks") / "data", deployment) as scene:
+        with scene_of(tmp_path_factory.mktemp("tasks") / "data", deployment, OFTEN) as scene:
             scene.until_listens("source", "sink")
             yield Stage(scene, deployment, taker, port)
 
 
 @pytest.mark.parametrize("place", TASKS)
-def test_it_fails_in_sight_and_is_restarted(
+def test_its_failure_is_reported_and_it_is_restarted(
     place: str, stage: Stage, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, cause = TASKS[place]

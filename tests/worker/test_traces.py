@@ -138,7 +138,7 @@ def test_an_epoch_is_a_trace_with_a_span_for_each_phase(
     assert metrics(worker)("traces_spans_dropped_total") == 0
 
 
-def test_each_attempt_to_deliver_is_a_span_and_a_failed_one_says_why(
+def test_each_attempt_to_deliver_is_a_span_and_a_failed_one_reports_why(
     collector: Collector, worker: RunningWorker, client: CoordinatorClient, segments: SegmentClient
 ) -> None:
     fill(segments)
@@ -257,7 +257,7 @@ def test_a_reset_pipeline_leaves_failed_epochs_and_new_traces(
     assert abandoned.trace_id != complete.trace_id
 
 
-def test_a_collector_that_is_away_delays_nothing_and_its_spans_are_counted(
+def test_an_unavailable_collector_delays_nothing_and_its_spans_are_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")

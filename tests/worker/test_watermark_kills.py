@@ -78,7 +78,7 @@ def declared(process: WorkerProcess, time_us: int, stream: str, after: int | Non
         client.declare_watermark("s", time_us, stream, after=after)
 
 
-def test_a_killed_worker_goes_on_with_the_same_watermarks(process: WorkerProcess) -> None:
+def test_a_killed_worker_continues_with_the_same_watermarks(process: WorkerProcess) -> None:
     first = Reader(process, "first")
     with (
         open_stream(process.connector_port, "s", "a") as a,
@@ -128,7 +128,7 @@ def _read_again(process: WorkerProcess, source: str) -> list[int]:
     return [*dict.fromkeys(offset.watermark for offset in offsets if offset.watermark is not None)]
 
 
-def test_the_clock_of_a_killed_worker_goes_on_and_no_event_comes_that_is_behind_it(tmp_path: Path) -> None:
+def test_the_clock_of_a_killed_worker_continues_and_no_event_comes_that_is_behind_it(tmp_path: Path) -> None:
     options = ("--event-time-ingest", "--retention=keep")
     with WorkerProcess(tmp_path, *options) as process:
         reader = Reader(process, "windows", source="t", state="unreported")

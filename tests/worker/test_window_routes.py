@@ -1,4 +1,4 @@
-"""What window operators report is shown until their pipeline is dropped, reset, or tells something newer."""
+"""What window operators report is shown until their pipeline is dropped, reset, or reports something newer."""
 
 import urllib.request
 
@@ -8,6 +8,7 @@ from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputS
 from penstock.core.errors import Fenced, RequestError
 from penstock.protocol.api.status import OperatorStatus
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 
 def numbers(bucket: int, **given: int) -> BucketNumbers:
@@ -16,7 +17,7 @@ def numbers(bucket: int, **given: int) -> BucketNumbers:
 
 
 def metrics(worker: RunningWorker) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.ports['http']}/metrics", timeout=SECONDS_MAX) as response:
         text: str = response.read().decode()
         return text
 
@@ -64,7 +65,7 @@ def test_a_pipeline_that_is_reset_has_no_windows(client: CoordinatorClient) -> N
     assert client.status().windows == []
 
 
-def test_what_is_no_report_is_refused(client: CoordinatorClient) -> None:
+def test_an_invalid_report_is_refused(client: CoordinatorClient) -> None:
     client.start("p", {"in": InputSpec(["s"])})
     with pytest.raises(RequestError, match=r"buckets\[0\]\.keys: expected `int` >= 0"):
         client.report_windows("p", "counts", 7, [numbers(1, keys=-1)])

@@ -1,1 +1,1 @@
-"""Access control: principals and their roles, and the small file of a worker that lists them."""
+"""Access control: principals and their roles, and a worker's access file, which lists them."""

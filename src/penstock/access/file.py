@@ -51,8 +51,8 @@ class Open:
 
 
 class WithConnectors:
-    """In addition, a token that the worker generates for its own connectors, and that exists in its memory alone. Who
-    may bind or deploy them decides what they write, and with which quota.
+    """Adds a token that the worker generates for its own connectors, and keeps only in memory. Whoever may bind or
+    deploy them decides what they write, and with which quota.
     """
 
     def __init__(self, access: AccessControl) -> None:
@@ -70,7 +70,7 @@ _CONNECTORS = Principal("connectors", Role.ADMIN)
 
 
 class StoredGrant(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A grant as the file has it."""
+    """A grant as it is stored in the file."""
 
     name: str
     role: str
@@ -109,7 +109,7 @@ class AccessFile:
         self._reload_if_changed()
         try:
             return self._access.principal(token, certificate_names)
-        except Unauthenticated:  # unless it was added just now
+        except Unauthenticated:  # a token that was added just now is not in it yet
             self._checked_at = float("-inf")
             self._reload_if_changed()
             return self._access.principal(token, certificate_names)
@@ -128,9 +128,9 @@ class AccessFile:
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"the token file {file} cannot be read: {error}", _RANDOM_HINT) from None
         if len(token) < _TOKEN_CHARS_MIN:
-            raise RequestError(f"the token in {file} has less than {_TOKEN_CHARS_MIN} characters", _RANDOM_HINT)
+            raise RequestError(f"the token in {file} has fewer than {_TOKEN_CHARS_MIN} characters", _RANDOM_HINT)
         if _is_link_to(self._token_file, file.absolute()):
-            return  # a full disk has no room for another one
+            return  # a full disk has no room for a new file
         link = self._token_file.with_name(f".token.{os.getpid()}")
         link.unlink(missing_ok=True)
         link.symlink_to(file.absolute())
@@ -215,20 +215,20 @@ class AccessFile:
         return [Grant(Principal(OWNER, Role.ADMIN), digest(token))] if token else []
 
 
-_RANDOM_HINT = "It must contain a long random text alone, such as: openssl rand -hex 32"
+_RANDOM_HINT = "It must contain only a long random text, such as the output of: openssl rand -hex 32"
 _HINT = "Restore it from a backup, or delete it and add the principals again: penstock access add"
 
 
 def create_private_directory(directory: Path) -> None:
-    """Accessible to its owner alone, also if it exists: the owner's token and all data are in it. Somebody else's
-    directory, such as a mounted volume, stays as it is.
+    """Accessible only to its owner, even if it existed before: the owner's token and all data are in it. Somebody
+    else's directory, such as a mounted volume, stays as it is.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & 0o077:
         try:
             directory.chmod(0o700)
         except PermissionError:
-            log.warning("%s is not ours: other users may be able to read what it contains", directory)
+            log.warning("%s belongs to another user: others may be able to read what it contains", directory)
 
 
 def _check_name(name: str) -> None:

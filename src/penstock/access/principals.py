@@ -10,10 +10,10 @@ principal's prefixes; what concerns the whole worker needs a principal without p
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self
+from typing import Any, Self
 
 from penstock.core.errors import Forbidden, QuotaReached, Unauthenticated
 
@@ -39,7 +39,7 @@ _RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 _SEGMENT_BYTES = 1024
-"""Of a quota, for each segment: about what an empty one takes of the worker's memory."""
+"""Of a quota, for each segment: about as much as an empty one takes of the worker's memory."""
 _SEGMENTS_MIN = 100
 """In addition: a small quota must still be enough for a few sources, each with several segments."""
 
@@ -87,7 +87,7 @@ EVERYONE = Principal("everyone", Role.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One line of the access file: a principal, and what proves to be it."""
+    """One line of the access file: a principal, and what it authenticates with."""
 
     principal: Principal
     token_digest: str | None = None
@@ -129,3 +129,17 @@ class Access:
 def digest(token: str) -> str:
     """Tokens are random and long, so that a plain hash is enough."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+_ALTERNATIVE_NAMES = ("DNS", "email")
+
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Common names, DNS names and e-mail addresses in a verified certificate, as `SSLSocket.getpeercert` returns it:
+    None or empty for a client without one.
+    """
+    if not certificate:
+        return ()
+    subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in _ALTERNATIVE_NAMES]
+    return tuple(dict.fromkeys([*subject, *others]))

@@ -146,7 +146,7 @@ class DeploymentFile:
         data = json.dumps({"format": FORMAT, **application.as_json()}).encode()
         async with self._writing:
             try:
-                # Private, because options may contain secrets that somebody has written out.
+                # Private, because options may contain literal secrets.
                 await asyncio.to_thread(write_private, self._path, data)
             except OSError as error:
                 raise NoRoom(f"{self._path} cannot be written: {error}", "Check the disk, and try again.") from None
@@ -251,7 +251,7 @@ def _settings(spec: ConnectorSpec) -> tuple[object, ...]:
             spec.idle_timeout_seconds,
             spec.when_all_idle,
         ),
-        *(spec.event_time_unit, spec.event_time_ingest, spec.breaker),
+        *(spec.event_time_unit, spec.event_time_ingest, spec.event_time, spec.breaker),
     )
 
 

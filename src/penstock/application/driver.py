@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.application.deployments import pipeline_changes
-from penstock.application.functions import Coded
-from penstock.application.pipelines import pipeline_of
+from penstock.application.functions import Coded, pipeline_of
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.protocol.api.deployment import Deployed, Deployment

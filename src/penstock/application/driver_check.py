@@ -86,7 +86,7 @@ class DriverCheck:
                 _NO_ANSWER_HINT,
             )
         if proposal.refusals:
-            raise RequestError("\n".join(["nothing was changed: what runs now runs on", *proposal.refusals]))
+            raise RequestError("\n".join(["nothing was changed: what runs now keeps running", *proposal.refusals]))
 
     async def _answered(self, proposal: _Proposal) -> None:
         deadline = self._clock() + ANSWER_SECONDS_MAX

@@ -1,22 +1,33 @@
-"""Users' functions, named `file.py:function`; each version of a file is loaded as its own module."""
+"""The pipelines of an application: users' functions, named `file.py:function`, each version of a file loaded as its own
+module; what surrounds them on Spark; and the form that the Spark runner takes.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.application.plan import OUT
+from penstock.application.plan import OUT, Plan, Types, plan_of, starting_in
+from penstock.connectors.registry import CONNECTORS
+from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.codec import Coding, Outlet, branches
-from penstock.spark.pipelines import Pipeline
+from penstock.protocol.api.delivery import SinkSpec
+from penstock.protocol.api.deployment import (
+    PASSTHROUGH,
+    Deployment,
+    PipelineSpec,
+    port_for,
+)
+from penstock.spark import codecs
+from penstock.spark.codecs.codec import AS_IT_IS, Branch, Outlet, branches
+from penstock.spark.pipelines import Pipeline, limits_of
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.source.schema import COLUMNS
 
@@ -46,7 +57,11 @@ def load_function(spark: str, code: str) -> UserFunction:
         found = found.function
     if not callable(found):
         raise RequestError(f"{file} has no function {name!r}", "Write spark: file.py:function.")
-    return UserFunction(found, module, _sole(found))
+    return user_function(found, module)
+
+
+def user_function(call: Callable[..., Any], module: ModuleType) -> UserFunction:
+    return UserFunction(call, module, _sole(call))
 
 
 def _module(path: Path, code: str) -> ModuleType:
@@ -90,15 +105,18 @@ class Passing:
     dead letter.
     """
 
-    codings: Mapping[str, Coding]
+    branches: Sequence[Branch]
     outlets: Mapping[str, Outlet]
 
-    def __call__(self, **inputs: DataFrame) -> DataFrame:
-        from penstock.spark.codecs.decoder import decode
+    def __call__(self, **inputs: DataFrame) -> Any:
+        from penstock.spark.codecs.batch_decoder import Decoder
+        from penstock.spark.codecs.decoder import numbered
         from penstock.spark.codecs.outputs import passed
+        from penstock.spark.outputs import Encoded
 
         (frame,) = inputs.values()
-        return passed(decode(frame, branches(self.codings)), self.outlets, OUT)
+        left = passed(numbered(frame, Decoder(self.branches, PASSING_COLUMNS)), self.outlets, OUT)
+        return Encoded(left.frame, {}, left.plan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,29 +124,26 @@ class Coded:
     """A user's function between the codecs of its sources and those of its sinks."""
 
     function: UserFunction
-    codings: Mapping[str, Mapping[str, Coding]]
-    """By input and source."""
     outlets: Mapping[str, Outlet]
 
     def __call__(self, **inputs: DataFrame) -> Any:
         from pyspark.sql import DataFrame
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        from penstock.spark.codecs.outputs import attributes, leave, schemas
+        from penstock.spark.codecs.outputs import leave, received, schemas, united
         from penstock.spark.outputs import Encoded
 
-        frames = {port: self._arrived(port, frame) for port, frame in inputs.items()}
-        given = frozenset(text for frame in frames.values() for text in attributes(frame).values())
+        frames = {port: received(_arrived(frame), port) for port, frame in inputs.items()}
         left = self.function.call(**{self.function.parameter(port): frame for port, frame in frames.items()})
         match left:
             case DataFrame():
                 port = None if "port" in left.columns else OUT
-                return Encoded(leave(left, self.outlets, port, given), schemas(left, self.outlets, port))
+                rows = leave(left, self.outlets, port)
+                return Encoded(rows.frame, schemas(left, self.outlets, port), rows.plan)
             case Mapping() if left and all(isinstance(frame, DataFrame) for frame in left.values()):
-                ports = [leave(frame, self.outlets, self._known(port, frame), given) for port, frame in left.items()]
-                united = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), ports)
+                rows = united([leave(frame, self.outlets, self._known(port, frame)) for port, frame in left.items()])
                 port_schemas = [schemas(frame, self.outlets, port).items() for port, frame in left.items()]
-                return Encoded(united, dict(chain.from_iterable(port_schemas)))
+                return Encoded(rows.frame, dict(chain.from_iterable(port_schemas)), rows.plan)
             case DataStreamWriter():
                 raise RequestError(
                     "the function returns a DataStreamWriter, which an application cannot use",
@@ -137,14 +152,6 @@ class Coded:
         raise RequestError(
             f"the function returns {type(left).__name__}", "Return a DataFrame, or a dict from ports to DataFrames."
         )
-
-    def _arrived(self, port: str, frame: DataFrame) -> DataFrame:
-        from pyspark.sql import functions
-
-        from penstock.spark.codecs.decoder import decode
-
-        parsed = frame.withColumn("metadata", functions.try_parse_json(frame["metadata_json"])).drop("metadata_json")
-        return decode(parsed, branches(self.codings[port])).public()
 
     def _known(self, port: str, frame: DataFrame) -> str:
         if "port" in frame.columns:
@@ -158,3 +165,78 @@ class Coded:
                 f"There are: {', '.join(self.outlets)}; see outputs:.",
             )
         return port
+
+
+def _arrived(frame: DataFrame) -> DataFrame:
+    """The frame as the user's function gets it: the metadata where its JSON was."""
+    from pyspark.sql import functions
+
+    if "metadata_json" not in frame.columns:
+        return frame
+    names = [name if name != "metadata_json" else "metadata" for name in frame.columns]
+    parsed = frame.withColumn("metadata_json", functions.try_parse_json(frame["metadata_json"]))
+    return parsed.toDF(*names)
+
+
+# The pipelines of a deployment, in the form that the Spark runner takes.
+
+
+def pipelines_of(deployment: Deployment, types: Types = CONNECTORS) -> list[Pipeline]:
+    """In the deployment's order. Imports the users' files. Raises RequestError at the user's line."""
+    return [pipeline_of(deployment, name, types) for name in deployment.pipelines]
+
+
+def pipeline_of(deployment: Deployment, name: str, types: Types = CONNECTORS) -> Pipeline:
+    """One of them."""
+    plan = plan_of(deployment, name, types)
+    sinks = {sink: SinkSpec(port, connector) for sink, (port, connector) in deployment.sink_names(name).items()}
+    return planned_pipeline(plan, _function(plan), sinks)
+
+
+def planned_pipeline(plan: Plan, function: Callable[..., Any], sinks: Mapping[str, SinkSpec]) -> Pipeline:
+    """The plan's pipeline, with this function between its codecs."""
+    return Pipeline(
+        name=plan.spec.name,
+        function=function,
+        inputs=plan.sources,
+        decoding=_decoding(plan),
+        columns=_columns(plan.spec),
+        outputs=_ports(plan.outlets),
+        sinks=sinks,
+        **_settings(plan.spec),
+    )
+
+
+def _columns(spec: PipelineSpec) -> tuple[str, ...]:
+    """The columns that the source loads: metadata as JSON, which becomes a VARIANT."""
+    if spec.spark == PASSTHROUGH:
+        return PASSING_COLUMNS
+    given = spec.settings.get("columns")
+    return FUNCTION_COLUMNS if given is None else tuple("metadata_json" if n == "metadata" else n for n in given)
+
+
+def _ports(outlets: Mapping[str, Outlet]) -> tuple[str, ...]:
+    """All possible ports, linked or not, so that sinks with other codecs can be bound while the pipeline runs."""
+    return tuple(dict.fromkeys(port_for(port, codec) for codec in (None, *codecs.names()) for port in outlets))
+
+
+def _function(plan: Plan) -> Callable[..., Any]:
+    if plan.spec.spark == PASSTHROUGH:
+        return Passing(branches(plan.codings["in"]), plan.outlets)
+    return Coded(load_function(plan.spec.spark, plan.spec.code), plan.outlets)
+
+
+def _decoding(plan: Plan) -> dict[str, tuple[Branch, ...]]:
+    """An input whose events are all bytes is not decoded."""
+    found = {port: tuple(branches(codings)) for port, codings in plan.codings.items()}
+    return {port: given for port, given in found.items() if any(one.codec != AS_IT_IS for one in given)}
+
+
+def _settings(spec: PipelineSpec) -> dict[str, Any]:
+    given = spec.settings
+    return {
+        "mode": given.get("mode", "append"),
+        "trigger_ms": parse_duration_ms(given["trigger"]) if "trigger" in given else None,
+        "starting": starting_in(given.get("starting", "earliest")),
+        "limits": limits_of(given.get("max_bytes_per_epoch"), given.get("max_rows_per_epoch")),
+    }

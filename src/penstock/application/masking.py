@@ -1,4 +1,4 @@
-"""What is shown of a deployment: secrets that somebody has written out are masked, references are shown as they are.
+"""What is shown of a deployment: literal secrets are masked, references are shown as they are.
 
 What is stored, and what a new deployment is compared with, has them: otherwise the same file would be a change.
 """

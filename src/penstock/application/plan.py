@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.connectors.api import Connector, Options
-from penstock.connectors.registry import CONNECTORS, Registry, parse_options
+from penstock.connectors.registry import CONNECTORS, parse_options
 from penstock.connectors.secrets import NoSecret
+from penstock.core.plugins import Registry
 from penstock.protocol.api.deployment import (
     PASSTHROUGH,
     PLAIN_CODECS,
@@ -127,7 +128,20 @@ def _outlet(deployment: Deployment, spec: PipelineSpec, port: str, types: Types)
     targets = [(port_for(port, codec), codec) for codec in sorted(beside)]
     if is_read or not beside or codecs & {*PLAIN_CODECS}:
         targets.insert(0, (port, _plain(spec, codecs)))
-    return Outlet(port, tuple(targets), any(_is_linked(deployment, sink, types) for sink in sinks))
+    linked = [sink for sink in sinks if _is_linked(deployment, sink, types)]
+    maps = {target: _codec_map(deployment, target, port, sinks, linked) for target, _ in targets}
+    return Outlet(port, tuple(targets), bool(linked), {target: found for target, found in maps.items() if found})
+
+
+def _codec_map(
+    deployment: Deployment, target: str, port: str, sinks: list[str], linked: list[str]
+) -> tuple[tuple[str, str], ...]:
+    """The codecs of replies by the content type of what they reply to. All sinks of a target get the same bytes, so it
+    is empty unless all of them reply, with the same map.
+    """
+    mine = [sink for sink in sinks if port_for(port, deployment.connectors[sink].codec) == target]
+    found = {tuple(Coding(sink, None, deployment.connectors[sink].codec_map).patterns()) for sink in mine}
+    return found.pop() if len(found) == 1 and {*mine} <= {*linked} else ()
 
 
 def _plain(spec: PipelineSpec, codecs: set[str | None]) -> str:

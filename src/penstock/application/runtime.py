@@ -21,9 +21,8 @@ from penstock.application.deployments import (
 )
 from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
-from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all
+from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all, report
 from penstock.application.masking import masked
-from penstock.application.report import report
 from penstock.application.validation import check_deployment, check_ports
 from penstock.connectors.api import Connector, Downstream, SegmentPort
 from penstock.connectors.permissions import UNLIMITED, Permissions
@@ -272,7 +271,7 @@ class Runtime:
         check_ports(new, found)
 
     async def _perform_or_fail(self, todo: ConnectorChanges, built: dict[str, BuiltConnector], new: Deployment) -> None:
-        """After an error that nothing has foreseen, nothing of the application runs. Raises RequestError."""
+        """After an unexpected error, nothing of the application runs. Raises RequestError."""
         self._failure = ""
         try:
             await self._perform(todo, built, new)
@@ -447,7 +446,7 @@ class Runtime:
         return [report(one, self.signals, self._gateway.view) for _, one in sorted(self._instances.items())]
 
     def status(self) -> list[ConnectorStatus]:
-        """Those that could not be built, too."""
+        """Includes connectors that could not be built."""
         specs = self._running.connectors
         failed = [
             ConnectorStatus(name=name, id=name, instance="", type=specs[name].type, state="failed", reason=why)
@@ -460,13 +459,13 @@ class Runtime:
         whole = [f"the application does not run: {self._failure} {_APPLY_AGAIN}"] if self._failure else []
         failed = [f"connector {name} does not run: {why}" for name, why in self._failures.items()]
         failed += [
-            f"connector {name} has used up its tries: {why}. penstock apply starts it again"
+            f"connector {name} has used up its attempts: {why}. penstock apply starts it again"
             for name, why in self._given_up().items()
         ]
         return whole + sorted(failed)
 
     def _given_up(self) -> dict[str, str]:
-        """Connectors that have used up their tries, and why the last one failed."""
+        """Connectors that have used up their attempts, and why the last one failed."""
         statuses = {name: one.host.status() for name, one in self._instances.items()}
         return {name: one.reason for name, one in statuses.items() if one.state == State.FAILED.value}
 

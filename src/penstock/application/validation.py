@@ -6,7 +6,6 @@ from pathlib import PurePath
 
 from pydantic import ValidationError
 
-from penstock.application.config.connectors import check_ddl
 from penstock.application.config.document import ERR_SUFFIX, NAME_PATTERN, PORT_PATTERN, RESERVED_PREFIX
 from penstock.application.config.pipelines import OUTPUTS
 from penstock.application.config.sections import PipelineSection
@@ -22,7 +21,9 @@ from penstock.protocol.api.deployment import (
     End,
     PipelineSpec,
 )
+from penstock.protocol.event_time.field import check_column, checked_field, checked_format
 from penstock.spark import codecs
+from penstock.spark.codecs.ddl import parse_ddl
 
 _HINT = "Send what penstock apply sends, in the same version."
 
@@ -57,7 +58,7 @@ def _raise(mistakes: Iterable[str]) -> None:
 
 def _name(kind: str, key: str, name: str) -> Iterator[str]:
     if key != name:
-        yield f"{kind} {key!r} has another name inside: {name!r}"
+        yield f"{kind} {key!r} contains a different name: {name!r}"
     if not re.fullmatch(NAME_PATTERN, key):
         yield f"{key!r} is not a valid {kind} name: 1 to 100 letters, digits, dots, dashes and underscores"
     elif key.startswith(RESERVED_PREFIX):
@@ -67,16 +68,23 @@ def _name(kind: str, key: str, name: str) -> Iterator[str]:
 def _connector(key: str, spec: ConnectorSpec) -> Iterator[str]:
     yield from _name("connector", key, spec.name)
     if key.endswith(ERR_SUFFIX):
-        yield f"connector {key!r}: names that end in {ERR_SUFFIX} are those of the ports err"
+        yield f"connector {key!r}: names that end in {ERR_SUFFIX} are reserved for the ports err"
     known = codecs.names()
     for codec in (spec.codec, *spec.codec_map.values()):
         if codec is not None and codec not in known:
             yield f"connector {key}: unknown codec {codec!r}. {suggestion(codec, known)}".rstrip()
     if spec.schema is not None:
         try:
-            check_ddl(spec.schema)
+            parse_ddl(spec.schema)
         except RequestError as error:
             yield f"connector {key}: schema: {error}"
+    if spec.event_time is not None:
+        try:
+            checked_field(spec.event_time.field)
+            checked_format(spec.event_time.format)
+            check_column(spec.event_time)
+        except RequestError as error:
+            yield f"connector {key}: event_time: {error}"
     if spec.when_all_idle == "clock" and spec.idle_timeout_seconds is None:
         yield f"connector {key}: when_all_idle: clock needs an idle_timeout"
 
@@ -102,7 +110,7 @@ def _links(deployment: Deployment) -> Iterator[str]:
         yield from _target(deployment, link.target)
     for name in deployment.pipelines:
         if name in {end.name for end in deployment.reached_by(name) if end.kind == "pipeline"}:
-            yield f"the results of the pipeline {name} lead back to it"
+            yield f"the output of the pipeline {name} leads back to it"
 
 
 def _source(deployment: Deployment, end: End) -> Iterator[str]:
@@ -112,7 +120,7 @@ def _source(deployment: Deployment, end: End) -> Iterator[str]:
         if end.port not in (*OUTPUTS, *spec.settings.get("outputs", ())):
             yield f"{_shown(end)}: the pipeline has no port {end.port!r} to link from"
     elif _is_missing(deployment, end):
-        yield f"{_shown(end)} is linked, and is not in the deployment"
+        yield f"{_shown(end)} is linked, but is not in the deployment"
     elif end.port not in _SOURCE_PORTS:
         yield f"{_shown(end)}: a link leads from the port out or err of a connector"
 
@@ -122,7 +130,7 @@ def _target(deployment: Deployment, end: End) -> Iterator[str]:
         if not re.fullmatch(PORT_PATTERN, end.port) or (spec.spark == PASSTHROUGH and end.port != "in"):
             yield f"{_shown(end)}: the pipeline has no input {end.port!r}"
     elif _is_missing(deployment, end):
-        yield f"{_shown(end)} is linked, and is not in the deployment"
+        yield f"{_shown(end)} is linked, but is not in the deployment"
     elif end.port not in _SINK_PORTS:
         yield f"{_shown(end)}: a link leads to the port in of a connector"
 

@@ -1,5 +1,5 @@
-"""`penstock access`: who may use a worker. The commands change the file of its data directory, on its machine; the
-worker notices within a second.
+"""`penstock access`: who may use a worker. The commands edit the access file in its data directory, so they run on the
+worker's machine; the worker picks up a change within a second.
 """
 
 import json
@@ -19,7 +19,7 @@ from penstock.client.credentials import OWN_DATA
 from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 
-app = typer.Typer(help="Decide who may use a worker, on its machine.", no_args_is_help=True)
+app = typer.Typer(help="Decide who may use a worker; runs on the worker's machine.", no_args_is_help=True)
 
 
 def register(commands: typer.Typer) -> None:
@@ -31,23 +31,25 @@ DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The wor
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(help="A new principal's name; anonymous is whoever has no token.")],
+    name: Annotated[
+        str, typer.Argument(help="The new principal's name; anonymous stands for clients without a token.")
+    ],
     role: Annotated[
-        str, typer.Option(metavar="read|write|deploy|admin", help="What it may do; each includes the ones before.")
+        str, typer.Option(metavar="read|write|deploy|admin", help="What it may do; each role includes those before it.")
     ],
     prefix: Annotated[
         list[str] | None,
-        typer.Option(help="Only for names that start with this; may be repeated. Default: for everything."),
+        typer.Option(help="Only for names with this prefix; may be repeated. Default: for all names."),
     ] = None,
     certificate: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="It has a client certificate with this name (mutual TLS) instead of a token."
+            metavar="NAME", help="It authenticates with a client certificate of this name (mutual TLS), not a token."
         ),
     ] = None,
     quota: Annotated[
         int | None,
-        typer.Option(parser=parse_size, metavar="SIZE", help="What its sources and segments may hold together."),
+        typer.Option(parser=parse_size, metavar="SIZE", help="What its sources and segments may hold in total."),
     ] = None,
     data: DataOption = OWN_DATA,
 ) -> None:

@@ -18,6 +18,7 @@ _MODULES = {
     "send": "send",
     "run": "run",
     "check": "check",
+    "infer": "infer",
     "connectors": "connectors",
     "schema": "connectors",
     "init": "scaffold",
@@ -43,7 +44,7 @@ _MODULES = {
 
 
 class _Commands(TyperGroup):
-    """Imports a command's module when the command is called: to import all of them takes most of a second."""
+    """Imports a command's module when the command is called: importing all of them takes most of a second."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         for name in _MODULES:

@@ -20,7 +20,7 @@ from penstock.core.logs import LogLevel
 
 _LOOK_SECONDS = 0.2
 _RETRY_SECONDS = 10.0
-"""How long to wait for a worker that is just restarting."""
+"""How long to wait for a worker that is restarting."""
 
 StreamOption = Annotated[
     str | None,
@@ -58,8 +58,9 @@ def apply(
 ) -> None:
     """Deploy a changed application: start, stop and relink what differs, and leave the rest running.
 
-    Nothing changes unless the whole file is valid. A running penstock run restarts the pipelines that changed.
-    Pipelines that are no longer in the file are stopped; on a terminal you are asked whether to drop them.
+    Nothing changes unless the whole file is valid. A running penstock run
+    restarts the pipelines that changed. Pipelines that are no longer in the
+    file are stopped; on a terminal you are asked whether to drop them.
     """
     if file.suffix.lower() not in (".yaml", ".yml"):
         raise RequestError(
@@ -97,7 +98,8 @@ def stop(
 ) -> None:
     """Stop the application: stop reading, process and deliver everything that was read, then close.
 
-    Nothing is lost: penstock apply or penstock run continues from there. Ctrl-C ends the waiting, not the drain.
+    Nothing is lost: penstock apply or penstock run continues from there.
+    Ctrl-C ends the waiting, not the drain.
     """
     with _client(worker, data, yes=yes) as client:
         client.drain()
@@ -118,7 +120,7 @@ def _wait(client: ApplicationClient) -> None:
     if found.state == "drained":
         typer.echo("everything is delivered: the application is stopped")
     else:
-        typer.echo(f"the application was started again meanwhile (revision {found.revision})")
+        typer.echo(f"the application was started again in the meantime (revision {found.revision})")
     for sentence in staying_open(client.status().pipelines):
         typer.echo(sentence)
 

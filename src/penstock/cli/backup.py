@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Column, Table
 
-from penstock.backup.archive import Archive, OnBytes
+from penstock.backup.archive import Archive, OnBytes, check_empty
+from penstock.backup.archive import restore as restore_files
 from penstock.backup.backup import BackupOptions, Taken, back_up, present_bytes
 from penstock.backup.contents import CHECKPOINTS
 from penstock.backup.manifest import Manifest
-from penstock.backup.restore import check_empty
-from penstock.backup.restore import restore as restore_files
 from penstock.cli.connect import JsonOption, local_worker
 from penstock.client.credentials import OWN_DATA, ports_file
 from penstock.core.errors import Damaged, RequestError, Unavailable
@@ -39,24 +38,27 @@ def backup(
         str | None, typer.Option(metavar="DIR", help="The folder of the checkpoints (default: DATA/checkpoints).")
     ] = None,
     checkpoints: Annotated[bool, typer.Option(help="Whether checkpoints are part of the backup.")] = True,
-    secrets: Annotated[bool, typer.Option(help="Whether the owner's token and the access list are part of it.")] = True,
+    secrets: Annotated[
+        bool, typer.Option(help="Whether the owner's token and the access list are part of the backup.")
+    ] = True,
     before: Annotated[
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="A shell command that copies the sinks. Output that is delivered from its start on stays stored, so "
-            "that penstock sink rewind can deliver again what the copies lack.",
+            help="A shell command that copies the sinks. Output delivered after it starts is retained, so that "
+            "penstock sink rewind can deliver again what the copies lack.",
         ),
     ] = None,
-    keep: Annotated[int | None, typer.Option(min=1, help="Delete all backups but the newest ones, so many.")] = None,
+    keep: Annotated[int | None, typer.Option(min=1, help="Delete all but the newest N backups.")] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the backups, and take none.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte of the backups, and take none.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Back up a worker's data, while it runs or while it is stopped.
 
-    Backups in one directory share what they have in common: each copies only what is new. A backup that is interrupted
-    leaves the earlier ones as they were.
+    Backups in one directory share what they have in common: each copies
+    only what is new. An interrupted backup leaves the earlier ones as they
+    were.
     """
     if list_only or verify:
         _show(Archive.to_read(directory), verifies=verify, as_json=as_json)
@@ -76,7 +78,7 @@ def backup(
 
 
 def _worker_on(data: Path) -> str | None:
-    """None if no worker runs there. If one does that does not answer, it has locked the directory."""
+    """None if no worker runs there. One that runs but does not answer still holds the directory's lock."""
     if not ports_file(data).exists():
         return None
     try:
@@ -95,12 +97,12 @@ def checkpoint_folder(data: Path, checkpoint: str | None) -> Path:
 
 def _check_outside(directory: Path, data: Path) -> None:
     if directory.absolute().resolve().is_relative_to(data.absolute().resolve()):
-        raise RequestError(f"{directory} is inside of {data}", "Store backups elsewhere, best on another disk.")
+        raise RequestError(f"{directory} is inside {data}", "Store backups elsewhere, best on another disk.")
 
 
 def _run(command: str | None) -> None:
     if command is not None and (code := subprocess.run(command, shell=True, check=False).returncode):  # noqa: S602
-        raise RequestError(f"the command of --before has failed with exit code {code}", "No backup was taken.")
+        raise RequestError(f"the --before command failed with exit code {code}", "No backup was taken.")
 
 
 @contextmanager
@@ -117,7 +119,7 @@ def _report(taken: Taken, *, as_json: bool) -> None:
         summary = {"name": taken.name, "copied_bytes": taken.copied_bytes, "deleted": taken.deleted}
         typer.echo(json.dumps(_summary(manifest) | summary))
         return
-    new = f"{show_size(taken.copied_bytes)} of {show_size(manifest.size)} copied, the rest was there"
+    new = f"{show_size(taken.copied_bytes)} of {show_size(manifest.size)} copied, the rest was already there"
     typer.echo(f"{taken.name}: {new}")
     for name, epoch in manifest.pipelines.items():
         typer.echo(f"pipeline {name}: up to epoch {epoch}" if epoch >= 0 else f"pipeline {name}: no epoch yet")
@@ -179,7 +181,8 @@ def restore(
 ) -> None:
     """Restore a backup into a new data directory. Every checksum is verified first.
 
-    Stop the original worker for good before you start the restored one: both would deliver to the same sinks.
+    Stop the original worker for good before you start the restored one:
+    both would deliver to the same sinks.
     """
     archive = Archive.to_read(directory)
     name = at or archive.names()[-1]

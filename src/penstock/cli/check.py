@@ -1,4 +1,4 @@
-"""`penstock check`: what pipelines read, where their output goes, and all mistakes; starts nothing."""
+"""`penstock check`: what pipelines read, where their output goes, and all mistakes. Starts nothing."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +41,8 @@ def watermarks_of_connectors(loaded: "Loaded") -> Iterator[str]:
 
 def _watermark(spec: "ConnectorSpec", *, own_event_times: bool | None) -> str:
     over = f"watermark of {spec.name}:"
+    if spec.event_time is not None:
+        over, own_event_times = f"{over} by the field {spec.event_time.field},", True
     if own_event_times is None:
         return f"{over} the worker's clock, unless the connector sets event times"
     if not own_event_times:

@@ -31,7 +31,7 @@ from penstock.protocol.api.status import WorkerStatus
 HTTP_SECONDS_MAX = 10
 
 _RETRY_SECONDS = 3.0
-"""How long to wait for a worker that is just being started: a person is waiting."""
+"""How long to wait for a worker that is being started: a person is waiting."""
 
 _NAMED_MAX = 3
 """At most this many pipelines are named when a worker has no application."""
@@ -75,7 +75,7 @@ def worker_status(address: str) -> WorkerStatus:
         return msgspec.convert(get_json(address, "/status"), WorkerStatus)
     except msgspec.ValidationError:
         raise Unavailable(
-            f"what answers on {address} is not a worker of this version", "Use --worker HOST:PORT, or --data DIR."
+            f"{address} is not an HTTP port of a worker of this version", "Use --worker HOST:PORT, or --data DIR."
         ) from None
 
 
@@ -160,7 +160,7 @@ def local_worker(data: Path) -> LocalWorker:
 
 
 def host_of(worker: str) -> str:
-    """The host of a worker's HTTP address, as part of another one."""
+    """The host of a worker's HTTP address, for use in another address."""
     return str(parse_worker(worker)[0]).rpartition(":")[0]
 
 
@@ -203,7 +203,7 @@ def segment_client(address: str) -> Iterator[SegmentClient]:
     context = tls_context(host) if status.tls else None
     if status.tls and context is None:
         raise RequestError(
-            "the worker speaks TLS alone", "Name its certificate authority: penstock segment --tls-ca FILE VERB …"
+            "the worker accepts only TLS", "Name its certificate authority: penstock segment --tls-ca FILE VERB …"
         )
     with SegmentClient(f"{host}:{status.ports['segment']}", ssl=context) as client:
         yield client

@@ -29,9 +29,9 @@ _REASON_LISTED = 200
 """Characters of a reason in a list; `show` prints all of it."""
 
 Port = Literal["err", "late"]
-PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: came too late.")]
+PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: arrived too late.")]
 
-app = typer.Typer(help="Inspect and replay events that came late or could not be processed.", no_args_is_help=True)
+app = typer.Typer(help="Inspect and replay events that arrived late or could not be processed.", no_args_is_help=True)
 
 
 def register(commands: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def register(commands: typer.Typer) -> None:
 def list_dead_letters(
     pipeline: str,
     port: Annotated[Port | None, typer.Option("--port", help="Only this port.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of each port to list.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many to list of each port.")] = 20,
     oldest: Annotated[bool, typer.Option("--oldest", help="List the oldest instead of the newest.")] = False,
     worker: WorkerOption = None,
     data: DataOption = None,
@@ -163,7 +163,7 @@ def replay(
 ) -> None:
     """Send dead letters through the pipeline again, each once.
 
-    Their events are in the next epoch, unchanged except for their
+    Their events go into the next epoch, unchanged except for their
     position. One that fails again, or is late again, becomes a new dead
     letter.
     """
@@ -178,7 +178,7 @@ def replay(
     dead_letters = "1 dead letter" if found.count == 1 else f"{found.count:,} dead letters"
     typer.echo(f"replayed {dead_letters} of {pipeline}/{port}: they arrive with its next epoch")
     if found.left_out:
-        typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads what they came from")
+        typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads their source")
 
 
 def _nothing(pipeline: str, port: DeadLetterPort, upto: int | None) -> PipelineError:

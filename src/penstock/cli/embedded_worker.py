@@ -31,7 +31,7 @@ _LAST_WORDS_CHARS = 2000
 _DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
 _FREE_PORTS = dict.fromkeys(_DEFAULT_PORTS, 0)
 _OWN_WORKER = ("--allow-callbacks", "--file-root=/")
-"""It is our user's own, with our user's rights: what it runs, the user has just asked for."""
+"""It belongs to our user and has our user's rights: it runs only what the user has just asked for."""
 _PR_SET_PDEATHSIG = 1
 _RELAY_BYTES = 64 << 10
 
@@ -47,7 +47,9 @@ class FoundWorker:
     def check(self) -> None:
         """Raises Unavailable if it has ended."""
         if self.process is not None and self.process.poll() is not None:
-            raise Unavailable(f"the worker has ended with {self.process.returncode}", "See worker.log beside its data.")
+            raise Unavailable(
+                f"the worker has exited with code {self.process.returncode}", "See worker.log in its data directory."
+            )
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def _started(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio
         _stop(process)
         if not isinstance(error, Unavailable) or ports is not _DEFAULT_PORTS or _ports() is _DEFAULT_PORTS:
             raise
-    return _started(data, options, _FREE_PORTS, stdio=stdio)  # another program has taken one of them since we looked
+    return _started(data, options, _FREE_PORTS, stdio=stdio)  # another program has taken a port since we looked
 
 
 def _running_on(data: Path) -> LocalWorker | None:

@@ -22,7 +22,7 @@ _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is about to start: a person is waiting."""
 
 _SHOWN_MAX = 20
-"""Epochs per pipeline in the table: later ones only wait for the first ones. JSON has all."""
+"""Epochs per pipeline in the table: later ones only wait for the first ones. The JSON output has all."""
 
 _COLOURS = {"REFUSED": "red", "WAITING": "red", "DIVERGED": "red", "DELIVERING": "green", "DECIDED": "green"}
 
@@ -35,7 +35,7 @@ def register(commands: typer.Typer) -> None:
 
 @app.command("list")
 def list_epochs(
-    pipeline: Annotated[str | None, typer.Argument(help="Only of this one.", show_default=False)] = None,
+    pipeline: Annotated[str | None, typer.Argument(help="Only of this pipeline.", show_default=False)] = None,
     worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -88,7 +88,7 @@ def park(
     pipeline: str,
     epoch: int,
     sink: Annotated[
-        str | None, typer.Option(help="Only at this sink, not at all that refuse it.", show_default=False)
+        str | None, typer.Option(help="Only for this sink, instead of all that refuse it.", show_default=False)
     ] = None,
     yes: YesOption = False,
     worker: WorkerOption = None,
@@ -96,8 +96,8 @@ def park(
 ) -> None:
     """Set aside an epoch that a sink refuses.
 
-    This is final: the sink continues with the next epoch. Its rows of this
-    one can be read as the source pipeline:PIPELINE/parked.SINK.
+    This is final: the sink continues with the next epoch. The rows of the
+    parked epoch can be read as the source pipeline:PIPELINE/parked.SINK.
     """
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         known = _known(client, pipeline, epoch)

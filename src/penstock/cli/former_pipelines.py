@@ -31,8 +31,8 @@ Report = Callable[[str], None]
 
 def settle_former(worker: str, before: Collection[str], *, prune: bool, ask: bool, report: Report) -> None:
     """After an apply: drop the pipelines that are no longer deployed, or report that they are kept. `before`: the
-    pipelines of the deployment that was replaced. Others that run belong to somebody else by now, and are left alone.
-    With `ask`, a person at a terminal decides, also about what is not delivered.
+    pipelines of the deployment that was replaced. Others that run are not the application's any more, and are left
+    alone. With `ask`, a person at a terminal decides, also for pipelines with undelivered epochs.
     """
     with ApplicationClient(worker) as client:
         former = client.application().former
@@ -65,7 +65,7 @@ def _later(name: str) -> str:
 
 
 def _holds(coordinator: CoordinatorClient, name: str) -> str:
-    """What waits for it, in words that follow its name."""
+    """What waits for it, as a phrase that follows its name."""
     known = _status(coordinator, name)
     sources = ", ".join(dict.fromkeys(source for named in known.inputs.values() for source in named)) if known else ""
     left = len(coordinator.epochs(name))

@@ -105,7 +105,7 @@ def _is_served(data: Path) -> bool:
 def reset(
     name: str,
     accept_partial: Annotated[
-        bool, typer.Option("--accept-partial", help="Also when retention has removed some of its input.")
+        bool, typer.Option("--accept-partial", help="Even if retention has removed some of its input.")
     ] = False,
     yes: YesOption = False,
     worker: WorkerOption = None,
@@ -154,26 +154,26 @@ def fork(
     typer.echo(f"{new} starts where {old} is: after epoch {show_epoch(forked.epoch)}")
     if known.open_windows or known.open_windows_wait is not None:
         count = "windows" if known.open_windows is None else f"{known.open_windows} windows"
-        typer.echo(f"{old} has {count} open: in {new} they have only the events from here on")
+        typer.echo(f"{old} has {count} open: in {new} they contain only events from here on")
     if known.state in ("STARTING", "RUNNING"):
-        typer.echo(f"{old} is {known.state.lower()}, and goes on: both process what comes from here on")
+        typer.echo(f"{old} is {known.state.lower()}, and keeps running: both process new events")
     typer.echo(f"acknowledgements and retention wait for {new} from now on: start it, or penstock pipeline drop {new}")
 
 
 @app.command("drop")
 def drop(
     name: str,
-    outputs: Annotated[bool, typer.Option("--outputs", help="Delete what it has put out, too.")] = False,
+    outputs: Annotated[bool, typer.Option("--outputs", help="Delete its output, too.")] = False,
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Forget a pipeline: it no longer delays acknowledgements or retention."""
+    """Drop a pipeline: it no longer delays acknowledgements or retention."""
     with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:
             what = f"{name} ({known.state}, {show_size(known.lag_bytes)} not read yet)"
-            typer.confirm(f"Forget {what}{', with all its output' if outputs else ''}?", abort=True)
+            typer.confirm(f"Drop {what}{', with all its output' if outputs else ''}?", abort=True)
         client.drop(name, outputs=outputs)
     typer.echo(f"dropped {name}")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline
 
 _DELIVERY_SECONDS_MAX = 60.0
-"""Without any epoch delivered: then a sink will not accept it soon, and the worker's next run continues with it."""
+"""Without any epoch delivered: the sink is stuck, and the worker's next run continues with it."""
 
 _LOOK_SECONDS = 0.1
 

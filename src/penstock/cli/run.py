@@ -10,7 +10,13 @@ import typer
 from rich.console import Console
 
 from penstock.cli.embedded_worker import FoundWorker
-from penstock.cli.event_times import IdleTimeoutOption, MaxDisorderOption, WhenAllIdleOption, with_event_times
+from penstock.cli.event_times import (
+    EventTimeOption,
+    IdleTimeoutOption,
+    MaxDisorderOption,
+    WhenAllIdleOption,
+    with_event_times,
+)
 from penstock.cli.former_pipelines import PruneOption
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
@@ -37,11 +43,12 @@ from penstock.spark.run.session import LOCAL
 _SPARK = "Spark"
 
 _NOT_FOR_APPLICATIONS = {
-    "--pipeline": "All pipelines of its bindings run: remove a link, or change the instances of the binding.",
+    "--pipeline": "An application runs all its pipelines: remove a link, or change the instances of the binding.",
     "--sink": "Name a connector in the file, and link the pipeline to it.",
-    "--max-disorder": "Write it to the connector in the file: watermark: {max_disorder: 10s}",
-    "--idle-timeout": "Write it to the connector in the file: watermark: {idle_timeout: 10s}",
-    "--when-all-idle": "Write it to the connector in the file: watermark: {when_all_idle: clock}",
+    "--event-time": "Set it at the connector in the file: event_time: {field: ts}",
+    "--max-disorder": "Set it at the connector in the file: watermark: {max_disorder: 10s}",
+    "--idle-timeout": "Set it at the connector in the file: watermark: {idle_timeout: 10s}",
+    "--when-all-idle": "Set it at the connector in the file: watermark: {when_all_idle: clock}",
 }
 
 
@@ -74,6 +81,7 @@ def run(
             "auth.",
         ),
     ] = False,
+    event_time: EventTimeOption = None,
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
@@ -83,7 +91,7 @@ def run(
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Time between the starts of two epochs, like 1s. Default: no pause."),
+        typer.Option(metavar="TIME", help="Interval between the starts of two epochs, like 1s. Default: no pause."),
     ] = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is stored now, then stop.")
@@ -95,7 +103,7 @@ def run(
     master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.", rich_help_panel=_SPARK)] = LOCAL,
     conf: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be repeated.", rich_help_panel=_SPARK),
+        typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be repeated.", rich_help_panel=_SPARK),
     ] = None,
 ) -> None:
     """Run an application, or the pipelines of a Python file, on Spark, until Ctrl-C.
@@ -103,7 +111,12 @@ def run(
     Starts what is not running: a worker on DATA, and Spark. Each epoch takes
     effect exactly once, however often the run is stopped or killed.
     """
-    times = {"--max-disorder": max_disorder, "--idle-timeout": idle_timeout, "--when-all-idle": when_all_idle}
+    times = {
+        "--event-time": event_time,
+        "--max-disorder": max_disorder,
+        "--idle-timeout": idle_timeout,
+        "--when-all-idle": when_all_idle,
+    }
     run_it = _runner_of(file, {"--pipeline": pipeline, "--sink": sink, **times})
     set_up_logging()
     check_installed()
@@ -114,7 +127,7 @@ def run(
         worker=worker,
         worker_options=[
             *(["--insecure"] if insecure else []),
-            *_worker_options(retention, max_disorder or [], idle_timeout or [], when_all_idle or []),
+            *_worker_options(retention, times),
         ],
         trigger_ms=milliseconds(trigger),
         available_now=available_now,
@@ -140,7 +153,7 @@ def _runner_of(file: Path, given: Mapping[str, object]) -> Run:
         case ".yaml" | ".yml":
             for name, value in given.items():
                 if value:
-                    raise RequestError(f"{name} is not for an application", _NOT_FOR_APPLICATIONS[name])
+                    raise RequestError(f"{name} cannot be used with an application", _NOT_FOR_APPLICATIONS[name])
             return _run_application
     raise RequestError(
         f"penstock run takes a .py or a .yaml file, not {file}",
@@ -169,7 +182,7 @@ def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: R
 
 
 def _open_for_programs(worker: FoundWorker) -> Deployed:
-    """What is deployed. After `penstock stop`, sources may not send until something runs again, as now."""
+    """What is deployed. After `penstock stop`, sources may not send until something runs again, which it does now."""
     with ApplicationClient(worker.http) as client:
         found = client.application()
         if found.state != "drained":
@@ -188,15 +201,13 @@ def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
     return [pipeline for pipeline in pipelines if not names or pipeline.name in names]
 
 
-def _worker_options(
-    retention: str | None, max_disorder: list[str], idle_timeout: list[str], when_all_idle: list[str]
-) -> list[str]:
+def _worker_options(retention: str | None, times: Mapping[str, list[str] | None]) -> list[str]:
     """Options of the worker to start. Raises RequestError."""
-    with_event_times(SourceSettings(), max_disorder, idle_timeout, when_all_idle)
+    given = {option: values or [] for option, values in times.items()}
+    checked = ("--max-disorder", "--idle-timeout", "--when-all-idle", "--event-time")
+    with_event_times(SourceSettings(), *(given[option] for option in checked))
     options = [] if retention is None else [f"--retention={retention}"]
-    options += [f"--max-disorder={given}" for given in max_disorder]
-    options += [f"--idle-timeout={given}" for given in idle_timeout]
-    return options + [f"--when-all-idle={given}" for given in when_all_idle]
+    return options + [f"{option}={value}" for option, values in given.items() for value in values]
 
 
 def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed, options: RunOptions) -> int | None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.application.driver import Driver, carry_by_value
-from penstock.application.pipelines import pipelines_of
+from penstock.application.functions import pipelines_of
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.former_pipelines import settle_former
 from penstock.cli.open_windows import report_staying_open
@@ -43,7 +43,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
     stdio = any(spec.type == "stdio" for spec in deployment.connectors.values())
     with worker_of(options, stdio=stdio) as worker:
         if stdio and worker.process is None:
-            print_line("stdio is the input and output of the worker, which was there before: not of this command")
+            print_line("stdio is the terminal of the worker, which was already running, not of this command")
         with ApplicationClient(worker.http) as client:
             _report_replaced(client.status().application, file.name)
             before = client.application().deployment.pipelines

@@ -43,7 +43,7 @@ class Place:
     def of(cls, data: Path | None, worker: str | None, checkpoint: str | None) -> "Place":
         if worker is not None:
             if data is not None:
-                raise RequestError("--data and --worker exclude each other", "Use only one of them.")
+                raise RequestError("--data and --worker cannot be used together", "Use only one of them.")
             checkpoints = checkpoint or DEFAULT_FOLDER
             return cls(None, local_path(checkpoints) or Path(DEFAULT_FOLDER), checkpoints)
         data = data or OWN_DATA
@@ -110,7 +110,8 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         assert options.worker is not None
         if options.worker_options:
             raise RequestError(
-                f"{options.worker_options[0]} is for a worker that is started", "Pass it to penstock worker instead."
+                f"{options.worker_options[0]} only applies to a worker that this command starts",
+                "Pass it to penstock worker instead.",
             )
         address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
         yield FoundWorker(address, worker_status(address).ports)
@@ -120,7 +121,7 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         ports = f"sources on port {found.ports['connector']}, http on {found.http}"
         print_line(f"the worker on {options.place.data} {how}: {ports}")
         if found.process is None and options.worker_options:
-            print_line(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is not for it")
+            print_line(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is ignored")
         yield found
 
 
@@ -131,7 +132,7 @@ def end_by_sigterm(*_: object) -> NoReturn:
 
 @contextmanager
 def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM stops in order; a second Ctrl-C stops without waiting for that."""
+    """The first Ctrl-C or SIGTERM shuts down in order; a second Ctrl-C does not wait for that."""
     caught: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from penstock.connectors.registry import CONNECTORS
 from penstock.core.errors import RequestError
 
 APP = """\
-# Rooms that are too warm: readings come in over TCP, one JSON document per line; what is too warm goes to files.
+# Rooms that are too warm: readings come in over TCP, one JSON document per line; those that are too warm go to files.
 # Options of connectors: penstock connectors TYPE. For your editor: penstock schema > penstock.schema.json
 # yaml-language-server: $schema=penstock.schema.json
 
@@ -52,19 +52,17 @@ binding:
 """
 
 PIPELINE = '''\
-"""What the application computes. `readings` has the columns of its schema, and event_time, stream_id, …"""
+"""The application's pipelines. `readings` has the columns of its schema, and event_time, stream_id, …"""
 
 from pyspark.sql import DataFrame
 
-from penstock import dead_letters
 
 LIMIT_CELSIUS = 25
 
 
 def too_warm(readings: DataFrame) -> DataFrame:
-    """Keep warm readings. Lines that could not be decoded pass through, and leave by the port err."""
-    warm = dead_letters.where(readings, readings.celsius > LIMIT_CELSIUS)
-    return warm.select("room", "celsius", "letter")
+    """Keep warm readings. A line that cannot be decoded is not among them: it leaves through the port err."""
+    return readings.where(readings.celsius > LIMIT_CELSIUS).select("room", "celsius")
 '''
 
 README = """\
@@ -101,7 +99,7 @@ def init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where it 
             typer.echo(f"wrote {folder / name}")
     except OSError as error:
         raise RequestError(
-            f"{folder}: {error.strerror}", "Give a folder that can be written: penstock init DIR"
+            f"{folder}: {error.strerror}", "Choose a folder that can be written: penstock init DIR"
         ) from None
     typer.echo(f"Next: {f'cd {quote(str(folder))} && ' if folder != Path() else ''}penstock run app.yaml")
 
@@ -170,7 +168,7 @@ def write_connector(name: str, folder: Path) -> list[Path]:
 
 
 def _names(name: str) -> dict[str, str]:
-    """By their names in the skeleton."""
+    """The names to fill in, by their placeholders in the skeleton."""
     if not _NAME.fullmatch(name):
         raise RequestError(
             f"{name!r} is not a valid name for a type", "Lower-case words and digits with dashes, like my-queue."
@@ -180,7 +178,7 @@ def _names(name: str) -> dict[str, str]:
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise RequestError(
-            f"{module}.py would hide Python's own, or an installed package", f"Use my-{name}, for example."
+            f"{module}.py would hide a module of Python's, or an installed package", f"Use my-{name}, for example."
         )
     words = "".join(word.capitalize() for word in name.split("-"))
     return {"name": name, "module": module, "class_name": words, "version": __version__}

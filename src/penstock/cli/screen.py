@@ -14,11 +14,11 @@ _NAME_MIN = 24
 """Names get no shorter than this while there is a column that can be left out instead."""
 
 _LINES_MIN = 3
-"""Below so many lines a table shows less than its summary, unless something is wrong with them."""
+"""With fewer lines than this, a table says less than its summary, unless something is wrong in it."""
 
 
 class Level(IntEnum):
-    """How much a line needs to be looked at."""
+    """How much attention a line needs."""
 
     BAD = 0
     WARNING = 1
@@ -32,7 +32,7 @@ STYLES = {Level.BAD: "red", Level.WARNING: "yellow", Level.OK: ""}
 class Column:
     title: str
     is_name: bool = False
-    """To the left, and shortened in the middle; others are numbers and short words, never shortened."""
+    """Left-aligned, and shortened in the middle. Other columns have numbers and short words, never shortened."""
     is_optional: bool = False
     """Left out if all its cells are empty, or on a narrow screen; of several the last one first."""
     is_left: bool = False
@@ -63,14 +63,14 @@ class Section:
 
 
 def lines_taken(shown: int, total: int) -> int:
-    """Of a section of which some rows are shown: its header, and a line that counts the rest."""
+    """By a section of which some rows are shown: its header, and a line that counts the rest."""
     if not total:
         return 0
     return 1 if not shown else 1 + shown + (shown < total)
 
 
 def shares(sections: Sequence[Section], room: int | None) -> list[int]:
-    """How many rows of each section are shown, in so many lines; None: all. Rows that need to be looked at come first,
+    """How many rows of each section are shown, in so many lines; None: all. Rows that need attention come first,
     then the sections as they follow each other.
     """
     totals = [len(section.rows) for section in sections]
@@ -99,9 +99,9 @@ def rendered(section: Section, shown: int, width: int) -> list[Text]:
 
 
 def _rest(section: Section, count: int, more: str) -> Text:
-    """Of those that are not shown. What needs a look is shown first, so these are the last ones of it."""
+    """The line that counts the rows not shown. Rows that need attention come first, so these are the last of them."""
     troubled = min(count, section.troubled - (len(section.rows) - count))
-    rest = f"{troubled} need a look (--all)" if troubled > 0 else section.fine
+    rest = f"{troubled} need attention (--all)" if troubled > 0 else section.fine
     return Text(f"… {count} {more}{section.noun}{'' if count == 1 else 's'}: {rest}", "dim")
 
 

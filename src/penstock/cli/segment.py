@@ -1,4 +1,4 @@
-"""`penstock segment`: look at segments and change them."""
+"""`penstock segment`: inspect and change segments."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def append(
     writer: Annotated[
         str | None,
         typer.Option(
-            help="A name for this writer. Run again with the same name and the same lines, it goes on where it was."
+            help="A name for this writer. Run again with the same name and lines, it continues where it stopped."
         ),
     ] = None,
     create: Annotated[bool, typer.Option(help="Create the segment if it does not exist.")] = False,
@@ -193,7 +193,7 @@ def _next(state: str) -> str:
         case "STARTING":
             return "penstock run reports when the pipeline is ready; the first epoch creates its output."
         case "RUNNING":
-            return "It is created by the first epoch: send the pipeline an event."
+            return "The first epoch creates it: send the pipeline an event."
         case _:
             return "Start the pipeline: penstock run"
 
@@ -222,7 +222,7 @@ def cat(
     name: str,
     offset: Annotated[int | None, typer.Option(min=0, help="Where to start (default: at the segment's start).")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are stored, headers and all.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Raw bytes as they are stored, including headers.")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="For sources and outputs: JSON with stream, id, time, key.")
     ] = False,
@@ -238,7 +238,7 @@ def cat(
             typer.echo(why, err=True)
         start = info.start if offset is None else offset
         if start > info.length:
-            raise RequestError(f"segment {name!r} ends at {info.length}, before {start}", "Begin at a lower offset.")
+            raise RequestError(f"segment {name!r} ends at {info.length}, before {start}", "Use a lower offset.")
         if raw:
             _print_bytes(client, name, start, follow, out)
             return
@@ -386,10 +386,10 @@ def _print(report: VerifyReport) -> None:
     for problem in report.problems:
         console.print(f"[bold red]damaged:[/] {escape(str(problem))}", soft_wrap=True)
     if report.is_sound:
-        console.print("[green]every checksum holds[/]")
+        console.print("[green]every checksum matches[/]")
 
 
-app = typer.Typer(help="Look at segments and change them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect and change segments.", no_args_is_help=True)
 
 
 def register(commands: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""`penstock send`: the lines of a file as a stream, each once, however often it is run."""
+"""`penstock send`: the lines of a file as a stream, each stored once however often the command is run."""
 
 import json
 import math
@@ -60,9 +60,7 @@ def stalled_on(status: WorkerStatus, source: str) -> dict[str, str]:
 def _stalled(pipeline: PipelineStatus) -> str:
     name, state = pipeline.name, pipeline.state
     if state in ("FAILING", "STOPPED"):
-        return (
-            f"waiting for {name}: it is {state}; start it with penstock run, or forget it with penstock pipeline drop"
-        )
+        return f"waiting for {name}: it is {state}; start it with penstock run, or drop it with penstock pipeline drop"
     return f"waiting for {name}, which is {pipeline.blocked}" if pipeline.blocked else ""
 
 
@@ -161,7 +159,7 @@ def _field_us(line: bytes, number: int, name: str) -> int:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise _wrong(number, f"is not JSON: {error}", f"--event-time field={name} needs lines of JSON.") from None
+        raise _wrong(number, f"is not JSON: {error}", f"--event-time field={name} needs JSON lines.") from None
     if not isinstance(found, dict):
         raise _wrong(number, "is not a JSON object", f"--event-time field={name} needs a JSON object on each line.")
     if name not in found:
@@ -228,12 +226,14 @@ def send(
     event_time: Annotated[
         str,
         typer.Option(
-            metavar="now|field=NAME", help="Each line's event time: when it is sent, or a field of it (lines of JSON)."
+            metavar="now|field=NAME", help="Each line's event time: when it is sent, or a field of it (JSON lines)."
         ),
     ] = "now",
     end: Annotated[
         bool,
-        typer.Option("--end", help="The source ends with this file, for good: all its windows close. Implies --whole."),
+        typer.Option(
+            "--end", help="Declare the source ended after this file, for good: all its windows close. Implies --whole."
+        ),
     ] = False,
     yes: YesOption = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
@@ -241,9 +241,9 @@ def send(
 ) -> None:
     """Send the lines of a file, and wait until they are acknowledged.
 
-    A message's id is the number of its line, from 1. Run again, it goes on
-    after the last line that the worker has, also when the file has grown.
-    It waits for pipelines on the source that are starting.
+    A message's id is its line number, from 1. A second run continues after
+    the last line that the worker has stored, also if the file has grown. It
+    waits for pipelines on the source that are starting.
     """
     line_times(event_time, EventTimeUnit.MS)  # reports a mistake before any request
     http = worker_to_change(worker, data, yes=yes) if address is None or end else None
@@ -299,7 +299,7 @@ def connector_address(http: str) -> str:
     """Where the worker with this HTTP address listens for sources."""
     status = worker_status(http)
     if status.tls and tls_context(host_of(http)) is None:
-        raise RequestError("the worker speaks TLS alone", "Set PENSTOCK_TLS_CA to its authority's certificate.")
+        raise RequestError("the worker accepts only TLS", "Set PENSTOCK_TLS_CA to its authority's certificate.")
     port = status.ports.get("connector")
     if port is None:
         raise Unavailable(f"the worker at {http} accepts no sources", "Start it with --connector-port.")
@@ -365,4 +365,4 @@ def _report(stream: SourceStream, lines: _Lines) -> None:
     if stream.is_done and lines.count < there:
         console.print(f"the file has only {lines.count:,} lines: is it the same file?", style="yellow", soft_wrap=True)
     if lines.unfinished:
-        console.print("the last line has no end yet: not sent (--whole sends it)", style="yellow", soft_wrap=True)
+        console.print("the last line has no newline yet: not sent (--whole sends it)", style="yellow", soft_wrap=True)

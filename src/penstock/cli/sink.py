@@ -118,9 +118,9 @@ def ddl(
 ) -> None:
     """Print the SQL that makes a sink's table fit the pipeline's rows.
 
-    CREATE TABLE where there is none, ALTER TABLE for columns that it lacks;
-    nothing is changed. The worker looks at the table as it is now. To let the
-    sink do it by itself, add create=true to its URL.
+    CREATE TABLE if it does not exist, ALTER TABLE for missing columns; nothing
+    is changed. The worker looks at the table as it is now. To let the sink do
+    it by itself, add create=true to its URL.
     """
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         sink = _named(client.sinks(), name)
@@ -136,7 +136,7 @@ def _named(sinks: list[SinkStatus], name: str) -> SinkStatus:
     found = [one for one in sinks if name in (one.sink, f"{one.pipeline}/{one.sink}")]
     if len(found) > 1:
         names = ", ".join(f"{one.pipeline}/{one.sink}" for one in found)
-        raise PipelineError(f"{len(found)} sinks are called {name!r}", f"Say which: {names}")
+        raise PipelineError(f"{len(found)} sinks are called {name!r}", f"Name one of: {names}")
     if not found:
         raise PipelineError(f"sink {name!r} not found", "List them: penstock sink list")
     return found[0]
@@ -149,7 +149,7 @@ def rewind(
         str | None, typer.Option(help="Its pipeline, if several have such a sink.", show_default=False)
     ] = None,
     accept_gap: Annotated[
-        bool, typer.Option("--accept-gap", help="Continue although the sink lacks epochs that are gone.")
+        bool, typer.Option("--accept-gap", help="Continue although the sink lacks epochs that are no longer stored.")
     ] = False,
     accept_duplicates: Annotated[
         bool, typer.Option("--accept-duplicates", help="Continue although rows may arrive at the sink twice.")

@@ -40,7 +40,7 @@ def watermark(
     data: DataOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Declare that no more events before a time will come from a source.
+    """Declare that a source will send no more events from before a time.
 
     Times before 1970 begin with a dash: write -- before them.
     """

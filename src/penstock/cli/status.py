@@ -40,7 +40,7 @@ from penstock.protocol.stored.names import (
     SYSTEM_PREFIX,
 )
 
-# How people see the connectors of an application: what each does, and who keeps its streams from sending.
+# The connectors of an application: what each does, and what keeps its streams from sending.
 
 _COLOURS = {"connected": "green", "disconnected": "red", "failed": "red", "paused": "yellow", "draining": "yellow"}
 
@@ -178,7 +178,7 @@ def _sections(
 
 
 def _worker(address: str, status: WorkerStatus, width: int) -> list[Text]:
-    """One line: what does not fit is left out."""
+    """One line; parts that do not fit are left out."""
     parts = [f"penstock {status.version} on {address}", f"up {show_seconds(status.uptime_seconds)}"]
     parts.append(f"{show_size(status.store.live_bytes)} stored")
     if (application := _deployed(status)) is not None:
@@ -214,7 +214,7 @@ def _status_sentences(status: WorkerStatus, named: int | None) -> Iterator[tuple
         yield printable(f"source {name!r}: {why}"), "bold red"
     blocking = [one for one in status.blockages if one.is_blocking]
     yield from ((sentence, "red") for sentence in _repeated(blocking, named))
-    former = {one.pipeline for one in blocking if one.kind == "former"}  # named with what to do, among the others
+    former = {one.pipeline for one in blocking if one.kind == "former"}  # has a sentence with advice, among the others
     stopped = [one for one in status.pipelines if one.state == "STOPPED" and one.lag_bytes and one.name not in former]
     if stopped and named is not None:
         lag = show_size(sum(one.lag_bytes for one in stopped))
@@ -234,7 +234,7 @@ def _repeated(blockages: Sequence[Blockage], named: int | None) -> Iterator[str]
 
 
 def _notes(blockages: Sequence[Blockage], named: int | None) -> Iterator[str]:
-    """What is waited for although nothing is blocked."""
+    """What pipelines wait for although nothing is blocked."""
     notes = [one for one in blockages if not one.is_blocking]
     idle = [one for one in notes if one.kind == "idle"]
     yield from (str(one) for one in notes if one.kind != "idle")
@@ -362,7 +362,7 @@ def _details(status: WorkerStatus) -> Iterator[RenderableType]:
 
 
 def _rate(value: float) -> str:
-    """With two or three digits that matter: 0.4, 12, 3.4k, 1.2M."""
+    """With two or three significant digits: 0.4, 12, 3.4k, 1.2M."""
     if value and value < 10:
         return f"{value:.1f}"
     for unit in ("", "k", "M"):
@@ -380,10 +380,10 @@ def _latency(seconds: float | None) -> str:
 
 _WATCH_SECONDS = 1.0
 _WIDTH = 140
-"""Of what goes to a file or a pipe."""
+"""For output to a file or a pipe."""
 
 AllOption = Annotated[
-    bool, typer.Option("--all", help="Show everything, whether it fits the screen or not; internal segments, too.")
+    bool, typer.Option("--all", help="Show everything, even if it does not fit the screen; also internal segments.")
 ]
 
 
@@ -396,12 +396,12 @@ def status(
     data: DataOption = None,
     as_json: JsonOption = False,
     is_all: AllOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
 ) -> None:
     """Show what is wrong, and the pipelines, sources and sinks with their rates.
 
     What is wrong comes first. On a terminal the output fits the screen: what
-    does not fit is counted, and --all shows it. Rates are over the last 10 seconds.
+    does not fit is counted, and --all shows it. Rates are over the last 10 s.
     """
     address = worker_to_read(worker, data)
     if as_json:
@@ -417,7 +417,7 @@ def status(
 
 
 def _watch(address: str, console: Console, *, is_all: bool) -> None:
-    """A worker that is away is waited for."""
+    """Waits for a worker that is unavailable."""
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
             try:

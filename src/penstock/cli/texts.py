@@ -1,4 +1,4 @@
-"""Foreign text, times, sizes and watermarks as shown on a terminal."""
+"""Untrusted text, times, sizes and watermarks as shown on a terminal."""
 
 import unicodedata
 from collections.abc import Sequence

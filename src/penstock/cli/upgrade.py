@@ -30,7 +30,7 @@ from penstock.store.chapters import chapter_bases, chapter_name, read_chain
 from penstock.store.files import Files, RealFiles
 
 _TRIES = 3
-"""To read a journal whose worker removes chapters meanwhile."""
+"""Attempts to read a journal whose worker removes chapters meanwhile."""
 
 
 class Outcome(StrEnum):
@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat:
-    """What was found of one format."""
+    """What was found in one format."""
 
     what: str
     where: str
@@ -77,7 +77,8 @@ def upgrade(
     """
     if not check:
         raise RequestError(
-            "this version converts no stored data: it reads a format, or refuses it", "Use: penstock upgrade --check"
+            "this version converts no stored data: it either reads a format or refuses it",
+            "Use: penstock upgrade --check",
         )
     if not (data / JOURNAL).is_dir():
         raise RequestError(f"{data} has no journal", "Name a worker's data directory: --data DIR")

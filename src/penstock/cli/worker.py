@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from penstock.cli.event_times import (
+    EventTimeOption,
     IdleTimeoutOption,
     MaxDisorderOption,
     WhenAllIdleOption,
@@ -131,16 +132,18 @@ def worker(
     http_allow_host: HttpAllowHostOption = None,
     token_file: TokenFileOption = None,
     insecure: InsecureOption = False,
-    cookie: str = _source("", "What a source must know to be let in.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
+    cookie: str = _source("", "The secret that a source must present.", envvar="PENSTOCK_COOKIE", metavar="TEXT"),
     cookie_file: CookieFileOption = None,
-    auto_create: bool = _source(True, "Make a source known at its first HELLO, or refuse it."),
+    auto_create: bool = _source(True, "Accept sources that are not known yet, or refuse them."),
     ack: AckMode = _source(
         AckMode.CHECKPOINT,
         "When messages are acknowledged: once all pipelines that read them have completed their epoch, or once they "
         "are on disk.",
         metavar="checkpoint|durable",
     ),
-    event_time_unit: TimeUnit = _source(TimeUnit.MS, "Unit of their event times: s, ms, us, ns.", metavar="UNIT"),
+    event_time_unit: TimeUnit = _source(
+        TimeUnit.MS, "Unit of the sources' event times: s, ms, us, ns.", metavar="UNIT"
+    ),
     successor: str = _source(
         "",
         "Where sources are sent (RESTART) when this worker stops. Start the worker there afterwards, on the same data.",
@@ -152,6 +155,7 @@ def worker(
         "What a source may have in flight, unless it announces a larger window; 4KiB to 8MiB. Default: 256KiB.",
         metavar="[NAME=]SIZE",
     ),
+    event_time: EventTimeOption = None,
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
     when_all_idle: WhenAllIdleOption = None,
@@ -163,20 +167,20 @@ def worker(
     allow_callbacks: bool = typer.Option(
         False,
         "--allow-callbacks",
-        help="Let sinks of type callback run Python files in the worker: whoever may deploy may then run code here.",
+        help="Let callback sinks run Python files in the worker: whoever may deploy can then run code here.",
         rich_help_panel=_DEPLOYMENTS,
     ),
     file_root: list[Path] | None = typer.Option(
         None,
         metavar="DIR",
-        help="Where connectors and sinks may use files; may be repeated. Default: nowhere. DATA is never allowed.",
+        help="Folder in which connectors and sinks may use files; may be repeated. Default: none. Never DATA.",
         rich_help_panel=_DEPLOYMENTS,
     ),
     retention: Any = typer.Option(
         "complete",
         parser=parse_retention,
         metavar="HOW LONG",
-        help="When data are deleted: once all pipelines are done with them (complete), never (keep), after a time (7d) "
+        help="When data is deleted: once all pipelines are done with it (complete), never (keep), after a time (7d) "
         "or beyond a size (10GiB).",
         rich_help_panel=_LIMITS,
     ),
@@ -221,7 +225,9 @@ def worker(
         event_time_ingest=event_time_ingest,
         quota_bytes=source_quota_bytes(source_quota, retention),
     )
-    connector, named = with_event_times(connector, max_disorder or [], idle_timeout or [], when_all_idle or [])
+    connector, named = with_event_times(
+        connector, max_disorder or [], idle_timeout or [], when_all_idle or [], event_time or []
+    )
     connector, named = with_windows(connector, named, window or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port)
@@ -257,7 +263,7 @@ def _import_nothing_from_here() -> None:
 def with_windows(
     default: SourceSettings, named: Mapping[str, SourceSettings], given: Sequence[str]
 ) -> tuple[SourceSettings, dict[str, SourceSettings]]:
-    """The settings for all sources, and those of the sources that are named. Raises RequestError."""
+    """The settings for all sources, and those for named sources. Raises RequestError."""
     windows = by_name("--window", given, _window_bytes)
     default = replace(default, window_bytes=windows.pop("", default.window_bytes))
     return default, {
@@ -269,12 +275,12 @@ def with_windows(
 def _window_bytes(text: str) -> int:
     size = sizes.parse_size(text)
     if not FRAME_SIZE_FLOOR <= size <= WINDOW_BYTES:
-        raise RequestError(f"{text!r} is too small or too large", "A window has 4KiB to 8MiB.")
+        raise RequestError(f"{text!r} is too small or too large", "Choose a window from 4KiB to 8MiB.")
     return size
 
 
 def source_quota_bytes(given: int | None, retention: Retention) -> int | None:
-    """Where retention is by time or by size, or everything is kept, that is the limit that was chosen."""
+    """With retention by time or size, or with everything kept, retention is the limit that was chosen."""
     if given is not None:
         return None if given == _NO_QUOTA else given
     return QUOTA_BYTES if retention.mode == "complete" else None
@@ -321,7 +327,7 @@ _PORTS = 3
 
 
 def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
-    """With fewer connections, where the system does not allow files for all of them."""
+    """With fewer connections, if the system does not allow enough open files."""
     segment, gateway, http = settings.segment, settings.gateway, settings.http
     wanted = segment.connections_max + gateway.sessions_max + http.connections_max
     handshakes = 0 if segment.ssl is None else _PORTS * HandshakeLimits().total_max
@@ -342,7 +348,9 @@ def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
 
 
 def _with_data(data: Path) -> str:
-    """A worker that finds no data starts from scratch: sources and sinks must not get into its hands by a hint."""
+    """A worker on an empty directory starts from scratch, which sources and sinks must not connect to by mistake: the
+    hint warns of it.
+    """
     return "; with another --data directory it would be empty" if (data / "journal").exists() else ""
 
 

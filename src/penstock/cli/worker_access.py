@@ -1,4 +1,4 @@
-"""Who reaches a worker, and how they prove who they are: the options of `penstock worker` for it."""
+"""Who can reach a worker, and how clients authenticate: the options of `penstock worker` for it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ HttpAllowHostOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="A name under which clients reach the HTTP port; may be repeated. Requests for other names are refused.",
+        help="A host name by which clients reach the HTTP port; may be repeated. Requests for other names are refused.",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -65,7 +65,7 @@ def read_cookie(cookie: str, file: Path | None) -> bytes:
     except OSError as error:
         raise RequestError(f"the cookie file {file} cannot be read: {error.strerror}") from None
     if not found:
-        raise RequestError(f"the cookie file {file} is empty", "It must contain the cookie alone.")
+        raise RequestError(f"the cookie file {file} is empty", "Write the cookie to it, and nothing else.")
     return found
 
 
@@ -110,7 +110,7 @@ def check_exposure(settings: WorkerSettings, tls: TlsFiles | None) -> None:
     ]
     if public and tls is None:
         raise RequestError(
-            f"with {' and '.join(public)} other machines reach the worker, and there is no TLS",
+            f"with {' and '.join(public)} other machines can reach the worker, and there is no TLS",
             "Add --tls-cert and --tls-key, or --insecure if everybody on the network is trusted.",
         )
     is_proved = settings.gateway.cookie or (tls is not None and tls.client_ca is not None)

@@ -1,5 +1,4 @@
-"""Which worker a client talks to by default, and how they prove to each other who they are: the client's token, and the
-files of TLS.
+"""Which worker a client talks to by default, and how they authenticate each other: the client's token, and TLS files.
 
 A token is in the file that PENSTOCK_TOKEN_FILE names, or in ./penstock-data for the worker that runs there. It is
 never an option or an argument: those show in Spark's plans and UI, and in lists of processes.
@@ -22,7 +21,7 @@ OWN_DATA = Path("penstock-data")
 """Where `penstock run` and `penstock worker` store their data by default."""
 
 HTTP_PORT = 7102
-"""Of a worker, where an address names none."""
+"""The port of a worker, if an address names none."""
 
 WORKER_VARIABLE = "PENSTOCK_WORKER"
 DEFAULT_WORKER = f"127.0.0.1:{HTTP_PORT}"
@@ -42,7 +41,7 @@ def ports_file(data: Path) -> Path:
 
 
 def short_address(worker: str) -> str:
-    """Without a scheme that goes without saying."""
+    """Without the default scheme."""
     short = worker.removeprefix("http://")
     return short if parse_worker(short) == parse_worker(worker) else worker
 
@@ -85,13 +84,13 @@ class LocalWorker(msgspec.Struct, frozen=True):
         except PermissionError as error:
             raise Unavailable(f"{file} cannot be read: {error}", _NAME_IT) from None
         except msgspec.MsgspecError:
-            raise Unavailable(f"{file} is not what a worker writes", _NAME_IT) from None
+            raise Unavailable(f"{file} was not written by a worker", _NAME_IT) from None
 
     def listens_on(self, port: int) -> bool:
         return port in self.ports.values()
 
     def identify(self, data: Path) -> None:
-        """From now on this process and those that it starts use the worker's token, and trust its certificate."""
+        """From now on this process and its children use the worker's token, and trust its certificate."""
         if (data / "token").exists():
             os.environ[TOKEN_FILE] = str((data / "token").absolute())
         if self.certificate is not None:
@@ -131,12 +130,12 @@ def read_token(address: Address | None = None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
             f"the token file {name} cannot be read: {error}",
-            f"{TOKEN_FILE} names a file that contains the token alone.",
+            f"{TOKEN_FILE} must name a file that contains only the token.",
         ) from None
 
 
 def _own_token(address: Address | None) -> str:
-    """Sent to this directory's own worker alone: others must not get it."""
+    """Sent only to this directory's own worker: others must not get it."""
     if address is None or not is_loopback(address.host):
         return ""
     try:

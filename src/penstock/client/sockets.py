@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
+from typing import Generic, TypeVar, cast
 
 from penstock.core.address import Address
+from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer
 
 DEAD_PEER_SECONDS = 60
@@ -70,7 +72,7 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        with suppress(OSError):  # it is already awake, or has ended meanwhile
+        with suppress(OSError):  # it is already awake, or has ended in the meantime
             self._writer.send(b"\0")
 
     def clear(self) -> None:
@@ -131,8 +133,8 @@ class Outgoing:
 
 
 class DuplexSocket(ABC):
-    """A non-blocking socket that sends and receives in the same call: we read a peer's replies while we send, so a peer
-    that reads on only after its replies have left does not block us forever.
+    """A non-blocking socket that sends and receives in the same call: we read a peer's replies while we send, so that a
+    peer that stops reading until its replies are taken does not block us forever.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -164,7 +166,7 @@ class DuplexSocket(ABC):
         try:
             return self._outgoing.send_to(self._socket)
         except OSError as error:
-            while self._receive():  # the peer may have sent why
+            while self._receive():  # the peer may have sent the reason
                 pass
             raise self._unreachable(error) from error
 
@@ -176,12 +178,12 @@ class DuplexSocket(ABC):
     def _unreachable(self, error: OSError) -> Exception: ...
 
 
-# The end of an asyncio connection.
+# Asyncio connections that end in order.
 
 
 class SpareSocket:
     """A second handle of a transport's socket: a transport that could not write no longer reads, but the peer may have
-    sent why it closed. With TLS there is none, because the bytes are encrypted.
+    sent the reason for closing. With TLS there is none, because the bytes are encrypted.
     """
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
@@ -203,12 +205,71 @@ class SpareSocket:
             self._socket = None
 
 
-async def end_sending(transport: asyncio.Transport, closed: asyncio.Event, timeout_seconds: float) -> None:
-    """Let what was written arrive: wait until the peer closes, which sets `closed`, or the time is up."""
-    with suppress(OSError):  # the connection is lost already; a TimeoutError is one too
-        if transport.can_write_eof():
-            transport.write_eof()
-        else:
-            transport.close()
-        async with asyncio.timeout(timeout_seconds):
-            await closed.wait()
+E = TypeVar("E", bound=PenstockError)
+
+
+class PeerProtocol(asyncio.Protocol, Generic[E]):
+    """A connection to a worker or to a sink program. `changed` is set when there may be something to do: bytes arrived,
+    there is room to write, or the connection is lost. What the peer sent last is received even if writing has failed.
+    """
+
+    def __init__(self, changed: asyncio.Event, unsent_bytes_max: int) -> None:
+        self.lost: E | None = None
+        """Why the connection is no longer usable; None while it is."""
+        self._changed = changed
+        self._unsent_bytes_max = unsent_bytes_max
+        self._has_room = False
+        self._closed = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+        self._spare: SpareSocket | None = None
+
+    @abstractmethod
+    def _loss(self, error: Exception | None) -> E:
+        """What to report when the connection is lost; without an error, the peer has closed it."""
+
+    async def end_sending(self, timeout_seconds: float) -> None:
+        """Let what was written arrive: wait until the peer closes, or the time is up."""
+        assert self._transport is not None
+        with suppress(OSError):  # the connection is lost already; a TimeoutError is one too
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+            async with asyncio.timeout(timeout_seconds):
+                await self._closed.wait()
+
+    def _abort(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, error: E) -> None:
+        if self.lost is None:
+            self.lost = error
+            self._changed.set()
+
+    # Called by the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
+        with suppress(OSError):  # it is lost already: the transport will notice
+            prepare(transport.get_extra_info("socket"))
+        self._spare = SpareSocket(transport)
+        self._has_room = True
+
+    def pause_writing(self) -> None:
+        self._has_room = False
+
+    def resume_writing(self) -> None:
+        self._has_room = True
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        assert self._spare is not None
+        while self.lost is None and (data := self._spare.receive()):
+            self.data_received(data)
+        self._spare.close()
+        self._end(self._loss(exc))
+        self._closed.set()

@@ -14,12 +14,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel
 
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.secrets import Mask
 from penstock.connectors.url_forms import UrlForm
-from penstock.connectors.values import refuse_truths
+from penstock.connectors.values import StrictModel
 from penstock.coordinator.readiness import NotReady
 from penstock.core.errors import PenstockError
 from penstock.core.types import Buffer, Guarantee
@@ -50,19 +50,10 @@ class Pause(Enum):
     WHOLE = "whole"
 
 
-class Options(BaseModel):
+class Options(StrictModel):
     """`config:` of a connector or an interceptor. Every field has a description: it is the documentation. Texts may
     come from the environment or from files of secrets: neither `repr` nor errors show them.
     """
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_truths(cls, given: Any, info: ValidationInfo) -> Any:
-        return refuse_truths(cls, given, info)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():

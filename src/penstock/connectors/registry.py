@@ -7,13 +7,10 @@ A third party's package names its types in its pyproject.toml:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,7 +20,7 @@ from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.secrets import Mask, PlainOnly, resolve
 from penstock.core.errors import RequestError
-from penstock.core.suggestions import suggestion
+from penstock.core.plugins import Registry
 from penstock.protocol.api.deployment import InterceptorSpec
 
 _TYPES = "penstock.connectors."
@@ -35,56 +32,6 @@ _MODULES_OF_EXTRAS = {"ws": ("websockets",), "http": ("httpx",), "postgres": ("p
 
 class NotInstalled(RequestError):
     """A package that the type needs is missing here. It may be installed where the worker runs."""
-
-
-T = TypeVar("T")
-
-
-@dataclass
-class Registry(Generic[T]):
-    """Nothing is imported before it is needed. Penstock's own names take precedence over those of other packages."""
-
-    what: str
-    """For errors: `connector type`."""
-    own: Mapping[str, str]
-    """Name → `module:Class`."""
-    group: str
-    """The group of entry points."""
-    found: dict[str, type[T]] = field(default_factory=dict)
-
-    def names(self) -> list[str]:
-        return sorted({*self.own, *self._foreign})
-
-    def get(self, name: str) -> type[T]:
-        """Raises RequestError if the name is unknown, or its package is broken."""
-        if name not in self.found:
-            self.found[name] = self._load(name)
-        return self.found[name]
-
-    @cached_property
-    def _foreign(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=self.group)}
-
-    def _load(self, name: str) -> type[T]:
-        if name in self.own:
-            module, _, attribute = self.own[name].partition(":")
-            return cast("type[T]", getattr(import_module(module), attribute))
-        if name not in self._foreign:
-            raise self._unknown(name)
-        try:
-            loaded = self._foreign[name].load()
-            if not hasattr(loaded, "about"):
-                raise TypeError(f"{self._foreign[name].value} is not a valid {self.what}")
-            return cast("type[T]", loaded)
-        except Exception as error:  # a third party's module can raise anything when it is imported
-            package = self._foreign[name].dist
-            raise RequestError(
-                f"the {self.what} {name} cannot be loaded: {str(error) or type(error).__name__}",
-                f"Install it again: pip install {package.name if package is not None else name}",
-            ) from error
-
-    def _unknown(self, name: str) -> RequestError:
-        return RequestError(f"unknown {self.what} {name!r}", suggestion(name, self.names()))
 
 
 CONNECTORS: Registry[Connector[Any]] = Registry(

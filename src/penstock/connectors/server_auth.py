@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from penstock.access.certificates import certificate_names
+from penstock.access.principals import certificate_names
 from penstock.connectors.api import Options
 
 CHALLENGE = "www-authenticate"

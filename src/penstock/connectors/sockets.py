@@ -20,8 +20,8 @@ from penstock.connectors.interceptors.api import RECORD_BYTES_LIMIT, RECORD_BYTE
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import ServerAuth, check_needs
 from penstock.connectors.values import SecondsOrOff, SomeSeconds
+from penstock.core.connection_limits import find_dead_peers
 from penstock.core.errors import RequestError
-from penstock.core.keepalive import find_dead_peers
 
 _POLL_SECONDS = (0.0005, 0.05)
 """Between two polls of what the peer's machine has not acknowledged yet: there is no notification."""

@@ -1,8 +1,8 @@
-"""Sizes and durations in a YAML file. Also for the options of connectors."""
+"""Models of the parts of a YAML file, the options of connectors included, and their sizes and durations."""
 
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from penstock.core.durations import parse_duration_ms
@@ -21,16 +21,25 @@ SECONDS_MAX = 100 * 365 * 86400
 """More is a typo, and not every clock can count that far."""
 
 
-def refuse_truths(model: type[BaseModel], given: Any, info: ValidationInfo) -> Any:
-    """A validator that runs before all others: `true` is not 1. Fields with their own validator decide for
-    themselves.
+class StrictModel(BaseModel):
+    """A part of the file: unknown keys are mistakes, and errors never show a value. The docstrings of its fields
+    document them.
     """
-    field = model.model_fields[info.field_name or ""]
-    has_own = any(isinstance(one, BeforeValidator) for one in field.metadata)
-    members = {field.annotation, *get_args(field.annotation)}
-    if isinstance(given, bool) and not has_own and members & {int, float} and bool not in members:
-        raise unexpected("a whole number" if int in members else "a number")
-    return given
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, given: Any, info: ValidationInfo) -> Any:
+        """Before all other validators: `true` is not 1. Fields with their own validator decide for themselves."""
+        field = cls.model_fields[info.field_name or ""]
+        has_own = any(isinstance(one, BeforeValidator) for one in field.metadata)
+        members = {field.annotation, *get_args(field.annotation)}
+        if isinstance(given, bool) and not has_own and members & {int, float} and bool not in members:
+            raise unexpected("a whole number" if int in members else "a number")
+        return given
 
 
 def _size(given: Any) -> int:

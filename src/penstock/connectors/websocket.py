@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 from websockets.protocol import State
 
 from penstock.connectors.sockets import WsOptions, address_of
-from penstock.core.keepalive import find_dead_peers
+from penstock.core.connection_limits import find_dead_peers
 
 
 class WsPeer:

@@ -99,7 +99,7 @@ class Appending:
         if len(self._appenders) >= self._appenders_max:
             raise errors.LimitExceeded(f"{self._appenders_max} writers on one connection (appenders_max)")
         last = store.last_number(segment, request.writer_id)
-        if last is None:  # a known writer may send again what it does not know to be stored
+        if last is None:  # a known writer may resend what it has no acknowledgement for
             store.check_writable(segment)
         acknowledged = unknown if last is None else last
         self._appenders[request.writer_id] = _Appender(segment, acknowledged)
@@ -171,7 +171,7 @@ class Appending:
         self._answer(reply, appended.position, size)
 
     def _gap(self, appender: _Appender, append: AppendByOffset, last: int) -> None:
-        text = f"a gap: the block starts at {append.offset}, and {last} bytes of this writer are stored"
+        text = f"a gap: the block starts at {append.offset}, but only {last} bytes of this writer are stored"
         appender.failed = errors.ConditionFailed(text)
         self._counters.refused += 1
         self._reply(InvalidEventNumber(append.writer_id, text, append.offset))

@@ -100,7 +100,7 @@ class Caller:
             self._check_change(self._identify(request.token), request)
 
     def audit(self, segment: str, what: str) -> None:
-        """After it has given up data of a source, an output or the ledger, which only an administrator may do."""
+        """Log that data of a source, an output or the ledger was given up, which only an administrator may do."""
         if segment.startswith(tuple(_OWNED)) and self._principal is not None:
             audit_log.info("%s on the segment port: %s %s: done", quoted(self._principal.name), what, quoted(segment))
 
@@ -119,7 +119,7 @@ class Caller:
             self._principal.check_count(self._measure(segment).count)
 
     def attributes_of_new(self, segment: str) -> dict[bytes, int]:
-        """Of a segment that it creates. Quotas limit input, never output."""
+        """The attributes of a segment that it creates. Quotas limit input, never output."""
         if segment.startswith(STAGING_PREFIX):
             return {QUOTA: _NO_QUOTA}
         quota = None if self._principal is None else self._principal.quota_bytes
@@ -144,7 +144,7 @@ class Caller:
             raise QuotaReached(f"{principal.name!r} has {verb} {stored} of {quota} bytes: no room for {size} more")
 
     def _measure(self, segment: str) -> Measure:
-        """Of all that the principal has staged, if the segment is staged; otherwise of all that it has stored."""
+        """Counts all that the principal has staged, if the segment is staged; otherwise all that it has stored."""
         return self._staged if segment.startswith(STAGING_PREFIX) else self._stored
 
     @cached_property
@@ -167,7 +167,7 @@ class Caller:
         quota = self._store.attribute(target, QUOTA)
         size = sum(self._store.length(name) - self._store.info(name).start for name in (target, source))
         if quota is not None and size > quota:
-            raise QuotaReached(f"segment {target!r} may hold {quota} bytes, and would have {size}")
+            raise QuotaReached(f"segment {target!r} may hold {quota} bytes, but would have {size}")
 
     def _identify(self, token: str) -> Principal:
         if self._principal is not None and token == self._token:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
-from penstock.access.certificates import certificate_names
+from penstock.access.principals import certificate_names
 from penstock.access.refusals import Port
 from penstock.core import errors
-from penstock.core.connection_limits import address_of
+from penstock.core.connection_limits import address_of, find_dead_peers
 from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated, Unavailable
-from penstock.core.keepalive import find_dead_peers
 from penstock.core.logs import one_line
 from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
@@ -143,7 +142,7 @@ class Managing:
             sealed=info.sealed,
             deleted=False,
             modified=0,
-            # What is not durable yet will be when the reply leaves.
+            # Bytes that are not durable yet will be when the reply leaves.
             write_offset=self._store.length(request.segment),
             start_offset=info.start,
             request_id=request.request_id,
@@ -180,7 +179,7 @@ class Managing:
 
 log = logging.getLogger(__name__)
 
-# Reads of one connection that fetch at the same time: with their size this bounds the memory they take.
+# Concurrent reads of one connection: with their size this bounds the memory they take.
 _FETCHES_MAX = 2
 _TAIL_READS_MAX = 1024
 
@@ -301,7 +300,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._answer(Hello(VERSION_HIGH, VERSION_LOW), Position(0))
         if hello.low > VERSION_HIGH or hello.high < VERSION_LOW:
             raise ProtocolError(
-                f"the client speaks versions {hello.low} to {hello.high}, we {VERSION_LOW} to {VERSION_HIGH}"
+                f"the client speaks versions {hello.low} to {hello.high}, this worker {VERSION_LOW} to {VERSION_HIGH}"
             )
 
     def _manage(self, request: Message) -> None:
@@ -329,7 +328,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._server.durability.after(position, partial(self._server.tail.wake, name))
 
     def _refused(self, error: PenstockError) -> None:
-        """Every refusal is counted, the first of a connection logged. A stranger's next request waits."""
+        """Every refusal is counted, the first of a connection logged. An unauthenticated peer's next request waits."""
         if not isinstance(error, Unauthenticated | Forbidden):
             return
         is_first, self._was_refused = not self._was_refused, True

@@ -17,7 +17,7 @@ class ServerSettings:
     a block and a few replies."""
 
     address_connections_max: int | None = None
-    """Of these from one address; None: four fifths, so that one machine cannot have them all."""
+    """How many of them may come from one address; None: four fifths, so that one machine cannot take them all."""
 
     handshake_seconds: float = 10.0
     """From the connection to its first request, TLS included."""
@@ -26,7 +26,7 @@ class ServerSettings:
     """A connection without requests for so long is closed; clients connect again when they need it."""
 
     dead_peer_seconds: int = 30
-    """A peer that does not answer on the network for so long is gone."""
+    """A peer that does not answer TCP probes for so long is gone."""
 
     appenders_max: int = 10_000
     """Writers set up on one connection, at about 200 bytes each."""

@@ -185,3 +185,24 @@ def read_index(file: Readable, base: Position) -> bytes:
     if operations != [Index(len(index), checksum([index]))]:
         raise Damaged(f"{locate(base, position)}: the index fails its checksum")
     return index
+
+
+class ChapterReads:
+    """The reading half of `Journal`, for a journal whose chapters are files."""
+
+    _open: OpenChapters
+
+    def read(self, chapter: Position, position: Position, length: int) -> bytes:
+        return self._open.read(chapter, position, length)
+
+    def read_index(self, chapter: Position) -> bytes:
+        return self._open.read_index(chapter)
+
+    def scan(self, chapter: Position) -> Iterator[Found]:
+        return self._open.scan(chapter)
+
+    def chapter_bytes(self, chapter: Position) -> int:
+        return self._open.size(chapter)
+
+    def locate(self, chapter: Position, position: Position) -> str:
+        return locate(chapter, position)

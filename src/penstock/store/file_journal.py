@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Condition, Lock
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from penstock.core.errors import DiskFull, PenstockError, StoreFailed
 from penstock.core.sizes import show_size
 from penstock.core.types import Buffer, Position
-from penstock.store.chapters import OpenChapters, chapter_name, file_offset, locate
+from penstock.store.chapters import ChapterReads, OpenChapters, chapter_name, file_offset
 from penstock.store.files import File, Files
 from penstock.store.journal import Recovered
 from penstock.store.operations import Index, Snapshot, pack
@@ -21,7 +21,6 @@ from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     TRAILER_BYTES,
-    Found,
     chapter_header,
     checksum,
     record_head,
@@ -103,7 +102,7 @@ _EMPTY = pack([])
 _UNNAMED = "first-chapter"
 
 
-class FileJournal:
+class FileJournal(ChapterReads):
     """Implements `Journal`. `append` and `turn` queue steps, which `commit` performs in one thread."""
 
     def __init__(self, files: Files, settings: StoreSettings) -> None:
@@ -382,21 +381,6 @@ class FileJournal:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
-
-    def read(self, chapter: Position, position: Position, length: int) -> bytes:
-        return self._open.read(chapter, position, length)
-
-    def read_index(self, chapter: Position) -> bytes:
-        return self._open.read_index(chapter)
-
-    def scan(self, chapter: Position) -> Iterator[Found]:
-        return self._open.scan(chapter)
-
-    def chapter_bytes(self, chapter: Position) -> int:
-        return self._open.size(chapter)
-
-    def locate(self, chapter: Position, position: Position) -> str:
-        return locate(chapter, position)
 
     def drop(self, chapter: Position) -> None:
         self.chapters = tuple(base for base in self.chapters if base != chapter)

@@ -1,20 +1,19 @@
 """A journal that is only looked at: nothing is locked, repaired or written, also while a worker writes it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from penstock.core.errors import DiskFull, RequestError
 from penstock.core.types import Buffer, Position
-from penstock.store.chapters import OpenChapters, chapter_bases, locate
+from penstock.store.chapters import ChapterReads, OpenChapters, chapter_bases
 from penstock.store.files import Files
 from penstock.store.journal import Recovered
-from penstock.store.record import Found
 from penstock.store.recovery import sound_records
 
 _OPEN_FILES_MAX = 64
 
 
-class ReadOnlyJournal:
+class ReadOnlyJournal(ChapterReads):
     """Implements `Journal`, as it was when this object was created. Raises RequestError for a directory without a
     journal, Damaged, UnreadableFormat.
     """
@@ -40,21 +39,6 @@ class ReadOnlyJournal:
 
     def take_recovered(self) -> Recovered:
         return self._recovered
-
-    def read(self, chapter: Position, position: Position, length: int) -> bytes:
-        return self._open.read(chapter, position, length)
-
-    def read_index(self, chapter: Position) -> bytes:
-        return self._open.read_index(chapter)
-
-    def scan(self, chapter: Position) -> Iterator[Found]:
-        return self._open.scan(chapter)
-
-    def chapter_bytes(self, chapter: Position) -> int:
-        return self._open.size(chapter)
-
-    def locate(self, chapter: Position, position: Position) -> str:
-        return locate(chapter, position)
 
     def wait(self, position: Position, timeout_seconds: float | None = None) -> None:
         pass

@@ -1,5 +1,5 @@
 """Backups that are being taken of this worker. While one runs, no chapter that it copies is removed, and retention
-removes nothing. Each backup is forgotten if its client is not heard of for a while, and all are if the disk is full.
+removes nothing. A backup is abandoned if its client is silent for a while, and all are if the disk is full.
 """
 
 import asyncio
@@ -16,15 +16,16 @@ from penstock.store.journal import Durability, Journal
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 60.0
-"""Without a renewal: a client that was killed keeps the worker from freeing space for no longer."""
+"""How long a backup lasts without a renewal: a killed client keeps the worker from freeing space no longer than this.
+"""
 
 BACKUPS_MAX = 4
-"""At once. Each is made by one administrator, and they would only slow each other down."""
+"""At the same time. Each is taken by one administrator, and they would only slow each other down."""
 
 _DURABLE_SECONDS_MAX = 30.0
 """For the journal to become durable: a disk that takes longer is stalled or full."""
 
-_AGAIN = "Start the backup again; earlier backups are as they were."
+_AGAIN = "Start the backup again; earlier backups are unchanged."
 
 
 @dataclass(slots=True)
@@ -41,8 +42,8 @@ def fixed_pipelines(pipelines: Mapping[str, Pipeline]) -> list[FixedPipeline]:
 
 
 class Backups:
-    """Methods are called in the worker's event loop. All but `begin` raise RequestError for a backup that is not kept
-    any more.
+    """Methods are called in the worker's event loop. All but `begin` raise RequestError for a backup that was
+    abandoned.
     """
 
     def __init__(self, journal: Journal, clock: Callable[[], float]) -> None:
@@ -63,8 +64,8 @@ class Backups:
         return Kept(seconds=KEPT_SECONDS)
 
     async def fix(self, backup: str, durability: Durability, pipelines: Mapping[str, Pipeline]) -> FixedPosition:
-        """The state of this moment, once it is durable. From now on its chapters stay. A repeated call fixes a later
-        position. Raises Unavailable if the disk takes too long.
+        """The state of this moment, once it is durable. Its chapters are kept from now on. A repeated call fixes a
+        later position. Raises Unavailable if the disk takes too long.
         """
         journal, kept = self._journal, self._kept(backup)
         fixed = FixedPosition(
@@ -84,7 +85,7 @@ class Backups:
         return fixed
 
     def end(self, backup: str) -> None:
-        """Everything was kept until now."""
+        """The backup is done; returning means that everything was kept until now."""
         self._kept(backup)
         del self._backups[backup]
 
@@ -100,14 +101,14 @@ class Backups:
     def give_up(self) -> None:
         """The disk is full, and the worker needs what the backups keep."""
         if self._backups:
-            log.warning("the disk is full: %d backups that are being taken are given up", len(self._backups))
+            log.warning("the disk is full: %d running backups are abandoned", len(self._backups))
             self._backups.clear()
 
     def _kept(self, backup: str) -> _Backup:
         self._forget_silent()
         if backup not in self._backups:
             raise RequestError(
-                f"the worker does not keep its data for this backup any more: it was not heard of for "
+                f"the worker no longer keeps its data for this backup: the client was silent for "
                 f"{KEPT_SECONDS:.0f} s, the worker's disk was full, or the worker was restarted",
                 _AGAIN,
             )
@@ -117,5 +118,5 @@ class Backups:
         now = self._clock()
         silent = [backup for backup, one in self._backups.items() if one.until <= now]
         for backup in silent:
-            log.warning("a backup was not heard of for %.0f s, and is forgotten", KEPT_SECONDS)
+            log.warning("a backup's client was silent for %.0f s: the backup is abandoned", KEPT_SECONDS)
             del self._backups[backup]

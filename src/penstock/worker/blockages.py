@@ -17,7 +17,12 @@ from penstock.protocol.api.status import ApplicationStatus, Blockage, BlockageKi
 
 WAITED_SECONDS = 10.0
 """A link that has not done what it was asked for is named after so long: most epochs take less, and somebody who looks
-at a system that stands still sees within 15 s which link it is.
+at a stalled system sees within 15 s which link it is.
+"""
+
+_OUTLIVED_SECONDS = 5.0
+"""A query that was heard so long after its driver's last heartbeat runs on without it. With less between them they may
+have stopped together.
 """
 
 _BETWEEN_TRIGGERS = "Waiting for next trigger"
@@ -86,11 +91,11 @@ def _operator(facts: Facts) -> Iterator[Blockage]:
             kind="application", link="the application", text=text, hint="Start it with penstock apply or run."
         )
     for name in facts.paused:
-        text = f"source {name} is blocked by an operator, who has paused it"
+        text = f"source {name} is blocked: an operator has paused it"
         yield Blockage(kind="application", link=f"source {name}", text=text, hint=f"Resume it: penstock resume {name}")
 
 
-# Sinks: those that have been asked and have not answered, and those that cannot or will not take their epoch.
+# Sinks: those that have been asked and have not answered, and those that cannot or will not accept their epoch.
 
 
 def _sinks(facts: Facts, pipeline: PipelineStatus) -> list[Blockage]:
@@ -123,7 +128,7 @@ def _park(one: SinkStatus) -> str:
 
 
 def _output(one: PipelineStatus) -> list[Blockage]:
-    """Its cut is blocked by what nobody takes: its readers, or sinks that make progress, but too slowly."""
+    """Its cut is blocked by output that is not consumed: by readers, or sinks that make progress, but too slowly."""
     if one.blocked is None:
         return []
     text = f"pipeline {one.name} is {one.blocked}"
@@ -165,11 +170,13 @@ def _left_behind(one: PipelineStatus) -> Iterator[Blockage]:
 
 
 def _running(one: PipelineStatus, behind: str) -> Iterator[Blockage]:
-    """The first of them that does not go on: the driver, the JVM, or the query. A query goes on without its driver."""
+    """The first of them that makes no progress: the driver, the JVM, or the query. A query continues without its
+    driver.
+    """
     heard, driver, query = one.heartbeat_age_seconds, one.driver_silent_seconds, one.query
-    if _is_long(driver) and not _is_long(heard):
-        text = f"pipeline {one.name}: its driver has sent no heartbeat for {driver:.0f} s; its query goes on without it"
-        hint = "Its process is stopped, or too busy: nobody restarts the query if it fails."
+    if _is_long(driver) and _runs_on(heard, driver):
+        text = f"pipeline {one.name}: its driver has sent no heartbeat for {driver:.0f} s; its query runs on without it"
+        hint = "Its process is stopped, or too busy: if the query fails, nothing restarts it."
         yield _spark(one, "unheard", "its driver", text, hint, driver)
     if heard is None or _is_long(heard):
         since = "" if heard is None else f" for {heard:.0f} s"
@@ -193,8 +200,14 @@ def _running(one: PipelineStatus, behind: str) -> Iterator[Blockage]:
         yield _spark(one, "spark", "Spark", f"{text}{doing}", seconds=one.asked_seconds)
 
 
+def _runs_on(heard: float | None, driver: float | None) -> bool:
+    if heard is None or driver is None:
+        return False
+    return heard < WAITED_SECONDS and driver - heard >= _OUTLIVED_SECONDS
+
+
 def _long_epoch(one: PipelineStatus, query: QueryReport | None) -> Blockage:
-    """An epoch may run for long and yet make progress: tasks show it, as far as anything does."""
+    """An epoch may run for long and still make progress: completed tasks are the best evidence of it."""
     text = f"pipeline {one.name}: epoch {one.running_epoch} has been running in Spark for {one.running_seconds:.0f} s"
     if query is not None and query.tasks:
         text += f" ({query.tasks_done} of {query.tasks} tasks are done"

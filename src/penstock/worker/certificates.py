@@ -1,4 +1,4 @@
-"""The certificates of a worker's ports, read again when their files change: whoever renews them need not restart it."""
+"""The certificates of a worker's ports, read again when their files change, so that a renewal needs no restart."""
 
 import logging
 import ssl
@@ -69,7 +69,7 @@ class ReloadedContext(ssl.SSLContext):
         self._current = files.context(is_client_required=is_client_required)
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """What event loops call at the begin of each connection."""
+        """What event loops call at the beginning of each connection."""
         self._reload_if_changed()
         return self._current.wrap_bio(*args, **kwargs)
 

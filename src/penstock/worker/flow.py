@@ -16,11 +16,11 @@ from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
 from penstock.ingest.source_view import SourceView
 from penstock.protocol.api.status import PipelineRates, RatesStatus, SinkRates, SourceRates
 
-# How fast everything flows now: counters as they were a moment ago, in a small ring, and as they are.
+# Current rates: counters as they were a moment ago, in a small ring, compared with what they are now.
 
 SAMPLE_SECONDS = 1.0
 WINDOW_SECONDS = 10.0
-"""Rates are over so long: an epoch of a few seconds shows as a rate, and what has stopped is 0 soon."""
+"""The window of rates: an epoch of a few seconds shows as a rate, and what has stopped is soon 0."""
 
 SAMPLES_MAX = int(WINDOW_SECONDS / SAMPLE_SECONDS) + 1
 
@@ -34,7 +34,7 @@ class _Sample(NamedTuple):
 
 
 class Rates:
-    """`count` reads all counters as they are. They never go back, but one may go away and begin again at 0."""
+    """`count` reads all counters as they are. They never decrease, but one may disappear and start again at 0."""
 
     def __init__(self, count: Callable[[], Mapping[Key, int]], clock: Callable[[], float]) -> None:
         self._count = count
@@ -48,11 +48,11 @@ class Rates:
 
     @property
     def seconds(self) -> float:
-        """What the rates are over: the window, or the time since the start."""
+        """The time that the rates cover: the window, or less soon after the start."""
         return self._clock() - self._samples[0].time
 
     def per_second(self) -> dict[Key, float]:
-        """Of each counter that there is now. One that was not there at the beginning of the window began at 0."""
+        """The rate of each counter. One that did not exist at the beginning of the window started at 0."""
         before, seconds = self._samples[0].counts, max(self.seconds, SAMPLE_SECONDS)
         return {key: _grown(before.get(key, 0), now) / seconds for key, now in self._count().items()}
 
@@ -161,7 +161,7 @@ def _epochs(flow: Flow) -> Iterator[Metric]:
     yield _histogram("epoch_duration", text, ["pipeline"], [([name], one.duration) for name, one in found])
     stages = [([name, "process"], one.processing) for name, one in found]
     stages += [([name, "deliver"], one.delivering) for name, one in found]
-    text = "Of an epoch, process: from its cut to its merge; deliver: from there to its completion"
+    text = "Duration of a phase of an epoch; process: from its cut to its merge, deliver: from there to its completion"
     yield _histogram("epoch_stage_duration", text, ["pipeline", "stage"], stages)
     text = "From the arrival of an epoch's first event at the worker to the epoch's completion"
     yield _histogram("end_to_end_latency", text, ["pipeline"], [([name], one.latency) for name, one in found])
@@ -186,7 +186,7 @@ def _histogram(
 
 
 def _buckets(one: Distribution) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus wants them."""
+    """Cumulative, as Prometheus requires."""
     bounds = [*map(str, BUCKETS), "+Inf"]
     return [(bound, float(total)) for bound, total in zip(bounds, accumulate(one.counts), strict=True)]
 
@@ -202,14 +202,16 @@ _PIPELINES_MAX = 1000
 
 
 class StartTimes:
-    """An estimate, and no more: a file that cannot be read or written is as none."""
+    """Only an estimate: a file that cannot be read or written is ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE
         self._seconds = _read(self._path)
 
     def seconds(self, name: str) -> float:
-        """Its last start; of one that was never measured, the longest of the others: most of a start is Spark's."""
+        """The duration of its last start; for one that was never measured, the longest of the others, since most of a
+        start is Spark's.
+        """
         return self._seconds.get(name) or max(self._seconds.values(), default=DEFAULT_START_SECONDS)
 
     def keep(self, name: str, seconds: float) -> None:
@@ -222,7 +224,7 @@ class StartTimes:
             partial.write_text(json.dumps(self._seconds) + "\n")
             partial.replace(self._path)
         except OSError as error:
-            log.warning("%s is not written: %s", self._path, error)
+            log.warning("%s could not be written: %s", self._path, error)
 
 
 def _read(path: Path) -> dict[str, float]:

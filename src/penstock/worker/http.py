@@ -1,5 +1,5 @@
-"""The worker's HTTP side: probes (/live, /ready and /health), /status, /segments and /metrics, which only look; and the
-routes of the application, of coordinator and delivery.
+"""The worker's HTTP side: probes (/live, /ready and /health), the read-only /status, /segments and /metrics, and the
+routes of the application, the coordinator and delivery.
 """
 
 import asyncio
@@ -14,12 +14,18 @@ import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.access.principals import Role
-from penstock.access.refusals import Refusals
+from penstock.access.file import AccessControl
+from penstock.access.principals import Principal, Role
+from penstock.access.refusals import Port, RefusalPace, Refusals
+from penstock.core.address import Address, is_loopback
+from penstock.core.connection_limits import address_of
+from penstock.core.errors import Forbidden, RequestError, Unauthenticated
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
 from penstock.protocol.api.status import Health, WorkerStatus
@@ -27,11 +33,86 @@ from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, backup_routes, pipeline_routes
 from penstock.worker.backup_routes import BackedUp
-from penstock.worker.http_access import HttpAccess
-from penstock.worker.http_limits import Bodies, Decoding, HttpConnections
-from penstock.worker.routes import Routed, get, principal_of
+from penstock.worker.http_limits import CERTIFICATE_NAMES, IS_REFUSED, Bodies, Decoding, HttpConnections
+from penstock.worker.routes import PRINCIPAL, REFUSAL, Routed, failure, get, principal_of
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.visibility import visible
+
+# Who may use the HTTP port.
+#
+# A request's Host header must name this worker: otherwise a web page could reach it under a name of its own (DNS
+# rebinding). Requests of web pages, which have an Origin, are refused: the API is for programs. Then the client's token
+# or certificate identifies it. What it may do is checked by each route.
+
+OPEN_ON_LOOPBACK = frozenset({"/live", "/ready", "/health", "/metrics"})
+"""Open without a token if only this machine reaches the HTTP port: for probes and monitoring."""
+
+_PROBE = Principal("probe", Role.READ)
+
+
+class HttpAccess:
+    """In front of all routes: adds the principal to the scope, or refuses the request."""
+
+    def __init__(
+        self, app: ASGIApp, access: AccessControl, refusals: Refusals, host: str, allowed_hosts: frozenset[str]
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._refusals = refusals
+        self._hosts = frozenset(map(_normal, {host, *allowed_hosts}))
+        self._pace = RefusalPace()
+        self._open = OPEN_ON_LOOPBACK if is_loopback(host) else frozenset()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope[PRINCIPAL] = self._principal(scope)
+        except (Unauthenticated, Forbidden) as error:
+            scope[IS_REFUSED] = True
+            await asyncio.sleep(self._pace.delay(asyncio.get_running_loop().time()))
+            await failure(error, scope)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+        if (refusal := scope.get(REFUSAL)) is not None:
+            self._refusals.add(Port.HTTP, address_of(scope["client"]), refusal)
+
+    def _principal(self, scope: Scope) -> Principal:
+        headers = Headers(scope=scope)
+        self._check_host(headers.get("host", ""), scope["server"])
+        if "origin" in headers:
+            raise Forbidden("requests from web pages are refused", "Send the request without an Origin header.")
+        if scope["path"] in self._open:
+            return _PROBE
+        return self._access.principal(_bearer_token(headers), scope.get(CERTIFICATE_NAMES, ()))
+
+    def _check_host(self, header: str, server: tuple[str, int | None] | None) -> None:
+        """The address that the client has connected to is accepted like a name of ours: it cannot be rebound."""
+        host = _host(header)
+        if is_loopback(host) or host in self._hosts or (server is not None and host == _normal(server[0])):
+            return
+        raise Forbidden(
+            f"the Host header is {header!r:.100}, which is not a name of this worker",
+            "Start the worker with --http-allow-host NAME if it is reached under this name.",
+        )
+
+
+def _host(header: str) -> str:
+    """Empty for what is not a host."""
+    try:
+        return _normal(Address.parse(header).host)
+    except RequestError:
+        return ""
+
+
+def _normal(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _bearer_token(headers: Headers) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+# The server.
 
 _PAGE = 1000
 
@@ -46,7 +127,7 @@ class Watched(Routed, BackedUp, Protocol):
     refusals: Refusals
 
     def fatal_problems(self) -> list[str]:
-        """Those that a restart would solve."""
+        """Problems that a restart would solve."""
         ...
 
     def ingest_problems(self) -> list[str]:
@@ -54,7 +135,7 @@ class Watched(Routed, BackedUp, Protocol):
         ...
 
     def problems(self) -> list[str]:
-        """All that somebody should look at."""
+        """Everything that needs attention."""
         ...
 
     def status(self) -> WorkerStatus: ...
@@ -79,8 +160,8 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             found = worker.segments(query.get("prefix", ""), after, _PAGE + 1)
             page = [one for one in found[:_PAGE] if principal.may(Role.READ, access_name(one.name))]
             has_more, after = len(found) > _PAGE, found[:_PAGE][-1].name if found else after
-            await asyncio.sleep(0)  # others get their turn while pages of other principals are skipped
-        # The last name that was looked at may be another principal's.
+            await asyncio.sleep(0)  # let other requests run while segments of other principals are skipped
+        # The last name examined may be another principal's.
         return {"segments": [*map(_as_json, page)], "more": has_more, "after": page[-1].name if page else ""}
 
     async def disconnected(_: Request, __: Exception) -> Response:
@@ -144,7 +225,7 @@ class HttpServer:
             port=settings.http_port,
             http=self.connections.protocol,  # type: ignore[arg-type] # it is only called
             ws="none",
-            log_config=None,  # as all the worker's
+            log_config=None,  # like all logs of the worker
             log_level="warning",
             lifespan="off",
             access_log=False,

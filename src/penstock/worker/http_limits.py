@@ -11,14 +11,58 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock.access.principals import certificate_names
 from penstock.core.connection_limits import ConnectionLimits, address_of
 from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.core.tls_handshakes import HandshakeLimits, TlsHandshakes
-from penstock.worker.http_protocol import IS_REFUSED, HttpProtocol
 
 if TYPE_CHECKING:
-    from uvicorn._types import HTTPScope
+    from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+# One HTTP connection: uvicorn's protocol, with the names in the client's certificate.
+
+CERTIFICATE_NAMES = "penstock.certificate_names"
+"""The key of these names in a request's scope."""
+
+IS_REFUSED = "penstock.is_refused"
+"""The key of a flag in a request's scope: its peer is unauthenticated, and waits for the refusal."""
+
+
+class HttpProtocol(H11Protocol):
+    """Every request's scope has the names in the certificate with which the client has proved its identity (mutual
+    TLS); none without one.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app = _with_names(self.app, certificate_names(transport.get_extra_info("peercert")))
+
+    def send_400_response(self, msg: str) -> None:
+        """Replaces the application's reply, if one was still to come. h11 raises for a second reply, and for text in a
+        reply to HEAD: then the connection is closed without a reply.
+        """
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
+
+
+def _with_names(app: "ASGI3Application", names: tuple[str, ...]) -> "ASGI3Application":
+    async def named(scope: "Scope", receive: "ASGIReceiveCallable", send: "ASGISendCallable") -> None:
+        scope[CERTIFICATE_NAMES] = names  # type: ignore[literal-required]
+        await app(scope, receive, send)
+
+    return named
+
+
+# The limits.
 
 MIB = 1 << 20
 
@@ -28,7 +72,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
     head_seconds: float = 10.0
-    """From the connection, or the first byte of a request, to the end of its head. As long for a TLS handshake."""
+    """From the connection, or the first byte of a request, to the end of its head. A TLS handshake has the same limit.
+    """
 
     body_seconds: float = 60.0
     """From the head to the end of the body: a whole merge in a minute is a megabyte a second."""
@@ -37,11 +82,12 @@ class HttpLimits:
     """Between two requests: drivers keep their connection open between two batches."""
 
     connections_max: int = 500
-    """Each is a file, and has at most a head and a piece of a body in memory."""
+    """Each takes a file descriptor, and memory for at most a head and a piece of a body."""
 
     address_connections_max: int | None = None
-    """Of these from one address; None: four fifths. All of an application may run on one machine, and another one must
-    still get in."""
+    """How many of them may come from one address; None: four fifths. A whole application may run on one machine, and
+    another machine must still get in.
+    """
 
     bodies_bytes_max: int = 128 * MIB
     """Bodies that are being received, together: two of the largest merges, or many small requests. One principal may
@@ -75,7 +121,7 @@ class HttpConnections:
 
 
 class _LimitedProtocol(HttpProtocol):
-    """One connection: the peer has a limited time for whatever it owes. h11 knows what that is."""
+    """One connection: the peer has limited time for whatever it has to send next, which h11 knows."""
 
     def __init__(self, shared: HttpConnections, **given: Any) -> None:
         super().__init__(**given)
@@ -119,7 +165,7 @@ class _LimitedProtocol(HttpProtocol):
     def _look(self) -> None:
         """Set the time limit for what the peer is sending now, unless it runs already."""
         limits, state = self.shared.limits, self.conn.their_state
-        # Busy is who waits for us. A peer that owes us the rest of a request can lose its place.
+        # A peer is busy while it waits for us. One that owes us the rest of a request can lose its place.
         owes_us = state in (h11.IDLE, h11.SEND_BODY)
         self._idle_since = (self._idle_since or self.loop.time()) if owes_us else None
         if state is h11.IDLE and (self.conn.trailing_data[0] or self.cycle is None):
@@ -147,7 +193,7 @@ class _LimitedProtocol(HttpProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """A stranger that waits for a refusal can lose its place, too."""
+        """An unauthenticated peer that waits for its refusal can lose its place, too."""
         scope = cast("HTTPScope | None", self.scope)  # None before the first request
         return self._opened_at if scope is not None and IS_REFUSED in scope else self._idle_since
 
@@ -204,8 +250,8 @@ class Body:
         self.size = 0
 
     def announce(self, size: int) -> None:
-        """So many bytes will come: what would be refused in the end is refused at once. Nothing is reserved, because an
-        announcement costs nothing. Raises LimitExceeded, Unavailable.
+        """The announced size of the body: one that would be refused in the end is refused at once. Nothing is reserved,
+        because an announcement costs nothing. Raises LimitExceeded, Unavailable.
         """
         self._check_length(size)
         self._all.check(size, self.owner)

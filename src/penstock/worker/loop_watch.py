@@ -1,7 +1,7 @@
-"""Notices when the event loop stands still, and finds out what it was doing.
+"""Notices when the event loop stalls, and finds out what it was doing.
 
-Everything in a worker shares one loop: a call that blocks it blocks all clients. The loop moves a hand every
-`BEAT_SECONDS`; a thread looks at the hand, and while it is late takes samples of where the loop's thread is.
+Everything in a worker shares one loop: a call that blocks it blocks all clients. The loop beats every `BEAT_SECONDS`; a
+thread watches the beat and, while it is late, samples the stack of the loop's thread.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 STALL_SECONDS = 0.25
 BEAT_SECONDS = 0.05
 LOG_SECONDS = 10.0
-"""Stalls in a shorter time after a logged one are only counted."""
+"""Stalls within this time after a logged one are only counted."""
 _UNFINISHED_SECONDS = 5.0
 """A stall is logged when it is over, and one that lasts so long before that: it may never be over."""
 _FRAMES_MAX = 12
@@ -94,7 +94,7 @@ class LoopWatch:
         more, self._limit.left_out = self._limit.left_out, 0
         before = f" ({more} more stalls since the last line like this)" if more else ""
         # Without a sample one call into C has kept all threads from running, or the machine has.
-        log.warning("the event loop stalled for %.2f s%s in: %s", seconds, before, sample or "one call without Python")
+        log.warning("the event loop stalled for %.2f s%s in: %s", seconds, before, sample or "a call outside Python")
 
     # In the thread.
 
@@ -103,7 +103,7 @@ class LoopWatch:
             try:
                 self._look()
             except Exception:  # the watch itself must not end unnoticed
-                log.exception("the event loop could not be looked at")
+                log.exception("the event loop could not be checked")
 
     def _look(self) -> None:
         beat_at = self._beat_at
@@ -111,7 +111,7 @@ class LoopWatch:
         if late <= STALL_SECONDS:
             return
         sample = _where(sys._current_frames().get(self._thread_id))  # noqa: SLF001  there is no other way
-        if self._beat_at != beat_at:  # over in the meantime: the sample is of something else
+        if self._beat_at != beat_at:  # the stall is over: the sample shows something else
             return
         self._sample = self._sample or sample
         if late > _UNFINISHED_SECONDS and self._warned_at != beat_at:

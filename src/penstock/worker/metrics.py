@@ -1,6 +1,7 @@
-"""The worker's numbers for Prometheus, read from the parts that keep them when somebody asks.
+"""The worker's metrics for Prometheus, read from the parts that keep them at each scrape.
 
-Each kind of thing that there are several of has a table: a line for each metric, with its help and where its value is.
+Each kind of thing that there are several of has a table: a line for each metric, with its help text and where its value
+comes from.
 """
 
 import platform
@@ -45,7 +46,7 @@ class Numbered(Collector):
     """Every number of a part of the status as a metric `penstock_<part>_<name>`."""
 
     def __init__(self, part: str, status: Callable[[], Part], *, counters: Collection[str]) -> None:
-        """The others are gauges."""
+        """`counters` are counters, the others gauges."""
         self._prefix = f"penstock_{part}_"
         self._status = status
         self._counters = counters
@@ -70,7 +71,7 @@ def loop(status: Callable[[], LoopStatus]) -> Collector:
 
 def sources(status: Callable[[], SourceTotals]) -> Collector:
     streams = ("streams_opened", "streams_refused", "streams_ended")
-    return Numbered("sources", status, counters=("messages", "message_bytes", "duplicates", *streams))
+    return Numbered("sources", status, counters=("messages", "message_bytes", "duplicates", "untimed", *streams))
 
 
 def sessions(status: Callable[[], SessionTotals]) -> Collector:
@@ -89,7 +90,7 @@ class Line(NamedTuple, Generic[T]):
     name: str
     text: str
     value: Callable[[T], float | None]
-    """None: there is none of this one now."""
+    """None: this one has no value now."""
 
 
 class Table(Collector, Generic[T]):
@@ -162,7 +163,7 @@ _PIPELINES: list[Line[PipelineStatus]] = [
     Line(
         GAUGE,
         "heartbeat_age_seconds",
-        "Seconds since its driver was last heard, unless it is stopped",
+        "Seconds since the last heartbeat of its driver, unless it is stopped",
         lambda one: None if one.state == "STOPPED" else one.heartbeat_age_seconds,
     ),
     Line(GAUGE, "running", "1 while it runs, or starts", lambda one: one.state in ("STARTING", "RUNNING")),
@@ -238,16 +239,16 @@ _CONNECTORS: list[Line[ConnectorStatus]] = [
         "Streams that may not send: their breaker has tripped, or they are paused",
         lambda one: one.blocked_count,
     ),
-    Line(GAUGE, "tripped_streams", "Streams that are tripped at its port in", lambda one: one.tripped_count),
+    Line(GAUGE, "tripped_streams", "Streams whose breaker is tripped at its port in", lambda one: one.tripped_count),
     Line(
         GAUGE,
         "outbox_bytes",
         "Bytes in the outbox, for tripped streams",
         lambda one: one.outbox_bytes,
     ),
-    Line(COUNTER, "events_in", "Events that came in", lambda one: one.events_in),
-    Line(COUNTER, "bytes_in", "Bytes of events that came in", lambda one: one.bytes_in),
-    Line(COUNTER, "events_out", "Events that were delivered", lambda one: one.events_out),
+    Line(COUNTER, "events_in", "Events received", lambda one: one.events_in),
+    Line(COUNTER, "bytes_in", "Bytes of events received", lambda one: one.bytes_in),
+    Line(COUNTER, "events_out", "Events delivered", lambda one: one.events_out),
     Line(COUNTER, "dead_letters", "Events that could not be processed or delivered", lambda one: one.dead_letters),
     Line(GAUGE, "up", "1 if it listens, or is connected", lambda one: one.state == "connected"),
     Line(GAUGE, "paused", "1 while an operator has paused it", lambda one: one.paused),

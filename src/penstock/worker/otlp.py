@@ -1,7 +1,7 @@
 """Exports spans with OpenTelemetry, over OTLP/HTTP. The only module that imports it.
 
-The event loop only queues spans; a thread of the SDK sends them. A collector that is away costs nothing but the spans:
-the queue is bounded, and what does not fit is dropped and counted.
+The event loop only queues spans; a thread of the SDK sends them. An unavailable collector costs only the spans: the
+queue is bounded, and what does not fit is dropped and counted.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ QUEUE_MAX = 8192
 """Spans that wait for the collector: those of about a thousand epochs, some 10 MiB."""
 
 STOP_SECONDS = 3.0
-"""A stop waits this long for the collector to take what is queued."""
+"""A stop waits this long for the collector to accept what is queued."""
 
 _SDK_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
@@ -48,7 +48,7 @@ class OtlpExporter:
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer("penstock", penstock.__version__)
         self._queued = 0
-        """Spans that the processor has got."""
+        """Spans passed to the processor."""
         self._dropped = 0
 
     def export(self, span: Span) -> None:
@@ -63,7 +63,7 @@ class OtlpExporter:
             links=[Link(_context(one)) for one in span.links],
             start_time=span.start_ns,
         )
-        if not started.is_recording():  # the sampler has decided so
+        if not started.is_recording():  # the sampler has dropped it
             return
         if span.error:
             started.set_status(Status(StatusCode.ERROR, one_line(span.error)))  # without secrets, as in the log
@@ -128,7 +128,7 @@ class _GivenIds(IdGenerator):
 
 
 class _CountingExporter(SpanExporter):
-    """In the SDK's thread. Of failures in a row, it lets the SDK log the first one."""
+    """Runs in the SDK's thread. Of consecutive failures, only the first is logged by the SDK."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.exported = 0
@@ -161,5 +161,5 @@ class _CountingExporter(SpanExporter):
         self._exporter.shutdown()
 
     def close(self) -> None:
-        """The worker ends: in a process that goes on, the SDK may log again."""
+        """The worker ends. If the process continues, the SDK may log again."""
         logging.getLogger(_SDK_LOG).removeFilter(self._is_news)

@@ -16,6 +16,7 @@ from penstock.connectors.urls import ParsedSink, is_url, parse_sink
 from penstock.core.errors import RequestError
 from penstock.delivery.rewind import Consent
 from penstock.protocol.api import pipelines as api
+from penstock.protocol.api import side_outputs
 from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.dead_letters import Replay
 from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSpec, Unbind
@@ -26,7 +27,7 @@ from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post
 from penstock.worker.visibility import visible_batch, visible_pipelines
 
 _MISTAKES_MAX = 20
-"""Mistakes that a refusal lists: finding the name that was meant takes a while for each."""
+"""Mistakes that a refusal lists: finding a suggestion for each takes a while."""
 
 
 def routes(worker: Routed) -> list[Route]:
@@ -44,6 +45,9 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "cut", api.AskCut, pipelines.cut),
         post(name + "reading", api.Reading, pipelines.reading),
         post(name + "merge", api.Merge, pipelines.merge, body_bytes_max=MERGE_BYTES_MAX),
+        post(name + "side-plan", side_outputs.PlanReader, pipelines.plan_reader, body_bytes_max=MERGE_BYTES_MAX),
+        post(name + "side-register", side_outputs.Register, pipelines.register),
+        post(name + "side-missing", side_outputs.AskMissing, pipelines.missing_parts),
         post(name + "abort", api.Abort, pipelines.abort),
         post(name + "complete", api.Complete, pipelines.complete),
         post(name + "describe", api.Describe, pipelines.describe),
@@ -74,20 +78,20 @@ def routes(worker: Routed) -> list[Route]:
 
 def _announced(body: api.Announce) -> dict[str, str]:
     """A program that sends to a source waits for the pipelines that are announced for it."""
-    sources = _held_back(source for sources in body.pipelines.values() for source in sources)
+    sources = _delayed(source for sources in body.pipelines.values() for source in sources)
     return sources | {name: f"pipeline {name!r}" for name in body.pipelines}
 
 
 def _started_inputs(body: api.Start) -> dict[str, str]:
-    return _held_back(source for one in body.inputs.values() for source in one.sources)
+    return _delayed(source for one in body.inputs.values() for source in one.sources)
 
 
 def _attached(body: api.Attach) -> dict[str, str]:
-    return _held_back(body.sources)
+    return _delayed(body.sources)
 
 
-def _held_back(sources: Iterable[str]) -> dict[str, str]:
-    """A pipeline delays the acknowledgements and the retention of what it reads: to read is not enough."""
+def _delayed(sources: Iterable[str]) -> dict[str, str]:
+    """A pipeline delays the acknowledgements and the retention of what it reads, so the role read is not enough."""
     why = "its acknowledgements would wait for the pipeline"
     return {Source.parse(source).access_name: f"source {source!r} ({why})" for source in sources}
 
@@ -107,7 +111,7 @@ def _used_by_sinks(body: Bind) -> dict[str, str]:
     names = {}
     for spec in body.sinks.values():
         if "${" in spec.url:
-            names[WHOLE_WORKER] = "the variables and files of the worker"
+            names[WHOLE_WORKER] = "the worker's environment variables and files"
         elif not is_url(spec.url):
             names[spec.url] = f"connector {spec.url!r}"
         else:
@@ -127,7 +131,7 @@ def _used_by(sink: ParsedSink) -> dict[str, str]:
     if isinstance(options, SegmentOptions) and options.worker is None:
         return {access_name(options.segment): f"segment {options.segment!r}"}
     if sink.kind in _OWN_MACHINE or [*paths_in(options)]:
-        return {WHOLE_WORKER: "the files and credentials of the worker"}
+        return {WHOLE_WORKER: "the worker's files and credentials"}
     return {}
 
 
@@ -197,6 +201,17 @@ class _Pipelines:
     async def merge(self, name: str, body: api.Merge) -> Any:
         return await self._worker.coordinator().merger.merge(name, body.generation, body.batch, body.staged)
 
+    async def plan_reader(self, name: str, body: side_outputs.PlanReader) -> Any:
+        return await self._worker.coordinator().sides.plan(name, body.generation, body.epoch, body.plan)
+
+    async def register(self, name: str, body: side_outputs.Register) -> Any:
+        sides = self._worker.coordinator().sides
+        return await sides.register(name, body.generation, body.epoch, body.registration, body.prefix)
+
+    async def missing_parts(self, name: str, body: side_outputs.AskMissing) -> Any:
+        found = await self._worker.coordinator().sides.missing(name, body.generation, body.epoch)
+        return side_outputs.MissingParts(found)
+
     async def abort(self, name: str, body: api.Abort) -> None:
         await self._worker.coordinator().merger.abort(name, body.generation, body.batch)
 
@@ -224,7 +239,7 @@ class _Pipelines:
         """As for a start: the acknowledgements of what it reads will wait for it."""
         pipelines = self._worker.coordinator().deliveries.state.pipelines
         sources = pipelines[body.origin].sources if body.origin in pipelines else ()
-        return _held_back(sources) | {body.origin: f"pipeline {body.origin!r}"}
+        return _delayed(sources) | {body.origin: f"pipeline {body.origin!r}"}
 
     async def fork(self, name: str, body: api.Fork) -> Any:
         return await self._worker.coordinator().lifecycle.fork(name, body.origin)
@@ -309,7 +324,7 @@ def _check_sinks(body: Bind, permissions: Permissions) -> None:
 def _check_sink(name: str, spec: SinkSpec, permissions: Permissions) -> None:
     check_pipeline_name(name, "sink")
     check_pipeline_name(spec.port, "port")
-    if is_url(spec.url):  # a connector's name is delivery's to look up
+    if is_url(spec.url):  # the name of a connector, which delivery looks up
         parse_sink(spec.url, permissions).check_installed()
 
 

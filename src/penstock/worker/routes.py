@@ -49,7 +49,7 @@ _STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
 ]
 
 _DIGITS_MAX = len(str(NUMBER_MAX))
-"""Beyond some thousands Python makes no number of them."""
+"""Python does not parse numbers of some thousands of digits."""
 
 R = TypeVar("R")
 
@@ -180,7 +180,7 @@ def _audit(request: starlette.requests.Request, body: object, level: int, outcom
 
 
 def _asked(body: object) -> str:
-    """What was asked for, such as ` sink="s" accept_gap`. Of sinks only the names, and nothing else that is nested: a
+    """What was requested, such as ` sink="s" accept_gap`. Only the names of sinks, and nothing else that is nested: a
     deployment is too long, and both may contain secrets.
     """
     texts: list[str] = []
@@ -200,14 +200,14 @@ def _asked(body: object) -> str:
 
 
 def reply(value: Any) -> Response:
-    """A value that is a response already goes out as it is."""
+    """A value that is already a response is sent as it is."""
     if isinstance(value, Response):
         return value
     return Response(encode(Done() if value is None else value), media_type="application/json")
 
 
 def failure(error: PenstockError, scope: Scope) -> Response:
-    """`kind` is the error's class in `penstock.core.errors`, from which the client makes it again."""
+    """`kind` is the error's class in `penstock.core.errors`, which the client raises again."""
     if isinstance(error, Unauthenticated | Forbidden):
         scope[REFUSAL] = error
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
@@ -232,7 +232,7 @@ async def _body(request: starlette.requests.Request, kind: type[R], bytes_max: i
     _check_type(request)
     owner = principal_of(request).name
     with request.app.state.bodies.one(bytes_max, owner) as one:
-        one.announce(int(request.headers.get("content-length", 0)))  # h11 accepts numbers alone
+        one.announce(int(request.headers.get("content-length", 0)))  # h11 has checked that it is a number
         async for part in request.stream():
             one.add(part)
         data = one.joined()

@@ -1,4 +1,4 @@
-"""Whether the worker exports traces of its epochs, as the environment says, and what their ids are derived from."""
+"""Whether the worker exports traces of its epochs, by its environment, and what their ids are derived from."""
 
 import logging
 import secrets
@@ -59,7 +59,7 @@ def _exporter(environment: Mapping[str, str]) -> str:
 
 
 def _problem(environment: Mapping[str, str]) -> str:
-    """Why what is asked for cannot be done; empty if it can."""
+    """Why traces cannot be exported as configured; empty if they can."""
     if _exporter(environment) not in ("", "otlp"):
         return f"OTEL_TRACES_EXPORTER is {_exporter(environment)!r}; only otlp and none are supported"
     common = environment.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")

@@ -1,7 +1,7 @@
 """What a principal with prefixes sees of the worker: its own part, and no name of others.
 
-An owner may connect tenants: a pipeline under one tenant's prefix that reads another's source, or whose output another
-tenant reads. What such a pipeline shows then leaves the others' names out.
+An owner may connect tenants, by a pipeline under one tenant's prefix that reads another's source, or whose output
+another tenant reads. The status of such a pipeline omits the others' names.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -87,6 +87,7 @@ def _source_totals(sources: Collection[SourceStatus]) -> SourceTotals:
         messages=sum(one.messages for one in sources),
         message_bytes=sum(one.message_bytes for one in sources),
         duplicates=sum(one.duplicates for one in sources),
+        untimed=sum(one.untimed for one in sources),
     )
 
 

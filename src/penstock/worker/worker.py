@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 _COMPACTION_IDLE_SECONDS = 0.2
 _DISK_SECONDS = 1.0
-"""Between two looks at whether the disk has room."""
+"""Between two checks whether the disk has room."""
 
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
@@ -121,7 +121,7 @@ class Worker:
         self._compactor = Compactor(self._store, self.backups.chapters)
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
         self._committer.start()
-        gc.freeze()  # the table of segments stays: garbage collections need not walk over it
+        gc.freeze()  # the table of segments lives as long as the worker: garbage collections need not walk over it
         self.recovery_seconds = time.perf_counter() - start
 
     async def _serve(self, ready: Callable[[dict[str, int]], None]) -> None:
@@ -253,7 +253,7 @@ class Worker:
         return await self.backups.fix(backup, self._durability, pipelines)
 
     async def bind(self, pipeline: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """First unbinds sinks of the application that change their port, once they have got everything."""
+        """First unbinds sinks of the application that move to another port, once they have received everything."""
         delivery = self.delivery()
         if self._runtime is not None:
             await self._runtime.make_way(pipeline, sinks)
@@ -285,6 +285,10 @@ class Worker:
 
     def stream_names(self, source: str, ids: Sequence[int]) -> list[str]:
         return self._source_view.stream_names(source, ids)
+
+    @property
+    def sources(self) -> SourceCatalog:
+        return self._sources
 
     def declarations(self) -> Declarations:
         return Declarations(self._sources)

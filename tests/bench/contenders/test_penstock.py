@@ -52,7 +52,7 @@ def test_a_batch_is_a_block_of_events_and_its_end() -> None:
     assert end == struct.pack(">ii", 4, 44) + WRITER + struct.pack(">iiiqq", block, 0, 3, 3, 3)
 
 
-def test_event_numbers_go_on_from_batch_to_batch_while_the_block_stays_the_same() -> None:
+def test_event_numbers_continue_from_batch_to_batch_while_the_block_stays_the_same() -> None:
     writer = link(count=3)
     first, second = writer.batch(), writer.batch()
     assert first[0] is second[0]
@@ -107,7 +107,7 @@ def test_a_reader_learns_the_size_first_and_takes_what_comes() -> None:
         assert bytes(into[:6]) == b"abcdef"
 
 
-def test_a_reader_that_gets_nothing_says_so() -> None:
+def test_a_reader_that_gets_nothing_reports_it() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(info(size=1000) + segment_read(0, b""))

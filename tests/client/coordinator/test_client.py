@@ -1,4 +1,4 @@
-"""The coordinator's client keeps its connection, tries again while the worker is away, and raises what it is told."""
+"""The coordinator's client keeps its connection, retries while the worker is unavailable, and raises its errors."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ Answer = tuple[int, Any]
 
 
 class ScriptedWorker(ThreadingHTTPServer):
-    """Answers with what it was told to; writes down what it was asked, and over which connections."""
+    """Replies as scripted; records the requests, and their connections."""
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
@@ -101,7 +101,7 @@ def client(worker: ScriptedWorker) -> Iterator[CoordinatorClient]:
 START = InputOffset({"b": 2, "a": 1}, 3, 1, None)
 
 
-def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, client: CoordinatorClient) -> None:
+def test_every_route_is_requested_as_it_is_documented(worker: ScriptedWorker, client: CoordinatorClient) -> None:
     worker.answers = [
         (200, {"generation": 3, "incarnation": 1, "epoch": 7, "segment_port": 7101, "tls": False}),
         (200, START.as_json()),
@@ -163,7 +163,7 @@ def test_every_route_is_asked_as_it_is_written_down(worker: ScriptedWorker, clie
     assert len(worker.connections) == 1, "one connection serves them all"
 
 
-def test_an_offset_is_compact_json_with_sorted_keys_and_comes_back() -> None:
+def test_an_offset_is_compact_json_with_sorted_keys_and_survives_a_round_trip() -> None:
     text = START.text()
     assert text == '{"epoch":3,"incarnation":1,"segments":{"a":1,"b":2},"watermark":null}'
     assert InputOffset.from_json(json.loads(text)) == START
@@ -196,7 +196,7 @@ def test_what_the_worker_refuses_is_raised_at_once(
 
 
 @pytest.mark.parametrize("away", [hang_up, error("Unavailable", 503)])
-def test_a_worker_that_is_away_is_asked_again(worker: ScriptedWorker, client: CoordinatorClient, away: Any) -> None:
+def test_an_unavailable_worker_is_retried(worker: ScriptedWorker, client: CoordinatorClient, away: Any) -> None:
     worker.answers = [away, away, (200, {})]
     client.reset("p")
     assert len(worker.asked) == 3
@@ -228,7 +228,7 @@ def test_a_start_that_is_repeated_is_the_same_request(worker: ScriptedWorker, cl
     assert requests[0] == requests[1] != requests[2]
 
 
-def test_a_worker_that_stays_away_is_unavailable_after_a_while() -> None:
+def test_a_worker_that_stays_unreachable_is_reported_as_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     began = time.monotonic()
@@ -237,7 +237,7 @@ def test_a_worker_that_stays_away_is_unavailable_after_a_while() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_worker_that_does_not_answer_in_time_is_asked_again(worker: ScriptedWorker) -> None:
+def test_a_worker_that_does_not_answer_in_time_is_retried(worker: ScriptedWorker) -> None:
     answered = threading.Event()
 
     def hesitate(_: _Handler) -> None:
@@ -251,9 +251,7 @@ def test_a_worker_that_does_not_answer_in_time_is_asked_again(worker: ScriptedWo
 
 
 @pytest.mark.parametrize("said", [b"", b'{"generation": 3, '])
-def test_an_answer_that_ends_in_the_middle_is_none(
-    worker: ScriptedWorker, client: CoordinatorClient, said: bytes
-) -> None:
+def test_a_truncated_reply_is_not_accepted(worker: ScriptedWorker, client: CoordinatorClient, said: bytes) -> None:
     def die(handler: _Handler) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", "100")
@@ -276,6 +274,6 @@ def test_a_server_that_is_not_a_worker_is_recognized(worker: ScriptedWorker, cli
         CoordinatorClient("host:x")
 
 
-def test_what_can_be_no_pipeline_is_refused_before_anybody_is_asked() -> None:
+def test_an_invalid_pipeline_name_is_refused_before_any_request() -> None:
     with CoordinatorClient("127.0.0.1:1", 0) as client, pytest.raises(RequestError, match="'a/b' is not a valid"):
         client.drop("a/b")

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.client import AsyncSink, DataFile, Sink
 from penstock.client.sink import Transaction, lines
 from penstock.client.sink.log import TransactionLog, encode_record
-from penstock.client.sink.target import DataTarget
+from penstock.client.sink.participant import DataTarget
 from penstock.core.types import Buffer
 
 TXN_ID = b"2:1"

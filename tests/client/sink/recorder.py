@@ -1,4 +1,4 @@
-"""A participant that notes how it is called, and keeps what it is given as one that is durable would."""
+"""A participant that records its calls, and keeps its data as a durable one would."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A worker that does what a test tells it: a real socket to a sink, and the frames of the initiator."""
+"""A scripted worker: a real socket to a sink, and the frames of the initiator."""
 
 import socket
 import ssl

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client.sink.log import LOG_BYTES, ROUND_BYTES_MAX, TransactionLog
-from penstock.client.sink.participant import Transaction, lines, perform
+from penstock.client.sink.participant import DataTarget, ParticipantTarget, Target, Transaction, lines, perform
 from penstock.client.sink.session import Desk, SinkSession, Terms
-from penstock.client.sink.target import DataTarget, ParticipantTarget, Target
 from penstock.client.sink.transactions import Transactions
 from penstock.client.source.message import Message
 from penstock.protocol.connector import (

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import free_port
 
 
@@ -37,7 +38,7 @@ class SinkProcess:
         """SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(20)
+            self._process.wait(SECONDS_MAX)
             self._process = None
 
     def interrupt(self) -> int:
@@ -45,14 +46,14 @@ class SinkProcess:
         assert self._process is not None
         self._wait_until_it_listens()
         self._process.send_signal(signal.SIGINT)
-        code = self._process.wait(20)
+        code = self._process.wait(SECONDS_MAX)
         self._process = None
         return code
 
     def join(self) -> int:
         """Wait for an end that comes by itself."""
         assert self._process is not None
-        code = self._process.wait(20)
+        code = self._process.wait(SECONDS_MAX)
         self._process = None
         return code
 

@@ -34,7 +34,7 @@ def test_another_version_is_refused(serve: Serve, version: str) -> None:
     assert text == f"HELLO: version {version!r} is not supported, only v0.0.1 (state Connected)"
 
 
-def test_the_cookie_must_be_right_and_is_never_repeated(serve: Serve) -> None:
+def test_the_cookie_must_match_and_is_never_echoed(serve: Serve) -> None:
     with serve(Recorder(), cookie=b"secret") as address:
         for wrong in (b"", b"secre", b"secret!"):
             assert refusal(address, hello(cookie=wrong)) == "HELLO: the cookie is wrong (state Connected)"
@@ -65,7 +65,7 @@ def test_the_state_belongs_to_the_first_instance_for_good(serve: Serve) -> None:
             worker.greet(instance="orders")
 
 
-def test_a_name_that_the_log_cannot_take_is_refused(serve: Serve) -> None:
+def test_a_name_that_does_not_fit_into_the_log_is_refused(serve: Serve) -> None:
     with serve(Recorder()) as address:
         assert "longer than 1024 bytes" in refusal(address, hello(instance="x" * 1025))
 
@@ -100,7 +100,7 @@ def test_strangers_do_not_disturb_the_session(serve: Serve, output: Output) -> N
     assert output.committed == b"a"
 
 
-def test_a_frame_over_the_limit_is_refused_before_its_bytes_have_come(serve: Serve) -> None:
+def test_a_frame_over_the_limit_is_refused_before_its_bytes_arrive(serve: Serve) -> None:
     with serve(Recorder(), frame_size_max=100) as address, ScriptedWorker(address) as worker:
         worker.greet()
         worker.send_bytes((101).to_bytes(4, "big"))
@@ -148,7 +148,7 @@ def test_a_flood_of_empty_messages_is_bounded_as_well(serve: Serve) -> None:
         assert "(uncommitted_bytes_max)" in worker.expect_error()
 
 
-def test_who_says_nothing_is_sent_away(serve: Serve) -> None:
+def test_a_silent_peer_is_closed(serve: Serve) -> None:
     with serve(Recorder(), handshake_seconds=0.2) as address, ScriptedWorker(address) as worker:
         assert worker.expect_error() == "no HELLO within 0.2 s (state Connected)"
 
@@ -162,7 +162,7 @@ def test_a_session_may_be_idle(serve: Serve) -> None:
         assert worker.uncommitted() == ()
 
 
-def test_strangers_that_say_nothing_do_not_keep_the_worker_out(serve: Serve) -> None:
+def test_silent_strangers_do_not_keep_the_worker_out(serve: Serve) -> None:
     with serve(Recorder()) as address, ExitStack() as strangers, ScriptedWorker(address) as first:
         first.greet()
         waiting = [strangers.enter_context(ScriptedWorker(address)) for _ in range(CONNECTIONS_MAX)]
@@ -216,7 +216,7 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_the_state_free(kind: st
     RunningSink(sink).stop()
 
 
-def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_impossible_limits_are_refused(tmp_path: Path) -> None:
     for size in (0, 16 * 2**20):
         with pytest.raises(RequestError, match="frame_size_max"):
             Sink("127.0.0.1:0", Recorder(), state=tmp_path, frame_size_max=size)

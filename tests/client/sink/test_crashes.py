@@ -1,4 +1,4 @@
-"""A sink program is killed at each point of a round, with SIGKILL: nothing is lost, and nothing is there twice."""
+"""A sink program is killed at each point of a round, with SIGKILL: nothing is lost, and nothing is stored twice."""
 
 import signal
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def process(kind: str, tmp_path: Path) -> Iterator[SinkProcess]:
 @pytest.mark.parametrize(
     ("point", "commit"), [*((point, True) for point in dying_sink.POINTS), *((point, False) for point in DECISIONS)]
 )
-def test_killed_at_any_point_it_goes_on_from_what_is_durable(
+def test_killed_at_any_point_it_continues_from_what_is_durable(
     process: SinkProcess, output: Output, point: str, commit: bool
 ) -> None:
     process.start(point)
@@ -69,7 +69,7 @@ def _deliver_until_it_dies(worker: ScriptedWorker, commit: bool) -> bool | None:
     raise AssertionError("it lives")
 
 
-def test_ctrl_c_ends_it_and_the_next_run_goes_on(process: SinkProcess, output: Output) -> None:
+def test_ctrl_c_ends_it_and_the_next_run_continues(process: SinkProcess, output: Output) -> None:
     process.start()
     with ScriptedWorker(process.address) as worker:
         worker.greet()

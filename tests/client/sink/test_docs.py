@@ -1,4 +1,4 @@
-"""docs/sinks.md says what is so."""
+"""docs/sinks.md matches the code."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.client.sink.scripted_worker import ScriptedWorker
 PAGE = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
 
 
-def test_the_session_of_the_page_goes_byte_for_byte(serve: Serve, output: Output) -> None:
+def test_the_session_of_the_page_matches_byte_for_byte(serve: Serve, output: Output) -> None:
     lines = re.findall(r"^([→←]) (\w+) +([0-9a-f]+)$", PAGE, re.MULTILINE)
     assert len(lines) > 15
     with serve(DataFile(output.path), cookie=b"c") as address, ScriptedWorker(address) as worker:
@@ -27,7 +27,7 @@ def test_the_session_of_the_page_goes_byte_for_byte(serve: Serve, output: Output
     assert output.committed == b"helloworld!again"
 
 
-def test_the_programs_of_the_page_make_sinks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_programs_of_the_page_are_working_sinks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran: list[Any] = []
     monkeypatch.setattr(Sink, "run", lambda self: ran.append(self))
     monkeypatch.chdir(tmp_path)

@@ -17,6 +17,7 @@ from tests.client.sink.conftest import Output
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, RunningSink, Serve
 from tests.client.sink.scripted_worker import ScriptedWorker
+from tests.support.waiting import SECONDS_MAX
 
 
 def test_stop_closes_the_session_plainly_and_keeps_what_is_in_doubt(kind: str, tmp_path: Path) -> None:
@@ -59,13 +60,13 @@ def test_stop_before_run_is_of_no_effect_after_it(kind: str, tmp_path: Path) -> 
     sink.stop()
     thread = threading.Thread(target=sink.run)
     thread.start()
-    thread.join(20)
+    thread.join(SECONDS_MAX)
     assert not thread.is_alive()
     RunningSink(sink).stop()
 
 
 class FullDisk(DataFile):
-    """A file on a disk that takes so many bytes more."""
+    """A file on a disk with room for so many more bytes."""
 
     room = 0
     code = errno.ENOSPC
@@ -95,7 +96,7 @@ def test_on_a_full_disk_the_vote_is_no_until_there_is_room(serve: Serve, output:
     assert output.committed == b"firstsecondthird"
 
 
-def test_a_disk_that_finds_out_at_the_sync_votes_no_as_well(serve: Serve, output: Output) -> None:
+def test_a_disk_that_is_found_full_at_the_sync_votes_no_as_well(serve: Serve, output: Output) -> None:
     class Late(DataFile):
         failures = 1
 
@@ -143,7 +144,7 @@ def test_the_reason_arrives_even_while_much_is_on_its_way(kind: str, tmp_path: P
         running.join()
 
 
-def test_a_file_that_the_state_knows_nothing_of_is_not_touched(serve: Serve, output: Output) -> None:
+def test_a_file_that_the_state_does_not_record_is_not_touched(serve: Serve, output: Output) -> None:
     output.path.write_bytes(b"precious")
     for _ in range(2):
         with pytest.raises(RequestError, match="the data has 8 bytes, but the state directory records none"):

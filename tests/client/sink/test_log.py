@@ -1,4 +1,4 @@
-"""The transaction log: what it remembers, how its tail may be torn, and what it does not take for a torn tail."""
+"""The transaction log: what it remembers, how its tail may be torn, and what is damage instead."""
 
 import errno
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_records_come_back_as_they_were(given_records: list[Record], number: int
     assert list(decode_records(data + bytes(100))) == list(enumerate(given_records, number))
 
 
-def test_the_bytes_of_a_record_are_these() -> None:
+def test_a_record_has_exactly_these_bytes() -> None:
     expected = "50534e4b 0000000c 00000000 00000003 00000000 00000002 74aef200 9502c405 703a313a 31000506"
     assert encode_record(3, 2, Voted(b"p:1:1", 0, 5, 6)).hex(" ", 4) == expected
 
@@ -143,7 +143,7 @@ def test_a_tail_that_was_not_written_wholly_is_cut_at_every_byte() -> None:
         expected = expected.after(record)
 
 
-def test_after_a_torn_tail_the_log_goes_on() -> None:
+def test_after_a_torn_tail_the_log_continues() -> None:
     files = log_with(*ROUND)
     data = content(files)
     replace(files, data[: ends_of(data)[-1] - 1])
@@ -177,7 +177,7 @@ def test_damage_leaves_the_log_as_it_is_and_free() -> None:
     assert content(files) == flipped
 
 
-def test_a_record_that_cannot_be_is_damage() -> None:
+def test_an_impossible_record_is_damage() -> None:
     files = log_with()
     data = content(files)
     end = ends_of(data)[0]
@@ -277,7 +277,7 @@ def test_a_vote_after_a_rename_whose_directory_sync_failed_survives_a_power_cut(
     assert TransactionLog(files.crash()).state == LogState("orders", None, True, Voted(b"1", 0, 1, 1))
 
 
-def test_what_an_interrupted_rewriting_left_is_no_obstacle() -> None:
+def test_leftovers_of_an_interrupted_rewrite_do_no_harm() -> None:
     files = log_with(*ROUND)
     files.create(NEW_LOG).write(0, (b"half of a state",))
     assert state_of(files) == IN_DOUBT

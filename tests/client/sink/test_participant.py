@@ -1,4 +1,4 @@
-"""How a participant is called, and what becomes of what it returns and raises."""
+"""How a participant is called, and what follows from what it returns and raises."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,6 +27,7 @@ from penstock.protocol.connector import (
 from tests.client.sink.recorder import AsyncRecorder, Recorder
 from tests.client.sink.running_sink import KINDS, RunningSink, serve_with
 from tests.client.sink.scripted_worker import Cut, ScriptedWorker
+from tests.support.waiting import SECONDS_MAX
 
 
 @pytest.fixture(params=[*KINDS, "awaited"])
@@ -211,13 +212,13 @@ def test_what_cannot_be_a_target_is_refused(tmp_path: Path) -> None:
         Sink("127.0.0.1:0", nothing, state=tmp_path)
 
 
-def test_while_a_plain_participant_waits_the_loop_goes_on_but_no_other_call_begins(tmp_path: Path) -> None:
+def test_while_a_plain_participant_waits_the_loop_continues_but_no_other_call_begins(tmp_path: Path) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     class Slow(Recorder):
         def prepare(self, transaction: Transaction) -> bool:
             entered.set()
-            assert leave.wait(20)
+            assert leave.wait(SECONDS_MAX)
             return super().prepare(transaction)
 
     slow = Slow()
@@ -225,7 +226,7 @@ def test_while_a_plain_participant_waits_the_loop_goes_on_but_no_other_call_begi
     with serve(slow, handshake_seconds=1) as address, ScriptedWorker(address) as first:
         first.greet()
         first.send(Phase1(b"1", (Range(1, *first.write([b"a"])),)))
-        assert entered.wait(20)
+        assert entered.wait(SECONDS_MAX)
         with ScriptedWorker(address) as silent:
             assert "no HELLO within 1 s" in silent.expect_error()
         with ScriptedWorker(address) as second:

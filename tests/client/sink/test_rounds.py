@@ -110,7 +110,7 @@ def test_a_decision_may_be_repeated_even_to_the_next_process(serve: Serve, outpu
         assert output.all == output.committed == expected
 
 
-def test_an_abort_of_what_was_never_heard_of_is_nothing_to_do(connect: ScriptedWorker, output: Output) -> None:
+def test_an_abort_of_an_unknown_transaction_does_nothing(connect: ScriptedWorker, output: Output) -> None:
     connect.deliver(b"p:1:1", [b"first"])
     connect.decide(b"p:9:9", False)
     assert output.committed == b"first\n"
@@ -168,7 +168,7 @@ def test_an_abort_removes_nothing_that_was_committed_before(connect: ScriptedWor
     assert output.all == output.committed == b"one\ntwo\n"
 
 
-def test_a_gap_is_an_error_that_says_how_large_it_is(connect: ScriptedWorker, output: Output) -> None:
+def test_a_gap_is_an_error_that_reports_its_size(connect: ScriptedWorker, output: Output) -> None:
     connect.deliver(b"p:1:1", [b"first"])
     connect.write([b"third"], at=11)
     assert connect.expect_error() == "MESSAGE: id 11 leaves a gap of 6 bytes after 5 (state Streaming)"
@@ -181,7 +181,7 @@ def test_a_message_across_the_end_of_what_is_here_is_an_error(connect: ScriptedW
     assert connect.expect_error().startswith("MESSAGE: bytes 3 to 11 overlap the 5 already received")
 
 
-def test_phase_one_about_bytes_that_did_not_come_is_voted_no(connect: ScriptedWorker, output: Output) -> None:
+def test_phase_one_for_bytes_that_did_not_arrive_is_voted_no(connect: ScriptedWorker, output: Output) -> None:
     connect.write([b"half"])
     assert not connect.vote(b"p:1:1", (0, 8))
     connect.decide(b"p:1:1", False)
@@ -202,13 +202,13 @@ def test_phase_one_about_bytes_that_did_not_come_is_voted_no(connect: ScriptedWo
         (Range(1, 5, 0),),
     ],
 )
-def test_phase_one_that_leaves_out_what_came_is_an_error(connect: ScriptedWorker, ranges: tuple[Range, ...]) -> None:
+def test_phase_one_that_omits_received_bytes_is_an_error(connect: ScriptedWorker, ranges: tuple[Range, ...]) -> None:
     connect.write([b"first"])
     connect.send(Phase1(b"p:1:1", ranges))
     assert connect.expect_error().startswith("PHASE1: ")
 
 
-def test_phase_one_in_several_ranges_is_as_good_as_in_one(connect: ScriptedWorker, output: Output) -> None:
+def test_phase_one_may_have_several_ranges(connect: ScriptedWorker, output: Output) -> None:
     connect.write([b"one", b"two"])
     connect.send(Phase1(b"p:1:1", (Range(1, 0, 3), Range(1, 3, 6))))
     assert connect.expect(Reply) == Reply(b"p:1:1", True)
@@ -228,11 +228,11 @@ def test_an_epoch_without_bytes_may_have_a_round(connect: ScriptedWorker, output
 def test_an_id_is_never_used_again(connect: ScriptedWorker) -> None:
     connect.deliver(b"p:1:1", [b"first"])
     connect.send(Phase1(b"p:1:1"))
-    assert "there was a transaction b'p:1:1' already" in connect.expect_error()
+    assert "the transaction id b'p:1:1' was already used" in connect.expect_error()
 
 
 @pytest.mark.parametrize("size", [0, 1025])
-def test_an_id_has_a_length_that_the_log_can_take(connect: ScriptedWorker, size: int) -> None:
+def test_an_id_has_a_length_that_fits_into_the_log(connect: ScriptedWorker, size: int) -> None:
     connect.send(Phase1(b"x" * size))
     assert f"PHASE1: transaction id has {size} bytes, expected 1 to 1024" in connect.expect_error()
 

@@ -36,7 +36,7 @@ def test_an_error_arrives_over_tls_too(serve: Serve, output: Output) -> None:
         assert worker.expect_error() == "HELLO: the cookie is wrong (state Connected)"
 
 
-def test_who_has_no_certificate_or_no_tls_gets_no_session_and_disturbs_none(serve: Serve, output: Output) -> None:
+def test_a_client_without_a_certificate_or_tls_gets_no_session_and_disturbs_none(serve: Serve, output: Output) -> None:
     context = client_context(certificate=True)
     with (
         serve(DataFile(output.path), ssl=server_context(mutual=True), handshake_seconds=10) as address,

@@ -1,4 +1,4 @@
-"""A worker that behaves, kept in memory: it stores what comes, and fails the test for what a source must not do."""
+"""A correct worker in memory: it stores what arrives, and fails the test for what a source must not do."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tests.client.source.scripted_worker import Peer
 class ModelWorker:
     """`credit` is given at first and given back one by one; `cut_after()` says after how many bytes a connection ends.
 
-    A message is stored when it has come, and acknowledged with every `ack_every`th.
+    A message is stored when it arrives, and acknowledged with every `ack_every`th.
     """
 
     def __init__(

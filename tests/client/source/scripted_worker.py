@@ -1,4 +1,4 @@
-"""A worker that does what a test tells it: real sockets, and for each connection a function that reads and writes."""
+"""A scripted worker: real sockets, and for each connection a function that reads and writes."""
 
 import socket
 import threading
@@ -61,7 +61,7 @@ class Peer:
             raise Cut from None
 
     def has_more(self) -> bool:
-        """Whether something comes within a short time."""
+        """Whether something arrives within a short time."""
         if self._frames:
             return True
         self._socket.settimeout(0.15)

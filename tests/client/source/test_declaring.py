@@ -1,4 +1,4 @@
-"""A source says how far its streams are, and that it has ended."""
+"""A source declares how far its streams are, and that it has ended."""
 
 import asyncio
 import inspect
@@ -50,7 +50,7 @@ class Reader:
         return self._client.cut("p", self._run.generation, "in", self._at).offset
 
 
-def test_a_source_that_has_finished_lets_readers_know(make_source: MakeSource, worker: RunningWorker) -> None:
+def test_a_source_that_has_finished_is_reported_to_its_readers(make_source: MakeSource, worker: RunningWorker) -> None:
     source = make_source(connector(worker), source="numbers", http=http(worker))
     source.stream("s", lambda _: [Message(1, b"one", 7)])
     source.run()

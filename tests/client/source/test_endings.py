@@ -151,7 +151,7 @@ def test_a_refused_notify_is_repeated_until_it_is_accepted(make_source: MakeSour
     assert model.ids("s") == list(range(1, 11))
 
 
-def test_a_stream_that_stays_in_use_is_an_error_in_the_end(make_source: MakeSource) -> None:
+def test_a_stream_that_stays_in_use_is_finally_an_error(make_source: MakeSource) -> None:
     with (
         ScriptedWorker(ModelWorker(refusals=10_000)) as worker,
         pytest.raises(Unavailable, match="in use by another"),
@@ -159,7 +159,7 @@ def test_a_stream_that_stays_in_use_is_an_error_in_the_end(make_source: MakeSour
         run_one(make_source, worker.address, retry_seconds=0.3)
 
 
-def test_after_a_reconnect_the_worker_says_where_to_go_on(make_source: MakeSource) -> None:
+def test_after_a_reconnect_the_worker_reports_where_to_continue(make_source: MakeSource) -> None:
     """The new point of reference counts, be it above what was acknowledged or below."""
     asked: list[int | None] = []
 
@@ -224,7 +224,7 @@ def test_an_ack_of_what_was_not_sent_is_final(make_source: MakeSource, point: in
         read_to_the_end(peer)
 
     acks: list[Any] = []
-    with ScriptedWorker(serve) as worker, pytest.raises(ProtocolError, match="has nothing yet"):
+    with ScriptedWorker(serve) as worker, pytest.raises(ProtocolError, match="was never sent"):
         run_one(make_source, worker.address, on_ack=lambda *told: acks.append(told))
     assert acks == []
 
@@ -238,7 +238,7 @@ def test_a_server_that_is_not_a_worker_is_recognized(make_source: MakeSource) ->
     assert "connector port" in raised.value.hint
 
 
-def test_a_worker_that_is_silent_or_gone_is_tried_for_the_time_given(make_source: MakeSource) -> None:
+def test_a_worker_that_is_silent_or_gone_is_retried_for_the_given_time(make_source: MakeSource) -> None:
     def silent(peer: Peer) -> None:
         peer.expect(Hello)
         peer.expect_close()
@@ -315,7 +315,7 @@ def test_fail_sends_an_error_behind_what_was_sent(make_source: MakeSource) -> No
 
 
 @pytest.mark.parametrize("order", ["stop", "fail"])
-def test_orders_from_another_thread_are_followed_at_once(make_source: MakeSource, order: str) -> None:
+def test_calls_from_another_thread_take_effect_at_once(make_source: MakeSource, order: str) -> None:
     """While it waits for a worker, and while it waits for credits."""
 
     def never(peer: Peer) -> None:

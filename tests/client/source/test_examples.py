@@ -1,4 +1,4 @@
-"""The examples run as they are shown, and go on where they were."""
+"""The examples run as they are shown, and continue where they were."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from penstock.protocol.connector import stream_id_of
 from tests.client.source.stored import StoredMessage, stored_messages
 from tests.support.running_worker import RunningWorker
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 pytestmark = pytest.mark.process
 
@@ -59,10 +59,10 @@ def test_tail_directory_follows_files_that_grow_and_finds_new_ones(worker: Runni
             wait_for(worker, "first.log", expected)
             wait_for(worker, "second.log", [b"new"])
             tailing.send_signal(signal.SIGINT)
-            assert tailing.wait(20) == 0
+            assert tailing.wait(SECONDS_MAX) == 0
 
 
-def test_random_sensor_goes_on_with_the_next_measurement(worker: RunningWorker) -> None:
+def test_random_sensor_continues_with_the_next_measurement(worker: RunningWorker) -> None:
     assert run("random_sensor.py", connector(worker), "3")[-1] == "3 measurements are safe"
     assert run("random_sensor.py", connector(worker), "5")[-1] == "5 measurements are safe"
     found = stored(worker, "sensors", "roof")

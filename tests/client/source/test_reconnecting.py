@@ -58,7 +58,7 @@ def test_a_restart_s_address_and_the_first_one_take_turns_when_nobody_answers() 
     assert again.address == HOME
 
 
-def test_a_restart_is_no_failure_but_a_circle_of_them_is() -> None:
+def test_a_restart_is_not_a_failure_but_a_cycle_of_them_is() -> None:
     again = reconnecting(0.0)
     for _ in range(RESTARTS_MAX):
         again.pause(Restarted(HOME, "other:7"), 0.0)
@@ -66,7 +66,7 @@ def test_a_restart_is_no_failure_but_a_circle_of_them_is() -> None:
         again.pause(Restarted(HOME, "other:7"), 0.0)
 
 
-def test_a_restart_to_what_is_no_address_is_the_worker_s_fault() -> None:
+def test_a_restart_to_an_invalid_address_is_the_worker_s_fault() -> None:
     with pytest.raises(ProtocolError, match="RESTART"):
         reconnecting().pause(Restarted(HOME, "a:b"), 0.0)
 
@@ -85,7 +85,7 @@ def test_an_address_may_leave_the_port_out(text: str, address: Address) -> None:
     assert parse_address(text) == address
 
 
-def test_what_is_no_address_is_an_error() -> None:
+def test_what_is_not_an_address_is_an_error() -> None:
     for text in ("", ":", "host:port", "host:70000"):
         with pytest.raises(RequestError):
             parse_address(text)

@@ -116,7 +116,7 @@ def test_acknowledgements_never_go_backwards_even_over_connections() -> None:
         assert conversation.session.acked == moved
 
 
-def test_a_connection_was_of_use_when_a_stream_moved_or_it_lasted() -> None:
+def test_a_connection_was_useful_if_a_stream_advanced_or_it_lasted() -> None:
     session = Conversation(stream_of(1, 1)).session
     assert not session.was_useful(1000.0)
     session.receive(encode(Ok(1)), 1000.0)

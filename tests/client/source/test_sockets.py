@@ -3,7 +3,7 @@
 from penstock.client.sockets import Waker
 
 
-def test_waking_one_that_has_ended_meanwhile_does_nothing() -> None:
+def test_waking_a_loop_that_has_ended_does_nothing() -> None:
     waker = Waker()
     waker.wake()
     waker.close()

@@ -103,8 +103,11 @@ def test_few_credits_are_never_overspent_and_streams_take_turns(make_source: Mak
         source.run()
     for name in "abc":
         assert model.ids(name) == list(range(1, 61))
-    if credit == 1:
-        assert max(model.order[:90].count(name) for name in "abc") <= 35
+    if credit == 1:  # while all three have something to send: a thread that starts late has no turn before
+        start = max(model.order.index(name) for name in "abc")
+        end = min(len(model.order) - 1 - model.order[::-1].index(name) for name in "abc")
+        turns = [model.order[start:end].count(name) for name in "abc"]
+        assert max(turns) - min(turns) <= 5
 
 
 def test_a_worker_that_writes_byte_by_byte_is_understood(make_source: MakeSource) -> None:
@@ -148,7 +151,7 @@ def test_connections_cut_anywhere_lose_nothing_and_repeat_nothing(make_source: M
         assert told == sorted(set(told))
 
 
-def test_none_says_nothing_now_and_the_others_go_on(make_source: MakeSource) -> None:
+def test_a_none_means_nothing_now_and_the_others_continue(make_source: MakeSource) -> None:
     model = ModelWorker()
 
     def slow(after: int | None) -> Iterator[Any]:
@@ -170,8 +173,8 @@ def test_none_says_nothing_now_and_the_others_go_on(make_source: MakeSource) -> 
         ([(1, b""), (1, b"")], "id 1 after 1"),
         ([(-1, b"")], "id -1"),
         ([(2**64 - 1, b"")], "id 18446744073709551615"),
-        ([(1, "text")], "str for bytes"),
-        ([(1, b"", 0, "key")], "str for bytes"),
+        ([(1, "text")], "str instead of bytes"),
+        ([(1, b"", 0, "key")], "str instead of bytes"),
         ([b"just bytes"], "is not a message"),
         ([17], "is not a message"),
         ([("1", b"")], "is not a message"),
@@ -180,7 +183,7 @@ def test_none_says_nothing_now_and_the_others_go_on(make_source: MakeSource) -> 
         ([(1, b"x" * (5 << 20))], "over the limit"),
     ],
 )
-def test_what_cannot_be_sent_is_an_error_and_the_worker_hears_of_it(
+def test_a_message_that_cannot_be_sent_is_an_error_that_the_worker_receives(
     make_source: MakeSource, items: list[Any], text: str
 ) -> None:
     model = ModelWorker()

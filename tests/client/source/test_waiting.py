@@ -46,7 +46,7 @@ source.run()
 """
 
 
-async def test_a_stream_that_waits_for_ever_holds_up_no_other() -> None:
+async def test_a_stream_that_waits_forever_blocks_no_other() -> None:
     """And its last message does not wait with it."""
     never = threading.Event()
 
@@ -75,7 +75,7 @@ async def test_a_stream_that_waits_for_ever_holds_up_no_other() -> None:
     never.set()
 
 
-async def test_an_iterator_is_asked_again_only_when_the_last_one_has_let_go() -> None:
+async def test_a_factory_is_called_again_only_when_the_last_iterator_has_ended() -> None:
     at_once = most = 0
     may_end = threading.Event()
 
@@ -136,7 +136,7 @@ async def test_a_stream_reads_ahead_a_little_only(make_async: bool) -> None:
         await running
 
 
-async def test_the_loop_has_its_turn_while_much_is_skipped() -> None:
+async def test_the_loop_keeps_running_while_many_messages_are_skipped() -> None:
     skipped = 100_000
     model = ModelWorker()
     model.stored["s"].append(ProtocolMessage(stream_id_of("s"), skipped, 0, b"", b""))
@@ -158,7 +158,7 @@ async def test_the_loop_has_its_turn_while_much_is_skipped() -> None:
     assert turns >= skipped // SKIPS_MAX
 
 
-def test_the_blocking_source_says_that_it_takes_no_asynchronous_iterators() -> None:
+def test_the_blocking_source_reports_that_it_accepts_no_asynchronous_iterators() -> None:
     with ScriptedWorker(ModelWorker()) as worker:
         source: Any = Source(worker.address, source="test")
         source.stream("s", asynchronous(numbers(3)))
@@ -195,7 +195,7 @@ def test_over_tls(make_source: MakeSource, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_ctrl_c_ends_iterators_and_goes_on_as_keyboard_interrupt() -> None:
+def test_ctrl_c_ends_iterators_and_continues_as_keyboard_interrupt() -> None:
     model = ModelWorker()
     with ScriptedWorker(model) as worker:
         command = [sys.executable, "-c", PROGRAM, worker.address]

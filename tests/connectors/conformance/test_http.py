@@ -26,9 +26,9 @@ class TestHttpServerRequests(ConnectorConformance):
         return HttpClients("epoch")
 
     @pytest.mark.slow
-    def test_at_the_quota_nobody_reads_and_nothing_is_lost(self, tmp_path: Path) -> None:
+    def test_at_the_quota_nothing_is_read_and_nothing_is_lost(self, tmp_path: Path) -> None:
         self.ack = "durable"  # else a client waits for its answer until nothing counts against the quota
-        super().test_at_the_quota_nobody_reads_and_nothing_is_lost(tmp_path)
+        super().test_at_the_quota_nothing_is_read_and_nothing_is_lost(tmp_path)
 
     def deployed(self) -> Setup:
         return replace(super().deployed(), ack=self.ack)
@@ -48,7 +48,7 @@ class TestHttpServerReplies(ConnectorConformance):
     def make_peer(self, folder: Path) -> Peer:
         return HttpClients("reply")
 
-    def test_what_leaves_reaches_the_peer_in_order(self, tmp_path: Path) -> None:
+    def test_values_reach_the_peer_in_order(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             for number in range(50):
@@ -61,7 +61,7 @@ class TestHttpServerReplies(ConnectorConformance):
 
         self.run(tmp_path, scenario, needs=Port.IN)
 
-    def test_a_line_that_takes_nothing_holds_up_no_other_and_gets_all_in_the_end(self, tmp_path: Path) -> None:
+    def test_a_peer_that_stops_reading_blocks_no_other_and_finally_gets_everything(self, tmp_path: Path) -> None:
         pytest.skip("a reply is bounded by reply_bytes_max, and whole before it is sent")
 
 

@@ -93,10 +93,10 @@ class TestStdio(ConnectorConformance):
     def make_peer(self, folder: Path) -> Peer:
         return Pipes()
 
-    def test_garbage_is_a_dead_letter_and_ends_that_stream_alone(self, tmp_path: Path) -> None:
+    def test_garbage_is_a_dead_letter_and_ends_only_its_stream(self, tmp_path: Path) -> None:
         pytest.skip("there is no other stream")
 
-    def test_after_a_crash_nothing_is_missing_and_no_id_is_used_again(self, tmp_path: Path) -> None:
+    def test_after_a_crash_nothing_is_missing_and_no_id_is_reused(self, tmp_path: Path) -> None:
         pytest.skip("a standard input ends with its process")
 
 
@@ -107,7 +107,7 @@ class TestNull(ConnectorConformance):
     def make_peer(self, folder: Path) -> Peer:
         return Peer()
 
-    def test_what_leaves_reaches_the_peer_in_order(self, tmp_path: Path) -> None:
+    def test_values_reach_the_peer_in_order(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             epoch = frame.give(None, [b"a", b"b", b"c"])
             await frame.until(lambda: frame.has_left(epoch))
@@ -116,7 +116,7 @@ class TestNull(ConnectorConformance):
 
         self.run(tmp_path, scenario)
 
-    def test_what_waits_for_company_leaves_in_a_drain(self, tmp_path: Path) -> None:
+    def test_buffered_values_are_sent_in_a_drain(self, tmp_path: Path) -> None:
         pytest.skip("nobody sees what leaves")
 
 

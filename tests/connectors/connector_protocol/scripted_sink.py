@@ -1,4 +1,4 @@
-"""A sink that does what a test tells it: a real socket, and the frames of the acceptor."""
+"""A scripted sink: a real socket, and the frames of the acceptor."""
 
 import asyncio
 import ssl
@@ -97,7 +97,7 @@ class Peer:
         await soon(self.writer.drain())
 
     async def receive_hello(self) -> tuple[Hello, int]:
-        """All that a worker says unasked; returns the HELLO and the list's rtag."""
+        """Everything that a worker sends first; returns the HELLO and the list's rtag."""
         hello = await self.expect(Hello)
         notify = await self.expect(Notify)
         assert notify.stream_id == OUTPUT_STREAM

@@ -1,4 +1,4 @@
-"""TCP slows delivery down, and a sink is heard while it does. On both event loops that a worker may have."""
+"""TCP slows delivery down, and a sink's messages are still received. On both event loops that a worker may have."""
 
 import asyncio
 import socket
@@ -101,7 +101,7 @@ def test_a_sink_is_heard_in_the_middle_of_data_that_it_does_not_read(loop: str, 
 
 
 @on_both
-def test_the_last_words_of_a_sink_that_has_closed_are_heard(loop: str) -> None:
+def test_the_last_error_of_a_sink_that_has_closed_is_received(loop: str) -> None:
     async def test(scripted: ScriptedSink) -> None:
         sink, peer, _, preparing = await stalled(scripted)
         await peer.send_bytes(encode(Error("the disk is on fire")))
@@ -114,7 +114,7 @@ def test_the_last_words_of_a_sink_that_has_closed_are_heard(loop: str) -> None:
 
 
 @on_both
-def test_the_last_words_are_heard_also_where_a_write_fails_before_they_are_read(loop: str) -> None:
+def test_the_last_error_is_received_even_if_a_write_fails_first(loop: str) -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(10.0)

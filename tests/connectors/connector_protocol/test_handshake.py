@@ -95,7 +95,7 @@ async def test_our_own_offset_is_the_truth(scripted: ScriptedSink, point: int) -
     await sink.close()
 
 
-async def test_acks_and_credits_mean_nothing(scripted: ScriptedSink) -> None:
+async def test_acks_and_credits_have_no_effect(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await peer.send(Ack(0), Ack(1000, (Acked(OUTPUT_STREAM, 77), Acked(5, 6))))
     preparing = asyncio.create_task(sink.prepare(FakeEpoch([b"ab"])))

@@ -48,7 +48,7 @@ def stages() -> list[Incoming]:
     st.lists(st.sampled_from([b"a\n", b"bb\ncc\n", b"d", b"e\nf", b""]), max_size=12),
     st.lists(st.integers(0, 60), max_size=8),
 )
-def test_a_stream_that_goes_on_at_what_is_consumed_repeats_and_loses_nothing(
+def test_a_stream_that_continues_at_what_is_consumed_repeats_and_loses_nothing(
     frames: list[bytes], places: list[int]
 ) -> None:
     data = framed(*frames)
@@ -71,7 +71,7 @@ def test_what_is_bad_leaves_the_records_before_it_and_every_byte_in_order() -> N
     assert chain.buffered == 0
 
 
-def test_what_is_bad_in_front_cuts_off_what_waits_behind() -> None:
+def test_bad_bytes_end_the_record_that_is_incomplete_before_them() -> None:
     chain = IncomingChain([prefixed(record_bytes_max=4), lines()])
     with pytest.raises(BadBytes) as raised:
         chain.feed(framed(b"a\nb") + b"\x09too long")

@@ -10,7 +10,7 @@ def joining(**options: object) -> Joining:
     return Joining(JoinOptions.model_validate(options))
 
 
-def test_so_many_values_leave_together() -> None:
+def test_a_batch_has_the_configured_number_of_values() -> None:
     tested = joining(delimiter=r"\n", max_elements=3, max_wait_ms=1000)
     assert tested.feed([b"1", b"2"]) == []
     assert (tested.buffered, tested.wait_seconds) == (2, 1.0)

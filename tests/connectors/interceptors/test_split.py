@@ -51,7 +51,7 @@ def test_a_delimiter_is_written_with_escapes(written: str, meant: bytes) -> None
 
 
 @pytest.mark.parametrize("written", ["", r"\q", "\\", r"\x1"])
-def test_what_is_no_delimiter_is_refused(written: str) -> None:
+def test_an_invalid_delimiter_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match=r"escape|at least one byte"):
         SplitOptions(delimiter=written)
 

@@ -35,7 +35,9 @@ def dying() -> Iterator[DyingStores]:
         yield dying
 
 
-each_database = pytest.mark.parametrize("table", ["postgres", "sqlite"], indirect=True)
+each_database = pytest.mark.parametrize(
+    "table", [pytest.param("postgres", marks=pytest.mark.process), "sqlite"], indirect=True
+)
 
 
 @pytest.fixture

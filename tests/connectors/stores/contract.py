@@ -1,4 +1,4 @@
-"""What holds for every sink that votes inside of the worker, whatever it writes to. Its tests inherit these."""
+"""What holds for every sink that votes inside the worker, whatever it writes to. Its tests inherit these."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.connectors.stores.rounds import example
 from tests.delivery.fake_epoch import FakeEpoch, Row, block_of
 
 STEPS_MAX = 200
-"""More than any sink takes for an epoch."""
+"""Longer than any sink needs for an epoch."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The stores under test, each with what a reader finds in it and what he should find."""
+"""The stores under test, each with what a reader finds in it and should find."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -11,6 +11,8 @@ from typing import Any
 
 import psycopg
 
+from tests.support.waiting import SECONDS_MAX
+
 FOLDERS = (*sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True), "/usr/pgsql/bin")
 
 
@@ -51,7 +53,7 @@ class PostgresServer:
     def kill(self) -> None:
         """Without a checkpoint; it recovers at the next start."""
         self._process.send_signal(signal.SIGQUIT)
-        self._process.wait(30)
+        self._process.wait(SECONDS_MAX)
 
     def stop(self) -> None:
         if self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""Epochs as a blocking sink is given them, one call after the other."""
+"""Epochs as a blocking sink receives them, one call after the other."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -147,7 +147,7 @@ def test_what_a_kill_has_left_in_a_part_does_not_count_as_written(folder: Path) 
     assert sizes(folder) == [11, 5]
 
 
-def test_no_part_begins_inside_of_an_epoch(folder: Path) -> None:
+def test_no_part_begins_inside_an_epoch(folder: Path) -> None:
     clock = Clock()
     sink = FileSink(written_to(folder, rotate_bytes=10, rotate="1s"), clock)
     sink.open(b"")
@@ -246,7 +246,7 @@ def test_any_other_error_of_the_disk_loses_the_sink_and_the_next_open_recovers(
     assert FileStore(str(folder)).found() == FileStore(str(folder)).expected([first, second])
 
 
-def test_data_that_cannot_be_synced_is_not_voted_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_cannot_be_synced_is_a_vote_of_no(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (first,) = example(1)
 
     def fail(file: DataFile) -> None:

@@ -1,4 +1,4 @@
-"""Binary COPY: the kernel and plain Python give the same bytes. That PostgreSQL reads them the sink's tests show."""
+"""Binary COPY: the kernel and plain Python give the same bytes. The sink's tests show that PostgreSQL reads them."""
 
 from struct import Struct
 

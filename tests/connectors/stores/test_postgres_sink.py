@@ -1,4 +1,4 @@
-"""The PostgreSQL sink: what holds for it alone. What it makes of JSON is in `test_postgres_json.py`."""
+"""The PostgreSQL sink: what holds for it alone. JSON rows are in `test_postgres_json.py`."""
 
 import threading
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def test_one_connection_at_a_time_has_the_sink(postgres: PostgresStore, monkeypa
         pass
 
 
-def test_many_sinks_can_make_their_tables_at_once(postgres: PostgresStore) -> None:
+def test_many_sinks_can_create_their_tables_at_once(postgres: PostgresStore) -> None:
     lost: list[SinkLost] = []
 
     def work(number: int) -> None:
@@ -201,7 +201,7 @@ def test_columns_without_a_unique_index_cannot_be_upserted(postgres: PostgresSto
     sink.close()
 
 
-def test_a_role_without_the_right_to_make_tables_can_use_those_that_are_there(postgres: PostgresStore) -> None:
+def test_a_role_without_the_right_to_create_tables_can_use_those_that_are_there(postgres: PostgresStore) -> None:
     first, second = example(2)
     with opened(postgres) as sink:
         first.deliver(sink)

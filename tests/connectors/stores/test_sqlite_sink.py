@@ -83,7 +83,7 @@ def test_two_sinks_share_a_database(path: Path) -> None:
     database.close()
 
 
-def test_a_reader_holds_nobody_up(path: Path) -> None:
+def test_a_reader_blocks_nobody(path: Path) -> None:
     store = SqliteStore(str(path))
     first, second = example(2)
     with opened(store) as sink:

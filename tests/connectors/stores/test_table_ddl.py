@@ -32,7 +32,7 @@ def found(table: Table) -> list[Any]:
 
 @each_database
 @pytest.mark.parametrize("upsert", [(), KEY])
-def test_what_is_printed_makes_a_table_that_takes_the_rows(table: Table, upsert: tuple[str, ...]) -> None:
+def test_the_printed_ddl_creates_a_table_that_fits_the_rows(table: Table, upsert: tuple[str, ...]) -> None:
     made = table.ddl(SCHEMA, upsert=upsert)
     assert not made.exists
     (create,) = made.statements
@@ -46,7 +46,7 @@ def test_what_is_printed_makes_a_table_that_takes_the_rows(table: Table, upsert:
 
 
 @each_database
-def test_what_is_printed_adds_what_a_table_lacks(table: Table) -> None:
+def test_the_printed_ddl_adds_the_columns_that_a_table_lacks(table: Table) -> None:
     table.query(f"CREATE TABLE {table.name} (shop text, orders bigint, mine int)")
     made = table.ddl(SCHEMA, upsert=KEY)
     assert made.exists
@@ -63,7 +63,7 @@ def test_what_is_printed_adds_what_a_table_lacks(table: Table) -> None:
 
 
 @each_database
-def test_a_sink_with_create_makes_its_table_and_what_it_lacks_later(table: Table) -> None:
+def test_a_sink_with_create_creates_its_table_and_what_it_lacks_later(table: Table) -> None:
     with opened(table.sink(lambda: SCHEMA, upsert=KEY, create=True)) as sink:
         epoch(1, [VALUE]).deliver(sink)
     assert found(table) == [("n", 2, 5.5)]
@@ -74,7 +74,7 @@ def test_a_sink_with_create_makes_its_table_and_what_it_lacks_later(table: Table
 
 
 @each_database
-def test_a_sink_that_is_opened_before_the_rows_are_known_makes_its_table_at_the_first_vote(table: Table) -> None:
+def test_a_sink_that_is_opened_before_the_rows_are_known_creates_its_table_at_the_first_vote(table: Table) -> None:
     known: list[tuple[tuple[str, str], ...]] = []
     with opened(table.sink(lambda: known[0] if known else None, create=True)) as sink:
         first = epoch(1, [VALUE])
@@ -85,7 +85,7 @@ def test_a_sink_that_is_opened_before_the_rows_are_known_makes_its_table_at_the_
 
 
 @each_database
-def test_a_table_that_was_made_for_an_epoch_that_is_refused_is_not_there(table: Table) -> None:
+def test_a_table_created_for_a_refused_epoch_does_not_remain(table: Table) -> None:
     with opened(table.sink(lambda: SCHEMA, create=True)) as sink:
         pass
     table.query(f"DROP TABLE {table.name}")
@@ -111,7 +111,7 @@ def test_a_key_that_the_rows_do_not_have_is_reported(table: Table) -> None:
         table.ddl(SCHEMA, upsert=("shp",))
 
 
-def test_a_database_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
+def test_a_missing_database_is_not_created_by_looking(tmp_path: Path) -> None:
     made = sqlite_ddl.describe(SqliteOptions(path=tmp_path / "none.db", table="t"), ())
     assert not made.exists
     assert "PRIMARY KEY" in made.statements[0]

@@ -19,7 +19,7 @@ class Recorded:
         self.gate.subscribe(lambda stream, may_send: self.changes.append((stream, may_send)))
 
 
-async def test_until_it_is_known_where_streams_lead_no_program_may_send() -> None:
+async def test_no_program_may_send_until_links_are_known() -> None:
     recorded = Recorded()
     recorded.gate.started(PROGRAM)
     assert not recorded.gate.may_send(PROGRAM)

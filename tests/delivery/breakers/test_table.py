@@ -38,7 +38,7 @@ def test_a_stream_sends_when_all_its_sinks_have_opened_it_and_not_before(
     assert streams.why(A) == ""
 
 
-def test_one_that_leads_nowhere_sends_at_once(breakers: Breakers, streams: StartedStreams) -> None:
+def test_a_stream_that_leads_nowhere_sends_at_once(breakers: Breakers, streams: StartedStreams) -> None:
     streams.started(A, [])
     assert streams.may_send(A)
 
@@ -53,7 +53,7 @@ def test_closing_one_stream_leaves_the_others(breakers: Breakers, streams: Start
     assert breakers.tripped_streams("x") == {A: "reset by peer"}
 
 
-def test_a_sink_that_connects_again_has_its_streams_as_they_were(breakers: Breakers, streams: StartedStreams) -> None:
+def test_a_sink_that_reconnects_has_its_streams_as_they_were(breakers: Breakers, streams: StartedStreams) -> None:
     streams.started(A, ["x"])
     breakers.opened("x", A)
     streams.started(B, ["x"])
@@ -118,9 +118,7 @@ def test_three_streams_that_fail_within_a_second_trip_the_sink_and_slower_ones_d
     assert breakers.sink_refusal("x") == "3 of its streams failed within 1 s, the last one: reset"
 
 
-def test_a_pause_outlives_whatever_breakers_do_and_a_stream_that_comes_later_has_it(
-    breakers: Breakers, streams: StartedStreams
-) -> None:
+def test_a_pause_survives_breakers_and_applies_to_later_streams(breakers: Breakers, streams: StartedStreams) -> None:
     breakers.pauses.pause("src", 1)
     breakers.pauses.pause("src")
     streams.started(A, ["x"])

@@ -75,7 +75,7 @@ def test_a_tally_that_is_not_the_next_one_is_noticed(lines: list[bytes], epoch: 
         check.take(lines, epoch)
 
 
-def test_a_system_that_does_not_move_fails_with_what_every_part_has_said(
+def test_a_system_that_makes_no_progress_fails_with_the_output_of_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = System(tmp_path, "copy", messages=1, rate=1.0)

@@ -1,4 +1,4 @@
-"""The matrix: what the sink votes, where the connection is lost, who is killed there; and what must become of it."""
+"""The matrix: what the sink votes, where the connection is lost, who is killed there; and what must follow."""
 
 from enum import Enum
 from itertools import product

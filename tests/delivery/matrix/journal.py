@@ -1,4 +1,4 @@
-"""What a worker's journal says of transactions: read from its ledger."""
+"""What a worker's journal records of transactions, read from its ledger."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The sink program as a test sees it: what it shall vote, what it was asked and told, what it has committed."""
+"""The sink program as a test sees it: what it will vote, what it has received, what it has committed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sink program whose votes are scripted, and that writes down what it is asked and told.
+"""A sink program whose votes are scripted, and that records the frames it receives.
 
 python -m tests.delivery.matrix.sink_program DIRECTORY HOST:PORT
 

@@ -1,4 +1,4 @@
-"""Vote × where the connection is lost × who is killed there, with real processes: what the table says comes true.
+"""Vote × where the connection is lost × who is killed there, with real processes: the outcome is that of the table.
 
 Every cell has a sink program and a pipeline of its own, with three epochs; it happens in the second one.
 """
@@ -18,13 +18,13 @@ from tests.delivery.matrix.journal import decisions
 from tests.delivery.matrix.output import put_out
 from tests.delivery.matrix.scripted_sink import ScriptedSinkProcess
 from tests.delivery.matrix.tripping_proxy import TrippingProxy, Wire
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 
 EPOCHS = [[b"%d of epoch %d" % (number, epoch) for number in range(5)] for epoch in range(3)]
 PAYLOADS = [payload.decode() for epoch in EPOCHS for payload in epoch]
-SECONDS_MAX = 30.0
 
 _KINDS = {
     Lost.BEFORE_PHASE1: Phase1,

@@ -118,7 +118,7 @@ def postgres_host() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres"])
+@pytest.fixture(params=["file", "sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "postgres":
         return PostgresStore(request.getfixturevalue("postgres_host"))

@@ -12,6 +12,7 @@ from penstock.client.segments import SegmentClient
 from tests.delivery.matrix.journal import attempts, decisions
 from tests.delivery.matrix.output import put_out
 from tests.delivery.matrix.scripted_sink import ScriptedSinkProcess
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.process
 EPOCHS = 30
 BURST = 6
 """Epochs that are put out at once; then all is waited for."""
-SECONDS_MAX = 60.0
 
 
 def payloads(epoch: int) -> list[bytes]:

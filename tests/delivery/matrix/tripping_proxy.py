@@ -1,4 +1,4 @@
-"""A proxy between a worker and a sink that knows frames: at the chosen one it lets somebody be killed, then cuts."""
+"""A proxy between a worker and a sink that parses frames: at the chosen one it has a process killed, then cuts."""
 
 import asyncio
 import fcntl
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from penstock.protocol.connector import Decoder, Frame, Phase1, Phase2, Reply, Use, encode
 from penstock.protocol.connector.two_phase import TwoPhase
+from tests.support.waiting import SECONDS_MAX
 
 POLL_SECONDS = 0.001
-SECONDS_MAX = 20.0
 
 
 class Wire(NamedTuple):

@@ -204,7 +204,7 @@ class SinkScene:
         """In the segment, whether they have left or not."""
         return [letter.event.payload for letter in self._events(f"pipeline/{PIPELINE}/held.{sink}")]
 
-    def letters(self, sink: str) -> list[Letter]:
+    def dead_letters(self, sink: str) -> list[Letter]:
         return self._events(f"pipeline/{PIPELINE}/parked.{sink}")
 
     def _events(self, segment: str) -> list[Letter]:

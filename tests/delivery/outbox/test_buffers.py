@@ -83,7 +83,7 @@ async def test_a_drain_lets_everything_leave_at_once(scene: SinkScene) -> None:
     assert x.values(A) == [b"1\n"]
 
 
-async def test_a_failure_gives_all_that_is_not_settled_again_from_the_oldest_on_and_nothing_twice(
+async def test_after_a_failure_all_unsettled_epochs_are_delivered_again_from_the_oldest_on_and_nothing_twice(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x", join(elements=3, wait_ms=100))
@@ -126,7 +126,7 @@ async def test_rows_that_wait_are_retained_when_the_sink_closes_their_stream(sce
     assert x.given == []
 
 
-async def test_after_a_crash_what_waited_is_given_again(scene: SinkScene) -> None:
+async def test_after_a_crash_waiting_rows_are_delivered_again(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"a1"))
     await scene.put_out((A, b"a2"))
@@ -190,8 +190,8 @@ async def test_what_no_interceptor_lets_out_is_a_dead_letter_and_the_rest_leaves
     await scene.until(lambda: x.values(B) == [b"b2"])
     assert x.values(A) == [b"a1", b"a3"]
     await scene.scene.durable()
-    assert [one.event.payload for one in scene.letters("x")] == [b"!a2", b"!b1"]
-    assert scene.letters("x")[0].reason == "it begins with !"
+    assert [one.event.payload for one in scene.dead_letters("x")] == [b"!a2", b"!b1"]
+    assert scene.dead_letters("x")[0].reason == "it begins with !"
 
 
 async def test_outgoing_values_that_are_not_joined_keep_their_keys(scene: SinkScene) -> None:
@@ -212,7 +212,7 @@ async def test_rows_that_can_leave_are_not_lost_with_one_that_cannot_when_the_co
     await scene.delivered()
     await scene.scene.durable()
     assert x.values(A) == [b"a1", b"a3"]
-    assert [one.event.payload for one in scene.letters("x")] == [b"!a2"]
+    assert [one.event.payload for one in scene.dead_letters("x")] == [b"!a2"]
 
 
 async def test_one_that_cannot_leave_is_retained_with_the_others_when_their_stream_is_lost(scene: SinkScene) -> None:
@@ -225,7 +225,7 @@ async def test_one_that_cannot_leave_is_retained_with_the_others_when_their_stre
     is_lost = False
     await scene.until(lambda: x.values(A) == [b"a1", b"a3"])
     await scene.scene.durable()
-    assert [one.event.payload for one in scene.letters("x")] == [b"!a2"]
+    assert [one.event.payload for one in scene.dead_letters("x")] == [b"!a2"]
 
 
 async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkScene) -> None:
@@ -234,7 +234,7 @@ async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkS
     await scene.put_out((A, b"a1"), (A, b"a2"), (A, b"a3"), (B, b"b1"))
     await scene.delivered()
     await scene.scene.durable()
-    assert [one.event.payload for one in scene.letters("x")] == [b"a2"]
+    assert [one.event.payload for one in scene.dead_letters("x")] == [b"a2"]
     assert (scene.hosts["x"].events_out, scene.hosts["x"].dead_letters) == (3, 1)
     assert x.values(B) == [b"b1"]
 
@@ -338,7 +338,7 @@ async def test_an_epoch_does_not_begin_while_rows_before_it_wait_to_be_delivered
 
 
 @pytest.mark.parametrize("come", [1, 2], ids=["more rows come", "no more rows come"])
-async def test_an_epoch_whose_buffered_rows_fail_while_it_is_delivered_is_not_taken(
+async def test_an_epoch_whose_buffered_rows_fail_while_it_is_delivered_is_not_accepted(
     scene: SinkScene, come: int
 ) -> None:
     sink = await direct_sink(scene, elements=3)

@@ -1,5 +1,5 @@
-"""A worker that dies between hold, deliver, note and follow: nothing is lost, nothing held twice, no letter written
-twice. At each of these places, with what was written last on disk or not.
+"""A worker that dies between hold, deliver, note and follow: nothing is lost, nothing retained twice, no dead letter
+written twice. At each of these places, with what was written last on disk or not.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ def check(scene: SinkScene) -> None:
     assert first_occurrences(x.values(A)) == [b"a1", b"A1", b"a2", b"A2", b"a3", b"A3", b"a4", b"A4"]
     assert first_occurrences(x.values(B)) == [b"b1", b"b2", b"b3", b"b4"]
     assert first_occurrences(x.values(None)) == [b"n1", b"n2", b"n3", b"n4"]
-    assert [one.event.payload for one in scene.letters("x")] == [b"c1", b"c2", b"c3", b"c4"]
+    assert [one.event.payload for one in scene.dead_letters("x")] == [b"c1", b"c2", b"c3", b"c4"]
 
 
 async def places(chain: MakeChain | None) -> list[str]:
@@ -166,7 +166,7 @@ async def test_wherever_the_worker_dies_nothing_is_lost_retained_twice_or_twice_
 
 
 @pytest.mark.slow
-async def test_a_worker_that_dies_again_and_again_gets_on() -> None:
+async def test_a_worker_that_dies_again_and_again_makes_progress() -> None:
     """Each life dies a few steps after the one before: what each has done stays done."""
     for seed in range(20):
         files = FaultyFiles(seed)

@@ -1,4 +1,4 @@
-"""Sinks that hang, that are slow to answer, that lose their links while rows are held for them."""
+"""Sinks that hang, that are slow to answer, that lose their links while rows are retained for them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What sinks are given: streams in order, closed ones held, signals around them, dead letters for what is gone."""
+"""What sinks receive: streams in order, rows of closed ones retained, signals around them, dead letters."""
 
 import asyncio
 from dataclasses import replace
@@ -60,7 +60,7 @@ async def test_after_a_restart_streams_are_announced_again_before_their_events_a
     assert x.what(B) == ["started", "event"], "its source has more to say of it"
 
 
-async def test_a_sink_that_is_slow_to_open_a_stream_holds_up_no_other(scene: SinkScene) -> None:
+async def test_a_sink_that_is_slow_to_open_a_stream_blocks_no_other(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"), (B, b"b1"))
@@ -72,7 +72,7 @@ async def test_a_sink_that_is_slow_to_open_a_stream_holds_up_no_other(scene: Sin
     await scene.until(lambda: x.values(A) == [b"a1", b"a2"])
 
 
-async def test_two_sinks_of_which_one_has_closed_a_stream_hold_exactly_that_and_it_goes_first_when_it_opens(
+async def test_rows_of_a_closed_stream_are_retained_for_that_sink_alone_and_go_first_when_it_opens(
     scene: SinkScene,
 ) -> None:
     x, y = await scene.add("x"), await scene.add("y")
@@ -82,7 +82,7 @@ async def test_two_sinks_of_which_one_has_closed_a_stream_hold_exactly_that_and_
     for number in range(2, 6):
         await scene.put_out((A, b"a%d" % number), (B, b"b%d" % number))
     await scene.delivered()
-    assert x.values(A) == [b"a1", b"a2", b"a3", b"a4", b"a5"], "the other sink goes on"
+    assert x.values(A) == [b"a1", b"a2", b"a3", b"a4", b"a5"], "the other sink continues"
     assert y.values(A) == [b"a1"]
     assert y.values(B) == [b"b1", b"b2", b"b3", b"b4", b"b5"], "and so does the other stream"
     assert scene.hosts["y"].outbox_bytes > 0
@@ -109,7 +109,7 @@ async def test_what_was_sent_is_removed_from_the_segment_of_retained_rows(scene:
     assert info.start == info.length
 
 
-async def test_stream_lost_holds_the_streams_rows_until_a_probe_succeeds(scene: SinkScene) -> None:
+async def test_after_stream_lost_the_rows_of_the_stream_are_retained_until_a_probe_succeeds(scene: SinkScene) -> None:
     x = await scene.add("x")
     lost = True
     x.trouble = lambda outgoing: StreamLost("reset by peer") if lost and outgoing.stream == A else None
@@ -159,7 +159,7 @@ async def test_a_sink_that_failed_and_has_nothing_to_be_probed_with_opens_by_its
     await scene.until(lambda: scene.signals.may_send(A))
 
 
-async def test_a_stream_that_is_gone_becomes_dead_letters_with_the_reason_once_and_the_others_go_on(
+async def test_a_stream_that_is_gone_becomes_dead_letters_with_the_reason_once_and_the_others_continue(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")
@@ -177,12 +177,12 @@ async def test_a_stream_that_is_gone_becomes_dead_letters_with_the_reason_once_a
     is_down = False
     await scene.delivered()
     assert x.all_values == [b"b1"]
-    letters = scene.letters("x")
-    assert [(one.event.payload, one.reason, one.event.stream_id) for one in letters] == [
+    dead_letters = scene.dead_letters("x")
+    assert [(one.event.payload, one.reason, one.event.stream_id) for one in dead_letters] == [
         (b"a1", "the connection is closed", 1),
         (b"a2", "the connection is closed", 1),
     ]
-    assert letters[0].event.metadata == {"source": "src", "stream": "s1"}
+    assert dead_letters[0].event.metadata == {"source": "src", "stream": "s1"}
     assert scene.hosts["x"].dead_letters == 0, "they were written before the crash"
 
 
@@ -194,11 +194,11 @@ async def test_retained_rows_of_a_stream_that_turns_out_to_be_gone_become_dead_l
     await scene.delivered()
     x.trouble = lambda outgoing: StreamGone("never again") if outgoing.stream == A else None
     scene.hosts["x"].opened(A)
-    await scene.until(lambda: len(scene.letters("x")) == 2)
+    await scene.until(lambda: len(scene.dead_letters("x")) == 2)
     await scene.crash()
     await scene.put_out((B, b"b2"))
     await scene.delivered()
-    assert [one.event.payload for one in scene.letters("x")] == [b"a1", b"a2"]
+    assert [one.event.payload for one in scene.dead_letters("x")] == [b"a1", b"a2"]
     assert scene.hosts["x"].outbox_bytes == 0
 
 
@@ -311,7 +311,7 @@ async def test_a_connector_that_is_created_again_gets_what_the_one_before_has_no
     assert x.values(B) == [b"b1", b"b2"]
 
 
-async def test_two_ports_that_lead_to_one_connector_give_to_it_one_at_a_time_and_hold_by_themselves(
+async def test_two_ports_that_lead_to_one_connector_deliver_one_at_a_time_and_retain_rows_separately(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")

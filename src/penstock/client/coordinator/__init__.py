@@ -7,8 +7,8 @@ with CoordinatorClient("127.0.0.1:7102") as coordinator:
 """
 
 from penstock.client.coordinator.client import CoordinatorClient
-from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort, Replayed
-from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl, Waiting
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterPort, Replayed
+from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, Waiting
 from penstock.protocol.api.pipelines import (
     AtSegments,
     AtTime,
@@ -18,17 +18,16 @@ from penstock.protocol.api.pipelines import (
     InputSpec,
     Limits,
     LoadState,
-    Merged,
     PipelineStatus,
     Range,
     Running,
     Segments,
-    Splits,
     Staged,
     Started,
     Starting,
     WatermarkBlocker,
 )
+from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, Registration, SideKey
 
 __all__ = [
     "AtSegments",
@@ -37,27 +36,27 @@ __all__ = [
     "CoordinatorClient",
     "Cut",
     "DeadLetter",
-    "DeadLetterList",
     "DeadLetterPort",
     "EpochStatus",
     "InputOffset",
     "InputSpec",
     "Limits",
     "LoadState",
-    "Merged",
+    "MissingPart",
     "PipelineStatus",
     "Range",
+    "ReaderPlan",
+    "Registration",
     "Replayed",
     "Rewound",
     "Running",
     "Segments",
+    "SideKey",
     "SinkSpec",
     "SinkStatus",
-    "Splits",
     "Staged",
     "Started",
     "Starting",
-    "TableDdl",
     "Waiting",
     "WatermarkBlocker",
 ]

@@ -30,7 +30,6 @@ from penstock.protocol.api.pipelines import (
     InputSpec,
     Limits,
     LoadState,
-    Merged,
     PipelineStatus,
     Range,
     Running,
@@ -41,6 +40,16 @@ from penstock.protocol.api.pipelines import (
     Starting,
     StoredInput,
 )
+from penstock.protocol.api.side_outputs import (
+    AskMissing,
+    Merged,
+    MissingPart,
+    MissingParts,
+    PlanReader,
+    ReaderPlan,
+    Register,
+    Registration,
+)
 from penstock.protocol.stored.names import check_pipeline_name
 
 NO_LIMITS = Limits()
@@ -48,14 +57,14 @@ NO_LIMITS = Limits()
 T = TypeVar("T")
 
 DATABASE_SECONDS_MAX = 30.0
-"""For a worker to look into a database."""
+"""Time for a worker to inspect a database."""
 
 
 class CoordinatorClient(WorkerClient):
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised.
 
-    What an answer reports is durable. Refusals are raised at once, as the errors of `penstock.core.errors`. It connects
-    when it is first used. Not for several threads at once: give each its own.
+    What a reply reports is durable. Refusals are raised at once, as the errors of `penstock.core.errors`. It connects
+    when it is first used. Not thread-safe: give each thread its own.
     """
 
     def start(
@@ -91,13 +100,13 @@ class CoordinatorClient(WorkerClient):
         self._post("/starting", api.Announce(pipelines=pipelines), Done)
 
     def describe(self, name: str, generation: int, schemas: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-        """Say what the JSON rows of each port hold: names and Spark types of their fields. SQL sinks make tables by it.
-        A port whose rows are not made of columns is left out.
+        """Declare the fields of each port's JSON rows: their names and Spark types. SQL sinks create tables from them.
+        A port whose rows have no columns is left out.
         """
         self._pipeline(name, "describe", api.Describe(generation=generation, schemas=schemas), Done)
 
     def initial(self, name: str, generation: int, input: str) -> InputOffset:  # noqa: A002  the contract's word
-        """The offset of epoch 0. Refused when the ledger has epochs: Spark asks this without a checkpoint only."""
+        """The offset of epoch 0. Refused if the ledger has epochs: Spark asks for it only without a checkpoint."""
         return self._pipeline(name, "initial", api.Initial(generation=generation, input=input), InputOffset)
 
     def attach(
@@ -110,8 +119,8 @@ class CoordinatorClient(WorkerClient):
         *,
         upto: Segments | None = None,
     ) -> None:
-        """Say that a load of a new query begins, which goes up to `upto`: all loads of the query do so before the first
-        asks for a cut. A query before it in the same generation is over. `load` is a text that no other load has.
+        """Register a load of a new query, which reads up to `upto`: all loads of the query register before the first
+        one asks for a cut. An earlier query of the same generation is over. `load` is unique to this load.
         """
         spec = api.Attach(generation=generation, input=input, load=load, sources=sources, upto=upto)
         self._pipeline(name, "attach", spec, Done)
@@ -129,9 +138,9 @@ class CoordinatorClient(WorkerClient):
         wait_ms: int = 0,
         state: LoadState | None = None,
     ) -> Cut:
-        """The end of the epoch that begins at `start`: the same one whenever it is asked. It proves that everything
-        before `start` is committed. Waits up to `wait_ms` for something new. `load`: as it was attached. `state`: of a
-        load whose rows pass the watermark to a stateful operator.
+        """The end of the epoch that begins at `start`: the same one however often it is requested. The request proves
+        that everything before `start` is committed. Waits up to `wait_ms` for something new. `load`: as it was
+        attached. `state`: of a load whose rows pass the watermark to a stateful operator.
         """
         asked = api.AskCut(
             generation=generation,
@@ -153,8 +162,8 @@ class CoordinatorClient(WorkerClient):
         start: InputOffset,
         end: InputOffset,
     ) -> dict[str, int]:
-        """Say that Spark reads this range, if it has not just asked for the cut. Gives where it really begins: also in
-        segments that `start` does not name, as those of a source that was linked since.
+        """Report that Spark reads this range, unless it has just asked for the cut. Returns where it really begins,
+        also in segments that `start` does not name, such as those of a source that was linked since.
         """
         request = api.Reading(generation=generation, input=input, start=start, end=end)
         return dict(self._pipeline(name, "reading", request, api.SegmentOffsets).segments)
@@ -173,12 +182,32 @@ class CoordinatorClient(WorkerClient):
         *,
         generation: int | None = None,
     ) -> None:
-        """What the buckets of a window operator hold after an epoch: for `/metrics`."""
+        """Report what the buckets of a window operator hold after an epoch, for `/metrics`."""
         report = api.ReportWindows(generation=generation, operator=operator, epoch=epoch, buckets=buckets)
         self._pipeline(name, "windows", report, Done)
 
+    def plan_reader(self, name: str, epoch: int, plan: ReaderPlan, *, generation: int | None = None) -> ReaderPlan:
+        """Record how a reader divides an epoch among tasks. Returns how it was first divided."""
+        return self._pipeline(name, "side-plan", PlanReader(generation=generation, epoch=epoch, plan=plan), ReaderPlan)
+
+    def register(
+        self, name: str, epoch: int, registration: Registration, *, generation: int | None = None, prefix: str = ""
+    ) -> Registration:
+        """Record which side outputs a task has staged. Returns the first registration of its key. `prefix`: that of a
+        missing part.
+        """
+        request = Register(generation=generation, epoch=epoch, registration=registration, prefix=prefix)
+        return self._pipeline(name, "side-register", request, Registration)
+
+    def missing_parts(self, name: str, generation: int, epoch: int) -> Sequence[MissingPart]:
+        """The parts of epochs up to this one that no task has finished; of pipelines with Spark's own sinks."""
+        request = AskMissing(generation=generation, epoch=epoch)
+        return self._pipeline(name, "side-missing", request, MissingParts).parts
+
     def merge(self, name: str, batch: int, staged: Iterable[Staged], *, generation: int | None = None) -> Merged:
-        """Make what was staged, in this order, part of the output segments: all of it, once."""
+        """Make what was staged, in this order, and the registered side outputs part of the output segments: all of it,
+        once. Merges nothing if parts of the epoch are missing.
+        """
         request = api.Merge(generation=generation, batch=batch, staged=[*staged])
         return self._pipeline(name, "merge", request, Merged)
 
@@ -187,7 +216,7 @@ class CoordinatorClient(WorkerClient):
         self._pipeline(name, "abort", api.Abort(generation=generation, batch=batch), Done)
 
     def complete(self, name: str, generation: int, epoch: int) -> None:
-        """Say that Spark has committed all epochs up to this one."""
+        """Report that Spark has committed all epochs up to this one."""
         self._pipeline(name, "complete", api.Complete(generation=generation, epoch=epoch), Done)
 
     def heartbeat(
@@ -200,7 +229,7 @@ class CoordinatorClient(WorkerClient):
         failure: api.QueryFailure | None = None,
         query: api.QueryReport | None = None,
     ) -> None:
-        """Report that this generation lives, that it has `stopped` as it should, or that it has `failed`, and why.
+        """Report that this generation is alive, that it has `stopped` normally, or that it has `failed`, and why.
         `query`: what is known about its query. Raises Fenced when it is not the newest.
         """
         beat = api.Heartbeat(generation=generation, stopped=stopped, failed=failed, failure=failure, query=query)
@@ -231,25 +260,25 @@ class CoordinatorClient(WorkerClient):
         self._pipeline(name, "drop", api.Drop(outputs=outputs), Done)
 
     def bind(self, name: str, sinks: Mapping[str, SinkSpec]) -> None:
-        """From now on what the ports put out goes to these sinks, by their names, too; also before the first start. The
-        same sink again changes nothing; a known name with another URL goes on there from where it is.
+        """Bind sinks, given by name, to the pipeline's ports, in addition to those it has; possible before the first
+        start. Binding the same sink again changes nothing; a known name with another URL continues there where it was.
         """
         self._pipeline(name, "bind", Bind(sinks=sinks), Done)
 
     def unbind(self, name: str, sink: str) -> None:
-        """Nothing more goes to the sink, and nothing waits for it."""
+        """Unbind the sink: it receives nothing more, and nothing waits for it."""
         self._pipeline(name, "unbind", Unbind(sink=sink), Done)
 
     def epochs(self, name: str) -> list[EpochStatus]:
-        """Those that are not delivered everywhere yet, oldest first."""
+        """The epochs that are not delivered everywhere yet, oldest first."""
         return [*self._get(f"/pipelines/{check_pipeline_name(name)}/epochs", EpochList).epochs]
 
     def retry(self, name: str) -> None:
-        """Try to deliver now, without waiting for the back-off."""
+        """Retry delivery now, without waiting for the back-off."""
         self._pipeline(name, "retry", Empty(), Done)
 
     def park(self, name: str, epoch: int, sink: str | None = None) -> None:
-        """Never give the epoch to this sink, or to every sink that refuses it: its bytes become dead letters. Final."""
+        """Never deliver the epoch to this sink, or to any sink that refuses it: its bytes are parked. Final."""
         self._pipeline(name, "park", Park(epoch=epoch, sink=sink), Done)
 
     def rewind(self, name: str, sink: str, *, accept_gap: bool = False, accept_duplicates: bool = False) -> Rewound:
@@ -262,7 +291,7 @@ class CoordinatorClient(WorkerClient):
     def dead_letters(
         self, name: str, port: str | None = None, *, limit: int = 0, oldest: bool = False
     ) -> DeadLetterList:
-        """Of one port of dead letters, or of both: so many of the newest, or of the oldest, in their order."""
+        """The newest or oldest dead letters, up to `limit`, in their order; of one port, or of both."""
         asked = f"?limit={limit}&oldest={str(oldest).lower()}" + (
             "" if port is None else f"&port={quote(port, safe='')}"
         )
@@ -273,19 +302,19 @@ class CoordinatorClient(WorkerClient):
         return self._get(f"/pipelines/{check_pipeline_name(name)}/dead-letters/{quote(port, safe='')}/{at}", DeadLetter)
 
     def replay(self, name: str, port: str, after: int, upto: int, *, input: str | None = None) -> Replayed:  # noqa: A002
-        """Send the dead letters between two places through again: from where the last replay has ended, as
-        `dead_letters` reports it, to the end of one of them. The same call again does nothing, and returns the same.
+        """Send a range of dead letters through the pipeline again: from where the last replay ended, as `dead_letters`
+        reports it, to the end of one of them. Repeating the call does nothing and returns the same.
         """
         request = Replay(port=port, after=after, upto=upto, input=input)
         return self._pipeline(name, "replay", request, Replayed)
 
     def ddl(self, name: str, sink: str) -> TableDdl:
-        """What makes the table of a SQL sink fit the rows of its pipeline, against the table as it is now."""
+        """The SQL that makes the table of a sink, as it is now, fit the rows of its pipeline."""
         path = f"/pipelines/{check_pipeline_name(name)}/sinks/{check_pipeline_name(sink, 'sink')}/ddl"
         return self._get(path, TableDdl, DATABASE_SECONDS_MAX)
 
     def sinks(self) -> list[SinkStatus]:
-        """Of all pipelines."""
+        """The sinks of all pipelines."""
         return [*self.status().sinks]
 
     def pipelines(self) -> list[PipelineStatus]:
@@ -310,8 +339,8 @@ class CoordinatorClient(WorkerClient):
         return dict(self._post("/sources/cut", asked, api.SegmentOffsets, wait_ms / 1000).segments)
 
     def splits(self, ranges: Iterable[Range], parts: int, *, bytes_min: int = 0, skip_lost: bool = False) -> Splits:
-        """The ranges in about `parts` pieces, in order, on record ends. Raises DataLoss where bytes are gone, unless
-        `skip_lost` passes over them.
+        """Split the ranges into about `parts` pieces, in order, at record ends. Raises DataLoss where bytes are gone,
+        unless `skip_lost` passes over them.
         """
         asked = api.AskSplits(ranges=[*ranges], parts=parts, bytes_min=bytes_min, skip_lost=skip_lost)
         return self._post("/splits", asked, Splits)
@@ -319,23 +348,24 @@ class CoordinatorClient(WorkerClient):
     def declare_watermark(
         self, source: str, time_us: int, stream: int | str | None = None, *, after: int | None = None
     ) -> int:
-        """Say that no more events before this time come on the stream, given by its id or its name, behind the message
-        `after`, for which the worker waits; without a stream, on all that the connector has now. Returns on how many.
+        """Declare that the stream, given by its id or name, has no more events from before this time after the message
+        `after`, for which the worker waits. Without a stream, it applies to all that the source has now. Returns to how
+        many it applied.
         """
         request = api.DeclareWatermark(time_us=time_us, stream=stream, after=after)
         return self._source(source, "watermark", request, api.StreamCount).streams
 
     def end_source(self, source: str) -> None:
-        """Say that the connector has ended for good: where all that a pipeline reads has, its windows close."""
+        """Declare that the source has ended for good. Once all sources of a pipeline have, its windows close."""
         self._source(source, "end", Empty(), Done)
 
     def _source(self, source: str, verb: str, request: Request, reply: type[T]) -> T:
-        if not source or "/" in source:  # it would be another path
+        if not source or "/" in source:  # it would change the URL's path
             raise RequestError(f"{source!r} is not a valid source name", "List them: penstock status")
         return self._post(f"/sources/{quote(source, safe='')}/{verb}", request, reply)
 
     def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
-        """The names of a connector's streams, in the order of the ids; "" for one that is not known."""
+        """The names of a source's streams, in the order of the ids; "" for an unknown one."""
         path = f"/sources/{quote(source, safe='')}/streams"
         return [*self._post(path, api.NameStreams(ids=[*ids]), api.StreamNames).names]
 
@@ -350,42 +380,41 @@ _CHECK_SECONDS_MAX = 60.0
 
 
 class ApplicationClient(WorkerClient):
-    """What an answer reports is on disk."""
+    """What a reply reports is on disk."""
 
     def application(self) -> Deployed:
         """What is deployed."""
         return self._get("/application", Deployed)
 
     def follow(self) -> Deployed:
-        """The same, for the driver of its pipelines: from now on it is asked before anything changes."""
+        """The same, for the driver of the pipelines, which is asked from now on before anything changes."""
         return self._get("/application?driver=1", Deployed)
 
     def leave(self) -> None:
-        """As the driver: it follows no more, and need not be asked."""
+        """As the driver: it no longer follows the deployment, and need not be asked."""
         self._post("/application/leave", Empty(), Done)
 
     def answer(self, number: int, refusals: Sequence[str]) -> None:
-        """As the driver: why it cannot run what was proposed; nothing if it can."""
+        """As the driver: report why it cannot run the proposed deployment; no reasons if it can."""
         self._post("/application/answer", Answer(number=number, refusals=refusals), Done)
 
     def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
-        """Deploy it: `revision`, and what was started, stopped and relinked. `name` is what people call it: its
-        file. Raises RequestError where it cannot run here, or not with the state that its pipelines have; then nothing
-        has changed.
+        """Deploy it: `revision`, and what was started, stopped and relinked. `name` is its file, for people. Raises
+        RequestError where it cannot run here, or not with the state that its pipelines have; then nothing has changed.
         """
         body = encode(Apply(deployment=deployment.as_json(), name=name))
         return decode_reply(self._ask("PUT", "/application", body, _CHECK_SECONDS_MAX), dict[str, Any])
 
     def drain(self) -> None:
-        """Sources read no more. Returns at once; `application` shows when everything has left."""
+        """Let sources stop reading. Returns at once; `application` shows when everything is delivered."""
         self._post("/drain", Empty(), dict[str, Any])
 
     def pause(self, connector: str, stream: str | int | None = None) -> None:
-        """A connector, or one of its streams by its name or its id."""
+        """Pause a connector, or one of its streams, given by name or id."""
         self._post("/pause", SelectStreams(connector=connector, stream=stream), dict[str, Any])
 
     def set_log_level(self, level: Literal["debug", "info", "warning", "error"]) -> None:
-        """Of the worker, until it ends."""
+        """The level of the worker's log, until it ends."""
         self._post("/log-level", SetLogLevel(level=level), Done)
 
     def resume(self, connector: str, stream: str | int | None = None) -> None:

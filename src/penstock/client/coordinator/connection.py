@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def error_of(status: int, body: Any) -> PenstockError:
-    """The error that a worker reports; Interrupted if it may be over in a moment."""
+    """The error that a worker reports; Interrupted if it may pass in a moment."""
     match body:
         case {"error": str(text), "hint": str(hint), "kind": str(kind)}:
             return _build(_kind(kind), text, hint)
@@ -37,7 +37,7 @@ def error_of(status: int, body: Any) -> PenstockError:
 
 
 def _kind(name: str) -> type[PenstockError]:
-    """An error that this version does not know is one the caller cannot mend by trying again."""
+    """Retrying does not help with an error that this version does not know."""
     kind = getattr(errors, name, None)
     known = isinstance(kind, type) and issubclass(kind, PenstockError)
     return kind if known else errors.RequestError  # type: ignore[return-value]  # `known`: it is one
@@ -64,7 +64,7 @@ class Connection:
         self._http: http.client.HTTPConnection | None = None
 
     def ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
-        """The answer's JSON. Raises the error that the worker reports, Interrupted when it cannot be reached or
+        """The reply's JSON. Raises the error that the worker reports, Interrupted when it cannot be reached or
         does not answer. `wait_seconds`: how long the worker was asked to wait.
         """
         was_open = self._http is not None
@@ -92,7 +92,7 @@ class Connection:
             self.close()
             raise unreachable(self._address, error, port="HTTP") from error
         except BaseException:
-            self.close()  # an answer that was not read would be taken for the next one
+            self.close()  # a reply that was not read would be taken for the next one
             raise
         if status != http.HTTPStatus.OK:
             raise self._refusal(status, data)
@@ -109,10 +109,10 @@ class Connection:
         try:
             self._http.request(method, path, body, headers)
         except (BrokenPipeError, ConnectionResetError):
-            was_cut_off = True  # the worker reads no more of a body that it refuses: its reply is here already
+            was_cut_off = True  # the worker stops reading a body that it refuses: its reply is already here
         response = self._http.getresponse()
         data = response.read(_BODY_BYTES_MAX)
-        if response.length and len(data) < _BODY_BYTES_MAX:  # it died in the middle: `read` does not mind
+        if response.length and len(data) < _BODY_BYTES_MAX:  # a cut-off reply, which `read` does not detect
             raise http.client.IncompleteRead(data, response.length)
         if was_cut_off or response.will_close or not response.isclosed():
             self.close()
@@ -136,7 +136,7 @@ class Connection:
             return ProtocolError(text, "Is it a worker? Use its HTTP port (--http-port).")
 
 
-# What the blocking clients of a worker's HTTP side have in common: one connection, asked again while it is away.
+# What the blocking clients of a worker's HTTP side share: one connection, retried while the worker is unavailable.
 
 
 class WorkerClient:

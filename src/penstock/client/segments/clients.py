@@ -3,8 +3,9 @@
 import asyncio
 import ssl as tls
 from collections.abc import AsyncGenerator, Generator, Iterable
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from uuid import uuid4
 
 from penstock.client.segments import operations
@@ -27,6 +28,7 @@ from penstock.client.segments.failures import (
 )
 from penstock.client.segments.operations import Attempts, Call, Operation
 from penstock.client.segments.window import BLOCK_BYTES, WINDOW_BYTES, AppendWindow
+from penstock.client.steps import run_steps, run_steps_async
 from penstock.core.address import PORT, Address
 from penstock.core.errors import PenstockError, ProtocolError
 from penstock.core.types import Buffer
@@ -69,18 +71,10 @@ class EventSplitter:
 T = TypeVar("T")
 
 
-class SegmentClient:
-    """Connects on first use, and reconnects whenever the connection is lost. Each appender has its own connection.
+C = TypeVar("C")
 
-    `token`: by default that in the file that PENSTOCK_TOKEN_FILE names, read for each connection. What the worker does
-    not allow raises Unauthenticated or Forbidden at once.
 
-    `timeout_seconds`: a worker that owes a reply and is silent for this long counts as lost. `retry_seconds`: how long
-    to retry before Unavailable is raised; 0 tries once. For what is repeated and what is not, see `operations`.
-
-    Starts no threads, and is not thread-safe: use one client per thread.
-    """
-
+class _ClientBase(Generic[C]):
     def __init__(
         self,
         address: str = f"127.0.0.1:{PORT}",
@@ -95,7 +89,20 @@ class SegmentClient:
         self._token = token
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._connection: BlockingConnection | None = None
+        self._connection: C | None = None
+
+
+class SegmentClient(_ClientBase[BlockingConnection]):
+    """Connects on first use, and reconnects whenever the connection is lost. Each appender has its own connection.
+
+    `token`: by default that in the file that PENSTOCK_TOKEN_FILE names, read for each connection. What the worker does
+    not allow raises Unauthenticated or Forbidden at once.
+
+    `timeout_seconds`: a worker that owes a reply and is silent for this long counts as lost. `retry_seconds`: how long
+    to retry before Unavailable is raised; 0 tries once. For what is repeated and what is not, see `operations`.
+
+    Starts no threads, and is not thread-safe: use one client per thread.
+    """
 
     def create(self, name: str, *, quota_bytes: int | None = None, exist_ok: bool = False) -> None:
         """Create a segment. With `exist_ok` it may already exist; a quota is set in any case."""
@@ -180,18 +187,7 @@ class SegmentClient:
         self.close()
 
     def _run(self, operation: Operation[T]) -> T:
-        try:
-            call = next(operation)
-            while True:
-                try:
-                    result = self._call(call)
-                except PenstockError as error:
-                    call = operation.throw(error)
-                else:
-                    call = operation.send(result)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return run_steps(operation, self._call)
 
     def _call(self, call: Call[T]) -> T:
         attempts = Attempts(call)
@@ -244,27 +240,14 @@ class _Answer:
 # The asyncio client.
 
 
-class AsyncSegmentClient:
+class AsyncSegmentClient(_ClientBase[AsyncConnection]):
     """As `SegmentClient`, for one event loop. Calls and appenders share a connection, and any number of tasks may use
     it at the same time.
     """
 
-    def __init__(
-        self,
-        address: str = f"127.0.0.1:{PORT}",
-        *,
-        ssl: tls.SSLContext | None = None,
-        token: str | None = None,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-    ) -> None:
-        self._address = Address.parse(address)
-        self._ssl = ssl
-        self._token = token
-        self._timeout_seconds = timeout_seconds
-        self._retry_seconds = retry_seconds
-        self._connection: AsyncConnection | None = None
-        self._connecting = asyncio.Lock()
+    @cached_property
+    def _connecting(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
     async def create(self, name: str, *, quota_bytes: int | None = None, exist_ok: bool = False) -> None:
         """Create a segment. With `exist_ok` it may already exist; a quota is set in any case."""
@@ -357,18 +340,7 @@ class AsyncSegmentClient:
         await self.close()
 
     async def _run(self, operation: Operation[T]) -> T:
-        try:
-            call = next(operation)
-            while True:
-                try:
-                    result = await self._call(call)
-                except PenstockError as error:
-                    call = operation.throw(error)
-                else:
-                    call = operation.send(result)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return await run_steps_async(operation, self._call)
 
     async def _call(self, call: Call[T]) -> T:
         attempts = Attempts(call)

@@ -26,9 +26,9 @@ from penstock.protocol.segment import (
     Role,
 )
 
-# One connection to a worker, without I/O: Hello first, then every reply goes to the one who asked.
+# One connection to a worker, without I/O: Hello first, then every reply goes to its requester.
 
-_NOT_A_WORKER = "Is this the segment port of a penstock worker, and does it speak TLS if we do, and only then?"
+_NOT_A_WORKER = "Is this the segment port of a penstock worker, and do both sides use TLS, or neither?"
 
 
 class Receiver(Protocol):
@@ -80,7 +80,7 @@ class Session:
             raise self._explained(error) from None
 
     def lost(self, error: PenstockError) -> None:
-        """Tell everybody who still expects a reply."""
+        """Report it to everybody who still expects a reply."""
         receivers, self._receivers = self._receivers, {}
         for receiver in receivers.values():
             receiver.on_lost(error)
@@ -101,7 +101,8 @@ class Session:
         if hello.low > VERSION_HIGH or hello.high < VERSION_LOW:
             ours = f"{VERSION_LOW} to {VERSION_HIGH}"
             raise ProtocolError(
-                f"it speaks versions {hello.low} to {hello.high}, we {ours}", "Use the same version of penstock."
+                f"it speaks versions {hello.low} to {hello.high}, this client {ours}",
+                "Use the same version of penstock.",
             )
         self.is_open = True
 
@@ -117,7 +118,7 @@ class BlockingConnection(DuplexSocket):
         self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float, token: str | None = None
     ) -> None:
         """Connects; `token` is by default that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when nobody
-        listens, ProtocolError when it is no worker.
+        listens, ProtocolError if it is not a worker.
         """
         session = Session(address, read_token(address) if token is None else token)
         super().__init__(_connect(address, tls, timeout_seconds))
@@ -139,7 +140,7 @@ class BlockingConnection(DuplexSocket):
             self.exchange(self.timeout_seconds + extra_seconds)
 
     def exchange(self, wait_seconds: float) -> None:
-        """Send and receive what is possible. If that is nothing, wait for it; Interrupted when it does not come."""
+        """Send and receive what is possible. If nothing is, wait; Interrupted if nothing happens in time."""
         if self._move() or not wait_seconds:
             return
         if not self._wait(wait_seconds):
@@ -191,7 +192,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def __init__(self, address: Address, token: str) -> None:
         self.session = Session(address, token)
         self.lost: PenstockError | None = None
-        """Why it is of no use any more; None while it is."""
+        """Why it is no longer usable; None while it is."""
         self.is_write_blocked = False
         self._transport: asyncio.Transport | None = None
         self._opened = asyncio.Event()

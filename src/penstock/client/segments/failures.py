@@ -71,20 +71,20 @@ def _rare(reply: Failure) -> PenstockError:
     """Replies that a penstock worker sends only to other clients, or that only other servers send."""
     match reply:
         case ConditionalCheckFailed():
-            return errors.ConditionFailed(f"the append of event {reply.event_number} lost its race")
+            return errors.ConditionFailed(f"another writer appended before event {reply.event_number}")
         case InvalidEventNumber():
             return _with_server_text(
                 errors.ConditionFailed, reply.stack_trace, f"event number {reply.event_number} is refused"
             )
         case WrongHost():
-            return Unavailable(f"{reply.segment!r} is elsewhere", f"Connect to {reply.correct_host}.")
+            return Unavailable(f"segment {reply.segment!r} is on another host", f"Connect to {reply.correct_host}.")
         case OperationUnsupported():
             text = f"the server does not support {reply.operation} {reply.stack_trace}".strip()
             return errors.RequestError(text, "Update the worker, or use what it supports.")
         case AuthTokenCheckFailed():
             forbidden = reply.error_code == AuthCode.UNSPECIFIED
             kind = errors.Forbidden if forbidden else errors.Unauthenticated
-            return _with_server_text(kind, reply.stack_trace, "the server does not let us in")
+            return _with_server_text(kind, reply.stack_trace, "the server refused our credentials")
     return errors.RequestError(f"the server refused: {reply}", "Look at the worker's log.")
 
 
@@ -124,7 +124,7 @@ TIMEOUT_SECONDS = 30.0
 """How long a worker that owes a reply may be silent: a slow disk takes seconds, a dead worker never replies."""
 
 RETRY_SECONDS = 60.0
-"""How long to retry before the caller gets the error: enough for a worker to restart and recover."""
+"""How long to retry before the error is raised: enough for a worker to restart and recover."""
 
 RETRIES = RetryPolicy(first_seconds=0.05, max_seconds=2.0, jitter=1.0)
 """Full jitter: many clients lose a worker at once."""

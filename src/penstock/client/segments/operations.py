@@ -78,7 +78,7 @@ class Attempts(Generic[T]):
         self._perhaps_done = True
         if self.call.unknown_hint:
             request = type(self.call.request).__name__
-            return Unavailable(f"it is not known whether {request} was done: {error}", self.call.unknown_hint)
+            return Unavailable(f"it is unknown whether {request} was carried out: {error}", self.call.unknown_hint)
         return error
 
 
@@ -96,7 +96,7 @@ _MERGE_UNKNOWN = "Ask for info of the source: if it is gone, the merge was done,
 
 def create(name: str, quota_bytes: int | None, exist_ok: bool) -> Operation[None]:
     if quota_bytes is not None and not 0 < quota_bytes < 2**63:
-        raise errors.LimitExceeded(f"a quota of {quota_bytes} bytes: it is from 1 to 2^63 - 1")
+        raise errors.LimitExceeded(f"a quota of {quota_bytes} bytes is not between 1 and 2^63 - 1")
     request = wire.CreateSegment(name)
     try:
         yield Call(request, wire.SegmentCreated, _nothing, done_when_repeated=errors.SegmentExists)
@@ -167,7 +167,9 @@ def set_attribute(name: str, key: Key, value: int, expected: Expected) -> Operat
         current = yield from attribute(name, key)
         if current == value or (yield _update(name, key, value, current, "")):
             return True
-    raise errors.ConditionFailed(f"the attribute of {name!r} changes all the time", "Set it from one place only.")
+    raise errors.ConditionFailed(
+        f"the attribute of {name!r} is being changed by others all the time", "Set it from one place only."
+    )
 
 
 def _update(name: str, key: Key, value: int, expected: int | None, unknown_hint: str) -> Call[bool]:
@@ -199,7 +201,9 @@ def _wire_update(update: AttributeUpdate) -> wire.AttributeUpdate:
 
 def _check_value(value: int) -> None:
     if value == NO_VALUE:
-        raise errors.RequestError(f"an attribute cannot be {value}", "The protocol uses it for one that is not there.")
+        raise errors.RequestError(
+            f"an attribute cannot be {value}", "The protocol uses this value for an attribute that does not exist."
+        )
 
 
 def _nothing(_: object) -> None:

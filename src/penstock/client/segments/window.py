@@ -37,7 +37,7 @@ class AppendWindow:
 
     def __init__(self, window_bytes: int = WINDOW_BYTES, block_bytes: int = BLOCK_BYTES) -> None:
         if not 0 < block_bytes <= BLOCK_SIZE_MAX or window_bytes <= 0:
-            raise RequestError(f"a window of {window_bytes} and blocks of {block_bytes} bytes are not possible")
+            raise RequestError(f"window_bytes {window_bytes} and block_bytes {block_bytes} do not fit together")
         self._window_bytes = window_bytes
         self._block_bytes = block_bytes
         self._blocks: deque[Block] = deque()
@@ -152,7 +152,7 @@ class AppendWindow:
         """Everything up to `number` is stored."""
         if not self._sent or number > self._blocks[self._sent - 1].event_number:
             if self.acknowledged is None or number > self.acknowledged:
-                raise ProtocolError(f"event {number} is acknowledged, and was not sent")
+                raise ProtocolError(f"event {number} is acknowledged, but was not sent")
             return
         self._drop(number)
 
@@ -188,12 +188,12 @@ class AppendWindow:
             return
         if last is None or (self.acknowledged is not None and last < self.acknowledged):
             raise ConditionFailed(
-                f"event {self.acknowledged} was acknowledged, and the segment has {last} as this writer's last one",
+                f"event {self.acknowledged} was acknowledged, but the segment has {last} as this writer's last one",
                 "The segment was recreated, or has forgotten the writer: look at it, then open a new appender.",
             )
         ours = self._sent_number is not None and last <= self._sent_number
         if not ours or all(block.event_number != last for block in self._blocks):
             raise ConditionFailed(
-                f"event {last} is stored, and was not sent from here",
+                f"event {last} is stored, but was not sent from here",
                 "Another program uses the same writer id: use a separate one for each, and open a new appender.",
             )

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.client.sink.log import open_log
-from penstock.client.sink.participant import AsyncParticipant, Data, Encode, Participant, payloads
+from penstock.client.sink.participant import AsyncParticipant, Data, Encode, Participant, payloads, target_of
 from penstock.client.sink.session import Desk, Terms
-from penstock.client.sink.target import target_of
 from penstock.client.sink.transactions import OnCommit, Transactions
 from penstock.core.address import Address
 from penstock.core.errors import RequestError

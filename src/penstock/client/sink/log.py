@@ -118,7 +118,7 @@ class LogState(NamedTuple):
                 return self._ended(record.txn_id, False)._replace(in_doubt=None)
             case Applied() if self.last is not None and self.last.txn_id == record.txn_id:
                 return self._replace(is_applied=True)
-        raise ValueError(f"{record} cannot follow: in doubt is {self.in_doubt}, committed last was {self.last}")
+        raise ValueError(f"{record} cannot follow: in doubt: {self.in_doubt}, last committed: {self.last}")
 
     def _is_in_doubt(self, txn_id: bytes) -> bool:
         return self.in_doubt is not None and self.in_doubt.txn_id == txn_id

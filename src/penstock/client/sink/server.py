@@ -23,6 +23,7 @@ from penstock.client.sink.base import (
 from penstock.client.sink.participant import Effect, Steps, perform
 from penstock.client.sink.session import Desk, SinkSession
 from penstock.client.sockets import NOT_NOW, Outgoing, Waker, prepare
+from penstock.client.steps import run_steps_async
 
 # A connection of the asyncio sink.
 
@@ -112,7 +113,7 @@ class Server:
             if self.failure is not None:
                 raise self.failure
             try:
-                return await self._perform(steps)
+                return await run_steps_async(steps, self._call)
             except Exception as error:
                 self.failure = error
                 raise
@@ -125,20 +126,6 @@ class Server:
         for connection in list(self._connections):  # those whose task had not started
             self._forget(connection)
         await asyncio.sleep(0)  # transports close in the next turn of the loop
-
-    async def _perform(self, steps: Steps[T]) -> T:
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    result = await self._call(effect)
-                except Exception as error:
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
     async def _call(self, effect: Effect) -> Any:
         if iscoroutinefunction(effect.call):

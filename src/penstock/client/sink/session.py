@@ -43,7 +43,7 @@ from penstock.protocol.connector.codec import Received
 logger = logging.getLogger("penstock.sink")
 
 _ANY_MESSAGE = Message(OUTPUT_STREAM, 0, 0, b"", b"")
-"""A stand-in: whether messages are allowed now does not depend on their content."""
+"""A placeholder: whether messages are allowed now does not depend on their content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Desk:
         self._current: SinkSession | None = None
 
     def admit(self, session: "SinkSession", hello: Hello) -> Steps[None]:
-        """Raises ProtocolError for a stranger; then the present session continues."""
+        """Raises ProtocolError for any other peer; then the present session continues."""
         for name, expected, actual in (
             ("program", self.terms.program, hello.program),
             ("instance", self.terms.instance, hello.instance),
@@ -196,7 +196,7 @@ class SinkSession:
             case Error():
                 logger.warning("%s reports: %s", self.peer, frame.text)
             case _:
-                raise AssertionError(f"the session machine lets {frame} through")
+                raise AssertionError(f"unexpected {frame}: the session machine should have refused it")
 
     def _notify(self, frame: Notify) -> None:
         if frame.stream_id != OUTPUT_STREAM:

@@ -16,8 +16,7 @@ from penstock.client.sink.log import (
     TransactionLog,
     Voted,
 )
-from penstock.client.sink.participant import Effect, Steps, Transaction
-from penstock.client.sink.target import NO_ROOM, Target
+from penstock.client.sink.participant import NO_ROOM, Effect, Steps, Target, Transaction
 from penstock.client.source.message import Message
 from penstock.core.errors import ProtocolError, RequestError
 from penstock.protocol.connector import OUTPUT_STREAM, Phase1, Phase2
@@ -82,7 +81,7 @@ class Transactions:
         messages, received, size = self._sort_out(given)
         if size > self._uncommitted_bytes_max:
             raise ProtocolError(
-                f"MESSAGE: {size} bytes that are not committed are over this sink's limit of "
+                f"MESSAGE: {size} uncommitted bytes exceed this sink's limit of "
                 f"{self._uncommitted_bytes_max} (uncommitted_bytes_max): the epochs are too large for it"
             )
         if messages:
@@ -145,13 +144,13 @@ class Transactions:
         if self.uncommitted:
             raise ProtocolError(f"PHASE1: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
         if self._log.state.end_of(frame.txn_id) is not None:
-            raise ProtocolError(f"PHASE1: there was a transaction {frame.txn_id!r} already")
+            raise ProtocolError(f"PHASE1: the transaction id {frame.txn_id!r} was already used")
         start, end = _whole(frame) if frame.ranges else (self.received, self.received)
         committed = self._log.state.offset
         if start > committed or end < self.received:
             raise ProtocolError(
-                f"PHASE1: its bytes are {start} to {end}; committed are those to {committed}, received those to "
-                f"{self.received}"
+                f"PHASE1: its bytes are {start} to {end}, but bytes up to {committed} are committed and "
+                f"up to {self.received} received"
             )
         return Transaction(frame.txn_id, committed, end)
 

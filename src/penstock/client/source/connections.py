@@ -1,21 +1,18 @@
-"""A connection of the blocking source: one socket, no thread."""
+"""A source's connection to a worker: blocking, with one socket and no thread, and for asyncio."""
 
 import asyncio
 import selectors
 import socket
 import ssl
 import time
-from contextlib import suppress
-from typing import cast
 
 from penstock.client.sockets import (
     NOT_NOW,
     RECEIVE_BYTES,
     DuplexSocket,
-    SpareSocket,
+    PeerProtocol,
     Waker,
     connect,
-    end_sending,
     prepare,
 )
 from penstock.client.source.failures import closed, no_answer, unreachable
@@ -24,7 +21,7 @@ from penstock.core.address import Address
 from penstock.core.errors import PenstockError
 
 FAREWELL_SECONDS = 2.0
-"""How long the last frames may take to leave, and the worker to close its end."""
+"""How long the last frames may take to be sent, and the worker to close its end."""
 
 
 class BlockingConnection(DuplexSocket):
@@ -38,7 +35,7 @@ class BlockingConnection(DuplexSocket):
         self.session = SourceSession(terms, address, time.monotonic())
 
     def exchange(self, wait_seconds: float | None) -> None:
-        """Send and receive what is possible. If that is nothing, wait for it, or for the waker; None: forever."""
+        """Send and receive what is possible. If nothing is, wait for that, or for the waker; None: forever."""
         self._outgoing.add(self.session.take())
         if self._move() or wait_seconds == 0:
             return
@@ -47,8 +44,8 @@ class BlockingConnection(DuplexSocket):
         self._move()
 
     def farewell(self) -> None:
-        """Let what was sent arrive: all of it leaves, and what comes is read until the worker closes. To close with
-        bytes unread would reset the connection, and with it our last frames.
+        """Let what was sent arrive: all of it leaves, and what comes is read until the worker closes. Closing with
+        unread bytes would reset the connection, and our last frames would be lost.
         """
         deadline = time.monotonic() + FAREWELL_SECONDS
         self._outgoing.add(self.session.take())
@@ -60,7 +57,7 @@ class BlockingConnection(DuplexSocket):
             self._socket.shutdown(socket.SHUT_WR)
             while self._is_ready(selectors.EVENT_READ, deadline) and self._socket.recv(RECEIVE_BYTES):
                 pass
-        except (OSError, PenstockError):  # it is over, one way or the other
+        except (OSError, PenstockError):  # the connection ends either way
             pass
 
     def close(self) -> None:
@@ -98,20 +95,11 @@ def _connect(address: Address, tls: ssl.SSLContext | None, timeout_seconds: floa
 # A connection of the asyncio source.
 
 
-class AsyncConnection(asyncio.Protocol):
-    """`changed` is set when there may be something to do: bytes came, there is room to write, or it is lost."""
-
+class AsyncConnection(PeerProtocol[PenstockError]):
     def __init__(self, terms: Terms, address: Address, changed: asyncio.Event) -> None:
+        super().__init__(changed, BATCH_BYTES)
         self._loop = asyncio.get_running_loop()
         self.session = SourceSession(terms, address, self._loop.time())
-        self.lost: PenstockError | None = None
-        """Why it is of no use any more; None while it is."""
-        self.room_bytes = 0
-        """What may be written now."""
-        self._changed = changed
-        self._closed = asyncio.Event()
-        self._transport: asyncio.Transport | None = None
-        self._spare: SpareSocket | None = None
 
     @classmethod
     async def open(
@@ -129,6 +117,11 @@ class AsyncConnection(asyncio.Protocol):
             raise unreachable(address, error) from error
         return connection
 
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes may be written now."""
+        return BATCH_BYTES if self._has_room else 0
+
     def write(self) -> None:
         """Pass on what the session has to send."""
         parts = self.session.take()
@@ -139,31 +132,11 @@ class AsyncConnection(asyncio.Protocol):
         """Let what was sent arrive: all of it leaves, and what comes is read until the worker closes."""
         self.write()
         self.session.close()
-        assert self._transport is not None
-        await end_sending(self._transport, self._closed, FAREWELL_SECONDS)
+        await self.end_sending(FAREWELL_SECONDS)
 
     def close(self) -> None:
         self.session.close()
-        if self._spare is not None:
-            self._spare.close()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _end(self, error: PenstockError) -> None:
-        if self.lost is None:
-            self.lost = error
-            self._changed.set()
-
-    # The transport calls these.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=BATCH_BYTES)
-        connected = transport.get_extra_info("socket")
-        with suppress(OSError):  # it is lost already: the transport will notice
-            prepare(connected)
-        self._spare = SpareSocket(transport)
-        self.room_bytes = BATCH_BYTES
+        self._abort()
 
     def data_received(self, data: bytes) -> None:
         if self.lost is None:
@@ -173,18 +146,6 @@ class AsyncConnection(asyncio.Protocol):
                 self._end(error)
         self._changed.set()
 
-    def pause_writing(self) -> None:
-        self.room_bytes = 0
-
-    def resume_writing(self) -> None:
-        self.room_bytes = BATCH_BYTES
-        self._changed.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        assert self._spare is not None
-        while self.lost is None and (data := self._spare.receive()):
-            self.data_received(data)
-        self._spare.close()
+    def _loss(self, error: Exception | None) -> PenstockError:
         address = self.session.address
-        self._end(closed(address) if exc is None else unreachable(address, exc))
-        self._closed.set()
+        return closed(address) if error is None else unreachable(address, error)

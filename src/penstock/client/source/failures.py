@@ -21,7 +21,7 @@ class Restarted(Lost):
     """The worker asked us to reconnect, to `address` unless it is empty."""
 
     def __init__(self, where: Address, address: str) -> None:
-        super().__init__(f"the worker at {where} sent us to {address or 'connect again'}")
+        super().__init__(f"the worker at {where} asked us to {f'connect to {address}' if address else 'connect again'}")
         self.address = address
 
 

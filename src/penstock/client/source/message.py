@@ -75,7 +75,7 @@ class Intake:
         """A copy: the iterator may reuse its buffer for the next message."""
         if not isinstance(data, bytes | bytearray | memoryview):
             kind = type(data).__name__  # type: ignore[unreachable]
-            raise self._wrong(f"message {self._last} has {kind} for bytes", "Encode it: text.encode().")
+            raise self._wrong(f"message {self._last} has a {kind} instead of bytes", "Encode it: text.encode().")
         return bytes(data)
 
     def _wrong(self, text: str, hint: str) -> RequestError:

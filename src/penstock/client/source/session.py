@@ -99,11 +99,13 @@ class Reconnecting:
         try:
             target = parse_address(text)
         except RequestError:
-            raise ProtocolError(f"RESTART: the worker at {self.address} sent us to {text!r:.100}") from None
+            raise ProtocolError(
+                f"RESTART: the worker at {self.address} sent us to {text!r:.100}, not an address"
+            ) from None
         self._addresses = deque(dict.fromkeys((target, self._home)))
 
 
-_NOT_A_WORKER = "Is this the connector port of a penstock worker, and does it speak TLS if we do, and only then?"
+_NOT_A_WORKER = "Is this the connector port of a penstock worker, and do both sides use TLS, or neither?"
 _REFUSED_HELLO = "Check the name of the source, the cookie or token, and that both sides have the same version."
 _REFUSED_LATER = "Look at the worker's log: the worker refused what the connector sent."
 
@@ -286,7 +288,7 @@ class SourceSession:
             self._postpone(track, now)
 
     def _postpone(self, track: _Track, now: float) -> None:
-        """After a pause of our own: asking again at once would loop at the speed of the network."""
+        """Waits before asking again: asking at once would loop at the speed of the network."""
         if track.refused_at is None:
             track.refused_at = now
         if now - track.refused_at >= self._terms.retry_seconds:
@@ -301,8 +303,8 @@ class SourceSession:
         last = track.machine.last_id
         if last == NOTHING_YET or acked.point_of_reference > last:
             raise ProtocolError(
-                f"ACK: stream {track.stream.name!r} is not at {acked.point_of_reference}, it has "
-                + ("nothing yet" if last == NOTHING_YET else f"come to {last}")
+                f"ACK: stream {track.stream.name!r} is acknowledged up to {acked.point_of_reference}, but was "
+                + ("never sent" if last == NOTHING_YET else f"sent only up to {last}")
             )
         track.machine.ack(acked.point_of_reference, Side.THEIRS)
         if track.stream.acked(acked.point_of_reference):

@@ -85,7 +85,7 @@ class SourceBase(ABC, Generic[F]):
         id, which is derived from its name by default.
         """
         if len(self._streams) >= STREAMS_MAX:
-            raise LimitExceeded(f"{STREAMS_MAX} streams are the limit of a source", "Spread them over several sources.")
+            raise LimitExceeded(f"a source has at most {STREAMS_MAX} streams", "Spread them over several sources.")
         added = SourceStream(name, stream_id_of(name) if stream_id is None else stream_id, factory)
         for other in self.streams:
             if other.name == name or other.stream_id == added.stream_id:
@@ -204,7 +204,7 @@ class Source(SourceBase[Factory]):
     Factories, iterators and `on_ack` run in the thread that called `run`: while an iterator waits, nothing is sent and
     no ACK is read. An iterator without a message should yield None. No threads are started.
 
-    `cookie` is the worker's cookie; without one the token is sent that is in the file that PENSTOCK_TOKEN_FILE names.
+    `cookie` is the worker's cookie; without one, the token in the file that PENSTOCK_TOKEN_FILE names is sent.
 
     `http` is the worker's HTTP address, which `finish` and `declare_watermark` use; by default port 7102 of the same
     machine.
@@ -235,8 +235,8 @@ class Source(SourceBase[Factory]):
     def declare_watermark(self, time_us: int, stream: str | None = None, *, after: int | None = None) -> None:
         """Declare that no more events before this time, in microseconds since 1970, arrive on the stream; without a
         stream, on all open streams of this source. May be called from any thread. Messages sent before may still be in
-        flight: pass the id of the stream's last message as `after`, and the worker waits for it. Inside an iterator it
-        would wait in vain.
+        flight: pass the id of the stream's last message as `after`, and the worker waits for it. Do not call it with
+        `after` in an iterator: the message would never be sent.
         """
         self._declare(time_us, stream, after)
 

@@ -7,9 +7,8 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from ssl import SSLContext
-from typing import cast
 
-from penstock.client.sockets import DEAD_PEER_SECONDS, SpareSocket, end_sending, prepare
+from penstock.client.sockets import DEAD_PEER_SECONDS, PeerProtocol
 from penstock.connectors.connector_protocol.options import (
     EVENT_TIME_UNITS,
     ConnectorProtocolOptions,
@@ -35,23 +34,17 @@ FAREWELL_SECONDS = 2.0
 """How long a sink may take to read the last data, and to close."""
 
 
-class OutputConnection(asyncio.Protocol):
+class OutputConnection(PeerProtocol[SinkLost]):
     """It always reads, so that messages of the sink are noticed both while data is sent and while idle.
 
     One task at a time waits on it.
     """
 
     def __init__(self, session: OutputSession, options: ConnectorProtocolOptions) -> None:
+        super().__init__(asyncio.Event(), UNSENT_BYTES_MAX)
         self.session = session
-        self.lost: SinkLost | None = None
-        """Why the connection is no longer usable; None while it is."""
         self._options = options
         self._where = options.where
-        self._changed = asyncio.Event()
-        self._closed = asyncio.Event()
-        self._has_room = True
-        self._transport: asyncio.Transport | None = None
-        self._spare: SpareSocket | None = None
 
     async def connect(self, tls: ssl.SSLContext | None) -> None:
         """Raises SinkLost if nothing listens there, or TLS fails."""
@@ -65,7 +58,7 @@ class OutputConnection(asyncio.Protocol):
             hint = "Check certificates and authorities, and that the sink speaks TLS."
             raise SinkLost(f"no TLS connection to the sink at {self._where}: {error}", hint) from error
         except OSError as error:
-            raise self._unreachable(error) from error
+            raise self._loss(error) from error
         self.flush()
 
     def flush(self) -> None:
@@ -101,16 +94,12 @@ class OutputConnection(asyncio.Protocol):
 
     async def farewell(self) -> None:
         """Let the data arrive: send all of it, and read until the sink closes."""
-        assert self._transport is not None
-        await end_sending(self._transport, self._closed, FAREWELL_SECONDS)
+        await self.end_sending(FAREWELL_SECONDS)
 
     def close(self, reason: SinkLost | None = None) -> None:
         """Immediately."""
         self._end(reason or SinkLost(f"the connection to the sink at {self._where} is closed"))
-        if self._spare is not None:
-            self._spare.close()
-        if self._transport is not None:
-            self._transport.abort()
+        self._abort()
 
     @property
     def _stall_milliseconds(self) -> int:
@@ -124,12 +113,9 @@ class OutputConnection(asyncio.Protocol):
         self._transport.writelines(self.session.take())
         self._transport.close()
 
-    def _end(self, error: SinkLost) -> None:
-        if self.lost is None:
-            self.lost = error
-            self._changed.set()
-
-    def _unreachable(self, error: Exception) -> SinkLost:
+    def _loss(self, error: Exception | None) -> SinkLost:
+        if error is None:
+            return SinkLost(f"the sink at {self._where} closed the connection")
         number = getattr(error, "errno", None)  # asyncio puts the address in place of the system's text
         reason = os.strerror(number) if number else str(error) or type(error).__name__
         return SinkLost(f"the sink at {self._where} cannot be reached: {reason}")
@@ -137,13 +123,10 @@ class OutputConnection(asyncio.Protocol):
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        connected = transport.get_extra_info("socket")
+        super().connection_made(transport)
         with suppress(OSError):  # it is lost already: the transport will notice
-            prepare(connected)
+            connected = transport.get_extra_info("socket")
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._stall_milliseconds)
-        self._spare = SpareSocket(transport)
 
     def data_received(self, data: bytes) -> None:
         if self.lost is not None:
@@ -155,23 +138,6 @@ class OutputConnection(asyncio.Protocol):
             self._end(error)
             self._send_last()
         self._changed.set()
-
-    def pause_writing(self) -> None:
-        self._has_room = False
-
-    def resume_writing(self) -> None:
-        self._has_room = True
-        self._changed.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        assert self._spare is not None
-        while self.lost is None and (data := self._spare.receive()):
-            self.data_received(data)
-        self._spare.close()
-        self._end(
-            SinkLost(f"the sink at {self._where} closed the connection") if exc is None else self._unreachable(exc)
-        )
-        self._closed.set()
 
 
 HANDSHAKE_SECONDS = 10.0

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 
 from penstock.client.sink.log import Aborted, Applied, Bound, Committed, TransactionLog, Voted, open_log
-from penstock.client.sink.target import NO_ROOM
+from penstock.client.sink.participant import NO_ROOM
 from penstock.connectors.file.options import FileOptions
 from penstock.connectors.file.parts import (
     STATE,

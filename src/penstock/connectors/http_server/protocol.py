@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from penstock.connectors.sockets import address_of
-from penstock.core.keepalive import find_dead_peers
+from penstock.core.connection_limits import find_dead_peers
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.ERROR)  # uvicorn would log a warning for each bad request: they are counted instead
