@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.spark.run.class_archive import SWITCH, find_archive
+from tests.support import ports
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tokens import TOKEN_FILE, set_token_variables
 
@@ -42,6 +44,7 @@ QUICK_SPARK = " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factory
 def pytest_configure() -> None:
     """What all processes inherit that the tests start. In the background Ctrl-C is ignored, unless we say otherwise."""
     set_token_variables()
+    socket.socket.bind = ports.bind  # type: ignore[method-assign, assignment]
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile what it imports
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
     os.environ.setdefault(SWITCH, "use")  # script/test creates it

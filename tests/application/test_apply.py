@@ -16,8 +16,8 @@ from penstock.protocol.stored import parse_event
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import Scene, dialling, listening, scene_of
+from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 _IN = link("connector/source/out", "pipeline/p/in")
 _OUT = link("pipeline/p/out", "connector/sink/in")

@@ -12,9 +12,9 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.stand_in import standing_in
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 ANSWER_SECONDS_MAX = 120
 

@@ -15,9 +15,9 @@ from tests.application.peers import Sender, Taker
 from tests.application.scene import dialling, listening
 from tests.application.stand_in import standing_in
 from tests.spark.sending import send
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 QUOTA = 20_000
 

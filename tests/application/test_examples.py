@@ -15,7 +15,7 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient
 from tests.application.example_runs import Example, need_spark
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
-from tests.support.worker_process import free_port
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.spark
 

@@ -14,9 +14,9 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import ReconnectSpec
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.peers import Taker
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 
 def client_of(worker: RunningWorker) -> ApplicationClient:

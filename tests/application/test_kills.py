@@ -10,8 +10,8 @@ from penstock.protocol.api.deployment import BreakerSpec, Deployment
 from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import KilledScene, dialling, killed_scene, listening
+from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.process
 

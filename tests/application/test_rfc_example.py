@@ -10,8 +10,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.application.example_runs import Example, need_spark
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS_MAX
-from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ from penstock.core.errors import RequestError
 from penstock.spark.run.java import find_java
 from tests.application.peers import Sender, Taker
 from tests.spark.test_run_command import Run
+from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,8 @@ from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import KilledScene, Scene, dialling, killed_scene, listening, scene_of
 from tests.spark.sending import send
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS_MAX, until
-from tests.support.worker_process import free_port
 
 _SLOWLY = InterceptorSpec(type="join", config={"delimiter": "\\n", "max_elements": 1000, "max_wait_ms": 3_600_000})
 

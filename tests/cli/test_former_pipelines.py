@@ -16,8 +16,8 @@ from tests.application.deployments import deployed
 from tests.application.peers import Sender, Taker
 from tests.application.scene import Scene, scene_of
 from tests.application.stand_in import StandIn
+from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 YAML = """
 connector:

@@ -11,9 +11,9 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import Deployment
 from tests.application.deployments import deployed
 from tests.application.scene import listening
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker
 from tests.support.waiting import SECONDS_MAX
-from tests.support.worker_process import free_port
 
 
 def stopped(worker: RunningWorker, deployment: Deployment) -> FoundWorker:

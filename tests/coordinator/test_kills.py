@@ -23,8 +23,9 @@ from tests.coordinator.driver import (
     numbers,
     output,
 )
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker
-from tests.support.worker_process import WorkerProcess, free_port
+from tests.support.worker_process import WorkerProcess
 
 
 def run(

@@ -15,7 +15,7 @@ from typing import Self
 
 from tests.conftest import QUICK_SPARK
 from tests.docs.page import Command, File, matches, steps
-from tests.support.worker_process import free_port
+from tests.support.ports import free_port
 
 COMMAND_SECONDS_MAX = 240
 """For one command on a busy machine: it may start Spark."""

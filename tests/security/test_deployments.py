@@ -23,9 +23,10 @@ from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.stand_in import standing_in
+from tests.support.ports import free_port
 from tests.support.waiting import until
 from tests.support.worker_nursery import Forked, nursery
-from tests.support.worker_process import WorkerProcess, free_port
+from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 

@@ -19,10 +19,10 @@ from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.client.coordinator.client import ApplicationClient
 from tests.application.peers import Sender
+from tests.support.ports import free_port
 from tests.support.running_runner import running
 from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

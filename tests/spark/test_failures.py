@@ -11,8 +11,8 @@ import penstock
 from penstock.core.errors import DataLoss, Fenced
 from penstock.protocol.api.pipelines import BatchRanges, Range
 from penstock.spark.run.failures import exception_text, failure_of, ranges_text
+from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,10 @@ from penstock.core.errors import PipelineError, RequestError
 from penstock.spark import Pipeline, pipeline
 from penstock.spark.run.attempt import RestartPolicy
 from tests.spark.sending import outputs, send
+from tests.support.ports import free_port
 from tests.support.running_runner import RunnerThread, running
 from tests.support.running_worker import RunningWorker
-from tests.support.worker_process import WorkerProcess, free_port
+from tests.support.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

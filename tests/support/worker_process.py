@@ -1,8 +1,6 @@
 """A real worker process that can be killed and started again, on the same data and the same ports."""
 
 import json
-import random
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -10,21 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock.worker.ports_file import PortsFile
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_nursery import Forked, nursery
-
-
-def free_port() -> int:
-    """One from below the range that the system gives to connections, so that none takes it while the worker is down."""
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):  # not what Hypothesis has seeded
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no port is free")
 
 
 class WorkerProcess:

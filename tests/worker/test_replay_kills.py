@@ -10,7 +10,8 @@ import pytest
 from penstock.client.coordinator import CoordinatorClient, Replayed
 from penstock.client.segments import SegmentClient
 from tests.spark.dead_letters.putting import PIPELINE, Putting, letter, original
-from tests.support.worker_process import WorkerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.worker_process import WorkerProcess
 
 COUNT = 300
 

@@ -35,10 +35,10 @@ from tests.delivery.merging import Merging
 from tests.spark.sending import send
 from tests.support.fair_clock import FairClock
 from tests.support.open_stream import open_stream
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.staged_program import StagedProgram, staged_program
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("situations")]  # staged once, which takes 15 s
 

@@ -21,8 +21,8 @@ from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import Scene, dialling, listening, scene_of
 from tests.support import http
+from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.worker_process import free_port
 
 PAUSES = RetryPolicy(0.05, 0.4, jitter=0.0)
 """Known ones, so that the back-off shows in the log."""

@@ -25,9 +25,10 @@ from tests.connectors.http_server import Answer, Server, serving
 from tests.coordinator.scene import stored
 from tests.spark.sending import send
 from tests.support.collector import Collector, Received, collecting
+from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
-from tests.support.worker_process import WorkerProcess, free_port
+from tests.support.worker_process import WorkerProcess
 from tests.worker.test_flow_metrics import metrics
 
 PHASES = ["cut", "spark", "merge", "deliver", "complete"]

@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS_MAX
-from tests.support.worker_process import free_port
 
 
 class SinkProcess:

@@ -9,7 +9,7 @@ from penstock.core.errors import PenstockError
 from tests.delivery.crasher.checking import CHECKS, Watched
 from tests.delivery.crasher.events import LINES, PROGRAMS
 from tests.delivery.crasher.parts import Part
-from tests.support.worker_process import free_port
+from tests.support.ports import free_port
 
 SINKS = ("first", "second")
 START_SECONDS_MAX = 120.0
