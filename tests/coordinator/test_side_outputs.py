@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import Fenced, PipelineError, RequestError
 from penstock.protocol.api.pipelines import InputOffset, Range, Staged
 from penstock.protocol.api.side_outputs import ReaderPlan, Registration, SideKey
-from penstock.protocol.stored.dead_letters import letters_in
+from penstock.protocol.stored.dead_letters import dead_letters_in
 from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, opened
 from tests.protocol.stored.events import stored
@@ -59,7 +59,7 @@ async def register(
 def offsets(scene: Scene, port: str = "err") -> list[int | None]:
     if not scene.store.exists(f"pipeline/p/{port}"):
         return []
-    return [one.offset for one in letters_in(scene.output(port=port), 0)]
+    return [one.offset for one in dead_letters_in(scene.output(port=port), 0)]
 
 
 async def test_side_outputs_are_merged_in_the_record_of_the_epoch(scene: Scene) -> None:
@@ -202,7 +202,7 @@ async def test_a_query_without_a_generation_merges_its_side_outputs(scene: Scene
     given = Registration(SideKey(True, "apply", 0), (Staged("err", segment, length, 1),), 1)
     await scene.coordinator.sides.register("alone", None, 0, given)
     await scene.coordinator.merger.merge("alone", None, 0, [])
-    assert [one.offset for one in letters_in(scene.output("alone", "err"), 0)] == [1]
+    assert [one.offset for one in dead_letters_in(scene.output("alone", "err"), 0)] == [1]
     assert scene.names("staging/") == []
 
 

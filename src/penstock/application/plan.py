@@ -19,7 +19,7 @@ from penstock.protocol.api.deployment import (
     port_for,
 )
 from penstock.protocol.api.pipelines import AtSegments, AtTime, Starting
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.spark.codecs.codec import AS_IT_IS, Coding, Outlet
 
 OUT = "out"
@@ -113,7 +113,7 @@ class _Read:
 
 def _outlets(deployment: Deployment, name: str, types: Types) -> dict[str, Outlet]:
     spec = deployment.pipelines[name]
-    ports = (OUT, *LETTER_PORTS, *spec.settings.get("outputs", ()))
+    ports = (OUT, *DEAD_LETTER_PORTS, *spec.settings.get("outputs", ()))
     return {port: _outlet(deployment, spec, port, types) for port in ports}
 
 

@@ -14,7 +14,7 @@ from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort, Replayed
 from penstock.protocol.stored.bulk import encode_events
-from penstock.protocol.stored.dead_letters import LETTER_PORTS, Letter, letters_in
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, StoredDeadLetter, dead_letters_in
 from penstock.protocol.stored.event import StoredEvent
 from penstock.protocol.stored.names import (
     COORDINATOR_PREFIX,
@@ -35,7 +35,7 @@ class Sorted:
     """Dead letters without an input: they were created from rows, or no input reads their source any more."""
 
 
-def sort_by_input(name: str, pipeline: Pipeline, dead_letters: Sequence[Letter], key: str | None) -> Sorted:
+def sort_by_input(name: str, pipeline: Pipeline, dead_letters: Sequence[StoredDeadLetter], key: str | None) -> Sorted:
     """Raises RequestError if several inputs read the source of a dead letter, and `key` is not one of them."""
     events: dict[str, list[StoredEvent]] = {}
     for dead_letter in dead_letters:
@@ -102,7 +102,7 @@ class DeadLetters:
         if about.start <= at < about.end and self._shared.records.begins_an_event(segment, at):
             record = self._shared.store.record(segment, at)
             data = await self._shared.records.data(segment, at, record.end - at)
-            for dead_letter in letters_in(data, at):
+            for dead_letter in dead_letters_in(data, at):
                 return DeadLetter.of(port, dead_letter, replayed=dead_letter.end <= about.replayed, with_value=True)
         raise PipelineError(
             f"no dead letter of port {port!r} starts at {at}", f"List them: penstock dead-letters list {name}"
@@ -112,26 +112,26 @@ class DeadLetters:
         segment, records = output_segment(name, port), self._shared.records
         return DeadLetterPort(port, records.begin(segment), pipeline.replayed.get(port, 0), records.end(segment))
 
-    async def _first(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
-        found: list[Letter] = []
+    async def _first(self, segment: str, about: DeadLetterPort, limit: int) -> list[StoredDeadLetter]:
+        found: list[StoredDeadLetter] = []
         async for dead_letters in self._read(segment, about.start, about.end if limit else about.start):
             found += dead_letters
             if len(found) >= limit:
                 break
         return found[:limit]
 
-    async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[Letter]:
+    async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[StoredDeadLetter]:
         """The last dead letters of a segment, found by reading backwards, record by record."""
-        found: list[Letter] = []
+        found: list[StoredDeadLetter] = []
         end = about.end
         while end > about.start and len(found) < limit:
             start = max(about.start, int(self._shared.store.record(segment, end - 1).start))
             data = await self._shared.records.data(segment, start, end - start)
-            found = [*letters_in(data[: end - start], start), *found]
+            found = [*dead_letters_in(data[: end - start], start), *found]
             end = start
         return found[max(0, len(found) - limit) :]
 
-    async def _read(self, segment: str, start: int, end: int) -> AsyncIterator[list[Letter]]:
+    async def _read(self, segment: str, start: int, end: int) -> AsyncIterator[list[StoredDeadLetter]]:
         """All dead letters between two offsets, at each of which one starts or ends; in batches."""
         at = start
         while at < end:
@@ -233,13 +233,15 @@ class _Copies:
                 self._shared.store.delete(copy)
 
 
-def _parsed(data: bytes, offset: int) -> list[Letter]:
-    return [*letters_in(data, offset)]
+def _parsed(data: bytes, offset: int) -> list[StoredDeadLetter]:
+    return [*dead_letters_in(data, offset)]
 
 
 def _checked_port(port: str) -> str:
-    if port not in LETTER_PORTS:
-        raise RequestError(f"port {port!r} has no dead letters", f"The ports with them are: {', '.join(LETTER_PORTS)}.")
+    if port not in DEAD_LETTER_PORTS:
+        raise RequestError(
+            f"port {port!r} has no dead letters", f"The ports with them are: {', '.join(DEAD_LETTER_PORTS)}."
+        )
     return check_pipeline_name(port, "port")
 
 

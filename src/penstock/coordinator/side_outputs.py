@@ -17,8 +17,8 @@ from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, Registration, SideKey
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
-from penstock.protocol.stored.letter_identities import Identified, Identity, identified_in
+from penstock.protocol.stored.dead_letter_identities import Identified, Identity, identified_in
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import epoch_prefix, output_segment, staging_prefix
 from penstock.protocol.stored.side_outputs import (
     DONE,
@@ -95,7 +95,7 @@ class SideOutputs:
         a missing part was planned. Raises PipelineError for a task of an earlier epoch, which nobody waits for.
         """
         own = staging_prefix(name)
-        if any(not one.segment.startswith(own) or one.port not in LETTER_PORTS for one in given.staged):
+        if any(not one.segment.startswith(own) or one.port not in DEAD_LETTER_PORTS for one in given.staged):
             raise RequestError("what is registered is not a side output of this pipeline")
         if prefix and not (prefix.startswith(own) and self._is_planned(prefix, given.key)):
             raise PipelineError(f"no part of {given.key.operator!r} is missing in epoch {epoch}")

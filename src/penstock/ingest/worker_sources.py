@@ -48,7 +48,7 @@ SIGNALS_UNREAD_BYTES_MAX = 16 << 20
 DEAD_LETTERS_UNREAD_BYTES_MAX = 64 << 20
 """Bytes retained while no pipeline reads them: peers that send nothing but garbage must not fill the disk."""
 
-LETTERS_METADATA_BYTES = 4 << 20
+DEAD_LETTERS_METADATA_BYTES = 4 << 20
 """What the dead letters of one record may have as additional metadata: with the events of a record (8 MiB) they fit
 into one append."""
 
@@ -216,7 +216,7 @@ class DeadLetters:
         `stored` afterwards.
         """
         own, stream_id = self._open(), self._source.stream_id
-        ids, most = self._source.next_ids(own, len(events)), LETTERS_METADATA_BYTES // len(events)
+        ids, most = self._source.next_ids(own, len(events)), DEAD_LETTERS_METADATA_BYTES // len(events)
         values = Values(
             [event.value for event in events],
             ids,

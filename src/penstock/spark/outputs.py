@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.errors import RequestError
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.spark.codecs.registry import codec as codec_named
 from penstock.spark.pipelines import DEFAULT_PORT
 from penstock.spark.sink.plan import Part, Plan, PortEncoding
@@ -169,7 +169,7 @@ def _single(frame: DataFrame, declared: tuple[str, ...] | None) -> Leaving:
         written, plan = _columns(frame, declared)
         return Leaving(declared, written, schemas=_schemas(dict.fromkeys(declared, frame)), plan=plan)
     all_ports = declared or (DEFAULT_PORT,)
-    ports = tuple(port for port in all_ports if port not in LETTER_PORTS) or (DEFAULT_PORT,)
+    ports = tuple(port for port in all_ports if port not in DEAD_LETTER_PORTS) or (DEFAULT_PORT,)
     if len(ports) > 1:
         raise RequestError(f"one DataFrame for the ports {', '.join(ports)}", "Return a dict, or add a column `port`.")
     written, plan = _columns(frame, ports) if ports == (DEFAULT_PORT,) else _to_port(frame, ports[0])

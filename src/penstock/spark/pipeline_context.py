@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.spark.side_outputs import Origin
 from penstock.spark.source.options import SourceOptions
 
@@ -55,7 +55,7 @@ class PipelineContext:
     @property
     def side_ports(self) -> tuple[str, ...]:
         """Through which something may leave beside the function's result: both, or none."""
-        return LETTER_PORTS if self._side_ports else ()
+        return DEAD_LETTER_PORTS if self._side_ports else ()
 
 
 _current: ContextVar[PipelineContext | None] = ContextVar("pipeline", default=None)

@@ -20,7 +20,7 @@ from penstock.core.errors import NoSuchSegment, RequestError, Unavailable
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.dead_letters import DeadLetter
 from penstock.protocol.stored import parse_event
-from penstock.protocol.stored.dead_letters import ERR, LATE, LETTER_PORTS, letter_of
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, ERR, LATE, dead_letter_of
 from penstock.protocol.stored.names import output_segment
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import MIB, StoreSettings
@@ -227,17 +227,17 @@ class _Run:
     def _outputs(self, ports: Sequence[str]) -> EpochOutputs:
         name = self.pipeline.name
         fields, mark = self.worker.call(self._known())
-        rows: dict[str, list[Row]] = {port: [] for port in ports if port not in LETTER_PORTS}
-        letters: dict[str, list[DeadLetter]] = {port: [] for port in LETTER_PORTS}
+        rows: dict[str, list[Row]] = {port: [] for port in ports if port not in DEAD_LETTER_PORTS}
+        dead_letters: dict[str, list[DeadLetter]] = {port: [] for port in DEAD_LETTER_PORTS}
         with SegmentClient(self.worker.address) as client:
-            for port in dict.fromkeys((*ports, *LETTER_PORTS)):
+            for port in dict.fromkeys((*ports, *DEAD_LETTER_PORTS)):
                 for start, end, event in self._new_events(client, name, port):
-                    if port in LETTER_PORTS:
-                        letter = letter_of(start, end, event)
-                        letters[port].append(DeadLetter.of(port, letter, replayed=False, with_value=True))
+                    if port in DEAD_LETTER_PORTS:
+                        dead_letter = dead_letter_of(start, end, event)
+                        dead_letters[port].append(DeadLetter.of(port, dead_letter, replayed=False, with_value=True))
                     else:
                         rows[port].append(Row(port, event, has_fields=port in fields))
-        return EpochOutputs(rows, letters[ERR], letters[LATE], datetime_of(mark))
+        return EpochOutputs(rows, dead_letters[ERR], dead_letters[LATE], datetime_of(mark))
 
     def _new_events(self, client: SegmentClient, name: str, port: str) -> Iterator[tuple[int, int, Any]]:
         try:

@@ -17,7 +17,7 @@ from penstock.application.plan import OUT, Plan, plan_of
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import PipelineSpec
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import Form, Source, check_pipeline_name
 from penstock.spark.codecs.codec import AS_IT_IS, Coding, Outlet
 from penstock.spark.pipelines import Pipeline, pipeline
@@ -114,7 +114,7 @@ def _of_function(
     codings = {key: _coding(key, codec, schema) for key in declared.inputs}
     _check_keys("codec", codec, codings)
     _check_keys("schema", schema, codings)
-    ports = (OUT, *LETTER_PORTS, *(check_pipeline_name(port, "port") for port in outputs))
+    ports = (OUT, *DEAD_LETTER_PORTS, *(check_pipeline_name(port, "port") for port in outputs))
     plan = Plan(
         PipelineSpec(name=declared.name, id=declared.name, instance="01", spark=declared.name),
         {key: (key,) for key in codings},

@@ -21,7 +21,7 @@ from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.dead_letters import Replay
 from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSpec, Unbind
 from penstock.protocol.api.pipelines import in_order, starting_of
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
 from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post, principal_of
 from penstock.worker.visibility import visible_batch, visible_pipelines
@@ -334,7 +334,7 @@ class _DeadLetters:
 
     async def listed(self, request: Request) -> Any:
         query = request.query_params
-        ports = [query["port"]] if "port" in query else list(LETTER_PORTS)
+        ports = [query["port"]] if "port" in query else list(DEAD_LETTER_PORTS)
         limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
         dead_letters = self._worker.coordinator().dead_letters
         return await dead_letters.listed(request.path_params["name"], ports, limit, oldest=oldest)

@@ -19,7 +19,7 @@ from penstock.delivery.service import Delivery
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.stored.bulk import encode
-from penstock.protocol.stored.dead_letters import Letter, letters_in
+from penstock.protocol.stored.dead_letters import StoredDeadLetter, dead_letters_in
 from penstock.store.files import Files
 from penstock.store.journal import Durability
 from tests.coordinator.scene import Scene
@@ -204,14 +204,14 @@ class SinkScene:
         """In the segment, whether they have left or not."""
         return [letter.event.payload for letter in self._events(f"pipeline/{PIPELINE}/held.{sink}")]
 
-    def dead_letters(self, sink: str) -> list[Letter]:
+    def dead_letters(self, sink: str) -> list[StoredDeadLetter]:
         return self._events(f"pipeline/{PIPELINE}/parked.{sink}")
 
-    def _events(self, segment: str) -> list[Letter]:
+    def _events(self, segment: str) -> list[StoredDeadLetter]:
         if not self.scene.store.exists(segment):
             return []
         start = self.scene.store.info(segment).start
-        return [*letters_in(self.scene.store.read(segment, start, 1 << 24), start)]
+        return [*dead_letters_in(self.scene.store.read(segment, start, 1 << 24), start)]
 
 
 def encode_rows(rows: Sequence[tuple[StreamRef | None, bytes]], first_id: int = 1) -> bytes:

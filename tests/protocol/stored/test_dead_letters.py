@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.stored import NO_TIME
 from penstock.protocol.stored.bulk import encode_events
-from penstock.protocol.stored.dead_letters import letters_in
+from penstock.protocol.stored.dead_letters import dead_letters_in
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored.events import EMPTY_EVENT, stored
 
@@ -16,7 +16,7 @@ TOLD = {"reason": "why", "segment": "connector/s/0", "offset": 70, "watermark": 
 
 def test_what_was_added_to_the_event_is_distinguished_from_its_own() -> None:
     data = stored(1, 2, 3, b"k", b"v", {"source": "s", "stream": "t", "mine": 1, **TOLD})
-    (letter,) = letters_in(data, 100)
+    (letter,) = dead_letters_in(data, 100)
     assert (letter.start, letter.end, letter.reason) == (100, 100 + len(data), "why")
     assert (letter.segment, letter.offset, letter.watermark, letter.behind_us) == ("connector/s/0", 70, 9, 3)
     assert letter.event.metadata == {"source": "s", "stream": "t", "mine": 1}
@@ -25,15 +25,15 @@ def test_what_was_added_to_the_event_is_distinguished_from_its_own() -> None:
 
 def test_what_is_missing_or_has_another_type_is_unknown() -> None:
     data = stored(time=NO_TIME) + EMPTY_EVENT + stored(metadata={"reason": 5, "offset": "x", "segment": None})
-    for letter in letters_in(data, 0):
+    for letter in dead_letters_in(data, 0):
         assert (letter.reason, letter.segment, letter.offset, letter.watermark) == ("", None, None, None)
-    assert len([*letters_in(data, 0)]) == 2
+    assert len([*dead_letters_in(data, 0)]) == 2
 
 
 def test_an_incomplete_dead_letter_is_left_in_place() -> None:
     data = stored(payload=b"one") + stored(payload=b"two")
-    assert [letter.event.payload for letter in letters_in(data[:-1], 0)] == [b"one"]
-    assert [*letters_in(b"", 5)] == []
+    assert [letter.event.payload for letter in dead_letters_in(data[:-1], 0)] == [b"one"]
+    assert [*dead_letters_in(b"", 5)] == []
 
 
 _metadata = st.dictionaries(st.sampled_from(["source", "stream", "x"]), st.text(max_size=5))
@@ -45,4 +45,4 @@ def test_the_originals_are_the_events_that_they_were(rows: list[tuple[Any, ...]]
     for stream_id, event_id, time, key, payload, metadata in rows:
         letters += stored(stream_id, event_id, time, key, payload, {**metadata, **TOLD})
         events += stored(stream_id, event_id, time, key, payload, metadata or b"")
-    assert encode_events([letter.event for letter in letters_in(letters, offset)]) == events
+    assert encode_events([letter.event for letter in dead_letters_in(letters, offset)]) == events

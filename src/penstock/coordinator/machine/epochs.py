@@ -11,7 +11,7 @@ from penstock.coordinator.machine.delivery import delivered_output, ports_for_si
 from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Cut, Input, MergedEpoch, Pipeline, State, source_of
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Segments
-from penstock.protocol.stored.dead_letters import LETTER_PORTS
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import Form, Source, output_segment, replay_source
 
 NEWER_CHECKPOINT = (
@@ -175,7 +175,7 @@ def check_ports(pipeline: Pipeline, command: Merge) -> None:
     if pipeline.outputs is None:
         return
     ports = dict.fromkeys([*command.ends, *(port for port, _ in command.staged)])
-    unknown = [port for port in ports if port not in (*pipeline.outputs, *LETTER_PORTS)]
+    unknown = [port for port in ports if port not in (*pipeline.outputs, *DEAD_LETTER_PORTS)]
     if unknown:
         raise PipelineError(
             f"the pipeline has no output port {unknown[0]!r}",

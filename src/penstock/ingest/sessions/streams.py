@@ -186,9 +186,9 @@ class SessionStreams:
         try:
             untimed = [] if found is None else [row for row in found.untimed if admission.is_new(row)]
             dead = [row for row in untimed if admission.dead[row]]
-            letters = [] if found is None else self._dead_letters(columns, found, dead)
-            run = Run(columns, admission, received_at, self._sources.store.journal.end, len(letters))
-            self._append(run, rewrite(columns, admission, len(self._log.segments)), letters)
+            dead_letters = [] if found is None else self._dead_letters(columns, found, dead)
+            run = Run(columns, admission, received_at, self._sources.store.journal.end, len(dead_letters))
+            self._append(run, rewrite(columns, admission, len(self._log.segments)), dead_letters)
         except PenstockError:
             streams = admission.streams
             self._not_stored |= zip(streams.stream_ids.tolist(), streams.previous_ids.tolist(), strict=True)
@@ -197,13 +197,13 @@ class SessionStreams:
             self._log.count_untimed(len(untimed), found.why(untimed[0]))
         return run
 
-    def _append(self, run: Run, rewritten: Iterable[Stored], letters: Sequence[Untimed]) -> None:
+    def _append(self, run: Run, rewritten: Iterable[Stored], untimed: Sequence[Untimed]) -> None:
         """Store the events of each route, with pending marks, and dead letters, which belong to no route."""
         stored = {route: events for route, events in enumerate(rewritten) if events is not NOTHING_STORED}
         if not stored:
             return
         dead_letters = self._sources.dead_letters(self._log.name)
-        beside = dead_letters.beside(letters) if letters else None
+        beside = dead_letters.beside(untimed) if untimed else None
         pending = [self._take_marks(route) for route in stored]
         placed = self._log.append([_batch(one, stored[one.route]) for one in pending], beside)
         for one, at in zip(pending, placed, strict=True):
@@ -233,12 +233,12 @@ class SessionStreams:
         return admission, found
 
     def _dead_letters(self, columns: Columns, found: Times, rows: Iterable[int]) -> list[Untimed]:
-        letters = []
+        dead_letters = []
         for row in rows:
             one = columns.message(row)
             name, payload = self._log.streams[one.stream_id].name, bytes(one.payload)
-            letters.append(Untimed(one.stream_id, name, one.message_id, one.key, payload, b"", found.why(row)))
-        return letters
+            dead_letters.append(Untimed(one.stream_id, name, one.message_id, one.key, payload, b"", found.why(row)))
+        return dead_letters
 
     def _wake(self, streams: Streams) -> None:
         """Mark idle streams as active again, in the record of their events."""

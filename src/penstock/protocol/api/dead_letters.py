@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.protocol.api.codec import Count, Request
-from penstock.protocol.stored.dead_letters import Letter
+from penstock.protocol.stored.dead_letters import StoredDeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class DeadLetter:
     """None in a list."""
 
     @classmethod
-    def of(cls, port: str, letter: Letter, *, replayed: bool, with_value: bool = False) -> Self:
-        event = letter.event
+    def of(cls, port: str, stored: StoredDeadLetter, *, replayed: bool, with_value: bool = False) -> Self:
+        event = stored.event
         return cls(
             port=port,
-            at=letter.start,
-            end=letter.end,
-            reason=letter.reason,
+            at=stored.start,
+            end=stored.end,
+            reason=stored.reason,
             replayed=replayed,
             size=len(event.payload),
             source=str(event.metadata.get("source") or ""),
@@ -62,10 +62,10 @@ class DeadLetter:
             stream_id=event.stream_id,
             message_id=event.event_id,
             event_time=event.event_time,
-            segment=letter.segment,
-            offset=letter.offset,
-            watermark=letter.watermark,
-            behind_us=letter.behind_us,
+            segment=stored.segment,
+            offset=stored.offset,
+            watermark=stored.watermark,
+            behind_us=stored.behind_us,
             key=event.key,
             value=event.payload if with_value else None,
         )

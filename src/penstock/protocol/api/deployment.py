@@ -18,13 +18,13 @@ from penstock.protocol.event_time.field import EventTimeField
 PLAIN_CODECS = (None, "json", "binary")
 """The codec of the port itself; rows in any other codec are in an additional port."""
 
-_LETTERS = ("err", "late")
+_DEAD_LETTER_PORTS = ("err", "late")
 """Ports that contain original bytes, which are not encoded with a codec."""
 
 
 def port_for(port: str, codec: str | None) -> str:
     """The port that contains a pipeline port's rows for a sink with this codec."""
-    return port if codec in PLAIN_CODECS or port in _LETTERS else f"{port}.{codec}"
+    return port if codec in PLAIN_CODECS or port in _DEAD_LETTER_PORTS else f"{port}.{codec}"
 
 
 DEFAULT_INSTANCE = "01"

@@ -12,7 +12,7 @@ from penstock.protocol.stored.event import StoredEvent, parse_event
 
 LATE, ERR = "late", "err"
 """Ports: for events that missed their windows, and for events that could not be processed."""
-LETTER_PORTS = (ERR, LATE)
+DEAD_LETTER_PORTS = (ERR, LATE)
 
 REASON, SEGMENT, OFFSET, WATERMARK, BEHIND = "reason", "segment", "offset", "watermark", "behind_us"
 DERIVED = "derived"
@@ -24,7 +24,7 @@ _ADDED = (REASON, SEGMENT, OFFSET, WATERMARK, BEHIND, DERIVED)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class StoredDeadLetter:
     """A dead letter. Fields are None if they are not known: another writer may have omitted them."""
 
     start: int
@@ -41,7 +41,7 @@ class Letter:
     behind_us: int | None
 
 
-def letters_in(data: Buffer, offset: int) -> Iterator[Letter]:
+def dead_letters_in(data: Buffer, offset: int) -> Iterator[StoredDeadLetter]:
     """The complete dead letters in bytes at `offset` of a segment, where an event starts. Raises ProtocolError."""
     view, at = memoryview(data), 0
     while len(view) - at >= HEADER_SIZE:
@@ -50,15 +50,15 @@ def letters_in(data: Buffer, offset: int) -> Iterator[Letter]:
             return
         event = parse_event(view[at + HEADER_SIZE : end])
         if event is not None:
-            yield letter_of(offset + at, offset + end, event)
+            yield dead_letter_of(offset + at, offset + end, event)
         at = end
 
 
-def letter_of(start: int, end: int, event: StoredEvent) -> Letter:
+def dead_letter_of(start: int, end: int, event: StoredEvent) -> StoredDeadLetter:
     """From an event between two offsets of its port's segment."""
     added = {key: event.metadata.get(key) for key in _ADDED}
     own = {key: value for key, value in event.metadata.items() if key not in _ADDED}
-    return Letter(
+    return StoredDeadLetter(
         start,
         end,
         replace(event, metadata=own),
