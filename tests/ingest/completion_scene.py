@@ -1,4 +1,4 @@
-"""What tests of waiting acknowledgements share: where messages are stored, and what was acknowledged."""
+"""Shared by tests of pending acknowledgements: where messages are stored, and what was acknowledged."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ def record_ends(running: RunningGateway, segment: str) -> list[int]:
 
 
 def last_ids(running: RunningGateway, released: dict[str, int]) -> dict[int, int]:
-    """The last message id of each stream in the records up to these offsets: what may be acknowledged there."""
+    """The last message id of each stream in the records up to these offsets: what may be acknowledged then."""
     last: dict[int, int] = {}
     for segment, offset in released.items():
         for end, data in running.store.heads(segment, running.store.info(segment).start, offset):
@@ -41,7 +41,7 @@ def last_ids(running: RunningGateway, released: dict[str, int]) -> dict[int, int
 
 
 class Listener:
-    """A peer whose frames are read as they come, all the time."""
+    """A peer whose frames are read continuously."""
 
     def __init__(self, peer: Peer, on_ack: Callable[[int, int], object] = lambda *_: None) -> None:
         self.peer = peer
@@ -92,7 +92,7 @@ class Listener:
                 await asyncio.sleep(0.002)
 
     async def open(self, *stream_ids: int) -> None:
-        """Again and again, while they are refused."""
+        """Retries while they are refused."""
         for stream_id in stream_ids:
             self.opened.pop(stream_id, None)
         self.refused.clear()
@@ -121,7 +121,7 @@ class Listener:
 
 
 async def blocked_source(running: RunningGateway, connect: Connect, *stream_ids: int) -> Listener:
-    """With these streams open; what it sends is acknowledged only when it is released."""
+    """A source with these streams open. Its messages are acknowledged only when they are released."""
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(*stream_ids)
@@ -129,17 +129,17 @@ async def blocked_source(running: RunningGateway, connect: Connect, *stream_ids:
 
 
 async def release(running: RunningGateway, source: Listener, acked: dict[int, int]) -> None:
-    """Everything that is stored; then the source has these acknowledgements."""
+    """Release everything that is stored, and wait until the source has these acknowledgements."""
     completion(running).advance(ends(running))
     await source.until(lambda: source.acked == acked)
 
 
 async def until_stored(running: RunningGateway, count: int, source: str = "source") -> None:
-    """So many messages are durable, and their sessions know it."""
+    """Wait until this many messages are durable, and their sessions know it."""
     await eventually(lambda: len(running.events(source)) >= count)
     await running.sources.durability.caught_up()
 
 
 async def quiet(seconds: float = 0.1) -> None:
-    """Long enough for anything that would be sent to be there."""
+    """Wait long enough for anything that would be sent to arrive."""
     await asyncio.sleep(seconds)

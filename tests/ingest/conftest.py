@@ -1,4 +1,4 @@
-"""A gateway on a real socket and real files, in the test's own loop, and sources that speak bytes."""
+"""A gateway on a real socket and real files, in the test's own event loop, and sources that send raw frames."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,17 +35,17 @@ def _crashed(*_: object, **__: object) -> None:
 
 
 class CrashingJournal(FileJournal):
-    """Can crash between any two records: then what was queued behind the last one is not on the disk."""
+    """Can crash between any two records: what was queued after the last one is then not on disk."""
 
     _records_left: int | None = None
 
     def crash_after(self, records: int) -> None:
-        """So many more are written; nobody learns of the last one."""
+        """Crash after this many more records. The last one is written, but nobody is notified."""
         with self._changed:
             self._records_left = records
 
     def _queue(self, buffers: list[Buffer], end: Position) -> None:
-        """Each record by itself, not as a part of a group."""
+        """Each record on its own, not as part of a group."""
         self._steps.append(WriteStep(self._file, file_offset(self.chapter, self.end), buffers, end))
         self._changed.notify_all()
         self._records += 1
@@ -85,7 +85,7 @@ class RunningGateway:
         self.journal.close()
 
     async def crash(self) -> None:
-        """Nothing is written any more: what is on the disk now is what the next one finds."""
+        """Stop writing: the next gateway finds what is on disk now."""
         self.committer.stop()
         self.sources.store.append = _crashed  # type: ignore[method-assign,assignment]
         self.sources.store.append_all = _crashed  # type: ignore[method-assign,assignment]
@@ -97,7 +97,7 @@ class RunningGateway:
         return list(parse(self.stored(connector)))
 
     def stored(self, connector: str = "source") -> bytes:
-        """Everything in the connector's segments, one after the other."""
+        """The bytes of all segments of the connector, concatenated."""
         parts = []
         for name in self.sources.log(connector).segments:
             offset = self.store.info(name).start
@@ -109,7 +109,7 @@ class RunningGateway:
 
 @dataclass
 class Peer:
-    """A source made of bytes."""
+    """A source that sends raw frames."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -157,7 +157,7 @@ Connect = Callable[..., Awaitable[Peer]]
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Starts a gateway on the test's data; one that is started again finds what the last one left."""
+    """Starts a gateway on the test's data directory. A later one finds what the last one stored."""
     started: list[RunningGateway] = []
 
     async def start(
@@ -167,7 +167,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         access: AccessControl | None = None,
         **settings: object,
     ) -> RunningGateway:
-        """`gate` guards it from the start, so it also gets the streams that ended with the last one."""
+        """`gate` is used from the start, so it is also notified of the streams that ended with the last gateway."""
         if started:
             await started.pop().stop()
         journal = CrashingJournal(files(tmp_path / "journal"), store_settings)

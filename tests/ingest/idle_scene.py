@@ -1,4 +1,4 @@
-"""A gateway whose idle clocks are moved by the test, and the marks that it has stored."""
+"""A gateway whose idle clocks are advanced by the test, and the marks that it has stored."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SETTINGS = SourceSettings(segments=2, idle_timeout_seconds=TIMEOUT)
 
 @dataclass
 class IdleScene:
-    """The gateway's own ticks find that no time has passed."""
+    """The gateway's own ticks see no time pass; only the test advances the clock."""
 
     running: RunningGateway
     now: float = 0.0
@@ -31,7 +31,7 @@ class IdleScene:
             self.running.sources.idle_marks.tick(self.running.sources)
 
     async def records(self) -> list[tuple[list[Mark], dict[int, int]]]:
-        """Of each record that is durable: its marks, and the last message id of each stream in it."""
+        """For each durable record: its marks, and the last message id of each stream in it."""
         await self.running.sources.durability.caught_up()
         found = []
         for name in self.running.sources.log("source").segments:
@@ -43,7 +43,7 @@ class IdleScene:
         return found
 
     async def marked(self, *kinds: MarkKind) -> list[int]:
-        """The streams that have such a mark, once for each."""
+        """The stream of each mark of this kind, with repetitions."""
         return sorted(m.stream_id for marks, _ in await self.records() for m in marks if m.kind in kinds)
 
     async def idle(self) -> list[int]:

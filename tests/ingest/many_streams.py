@@ -1,4 +1,4 @@
-"""Very many streams on many sessions of one source: works, and what it costs.
+"""Very many streams on many sessions of one source: that it works, and what it costs.
 
 python -m tests.ingest.many_streams [--streams 100000] [--sessions 100] [--rounds 10]
 """
@@ -88,7 +88,7 @@ class ManyStreams:
             waiting.remove(frame.stream_id)
 
     async def send(self, rounds: int) -> None:
-        """Every round a message on every stream; returns when the last one of each is acknowledged."""
+        """Send one message per stream in each round. Returns when the last one of each stream is acknowledged."""
         waiting = set(self._streams)
         for message_id in range(rounds):
             for stream_id in self._streams:

@@ -1,10 +1,10 @@
-"""Run as a process: a source with numbered messages on several streams, made of a socket and the codec alone.
+"""Run as a process: a source with numbered messages on several streams, with only a socket and the codec.
 
 python -m tests.ingest.source_program PORT INSTANCE LOG STREAMS STOP SEED
 
-It connects again whenever the worker has gone, and resumes where NOTIFY_ACK says. It writes down every point of
-reference that it is sent, and syncs it, before it does anything else; to resume below one of these ends it with an
-error. When the file STOP appears, it ends its streams and waits for their last acknowledgement.
+It reconnects whenever the worker is gone, and resumes where NOTIFY_ACK says. It logs every point of reference that it
+receives, and syncs the log, before it does anything else; it fails if it must resume below one of these. When the file
+STOP appears, it ends its streams and waits for their last acknowledgement.
 """
 
 import os
@@ -41,12 +41,12 @@ def stream_ids(instance: str, count: int) -> list[int]:
 
 
 def payload(stream_id: int, message_id: int) -> bytes:
-    """Of several sizes, and not that of any other message."""
+    """Of various sizes, and different for every message."""
     return b"%d of %d" % (message_id, stream_id) + b"." * (message_id * 31 % 200)
 
 
 class Lost(Exception):
-    """Something that was acknowledged is not there any more."""
+    """Something that was acknowledged is no longer stored."""
 
 
 class Log:
@@ -76,7 +76,7 @@ class Log:
 
 
 class Acked:
-    """What a program, which may be running, has been sent: the last acknowledged id of each stream."""
+    """The last acknowledged id of each stream, from the log of a program that may still be running."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What the gateway has stored, taken apart in plain Python: the other reading of the format."""
+"""Stored events, parsed in plain Python: an independent implementation of the format."""
 
 import struct
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class StoredEvent(NamedTuple):
 
 
 def parse_data(data: bytes) -> StoredEvent:
-    """One event's data, behind its header."""
+    """One event's data, after its header."""
     stream_id, event_id, event_time = _HEAD.unpack_from(data)
     key, at = _counted(data, _HEAD.size)
     metadata, at = _counted(data, at)
@@ -34,7 +34,7 @@ def _counted(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def parse(data: bytes) -> Iterator[StoredEvent]:
-    """A segment's events, in order; those without data carry marks, and are passed over."""
+    """A segment's events, in order. Events without data, which carry marks, are skipped."""
     at = 0
     while at < len(data):
         kind, length = _HEADER.unpack_from(data, at)

@@ -1,4 +1,4 @@
-"""A source whose watermark follows the worker's clock says so in the journal, when somebody waits for it."""
+"""Clock marks: a source whose watermark follows the worker's clock records it in the journal, if a pipeline waits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ def due(*times: int) -> Demand:
 
 @dataclass
 class ClockScene:
-    """A connector on a journal in memory, whose clock is moved by the test."""
+    """A connector on a journal in memory, whose clock is advanced by the test."""
 
     settings: SourceSettings = ARRIVAL
     now: int = START
@@ -90,7 +90,7 @@ class ClockScene:
             yield from head.marks if head is not None else ()
 
 
-def test_nothing_is_written_for_nobody() -> None:
+def test_no_clock_mark_is_written_without_demand() -> None:
     scene = ClockScene()
     scene.begin(1)
     scene.event(1)
@@ -100,7 +100,7 @@ def test_nothing_is_written_for_nobody() -> None:
     assert scene.marked() == []
 
 
-def test_a_window_s_end_that_the_clock_has_passed_is_marked_once_in_each_segment() -> None:
+def test_a_window_end_that_the_clock_has_passed_is_marked_once_in_each_segment() -> None:
     scene = ClockScene(demand=due(START + 5 * SECOND_US))
     scene.begin(1)
     scene.event(1)
@@ -111,7 +111,7 @@ def test_a_window_s_end_that_the_clock_has_passed_is_marked_once_in_each_segment
     assert scene.log.clock_us == time
 
 
-def test_a_pipeline_that_lags_keeps_no_mark_from_another() -> None:
+def test_a_lagging_pipeline_does_not_prevent_marks_for_another() -> None:
     lagging, next_one = START + 5 * SECOND_US, START + 100 * SECOND_US
     scene = ClockScene(demand=due(lagging, next_one))
     scene.begin(1)
@@ -120,7 +120,7 @@ def test_a_pipeline_that_lags_keeps_no_mark_from_another() -> None:
     assert [time // SECOND_US for time in scene.marked()] == [lagging // SECOND_US, next_one // SECOND_US]
 
 
-def test_marks_keep_their_distance_however_many_windows_end() -> None:
+def test_clock_marks_are_rate_limited_however_many_windows_end() -> None:
     scene = ClockScene()
     scene.begin(1)
     for _ in range(100):
@@ -131,7 +131,7 @@ def test_marks_keep_their_distance_however_many_windows_end() -> None:
     assert min(after - before for before, after in pairwise(marked)) >= MARK_US_MIN
 
 
-def test_for_what_nobody_reports_they_come_the_more_rarely_the_longer_the_source_is_silent() -> None:
+def test_with_unknown_demand_clock_marks_become_rarer_while_the_source_is_silent() -> None:
     scene = ClockScene(demand=Demand(is_unknown=True))
     scene.begin(1)
     scene.event(1)
@@ -147,7 +147,7 @@ def test_for_what_nobody_reports_they_come_the_more_rarely_the_longer_the_source
     assert len(scene.marked()) >= len(marked) + 4, "something came"
 
 
-def test_a_source_that_has_ended_or_brings_its_own_times_is_not_marked() -> None:
+def test_a_source_that_has_ended_or_sends_event_times_gets_no_clock_marks() -> None:
     for has_ended in (True, False):
         scene = ClockScene(demand=Demand(is_unknown=True))
         if has_ended:
@@ -164,13 +164,13 @@ def test_a_source_that_has_ended_or_brings_its_own_times_is_not_marked() -> None
 
 
 @pytest.mark.parametrize("settings", [INGEST, UNDECLARED], ids=["ingest", "undeclared"])
-def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_has_not(
+def test_where_event_times_are_optional_clock_marks_start_after_the_first_event_without_one(
     settings: SourceSettings,
 ) -> None:
     scene = ClockScene(settings, demand=Demand(is_unknown=True))
     scene.begin(1)
     scene.pass_time(10)
-    scene.event(1, 1)  # as a version stored it that did not record whose time it has
+    scene.event(1, 1)  # as stored by a version that did not record whose time it has
     scene.reopen()
     scene.pass_time(10)
     assert scene.marked() == [], "what the program sends next may be older"
@@ -190,7 +190,7 @@ def test_where_events_may_bring_their_own_times_the_clock_is_followed_once_one_h
     assert len(scene.marked()) == marked, "one is enough"
 
 
-def test_no_event_comes_below_a_mark_when_the_clock_is_set_back_and_the_worker_started_again() -> None:
+def test_no_event_is_below_a_clock_mark_after_the_clock_is_set_back_and_the_worker_restarts() -> None:
     scene = ClockScene(demand=Demand(is_unknown=True))
     scene.begin(1)
     scene.pass_time(10)
@@ -211,7 +211,7 @@ def test_no_event_comes_below_a_mark_when_the_clock_is_set_back_and_the_worker_s
     assert scene.marked()[-1] > marked
 
 
-def test_a_full_disk_keeps_the_mark_back_and_nothing_else() -> None:
+def test_a_full_disk_only_delays_the_clock_mark() -> None:
     scene = ClockScene(demand=due(START))
     with full_disk(scene.journal):
         scene.pass_time(5)
@@ -220,7 +220,7 @@ def test_a_full_disk_keeps_the_mark_back_and_nothing_else() -> None:
     assert len(scene.marked()) == 1
 
 
-def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_are_idle() -> None:
+def test_a_source_with_event_times_gets_clock_marks_while_all_its_streams_are_idle() -> None:
     scene = ClockScene(IDLE_CLOCK, demand=due(START))
 
     def marked() -> list[int]:
@@ -249,7 +249,7 @@ def test_with_times_of_its_own_a_source_follows_the_clock_while_all_its_streams_
     assert len(marked()) > 1
 
 
-def test_streams_that_have_ended_are_followed_by_the_clock_only_after_the_timeout() -> None:
+def test_after_all_streams_have_ended_clock_marks_start_only_after_the_timeout() -> None:
     scene = ClockScene(IDLE_CLOCK, demand=due(START))
     scene.begin(1)
     scene.pass_time(60)
@@ -261,7 +261,7 @@ def test_streams_that_have_ended_are_followed_by_the_clock_only_after_the_timeou
     assert len(scene.marked(kind=MarkKind.IDLE_CLOCK)) == 1
 
 
-def test_a_source_that_waits_when_all_is_idle_gets_no_clock_mark() -> None:
+def test_a_source_set_to_wait_when_all_streams_are_idle_gets_no_clock_mark() -> None:
     scene = ClockScene(replace(IDLE_CLOCK, when_all_idle=WhenAllIdle.WAIT), demand=Demand(is_unknown=True))
     scene.begin(1)
     scene.log.mark_idle([1])
@@ -269,8 +269,8 @@ def test_a_source_that_waits_when_all_is_idle_gets_no_clock_mark() -> None:
     assert scene.marked(kind=MarkKind.IDLE_CLOCK) == scene.marked() == []
 
 
-@pytest.mark.parametrize("times", [(0, 0), (0, 1_700_000_000_000)], ids=["of arrival", "of its own"])
-async def test_a_program_s_events_get_the_time_of_their_arrival_until_one_brings_its_own(
+@pytest.mark.parametrize("times", [(0, 0), (0, 1_700_000_000_000)], ids=["arrival times", "event times"])
+async def test_events_of_a_program_get_their_arrival_time_until_one_has_an_event_time(
     serve: Serve, connect: Connect, times: tuple[int, ...]
 ) -> None:
     running = await serve(source=INGEST)
@@ -286,7 +286,7 @@ async def test_a_program_s_events_get_the_time_of_their_arrival_until_one_brings
     assert running.sources.log("source").times.are_arrival_times is not any(times)
 
 
-async def test_times_that_came_while_arrival_times_were_off_count(serve: Serve, connect: Connect) -> None:
+async def test_event_times_sent_while_arrival_times_were_off_are_remembered(serve: Serve, connect: Connect) -> None:
     running = await serve(source=INGEST)
     peer = await connect(running)
     await peer.open(1)

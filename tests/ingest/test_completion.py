@@ -1,4 +1,4 @@
-"""Acknowledgements while pipelines hold a source: never before `advance`, and without any traffic after it."""
+"""Acknowledgements while pipelines hold a source: never before `advance`, and after it without further traffic."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ from tests.ingest.conftest import Connect, RunningGateway, Serve
 ONE_SEGMENT = SourceSettings(segments=1)
 
 
-async def test_what_is_stored_is_acknowledged_when_it_is_released_and_not_before(
+async def test_messages_are_acknowledged_when_they_are_released_and_not_before(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1, 2, 3)
@@ -36,7 +36,7 @@ async def test_what_is_stored_is_acknowledged_when_it_is_released_and_not_before
     await release(running, source, {1: 9, 2: 9, 3: 9})
 
 
-async def test_credits_come_back_when_messages_are_durable(serve: Serve, connect: Connect) -> None:
+async def test_credits_return_when_messages_are_durable(serve: Serve, connect: Connect) -> None:
     running = await serve(window_bytes=4096 * 10)
     source = await blocked_source(running, connect, 1)
     for first in range(0, 100, 5):  # ten times the window
@@ -47,7 +47,7 @@ async def test_credits_come_back_when_messages_are_durable(serve: Serve, connect
     assert len(running.events()) == 100
 
 
-async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(serve: Serve, connect: Connect) -> None:
+async def test_a_release_acknowledges_the_records_that_are_entirely_before_it(serve: Serve, connect: Connect) -> None:
     running = await serve(source=ONE_SEGMENT)
     source = await blocked_source(running, connect, 1)
     for number in range(5):
@@ -64,7 +64,7 @@ async def test_a_release_acknowledges_the_records_that_lie_before_it_as_a_whole(
     assert source.acked == {1: 4}
 
 
-async def test_a_release_that_goes_back_or_beyond_the_end_does_no_harm(serve: Serve, connect: Connect) -> None:
+async def test_a_release_that_goes_back_or_beyond_the_end_is_harmless(serve: Serve, connect: Connect) -> None:
     running = await serve(source=ONE_SEGMENT)
     source = await blocked_source(running, connect, 1)
     source.send([(1, 1)])
@@ -76,7 +76,7 @@ async def test_a_release_that_goes_back_or_beyond_the_end_does_no_harm(serve: Se
     await source.until(lambda: source.acked == {1: 2})
 
 
-async def test_every_session_gets_what_is_its_own(running: RunningGateway, connect: Connect) -> None:
+async def test_every_session_gets_only_its_own_acknowledgements(running: RunningGateway, connect: Connect) -> None:
     completion(running).hold({})
     completion(running, "other").hold({})
     first, second, other = [Listener(await connect(running, name)) for name in ("source", "source", "other")]
@@ -96,7 +96,7 @@ async def test_every_session_gets_what_is_its_own(running: RunningGateway, conne
     assert first.acked == {1: 10, 2: 20}
 
 
-async def test_a_program_that_comes_back_is_acknowledged_once_everything_stored_is_released(
+async def test_a_program_that_reconnects_is_acknowledged_once_everything_stored_is_released(
     serve: Serve, connect: Connect
 ) -> None:
     running = await serve(source=ONE_SEGMENT)
@@ -120,7 +120,7 @@ async def test_a_program_that_comes_back_is_acknowledged_once_everything_stored_
     await release(running, again, {1: 3})
 
 
-async def test_who_comes_back_when_all_is_released_is_acknowledged_at_once(
+async def test_a_program_that_reconnects_after_everything_was_released_is_acknowledged_at_once(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1, 2)
@@ -151,7 +151,7 @@ async def test_the_end_of_a_stream_waits_for_its_release(running: RunningGateway
     assert other.opened == {1: 5}
 
 
-async def test_the_end_of_a_stream_is_acknowledged_at_once_when_its_last_message_is_released_already(
+async def test_the_end_of_a_stream_is_acknowledged_at_once_if_its_last_message_was_released(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1)
@@ -173,7 +173,7 @@ async def test_an_empty_stream_ends_without_a_release(running: RunningGateway, c
     assert source.opened == {1: NOTHING_YET}
 
 
-async def test_who_ends_a_stream_and_goes_finds_it_again_and_is_acknowledged_when_it_is_released(
+async def test_a_program_that_ends_a_stream_and_disconnects_can_reopen_it_and_is_acknowledged_at_its_release(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1)
@@ -212,7 +212,7 @@ async def test_very_many_streams_are_acknowledged_in_bulk(running: RunningGatewa
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
-async def test_a_worker_that_starts_again_acknowledges_what_was_released_and_holds_the_rest(
+async def test_a_restarted_worker_acknowledges_what_was_released_and_withholds_the_rest(
     serve: Serve, connect: Connect, restarts: int
 ) -> None:
     running = await serve(source=ONE_SEGMENT)
@@ -247,9 +247,7 @@ async def test_ack_durable_does_not_wait_for_pipelines(serve: Serve, connect: Co
     assert not running.gateway.view.status()["source"].acks_await_pipelines
 
 
-async def test_a_hold_comes_after_acknowledgements_and_these_do_not_go_back(
-    running: RunningGateway, connect: Connect
-) -> None:
+async def test_a_hold_does_not_move_acknowledgements_backwards(running: RunningGateway, connect: Connect) -> None:
     source = Listener(await connect(running))
     await source.open(1, 2)
     source.send([(1, 5), (2, 5)])
@@ -278,7 +276,7 @@ async def test_what_was_acknowledged_before_the_hold_is_not_acknowledged_again(s
     assert acked == [(1, number) for number in range(5)]
 
 
-async def test_a_hold_that_starts_at_the_end_releases_what_is_there(running: RunningGateway, connect: Connect) -> None:
+async def test_a_hold_that_starts_at_the_end_releases_what_is_stored(running: RunningGateway, connect: Connect) -> None:
     source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
@@ -286,7 +284,7 @@ async def test_a_hold_that_starts_at_the_end_releases_what_is_there(running: Run
     await source.until(lambda: source.acked == {1: 5})
 
 
-async def test_a_second_hold_with_a_lower_start_takes_nothing_back_and_holds_what_comes(
+async def test_a_second_hold_with_a_lower_start_revokes_nothing_and_applies_to_new_messages(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1)
@@ -302,7 +300,7 @@ async def test_a_second_hold_with_a_lower_start_takes_nothing_back_and_holds_wha
     await release(running, source, {1: 6})
 
 
-async def test_let_go_acknowledges_all_that_is_durable_and_what_comes_at_once(
+async def test_lifting_a_hold_acknowledges_all_that_is_durable_and_new_messages_at_once(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = await blocked_source(running, connect, 1, 2)
@@ -321,7 +319,7 @@ async def test_let_go_acknowledges_all_that_is_durable_and_what_comes_at_once(
     assert source.acked == {1: 7, 2: 8}
 
 
-async def test_under_load_acknowledgements_never_go_back_while_pipelines_come_and_go(
+async def test_under_load_acknowledgements_never_move_backwards_while_pipelines_come_and_go(
     running: RunningGateway, connect: Connect
 ) -> None:
     source = Listener(await connect(running))
@@ -344,7 +342,7 @@ async def test_under_load_acknowledgements_never_go_back_while_pipelines_come_an
     await source.until(lambda: source.acked == {1: number, 2: number, 3: number})
 
 
-async def test_a_hold_is_remembered_for_a_source_that_is_not_there_yet(
+async def test_a_hold_is_remembered_for_a_source_that_does_not_exist_yet(
     running: RunningGateway, connect: Connect
 ) -> None:
     completion(running, "later").hold({})
@@ -370,7 +368,7 @@ async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect
     assert source.acked == {}
 
 
-async def test_the_status_shows_what_waits_and_how_long_the_oldest_has_waited(
+async def test_the_status_shows_pending_messages_and_the_age_of_the_oldest(
     running: RunningGateway, connect: Connect
 ) -> None:
     began = asyncio.get_running_loop().time()
@@ -395,7 +393,7 @@ async def test_the_status_shows_what_waits_and_how_long_the_oldest_has_waited(
     assert (status.acks_await_pipelines, status.released, status.waiting_bytes) == (False, {}, 0)
 
 
-async def test_acknowledgements_go_on_after_their_task_has_died(
+async def test_acknowledgements_continue_after_their_task_has_died(
     running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))

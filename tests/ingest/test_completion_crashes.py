@@ -21,7 +21,7 @@ def numbers(after: int | None) -> Iterator[Message]:
 
 
 class Program:
-    """A source with some streams, of either kind, and what was acknowledged to it."""
+    """A source with some streams, with the sync or the async client, and its acknowledgements."""
 
     def __init__(self, running: RunningGateway, kind: type[Source | AsyncSource]) -> None:
         self.acked: dict[str, int] = {}
@@ -47,7 +47,7 @@ async def finished(task: "asyncio.Task[None]") -> None:
 
 
 @pytest.mark.parametrize("kind", [Source, AsyncSource])
-async def test_a_program_is_done_when_all_it_sent_is_complete_and_not_before(
+async def test_a_program_finishes_when_everything_it_sent_is_complete_and_not_before(
     running: RunningGateway, kind: type[Source | AsyncSource]
 ) -> None:
     completion(running).hold({})
@@ -63,7 +63,7 @@ async def test_a_program_is_done_when_all_it_sent_is_complete_and_not_before(
 
 
 @pytest.mark.parametrize("kind", [Source, AsyncSource])
-async def test_a_program_whose_worker_restarts_while_it_waits_is_acknowledged_afterwards(
+async def test_a_program_that_waits_across_a_worker_restart_is_acknowledged_afterwards(
     serve: Serve, kind: type[Source | AsyncSource], unused_tcp_port: int
 ) -> None:
     running = await serve(port=unused_tcp_port)

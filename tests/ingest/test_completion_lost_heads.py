@@ -1,4 +1,4 @@
-"""Heads that cannot be read for acknowledgements: loud, and no source waits for ever."""
+"""Record heads that cannot be read for acknowledgements: they are reported, and no source waits forever."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SEGMENT = "connector/source/0"
 
 
 async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[RunningGateway, Listener]:
-    """A source whose messages are each in a record of its own, all of them waiting."""
+    """A source whose messages are in one record each, all of them waiting for their acknowledgement."""
     running = await serve(source=SourceSettings(segments=1))
     completion(running).hold({})
     source = Listener(await connect(running))
@@ -24,7 +24,7 @@ async def held_source(serve: Serve, connect: Connect, messages: int) -> tuple[Ru
 
 
 def flip_head(running: RunningGateway, number: int) -> None:
-    """Damage the head of the segment's record of this number."""
+    """Damage the head of the record with this number in the segment."""
     piece = running.store.locate_heads(SEGMENT, 0, ends(running)[SEGMENT])[number]
     path = running.journal._files._directory / chapter_name(piece.chapter)  # type: ignore[attr-defined]
     with path.open("r+b") as file:
@@ -34,7 +34,7 @@ def flip_head(running: RunningGateway, number: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-async def test_a_damaged_head_is_loud_and_its_streams_are_acknowledged_when_all_is_released(
+async def test_a_damaged_head_is_reported_and_its_streams_are_acknowledged_when_everything_is_released(
     serve: Serve, connect: Connect
 ) -> None:
     running, source = await held_source(serve, connect, 4)
@@ -54,7 +54,7 @@ async def test_a_damaged_head_is_loud_and_its_streams_are_acknowledged_when_all_
 
 
 async def until_received(running: RunningGateway, source: Listener, count: int) -> None:
-    """As `until_stored`, where the events cannot be read."""
+    """Like `until_stored`, for events that cannot be read."""
     await source.until(lambda: running.sources.counters.messages == count)
     await running.sources.durability.caught_up()
 
@@ -64,7 +64,7 @@ def record_ends_undamaged(running: RunningGateway) -> list[int]:
     return [piece.offset + piece.row.length for piece in pieces]
 
 
-async def test_heads_that_were_truncated_away_keep_no_source_waiting(serve: Serve, connect: Connect) -> None:
+async def test_truncated_heads_do_not_block_acknowledgements(serve: Serve, connect: Connect) -> None:
     running, source = await held_source(serve, connect, 6)
     running.store.truncate(SEGMENT, record_ends(running, SEGMENT)[-2])
     completion(running).advance({SEGMENT: record_ends(running, SEGMENT)[0] - 1})
@@ -74,7 +74,7 @@ async def test_heads_that_were_truncated_away_keep_no_source_waiting(serve: Serv
     await source.until(lambda: source.acked == {1: 4, 2: 5})
 
 
-async def test_a_segment_that_was_deleted_keeps_nobody_else_waiting(serve: Serve, connect: Connect) -> None:
+async def test_a_deleted_segment_does_not_block_acknowledgements_of_others(serve: Serve, connect: Connect) -> None:
     running, _ = await held_source(serve, connect, 3)
     completion(running, "other").hold({})
     other = Listener(await connect(running, "other"))
@@ -88,7 +88,7 @@ async def test_a_segment_that_was_deleted_keeps_nobody_else_waiting(serve: Serve
     await other.until(lambda: other.acked == {1: 5})
 
 
-async def test_records_of_others_without_a_head_are_passed_over(serve: Serve, connect: Connect) -> None:
+async def test_foreign_records_without_a_head_are_skipped(serve: Serve, connect: Connect) -> None:
     running, source = await held_source(serve, connect, 1)
     running.store.append(SEGMENT, [b"\0\0\0\0\0\0\0\7foreign"])
     source.send([(2, 1)])

@@ -1,4 +1,4 @@
-"""Sources, pipelines and restarts at random: what is acknowledged was released, and all of it is in the end."""
+"""Sources, pipelines and restarts at random: only what was released is acknowledged, and eventually all of it."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ STREAMS = range(8)
 
 
 class Pipelines:
-    """What a coordinator would say: it holds, releases at the ends of records and between them, and lets go."""
+    """Does what a coordinator does: it holds, releases at the ends of records and between them, and lets go."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -38,7 +38,7 @@ class Pipelines:
         completion(running).hold(self.released)
 
     def restarted(self, running: RunningGateway) -> None:
-        """As after a crash: the coordinator says again what it had said last."""
+        """As after a crash: the coordinator repeats its last hold."""
         if self.released is not None:
             completion(running).hold(self.released)
 
@@ -60,7 +60,7 @@ class Pipelines:
 
 
 class Sources:
-    """Two sessions at a time, which open, send, end, vanish and half-close."""
+    """Two sessions at a time, which open, send, end, disconnect and half-close."""
 
     def __init__(self, rng: random.Random, connect: Connect, pipelines: Pipelines) -> None:
         self._rng = rng
@@ -116,7 +116,7 @@ class Sources:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_acknowledgements_follow_the_release_and_all_come_in_the_end(
+async def test_whatever_happens_only_released_messages_are_acknowledged_and_eventually_all_are(
     serve: Serve, connect: Connect, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What is said of a source besides its messages is a mark in the journal: declared watermarks, and the end."""
+"""Declarations about a source, which are marks in the journal: its watermark, and its end."""
 
 import asyncio
 
@@ -22,7 +22,9 @@ from tests.support.waiting import eventually
 WATERMARK, FINISHED = MarkKind.WATERMARK, MarkKind.FINISHED
 
 
-async def test_a_watermark_is_declared_of_a_stream_by_its_id_or_name_or_of_all(serve: Serve, connect: Connect) -> None:
+async def test_a_watermark_can_be_declared_for_one_stream_by_id_or_name_or_for_all(
+    serve: Serve, connect: Connect
+) -> None:
     scene = await idle_scene(serve)
     peer = await connect(scene.running)
     usual = stream_id_of("north")
@@ -44,7 +46,7 @@ async def test_a_watermark_is_declared_of_a_stream_by_its_id_or_name_or_of_all(s
     assert not scene.running.events(), "readers of events see nothing of it"
 
 
-async def test_what_cannot_be_declared_is_refused(serve: Serve, connect: Connect) -> None:
+async def test_an_invalid_declaration_is_refused(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     declaring = Declarations(scene.running.sources)
     with pytest.raises(RequestError, match="source 'source' not found"):
@@ -70,7 +72,9 @@ async def test_what_cannot_be_declared_is_refused(serve: Serve, connect: Connect
     assert await scene.marked(WATERMARK) == []
 
 
-async def test_a_declaration_is_a_sign_of_life(serve: Serve, connect: Connect) -> None:
+async def test_a_declaration_keeps_streams_from_becoming_idle_and_reactivates_them(
+    serve: Serve, connect: Connect
+) -> None:
     scene = await idle_scene(serve)
     declaring = Declarations(scene.running.sources)
     peer, away = await connect(scene.running), await connect(scene.running)
@@ -91,7 +95,7 @@ async def test_a_declaration_is_a_sign_of_life(serve: Serve, connect: Connect) -
     assert await scene.idle() == [1, 1, 2, 2]
 
 
-async def test_a_declaration_waits_for_the_message_that_it_speaks_of(
+async def test_a_declaration_waits_for_the_message_it_refers_to(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = await idle_scene(serve)
@@ -117,7 +121,7 @@ async def test_a_declaration_waits_for_the_message_that_it_speaks_of(
         await declaring.watermark("source", 10, 1, after=6)
 
 
-async def test_an_end_is_a_mark_in_every_segment_in_one_record(serve: Serve, connect: Connect) -> None:
+async def test_the_end_of_a_source_is_marked_in_every_segment_in_one_record(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(segments=3))
     peer = await connect(running)
     await peer.open(1)
@@ -139,7 +143,7 @@ async def test_an_end_is_a_mark_in_every_segment_in_one_record(serve: Serve, con
     assert again.sources.log("source").has_finished, "what comes later changes nothing of it"
 
 
-async def test_a_table_of_streams_that_was_written_without_standings_is_read(serve: Serve, connect: Connect) -> None:
+async def test_a_stream_table_written_by_a_version_without_standings_is_read(serve: Serve, connect: Connect) -> None:
     running = await serve()
     peer = await connect(running)
     await peer.open(1)

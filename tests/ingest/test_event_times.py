@@ -1,4 +1,4 @@
-"""Event times in the source's unit become microseconds; keys and payloads stay as they came."""
+"""Event times in the source's unit become microseconds; keys and payloads are unchanged."""
 
 import time
 
@@ -36,7 +36,7 @@ def at(number: int, event_time: int) -> Message:
         (EventTimeUnit.NS, [1, 999, 1000, -1, -1000, -1001], [0, 0, 1, -1, -1, -2]),
     ],
 )
-async def test_times_are_stored_in_microseconds_and_stay_at_the_limit_where_they_do_not_fit(
+async def test_event_times_are_stored_in_microseconds_and_clamped_to_their_limits(
     serve: Serve, connect: Connect, unit: EventTimeUnit, sent: list[int], stored: list[int]
 ) -> None:
     running = await serve(source=SourceSettings(event_time_unit=unit))
@@ -49,7 +49,7 @@ async def test_milliseconds_are_the_default(running: RunningGateway, connect: Co
     assert event.event_time == -1_234_000
 
 
-async def test_a_time_of_0_is_the_arrival_where_that_is_set(serve: Serve, connect: Connect) -> None:
+async def test_an_event_time_of_0_means_arrival_time_if_so_configured(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(event_time_ingest=True))
     before = time.time_ns() // 1000
     first, second = await store(running, connect, at(1, 0), at(2, -5))
@@ -57,7 +57,7 @@ async def test_a_time_of_0_is_the_arrival_where_that_is_set(serve: Serve, connec
     assert second.event_time == -5000
 
 
-async def test_keys_and_payloads_are_stored_as_they_came(running: RunningGateway, connect: Connect) -> None:
+async def test_keys_and_payloads_are_stored_unchanged(running: RunningGateway, connect: Connect) -> None:
     contents = [(b"", b""), (b"key", b""), (b"", b"payload"), (bytes(range(256)), b"\0" * 70_000), (b"k" * 65535, b"p")]
     messages = [Message(7, number, 0, key, payload) for number, (key, payload) in enumerate(contents)]
     events = await store(running, connect, *messages)
@@ -65,7 +65,9 @@ async def test_keys_and_payloads_are_stored_as_they_came(running: RunningGateway
     assert all(event.metadata == b"" for event in events)
 
 
-async def test_the_heads_have_the_last_id_and_the_highest_time_of_each_stream(serve: Serve, connect: Connect) -> None:
+async def test_record_heads_have_the_last_id_and_the_highest_event_time_of_each_stream(
+    serve: Serve, connect: Connect
+) -> None:
     running = await serve(source=SourceSettings(segments=1))
     await store(running, connect, at(1, 5), at(2, 9), at(3, -7))
     (name,) = running.sources.log("source").segments

@@ -1,4 +1,4 @@
-"""Event times from the data of messages and of connectors' events, and what becomes of events without one."""
+"""Event times from the data of messages and of connectors' events, and what happens to events without one."""
 
 import json
 import time
@@ -66,7 +66,7 @@ async def send(running: RunningGateway, connect: Connect, *payloads: bytes) -> P
     return peer
 
 
-async def test_the_data_of_a_message_decides_and_not_the_time_in_its_frame(serve: Serve, connect: Connect) -> None:
+async def test_the_event_time_comes_from_the_data_and_not_from_the_frame(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(event_time=FIELD))
     await send(running, connect, at(0), at(9), at(5))
     events = running.events()
@@ -78,7 +78,7 @@ async def test_the_data_of_a_message_decides_and_not_the_time_in_its_frame(serve
     assert not log.times.are_arrival_times
 
 
-async def test_a_message_without_a_time_gets_its_arrival_and_no_watermark_follows_it(
+async def test_a_message_without_a_time_gets_its_arrival_time_which_does_not_advance_the_watermark(
     serve: Serve, connect: Connect
 ) -> None:
     running = await serve(source=SourceSettings(event_time=KEPT))
@@ -151,7 +151,7 @@ async def test_a_crash_leaves_each_message_stored_once_or_a_dead_letter_once(
 
 
 def has_moved(running: RunningGateway, end: int) -> bool:
-    """Whether more was written than up to this end, or nothing will be written any more."""
+    """Whether something was written after this end, or nothing will be any more."""
     try:
         running.journal.check()
     except StoreFailed:
@@ -175,7 +175,7 @@ async def test_a_message_whose_dead_letter_could_not_be_stored_is_sent_again(
     assert [letter.payload for letter in read_events(running.store, ["connector/source.err/0"])] == [b"{}"]
 
 
-async def test_a_run_of_dead_letters_alone_still_moves_its_stream_on(serve: Serve, connect: Connect) -> None:
+async def test_a_run_of_only_dead_letters_still_advances_its_stream(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(event_time=FIELD, segments=1))
     await send(running, connect, b"[]", b"{}")
     assert running.events() == []
@@ -202,7 +202,7 @@ async def test_dead_letters_are_kept_until_their_quota_and_then_the_source_waits
     assert log.has_room()
 
 
-async def test_events_of_a_connector_have_the_times_in_their_data(scene: Scene) -> None:
+async def test_events_of_a_connector_get_the_event_times_in_their_data(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT, segments=1, event_time=FIELD)
     stream = await host.open_stream("file", resume=True)
     await stream.send(at(3) + b"\n" + at(1) + b"\n")
@@ -233,7 +233,7 @@ async def test_an_event_without_a_time_is_a_dead_letter_and_a_stream_that_resume
     ]
 
 
-async def test_a_part_of_a_block_that_was_stored_before_a_crash_is_not_stored_again(scene: Scene) -> None:
+async def test_the_part_of_a_block_stored_before_a_crash_is_not_stored_again(scene: Scene) -> None:
     """The ids of dead letters count: positions between two points of reference are counted in events."""
     host = await scene.host(interceptors=SPLIT, segments=1, event_time=FIELD)
     stream = await host.open_stream("file", resume=True)
@@ -247,7 +247,7 @@ async def test_a_part_of_a_block_that_was_stored_before_a_crash_is_not_stored_ag
     assert len(await scene.events("source.err")) == 2
 
 
-async def test_an_event_of_a_connector_without_a_time_may_get_its_arrival(scene: Scene) -> None:
+async def test_an_event_of_a_connector_without_a_time_may_get_its_arrival_time(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT, segments=1, event_time=KEPT)
     stream = await host.open_stream("file", resume=True)
     before = time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""Sources whose streams somebody may keep from sending: they are not answered, and get no credits, until they may."""
+"""Sources with gated streams: until a stream may send, its NOTIFY is not answered and its session gets no credits."""
 
 import asyncio
 from dataclasses import replace
@@ -30,7 +30,7 @@ async def guarded(serve: Serve, **settings: object) -> tuple[RunningGateway, Scr
 
 
 async def credits_in(peer: Peer, seconds: float = 0.6) -> int:
-    """All that are granted in this time."""
+    """The credits that are granted in this time."""
     granted = 0
     try:
         async with asyncio.timeout(seconds):
@@ -68,7 +68,7 @@ async def _next(peer: Peer) -> object:
         return None
 
 
-async def test_a_session_one_of_whose_streams_is_closed_gets_no_credits_until_it_is_opened(
+async def test_a_session_with_a_closed_stream_gets_no_credits_until_it_is_opened(
     serve: Serve, connect: Connect
 ) -> None:
     running, gate = await guarded(serve)
@@ -84,7 +84,7 @@ async def test_a_session_one_of_whose_streams_is_closed_gets_no_credits_until_it
     assert await credits_in(peer) == 10
 
 
-async def test_what_a_closed_stream_sends_on_the_credits_it_has_is_stored(serve: Serve, connect: Connect) -> None:
+async def test_messages_sent_on_remaining_credits_after_a_close_are_stored(serve: Serve, connect: Connect) -> None:
     running, gate = await guarded(serve)
     peer = await connect(running)
     await peer.open(1)
@@ -95,7 +95,9 @@ async def test_what_a_closed_stream_sends_on_the_credits_it_has_is_stored(serve:
     assert [event.event_id for event in running.events()] == [5]
 
 
-async def test_the_end_of_a_closed_stream_lets_the_others_of_its_session_go_on(serve: Serve, connect: Connect) -> None:
+async def test_when_a_closed_stream_ends_the_other_streams_of_its_session_continue(
+    serve: Serve, connect: Connect
+) -> None:
     running, gate = await guarded(serve)
     peer = await connect(running)
     await peer.open(1)
@@ -106,7 +108,7 @@ async def test_the_end_of_a_closed_stream_lets_the_others_of_its_session_go_on(s
     assert not running.sessions[0]._streams.is_blocked
 
 
-async def test_a_stream_is_completed_when_pipelines_are_done_with_its_last_message(
+async def test_a_stream_is_completed_when_pipelines_have_completed_its_last_message(
     serve: Serve, connect: Connect
 ) -> None:
     running, gate = await guarded(serve, source=SourceSettings(segments=1))
@@ -126,7 +128,7 @@ async def test_a_stream_is_completed_when_pipelines_are_done_with_its_last_messa
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-async def test_the_idle_clock_stands_still_for_a_stream_that_may_not_send(
+async def test_the_idle_clock_stops_for_a_stream_that_may_not_send(
     serve: Serve, connect: Connect, is_connected: bool
 ) -> None:
     running, gate = await guarded(serve, source=SETTINGS)
@@ -146,9 +148,7 @@ async def test_the_idle_clock_stands_still_for_a_stream_that_may_not_send(
     assert await scene.idle() == [1]
 
 
-async def test_a_stream_that_may_not_send_when_its_program_goes_away_is_not_idle_either(
-    serve: Serve, connect: Connect
-) -> None:
+async def test_a_closed_stream_whose_program_disconnects_does_not_become_idle(serve: Serve, connect: Connect) -> None:
     running, gate = await guarded(serve, source=SETTINGS)
     scene = IdleScene(running)
     peer = await connect(running)
@@ -162,7 +162,7 @@ async def test_a_stream_that_may_not_send_when_its_program_goes_away_is_not_idle
     assert await scene.idle() == [1]
 
 
-async def test_a_hello_with_a_name_of_the_workers_own_is_refused(running: RunningGateway, connect: Connect) -> None:
+async def test_hello_for_a_source_of_the_worker_itself_is_refused(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running, hello=False)
     peer.send(Hello("0.0.1", b"", "test", "system.streams"))
     (answer,) = await peer.frames_until_closed()
@@ -187,7 +187,7 @@ async def test_a_source_is_reconfigured_while_its_program_continues(running: Run
     assert len(running.sources.completion("source").status().acknowledged) == 4
 
 
-async def test_a_stream_that_nobody_has_started_since_the_worker_did_becomes_idle_all_the_same(
+async def test_a_stream_not_reopened_since_the_worker_started_still_becomes_idle(
     serve: Serve, connect: Connect
 ) -> None:
     running = await serve(source=SETTINGS)

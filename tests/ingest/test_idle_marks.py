@@ -32,7 +32,7 @@ async def sent(scene: IdleScene, peer: Peer, message_id: int, *stream_ids: int) 
     await until_stored(scene.running, before + len(stream_ids))
 
 
-async def test_a_silent_stream_becomes_idle_and_its_next_message_brings_it_back(serve: Serve, connect: Connect) -> None:
+async def test_a_silent_stream_becomes_idle_and_its_next_message_reactivates_it(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1, 2)
     await sent(scene, peer, 1, 1, 2)
@@ -53,7 +53,7 @@ async def test_a_silent_stream_becomes_idle_and_its_next_message_brings_it_back(
     assert await scene.idle() == [1, 2, 2]
 
 
-async def test_a_stream_that_has_been_opened_and_sends_nothing_becomes_idle_too(serve: Serve, connect: Connect) -> None:
+async def test_an_open_stream_that_never_sends_becomes_idle(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     scene.pass_time(3 * TIMEOUT)
     await opened(scene, connect, 1)
@@ -63,7 +63,7 @@ async def test_a_stream_that_has_been_opened_and_sends_nothing_becomes_idle_too(
     assert await scene.idle() == [1]
 
 
-async def test_many_are_marked_by_one_record_for_each_segment(
+async def test_many_idle_streams_are_marked_with_one_record_per_segment(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = await idle_scene(serve)
@@ -84,7 +84,7 @@ async def test_without_a_timeout_no_stream_is_ever_idle(serve: Serve, connect: C
     assert await scene.idle() == []
 
 
-async def test_the_timeout_is_the_connector_s_own(serve: Serve, connect: Connect) -> None:
+async def test_each_source_has_its_own_idle_timeout(serve: Serve, connect: Connect) -> None:
     named = {"source": SETTINGS}
     scene = await idle_scene(serve, SourceSettings(), sources=named)
     await opened(scene, connect, 1)
@@ -95,7 +95,7 @@ async def test_the_timeout_is_the_connector_s_own(serve: Serve, connect: Connect
     assert not scene.running.sources.log("other").streams.idle
 
 
-async def test_the_clock_stands_still_while_the_source_has_no_credit(serve: Serve, connect: Connect) -> None:
+async def test_the_idle_clock_stops_while_the_source_has_no_credit(serve: Serve, connect: Connect) -> None:
     settings = replace(SETTINGS, segments=1, quota_bytes=500)
     scene = await idle_scene(serve, settings, window_bytes=4096 * 4)
     peer = await opened(scene, connect, 1, 2)
@@ -120,7 +120,7 @@ async def test_the_clock_stands_still_while_the_source_has_no_credit(serve: Serv
     assert await scene.idle() == [1, 2]
 
 
-async def test_the_clock_runs_while_the_program_is_away_but_not_while_there_is_no_room(
+async def test_the_idle_clock_runs_while_the_program_is_away_but_not_while_there_is_no_room(
     serve: Serve, connect: Connect
 ) -> None:
     scene = await idle_scene(serve, replace(SETTINGS, segments=1, quota_bytes=1000))
@@ -142,7 +142,7 @@ async def test_the_clock_runs_while_the_program_is_away_but_not_while_there_is_n
     assert await scene.idle() == [1], "stream 2 has ended: nobody waits for it"
 
 
-async def test_a_program_that_comes_back_brings_its_stream_back(serve: Serve, connect: Connect) -> None:
+async def test_a_program_that_reconnects_reactivates_its_stream(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     await sent(scene, peer, 1, 1)
@@ -157,7 +157,7 @@ async def test_a_program_that_comes_back_brings_its_stream_back(serve: Serve, co
     assert await scene.marked(MarkKind.STARTED) == [1, 1]
 
 
-async def test_a_stream_that_has_ended_and_begins_again_counts_again(serve: Serve, connect: Connect) -> None:
+async def test_a_stream_reopened_after_its_end_counts_for_idleness_again(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     peer.send(EndOfStream(1))
@@ -169,7 +169,7 @@ async def test_a_stream_that_has_ended_and_begins_again_counts_again(serve: Serv
     assert await scene.idle() == [1]
 
 
-async def test_a_message_that_is_there_already_is_a_sign_of_life(serve: Serve, connect: Connect) -> None:
+async def test_a_duplicate_message_reactivates_its_stream(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     await sent(scene, peer, 5, 1)
@@ -181,7 +181,7 @@ async def test_a_message_that_is_there_already_is_a_sign_of_life(serve: Serve, c
     assert len(scene.running.events()) == 1
 
 
-async def test_time_in_which_the_worker_was_busy_makes_nobody_idle(serve: Serve, connect: Connect) -> None:
+async def test_time_during_which_the_worker_was_busy_makes_no_stream_idle(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve)
     await opened(scene, connect, 1)
     scene.pass_time(1)
@@ -189,7 +189,7 @@ async def test_time_in_which_the_worker_was_busy_makes_nobody_idle(serve: Serve,
     assert await scene.idle() == []
 
 
-async def test_nor_where_the_timeout_is_a_short_one(serve: Serve, connect: Connect) -> None:
+async def test_a_busy_worker_makes_no_stream_idle_even_with_a_short_timeout(serve: Serve, connect: Connect) -> None:
     scene = await idle_scene(serve, replace(SETTINGS, idle_timeout_seconds=0.5))
     peer = await opened(scene, connect, 1, 2)
     await peer.close()
@@ -218,7 +218,9 @@ async def test_marks_that_a_full_disk_refuses_are_stored_later(serve: Serve, con
     assert await scene.marked(AGAIN) == [1]
 
 
-async def test_active_again_that_cannot_be_stored_comes_with_the_next_message(serve: Serve, connect: Connect) -> None:
+async def test_an_active_again_mark_that_cannot_be_stored_is_stored_with_the_next_message(
+    serve: Serve, connect: Connect
+) -> None:
     scene = await idle_scene(serve)
     peer = await opened(scene, connect, 1)
     scene.pass_time(TIMEOUT + 1)
@@ -234,7 +236,7 @@ async def test_active_again_that_cannot_be_stored_comes_with_the_next_message(se
 
 
 @pytest.mark.parametrize("how", ["snapshot", "crash"])
-async def test_after_a_restart_clocks_start_from_zero_and_idle_streams_are_known(
+async def test_after_a_restart_idle_clocks_start_from_zero_and_idle_streams_are_known(
     serve: Serve, connect: Connect, how: str
 ) -> None:
     scene = await idle_scene(serve)
@@ -266,7 +268,7 @@ async def test_after_a_restart_clocks_start_from_zero_and_idle_streams_are_known
     assert log.streams.idle == {1, 4}
 
 
-async def test_by_the_gateway_s_own_ticks(serve: Serve, connect: Connect) -> None:
+async def test_the_gateway_marks_idle_streams_on_its_own_ticks(serve: Serve, connect: Connect) -> None:
     """With the real clock."""
     running = await serve(source=SourceSettings(segments=1, idle_timeout_seconds=0.5))
     peer = await connect(running)

@@ -87,7 +87,7 @@ async def test_sixty_sessions_before_a_stalled_disk_stay_within_the_budget_and_a
 async def test_a_session_that_joins_a_full_worker_gets_its_turn(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:
-    """The others hold on to all the credits they were granted: they never send again."""
+    """The others never use the credits they were granted."""
     running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, window_bytes=MIB, **LIMITS)
     for number in range(SESSIONS - 1):
         await connect(running, f"idle-{number}")
@@ -95,7 +95,7 @@ async def test_a_session_that_joins_a_full_worker_gets_its_turn(
     assert disk.gate.is_set()
 
 
-async def test_what_a_lost_session_has_sent_counts_until_it_is_durable(
+async def test_bytes_of_a_lost_session_count_until_they_are_durable(
     serve: Serve, connect: Connect, disk: type[GatedFile]
 ) -> None:
     running = await serve(STORE, files=GatedFiles, in_flight_bytes_max=BUDGET, half_closed_seconds=0.2)
@@ -127,7 +127,7 @@ async def test_frames_larger_than_a_share_pass_one_by_one(serve: Serve, connect:
         await eventually(lambda: all(s.status().credits > 0 for s in running.sessions))
 
 
-def test_nobody_can_take_what_belongs_to_the_others() -> None:
+def test_no_session_can_take_the_share_of_another() -> None:
     budget = InFlightBudget(BUDGET, SESSIONS)
     for _ in range(SESSIONS):
         greedy = budget.share()
@@ -139,7 +139,7 @@ def test_nobody_can_take_what_belongs_to_the_others() -> None:
     assert newcomer.has_room
 
 
-def test_nobody_has_room_while_the_budget_is_full() -> None:
+def test_no_session_has_room_while_the_budget_is_full() -> None:
     budget = InFlightBudget(BUDGET, SESSIONS)
     busy, other = budget.share(), budget.share()
     had_room = [other.has_room]

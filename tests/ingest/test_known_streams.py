@@ -1,4 +1,4 @@
-"""The table of streams after a crash says exactly what is stored: no less, no more."""
+"""After a crash the stream table is exactly what is stored: no less, no more."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ TINY = StoreSettings(chapter_bytes=64 * 1024, reserve_bytes=64 * 1024)
 
 
 class Truth:
-    """The last id of each stream, read from the stored events: the only thing that a NOTIFY_ACK may say."""
+    """The last id of each stream, read from the stored events: what a NOTIFY_ACK must contain."""
 
     def __init__(self) -> None:
         self.last: dict[int, int] = {}
@@ -49,7 +49,7 @@ class Truth:
         return self.last.get(stream_id, NOTHING_YET)
 
     def truncate(self, running: RunningGateway, rng: random.Random) -> None:
-        """Give up what was read, or a part of it: even the middle of a record."""
+        """Truncate what was read, or a part of it, even in the middle of a record."""
         for name, end in self._ends.items():
             start = running.store.info(name).start
             running.store.truncate(name, rng.choice([end, rng.randint(start, end)]))
@@ -85,7 +85,7 @@ class Source:
         self._peer.send(*frames)
 
     def vanish(self) -> None:
-        """In the middle of whatever was sent last."""
+        """Disconnect in the middle of whatever was sent last."""
         self._peer.writer.transport.abort()
 
     def end_one(self) -> None:
@@ -103,7 +103,7 @@ class Source:
 
 
 async def open_when_free(peer: Peer, stream_id: int) -> int:
-    """It may be closing, or its last session may not have ended yet."""
+    """Retries: it may be closing, or its last session may not have ended yet."""
     while True:
         with suppress(AssertionError):
             return await peer.open(stream_id)
@@ -111,7 +111,7 @@ async def open_when_free(peer: Peer, stream_id: int) -> int:
 
 
 class Life:
-    """One life of a gateway, with three sessions."""
+    """One run of a gateway, with three sessions."""
 
     def __init__(self, running: RunningGateway, connect: Connect, rng: random.Random, truth: Truth) -> None:
         self._running = running
@@ -122,7 +122,7 @@ class Life:
         self._sources: list[Source] = []
 
     async def live(self) -> dict[int, int]:
-        """Until it crashes; returns what was acknowledged."""
+        """Run until it crashes. Returns what was acknowledged."""
         streams = self._rng.sample(STREAMS, len(STREAMS))
         for number in range(3):
             self._sources.append(await self._source(streams[number::3], {}))
@@ -164,7 +164,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_after_a_crash_at_any_moment_notify_ack_is_the_last_id_stored_and_all_that_was_acked_is_there(
+async def test_after_a_crash_at_any_moment_notify_ack_has_the_last_stored_id_and_every_acked_message_is_stored(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(source_log, "_SNAPSHOT_BYTES_PER_STREAM", 0)

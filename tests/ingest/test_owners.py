@@ -1,4 +1,4 @@
-"""The registry of streams, against a model of it."""
+"""The registry of stream owners, against a model of it."""
 
 from array import array
 
@@ -9,7 +9,7 @@ from penstock.ingest.owners import LocalRegistry, StreamKey, Use
 
 
 class Owner:
-    """As `owners.StreamOwner`; nothing is asked of it."""
+    """A minimal `owners.StreamOwner`, whose methods are not called."""
 
     def acknowledge(self, stream_ids: "array[int]", last_ids: "array[int]") -> None: ...
 
@@ -27,7 +27,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["claim", "close", "release"]), KEYS,
 
 
 @given(STEPS)
-def test_a_stream_is_active_for_one_owner_alone_and_only_the_owner_can_close_or_release_it(
+def test_a_stream_has_one_owner_and_only_its_owner_can_close_or_release_it(
     steps: list[tuple[str, StreamKey, Owner]],
 ) -> None:
     registry = LocalRegistry()

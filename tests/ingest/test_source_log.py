@@ -1,4 +1,4 @@
-"""What a connector does when its store cannot, or when somebody else has been there."""
+"""Source logs when the store fails, or when somebody else has changed their segments."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Append = Callable[..., Any]
 
 
 def streams_on(running: RunningGateway, route: int, count: int = 1) -> list[int]:
-    """Ids of streams that are put into this segment."""
+    """Ids of streams that belong to this segment."""
     log = running.sources.log("source")
     found = [stream_id for stream_id in range(1000) if log.find(stream_id, "s").route == route][:count]
     for stream_id in range(1000):
@@ -30,7 +30,7 @@ def streams_on(running: RunningGateway, route: int, count: int = 1) -> list[int]
 
 
 def fail_appends(running: RunningGateway, *names: str) -> Callable[[], None]:
-    """Let the disk be full for these segments alone, until the result is called."""
+    """Make the disk full for these segments only, until the returned function is called."""
     write: Append = running.store.write
 
     def failing(operations: Any, *args: Any, **options: Any) -> Any:
@@ -56,7 +56,7 @@ async def acked(peer: Peer, stream_id: int, last_id: int) -> None:
 
 
 @pytest.mark.parametrize("snapshot_bytes", [1, 1 << 26])
-async def test_a_run_that_cannot_be_stored_leaves_every_stream_where_it_was(
+async def test_a_run_that_cannot_be_stored_leaves_every_stream_at_its_position(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, snapshot_bytes: int
 ) -> None:
     monkeypatch.setattr(source_log, "_SNAPSHOT_BYTES_PER_STREAM", 0)
@@ -87,7 +87,7 @@ def _encoded(message: tuple[int, int]) -> bytes:
     return encode(Message(*message, 0, b"", b"x"))
 
 
-async def test_a_snapshot_that_cannot_be_written_harms_nothing(
+async def test_a_snapshot_that_cannot_be_written_is_harmless(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_log, "_SNAPSHOT_BYTES_PER_STREAM", 0)
@@ -105,7 +105,7 @@ async def test_a_snapshot_that_cannot_be_written_harms_nothing(
 
 
 def full_after(calls: int, operation: Append) -> Append:
-    """The operation of a store whose disk is full after so many calls."""
+    """The operation of a store whose disk is full after this many calls."""
     count = 0
 
     def limited(*args: Any, **options: Any) -> Any:
@@ -118,7 +118,7 @@ def full_after(calls: int, operation: Append) -> Append:
     return limited
 
 
-async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_whole(
+async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_only_when_complete(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_streams, "_PART_ROWS", 3)
@@ -138,7 +138,7 @@ async def test_a_snapshot_of_many_streams_is_written_in_parts_and_counts_as_a_wh
     assert [await again.open(stream_id) for stream_id in range(10)] == list(range(10))
 
 
-async def test_a_full_disk_lets_a_source_with_fewer_segments_than_now_set_go_on(
+async def test_on_a_full_disk_a_source_continues_with_fewer_segments_than_configured(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await serve(source=SourceSettings(segments=1))
@@ -156,7 +156,7 @@ async def test_a_full_disk_lets_a_source_with_fewer_segments_than_now_set_go_on(
         await peer.open(stream_id)
 
 
-async def test_a_connector_half_made_on_a_full_disk_is_made_later(serve: Serve, connect: Connect) -> None:
+async def test_a_source_half_created_on_a_full_disk_is_completed_later(serve: Serve, connect: Connect) -> None:
     running = await serve()
     running.store.create = full_after(1, running.store.create)  # type: ignore[method-assign]
     peer = await connect(running, hello=False)
@@ -166,7 +166,7 @@ async def test_a_connector_half_made_on_a_full_disk_is_made_later(serve: Serve, 
     assert await (await connect(again)).open(7) == NOTHING_YET
 
 
-async def test_records_of_others_in_a_segment_do_not_break_recovery(serve: Serve, connect: Connect) -> None:
+async def test_foreign_records_in_a_segment_do_not_break_recovery(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(segments=1))
     name = connector_segment("source", 0)
     peer = await connect(running)
@@ -179,7 +179,7 @@ async def test_records_of_others_in_a_segment_do_not_break_recovery(serve: Serve
     assert await (await connect(await serve())).open(7) == 2
 
 
-async def test_a_table_that_cannot_be_read_shuts_out_its_own_source_alone(serve: Serve, connect: Connect) -> None:
+async def test_an_unreadable_stream_table_locks_out_only_its_own_source(serve: Serve, connect: Connect) -> None:
     running = await serve()
     running.store.create(streams_segment("odd"))
     running.store.append(streams_segment("odd"), [b"\0\0\0\3???"])
@@ -198,7 +198,7 @@ async def test_a_table_that_cannot_be_read_shuts_out_its_own_source_alone(serve:
 
 
 @pytest.mark.parametrize("name", ["streams", "0", "mit Leerzeichen", "ölpreis", "..", "a" * 200, "💧" * 200, "-"])
-async def test_odd_names_of_sources_are_kept_over_a_restart(serve: Serve, connect: Connect, name: str) -> None:
+async def test_unusual_source_names_survive_a_restart(serve: Serve, connect: Connect, name: str) -> None:
     peer = await connect(await serve(), name)
     await peer.open(7)
     peer.send(Message(7, 3, 0, b"", b"x"))
@@ -228,7 +228,7 @@ async def test_more_sources_than_the_limit_are_refused(serve: Serve, connect: Co
     await connect(running, "a")
 
 
-async def test_names_of_streams_may_be_anything_and_long_ones_are_cut(serve: Serve, connect: Connect) -> None:
+async def test_stream_names_may_be_anything_and_long_ones_are_truncated(serve: Serve, connect: Connect) -> None:
     running = await serve()
     peer = await connect(running)
     names = ["", "a\0b", "ö" * 30_000, "\ud7ff💧"]
@@ -261,7 +261,7 @@ async def test_a_quota_counts_all_segments_of_a_source_together(serve: Serve, co
     assert frame.credits == 4
 
 
-async def test_a_failed_store_closes_sources_plainly(running: RunningGateway, connect: Connect) -> None:
+async def test_a_failed_store_closes_sources_without_an_error_frame(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(7)
     running.journal.crash_after(1)
@@ -272,7 +272,7 @@ async def test_a_failed_store_closes_sources_plainly(running: RunningGateway, co
     await running.crash()
 
 
-async def test_more_streams_than_a_source_may_ever_have_are_refused(serve: Serve, connect: Connect) -> None:
+async def test_streams_beyond_the_lifetime_limit_of_a_source_are_refused(serve: Serve, connect: Connect) -> None:
     running = await serve(streams_per_source_max=2)
     peer = await connect(running)
     await peer.open(1)
@@ -287,9 +287,7 @@ async def test_more_streams_than_a_source_may_ever_have_are_refused(serve: Serve
 
 
 @pytest.mark.parametrize("route", [0, 1])
-async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
-    serve: Serve, connect: Connect, route: int
-) -> None:
+async def test_a_deleted_segment_affects_only_its_own_streams(serve: Serve, connect: Connect, route: int) -> None:
     settings = SourceSettings(segments=2, quota_bytes=1 << 20)
     running = await serve(source=settings)
     (gone,), (there,) = streams_on(running, route), streams_on(running, 1 - route)
@@ -318,7 +316,7 @@ async def test_a_segment_that_somebody_deleted_harms_its_own_streams_alone(
     assert await (await connect(last)).open(gone) == 6
 
 
-async def test_a_data_segment_that_was_created_again_is_folded_from_its_start(serve: Serve, connect: Connect) -> None:
+async def test_a_recreated_data_segment_is_read_from_its_start(serve: Serve, connect: Connect) -> None:
     running = await serve(source=SourceSettings(segments=1))
     peer = await connect(running)
     await peer.open(1)
@@ -338,7 +336,7 @@ async def test_a_data_segment_that_was_created_again_is_folded_from_its_start(se
 
 
 class CountedLooks:
-    """How often somebody looked at what pipelines have completed of these sources."""
+    """Counts reads of what pipelines have completed of these sources."""
 
     def __init__(self, logs: list[SourceLog]) -> None:
         self.count = 0
@@ -353,8 +351,8 @@ class CountedLooks:
         return counted
 
 
-async def test_at_the_quota_of_a_principal_its_sources_are_summed_up_once_in_a_tick(serve: Serve) -> None:
-    """However many sources ask for room, and however often."""
+async def test_at_the_quota_of_a_principal_its_sources_are_summed_once_per_tick(serve: Serve) -> None:
+    """However many sources ask for room, and however often they ask."""
     running = await serve(source=SourceSettings(segments=1))
     tenant = Principal("tenant", Role.WRITE, ("tenant-",), quota_bytes=4000)
     logs = [running.sources.joined_by_program(f"tenant-{number}", tenant) for number in range(5)]

@@ -1,4 +1,4 @@
-"""The source `system/streams` tells of every stream that starts and ends, in the record that says so."""
+"""The source `system/streams` has a signal for every start and end of a stream, stored in the same record."""
 
 import json
 import time
@@ -21,7 +21,7 @@ SEGMENT = "connector/system.streams/0"
 
 
 async def rows(running: RunningGateway) -> list[dict[str, Any]]:
-    """As any reader of segments finds them."""
+    """As any reader of segments sees them."""
     await running.sources.durability.caught_up()
     return [json.loads(event.payload) for event in read_events(running.store, [SEGMENT])]
 
@@ -30,7 +30,7 @@ def without_time(found: list[dict[str, Any]]) -> list[tuple[str, str, str, int]]
     return [(row["signal"], row["connector"], row["stream"], row["stream_id"]) for row in found]
 
 
-async def test_streams_of_programs_are_reported(running: RunningGateway, connect: Connect) -> None:
+async def test_starts_and_ends_of_program_streams_are_reported(running: RunningGateway, connect: Connect) -> None:
     running.sources.system_streams.enable()
     before = time.time_ns() // 1000
     peer = await connect(running, "sensors")
@@ -50,23 +50,21 @@ async def test_streams_of_programs_are_reported(running: RunningGateway, connect
     ]
 
 
-async def test_nothing_is_written_where_nobody_wants_it(running: RunningGateway, connect: Connect) -> None:
+async def test_no_signal_is_written_unless_enabled_or_read(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(1)
     with pytest.raises(NoSuchSegment):
         running.store.info(SEGMENT)
 
 
-async def test_it_is_written_for_a_pipeline_that_reads_it(running: RunningGateway, connect: Connect) -> None:
+async def test_signals_are_written_for_a_pipeline_that_reads_them(running: RunningGateway, connect: Connect) -> None:
     running.sources.completion("system.streams").hold({})
     peer = await connect(running)
     await peer.open(1)
     assert len(await rows(running)) == 1
 
 
-async def test_a_program_that_comes_back_to_its_stream_starts_nothing(
-    running: RunningGateway, connect: Connect
-) -> None:
+async def test_reopening_a_stream_writes_no_start_signal(running: RunningGateway, connect: Connect) -> None:
     running.sources.system_streams.enable()
     for _ in range(3):
         peer = await connect(running)
@@ -76,7 +74,7 @@ async def test_a_program_that_comes_back_to_its_stream_starts_nothing(
     assert without_time(await rows(running)) == [("stream-started", "source", "one", 1)]
 
 
-async def test_signals_go_on_behind_those_that_are_stored_after_a_restart(serve: Serve, connect: Connect) -> None:
+async def test_after_a_restart_signals_continue_after_the_stored_ones(serve: Serve, connect: Connect) -> None:
     running = await serve()
     running.sources.system_streams.enable()
     await (await connect(running)).open(1, "one")
@@ -92,7 +90,7 @@ async def test_signals_go_on_behind_those_that_are_stored_after_a_restart(serve:
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_what_nobody_reads_is_bounded(
+async def test_unread_signals_are_bounded(
     running: RunningGateway, connect: Connect, monkeypatch: pytest.MonkeyPatch, is_read: bool
 ) -> None:
     monkeypatch.setattr(running.sources.system_streams._source, "_unread_bytes_max", 20_000)
@@ -109,7 +107,7 @@ async def test_what_nobody_reads_is_bounded(
     assert (info.length - info.start < 20_500) is not is_read
 
 
-async def test_it_holds_no_watermark_back_for_long(running: RunningGateway, connect: Connect) -> None:
+async def test_the_source_of_signals_becomes_idle_quickly(running: RunningGateway, connect: Connect) -> None:
     running.sources.system_streams.enable()
     await (await connect(running)).open(1)
     assert running.gateway.view.open_streams("system.streams")
@@ -135,7 +133,7 @@ async def test_a_stream_and_its_signal_are_stored_in_one_step(
     assert seen == [["connector/source/0", SEGMENT]]
 
 
-def test_it_is_written_as_people_read_it() -> None:
+def test_the_source_of_signals_is_written_system_streams_with_a_slash_or_a_dot() -> None:
     source = Source.parse("system/streams")
     assert source == Source(Form.CONNECTOR, "system.streams")
     assert str(source) == "system.streams"

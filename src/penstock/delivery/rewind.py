@@ -67,8 +67,8 @@ def _adopt(divergence: Divergence, sink: Sink, at: int, accepted: str, consent: 
 
 
 async def find_position(records: Records, name: str, pipeline: Pipeline, sink: Sink, reached: Position) -> int | None:
-    """Where in the output segment the first message is that the sink lacks; None if that is not stored any more, or
-    cannot be told. It is the end of an epoch from which on the payloads have as many bytes as the sink lacks.
+    """Where in the output segment the first message is that the sink lacks; None if it is no longer stored, or cannot
+    be determined. It is the end of an epoch after which the payloads have as many bytes as the sink lacks.
     """
     if sink.parked and not reached.transaction:
         return None  # which bytes the sink never got is not known

@@ -1,4 +1,4 @@
-"""Hosts of connectors on a real store, which can be opened again as a crash has left it."""
+"""Hosts of connectors on a real store, which can be reopened in the state that a crash has left."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""A worker's parts on a folder, from their start until they crash; as a program, one life that is to be killed."""
+"""The parts of a worker on a folder, from their start to a crash. Run as a program: a process for a test to kill."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ J = TypeVar("J", bound=FileJournal)
 
 
 class Life(Generic[J]):
-    """Nobody connects to its gateway, which does not listen."""
+    """One run of a worker. Its gateway does not listen, since no program connects."""
 
     def __init__(self, folder: Path, journal: type[J]) -> None:
         self.journal = journal(RealFiles(folder), SMALL)
@@ -54,7 +54,7 @@ class Life(Generic[J]):
         return {name: self.store.info(name).length for name in self.sources.log("source").segments}
 
     async def end(self) -> None:
-        """Nothing is written any more."""
+        """Stop writing, as a crash would."""
         self.committer.stop()
         for host in self._hosts:
             await host.stop()
@@ -62,7 +62,7 @@ class Life(Generic[J]):
 
 
 async def main(folder: Path, what: str) -> None:
-    """Say the id of a stream, or what no id of this life is below; then wait to be killed."""
+    """Print the id of a stream, or the lower bound of all ids of this process; then wait to be killed."""
     host = await Life(folder, FileJournal).host()
     found = (await host.open_stream("peer")).ref.stream_id if what == "stream" else host.log.streams.incarnation << 32
     print(found, flush=True)

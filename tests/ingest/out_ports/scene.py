@@ -1,4 +1,4 @@
-"""A gateway and connectors that do what the test wants, and what they have stored."""
+"""A gateway, connectors driven by the test, and what they have stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -50,7 +50,7 @@ class Driven(Connector[Options]):
 
 @dataclass
 class ScriptedGate:
-    """Streams may send unless the test has closed them; and what was reported to the gate, in order."""
+    """Streams may send unless the test has closed them. Records what was reported to the gate, in order."""
 
     closed: set[StreamRef] = field(default_factory=set)
     is_shut: bool = False
@@ -98,7 +98,7 @@ class Scene:
         self.gate = ScriptedGate()
 
     async def open(self, **settings: object) -> RunningGateway:
-        """A gateway on what is on the disk."""
+        """Start a gateway on what is on disk."""
         await self.leave()
         self.gate = ScriptedGate()
         self.running = await self._serve(gate=self.gate, **settings)
@@ -110,7 +110,7 @@ class Scene:
             await host.stop()
 
     async def crash(self) -> RunningGateway:
-        """What is durable now is what the next one finds."""
+        """The next gateway finds what is durable now."""
         self.running.sources.store.journal.check()
         await self.running.crash()
         await self.leave()
@@ -125,7 +125,7 @@ class Scene:
         pauses: Pause = Pause.STREAM,
         **spec: Any,
     ) -> SourceHost:
-        """One that has started."""
+        """A host that has started."""
         described = ConnectorSpec(
             **{"name": name, "id": name, "instance": "01", "type": "driven", "interceptors_in": interceptors, **spec}
         )
@@ -162,7 +162,7 @@ class Scene:
 
 
 def read_events(store: SegmentStore, segments: Iterable[str]) -> list[StoredEvent]:
-    """All that is durable, segment by segment."""
+    """All durable events, segment by segment."""
     found: list[StoredEvent] = []
     for name in segments:
         offset, parts = store.info(name).start, []
@@ -184,14 +184,14 @@ def _events(data: bytes) -> Iterator[StoredEvent]:
 
 
 async def is_waiting(task: "asyncio.Task[Any]", seconds: float = 0.2) -> bool:
-    """Whether it is not done after this while."""
+    """Whether it is still not done after this many seconds."""
     done, _ = await asyncio.wait([task], timeout=seconds)
     return not done
 
 
 @contextmanager
 def full_disk(journal: FileJournal) -> Iterator[None]:
-    """There is no room for anything that comes in."""
+    """The disk has no room for ingest."""
     journal._is_full = True
     fill, journal._spares.fill = journal._spares.fill, lambda: None  # type: ignore[method-assign]
     has_one = type(journal._spares).has_one_for_ingest

@@ -1,4 +1,4 @@
-"""Ids of streams that cannot resume are never used again, and such streams are forgotten."""
+"""Ephemeral streams, which cannot resume: their ids are never reused, and they are forgotten after their end."""
 
 import asyncio
 import signal
@@ -30,7 +30,7 @@ async def connections(host: SourceHost, count: int, at_once: int = 250) -> None:
         await asyncio.gather(*(one(first + n) for n in range(at_once)))
 
 
-async def test_ids_are_never_used_again_over_restarts(scene: Scene) -> None:
+async def test_stream_ids_are_not_reused_after_restarts(scene: Scene) -> None:
     seen: set[int] = set()
     for _ in range(4):
         host = await scene.host()
@@ -42,7 +42,7 @@ async def test_ids_are_never_used_again_over_restarts(scene: Scene) -> None:
     assert [stream_id >> 32 for stream_id in sorted(seen)] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 
-async def test_a_host_that_is_made_again_in_the_same_process_has_other_ids(scene: Scene) -> None:
+async def test_a_host_recreated_in_the_same_process_uses_new_stream_ids(scene: Scene) -> None:
     host = await scene.host()
     first = await host.open_stream("peer")
     await scene.leave()
@@ -51,7 +51,7 @@ async def test_a_host_that_is_made_again_in_the_same_process_has_other_ids(scene
     assert second.ref.stream_id >> 32 == (first.ref.stream_id >> 32) + 1
 
 
-async def test_when_its_ids_are_used_up_the_next_incarnation_begins(scene: Scene) -> None:
+async def test_a_host_that_runs_out_of_stream_ids_begins_its_next_incarnation(scene: Scene) -> None:
     host = await scene.host()
     incarnation = EphemeralIds(host.log, scene.running.sources.durability, count_max=2)
     before = host.log.streams.incarnation
@@ -61,7 +61,7 @@ async def test_when_its_ids_are_used_up_the_next_incarnation_begins(scene: Scene
 
 
 async def killed(folder: Path, what: str) -> int:
-    """A process that says the id of its stream, or what no id of it is below; then it is killed."""
+    """Start a process that prints the id of its stream, or the lower bound of its ids; then kill it."""
     program = [sys.executable, "-m", "tests.ingest.out_ports.life", str(folder), what]
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -72,14 +72,14 @@ async def killed(folder: Path, what: str) -> int:
 
 
 @pytest.mark.process
-async def test_ids_are_never_used_again_by_processes_that_are_killed_also_before_any_stream(tmp_path: Path) -> None:
+async def test_stream_ids_are_not_reused_after_a_kill_even_before_the_first_stream(tmp_path: Path) -> None:
     said = [await killed(tmp_path / "journal", what) for what in ("nothing", "nothing", "stream", "nothing", "stream")]
     assert said == sorted(said)
     assert [number >> 32 for number in said] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
-async def test_many_short_connections_leave_a_table_of_bounded_size_also_after_a_restart(tmp_path: Path) -> None:
+async def test_many_short_connections_leave_a_stream_table_of_bounded_size_also_after_a_restart(tmp_path: Path) -> None:
     life = Life(tmp_path, FileJournal)
     host = await life.host()
     await connections(host, CONNECTIONS)
@@ -98,7 +98,7 @@ async def test_many_short_connections_leave_a_table_of_bounded_size_also_after_a
     await life.end()
 
 
-async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back(scene: Scene) -> None:
+async def test_ephemeral_streams_of_a_crashed_process_have_ended_and_stay_ended(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
     resumed = await host.open_stream("file", resume=True)
@@ -112,7 +112,9 @@ async def test_streams_of_a_process_that_crashed_have_ended_and_do_not_come_back
     assert ("completed", stream.ref) in scene.gate.reports
 
 
-async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a_restart(tmp_path: Path) -> None:
+async def test_ephemeral_streams_are_kept_until_every_pipeline_has_completed_them_also_across_a_restart(
+    tmp_path: Path,
+) -> None:
     life = Life(tmp_path, FileJournal)
     life.sources.completion("source").hold({})
     host = await life.host(segments=1)
@@ -133,7 +135,7 @@ async def test_they_are_kept_until_every_pipeline_has_completed_them_also_over_a
     await life.end()
 
 
-async def test_streams_of_programs_are_never_taken_for_such(scene: Scene) -> None:
+async def test_streams_of_programs_are_never_mistaken_for_ephemeral_ones(scene: Scene) -> None:
     host = await scene.host()
     log = host.log
     log.find(7, "chosen by a program")

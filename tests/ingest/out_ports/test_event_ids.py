@@ -1,4 +1,4 @@
-"""Ids, places and sizes of what is stored."""
+"""Ids, places and sizes of stored events."""
 
 import pytest
 from hypothesis import given
@@ -42,14 +42,14 @@ def test_ids_of_a_stream_that_resumes_increase_and_show_where_to_resume(
         assert (position(last_id), since(last_id)) == (cut, behind)
 
 
-def test_more_events_than_ids_behind_a_cut_are_refused() -> None:
+def test_running_out_of_event_ids_between_two_resume_points_is_refused() -> None:
     last_id = going_on(0, SINCE_MAX)[-1]
     with pytest.raises(LimitExceeded, match="place to resume"):
         going_on(last_id, 1)
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=100))
-def test_rows_go_into_records_of_a_bounded_size_in_order(sizes: list[int]) -> None:
+def test_rows_are_split_into_records_of_bounded_size_in_order(sizes: list[int]) -> None:
     limit, batch.RECORD_BYTES = batch.RECORD_BYTES, 500
     try:
         slices = [*record_slices(sizes)]
@@ -60,7 +60,7 @@ def test_rows_go_into_records_of_a_bounded_size_in_order(sizes: list[int]) -> No
 
 
 @given(st.sets(st.integers(1, 50), min_size=1), st.integers(0, 60))
-def test_what_is_stored_already_is_left_out(ids: set[int], last_id: int) -> None:
+def test_events_that_are_stored_already_are_left_out(ids: set[int], last_id: int) -> None:
     given_ids = sorted(ids)
     kept = Values([b"%d" % i for i in given_ids], given_ids, given_ids, metadata=[b""] * len(ids)).after(last_id)
     assert [*kept.ids] == [i for i in given_ids if i > last_id]
@@ -86,7 +86,7 @@ def test_places_are_bounded_and_never_complete_an_event_too_early(count: int, du
 
 
 @given(st.text(max_size=20), st.integers(1, 2**32 - 1), st.integers(1, 2**32 - 1))
-def test_ids_show_whether_a_stream_can_resume(name: str, incarnation: int, count: int) -> None:
+def test_a_stream_id_shows_whether_the_stream_can_resume(name: str, incarnation: int, count: int) -> None:
     assert is_ephemeral(ephemeral_id(incarnation, count), name, incarnation)
     assert not is_ephemeral(ephemeral_id(incarnation, count), name, incarnation - 1)
     assert not is_ephemeral(stream_id_of(name), name, 2**32 - 1)

@@ -24,7 +24,7 @@ from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Driven, Scene, full_di
 from tests.support.waiting import eventually
 
 
-async def test_a_stream_begins_durably_and_its_events_are_counted_from_1(scene: Scene) -> None:
+async def test_a_stream_starts_durably_and_its_events_are_numbered_from_1(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer", metadata={"peer": "10.0.0.1:5"})
     assert [(m.kind, m.name) for m in await scene.marks()] == [(MarkKind.STARTED, "peer")]
@@ -71,7 +71,7 @@ async def test_put_stores_ids_times_keys_and_metadata(scene: Scene) -> None:
     assert stream.last_id == 12
 
 
-async def test_a_stream_that_is_closed_by_a_sink_waits_until_it_is_opened_and_no_other_does(scene: Scene) -> None:
+async def test_only_a_stream_that_a_sink_has_closed_waits_until_it_is_opened(scene: Scene) -> None:
     host = await scene.host()
     one, other = await host.open_stream("one"), await host.open_stream("other")
     scene.gate.set(one.ref, is_open=False)
@@ -99,7 +99,7 @@ async def test_a_connector_that_can_only_pause_as_a_whole_waits_for_all_its_stre
     assert await sending == 1
 
 
-async def test_at_its_quota_nothing_is_read_until_there_is_room(scene: Scene) -> None:
+async def test_at_its_quota_a_connector_reads_nothing_until_there_is_room(scene: Scene) -> None:
     host = await scene.host(quota_bytes=10_000, segments=1)
     stream = await host.open_stream("peer")
     sending = [asyncio.create_task(stream.send(bytes(1000))) for _ in range(15)]
@@ -116,7 +116,7 @@ async def test_at_its_quota_nothing_is_read_until_there_is_room(scene: Scene) ->
     assert len(await scene.values()) == 5
 
 
-async def test_a_full_disk_is_waited_for_and_nothing_of_a_send_is_lost(scene: Scene) -> None:
+async def test_a_send_waits_while_the_disk_is_full_and_loses_nothing(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     with full_disk(scene.running.journal):
@@ -127,7 +127,7 @@ async def test_a_full_disk_is_waited_for_and_nothing_of_a_send_is_lost(scene: Sc
     assert await scene.values() == [b"a", b"b"]
 
 
-async def test_bad_bytes_are_a_dead_letter_and_end_their_stream_and_no_other(scene: Scene) -> None:
+async def test_bad_bytes_become_a_dead_letter_and_end_only_their_stream(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     bad, good = await host.open_stream("bad", metadata={"peer": "p"}), await host.open_stream("good")
     with pytest.raises(BadBytes):
@@ -153,7 +153,7 @@ async def test_bad_bytes_are_a_dead_letter_and_end_their_stream_and_no_other(sce
     ]
 
 
-async def test_a_record_that_is_cut_off_is_a_dead_letter(scene: Scene) -> None:
+async def test_a_truncated_record_becomes_a_dead_letter(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     stream = await host.open_stream("peer")
     await stream.send(b"\x00\x00\x00\x01a\x00\x00\x00\x10half")
@@ -164,7 +164,7 @@ async def test_a_record_that_is_cut_off_is_a_dead_letter(scene: Scene) -> None:
     assert dead_letter.payload.endswith(b"half")
 
 
-async def test_close_finishes_what_nobody_has_finished(scene: Scene) -> None:
+async def test_close_finishes_a_stream_that_was_not_finished(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     await stream.send(b"a\nlast")
@@ -174,7 +174,7 @@ async def test_close_finishes_what_nobody_has_finished(scene: Scene) -> None:
     await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended", "completed"])
 
 
-async def test_after_finish_a_stream_goes_on_with_fresh_interceptors(scene: Scene) -> None:
+async def test_after_finish_a_stream_continues_with_fresh_interceptors(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("connection")
     await stream.send(b"first request")
@@ -184,7 +184,7 @@ async def test_after_finish_a_stream_goes_on_with_fresh_interceptors(scene: Scen
     assert await scene.values() == [b"first request", b"second", b"re"]
 
 
-async def test_an_event_is_complete_when_every_pipeline_is_done_with_it(scene: Scene) -> None:
+async def test_an_event_is_complete_when_every_pipeline_has_completed_it(scene: Scene) -> None:
     host = await scene.host(segments=1)
     completion = scene.running.sources.completion("source")
     completion.hold({})
@@ -211,7 +211,7 @@ async def test_with_ack_durable_an_event_is_complete_when_it_is_on_disk(scene: S
         await stream.complete(await stream.send(b"1"))
 
 
-async def test_a_stream_is_completed_after_its_last_event_is_even_if_acks_are_durable(
+async def test_with_ack_durable_a_stream_is_still_completed_only_after_its_last_event(
     scene: Scene,
 ) -> None:
     host = await scene.host(ack="durable", segments=1)
@@ -229,7 +229,7 @@ async def test_a_stream_is_completed_after_its_last_event_is_even_if_acks_are_du
     assert not scene.running.sources.knows(stream.ref)
 
 
-async def test_metadata_that_cannot_be_stored_is_refused_and_leaves_nothing(scene: Scene) -> None:
+async def test_metadata_that_cannot_be_stored_is_refused_and_nothing_is_stored(scene: Scene) -> None:
     host = await scene.host()
     with pytest.raises(RequestError, match="metadata"):
         await host.open_stream("peer", metadata={"x": object()})
@@ -242,7 +242,7 @@ async def test_metadata_that_cannot_be_stored_is_refused_and_leaves_nothing(scen
     assert await stream.send(b"x") == 1
 
 
-async def test_a_large_send_is_stored_in_parts_that_fit(scene: Scene, tmp_path: Path) -> None:
+async def test_a_large_send_is_split_into_records_that_fit(scene: Scene, tmp_path: Path) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer", metadata={"peer": "x" * 1000})
     lines = [b"%d" % number for number in range(20_000)]
@@ -261,7 +261,7 @@ async def test_a_record_that_is_too_large_for_an_event_is_a_dead_letter(scene: S
     assert len(dead_letter.payload) == 8 << 20
 
 
-async def test_the_same_stream_is_open_once(scene: Scene) -> None:
+async def test_a_stream_cannot_be_opened_twice(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("file", resume=True)
     with pytest.raises(RequestError, match="open already"):
@@ -278,7 +278,7 @@ async def test_programs_cannot_join_a_source_whose_events_come_from_a_connector(
         scene.running.sources.joined_by_program("source")
 
 
-async def test_no_more_than_a_window_waits_for_the_disk(scene: Scene) -> None:
+async def test_at_most_one_window_waits_for_the_disk(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
     await scene.running.sources.durability.caught_up()
@@ -294,7 +294,7 @@ async def test_no_more_than_a_window_waits_for_the_disk(scene: Scene) -> None:
         await stream.ready()
 
 
-async def test_all_ports_together_have_no_more_than_the_budget_waiting_for_the_disk(scene: Scene) -> None:
+async def test_all_ports_together_stay_within_the_budget_of_bytes_waiting_for_the_disk(scene: Scene) -> None:
     budget = scene.running.sources.in_flight = InFlightBudget(8 << 20, 10)
     streams = [await (await scene.host(name=f"source-{n}")).open_stream("peer") for n in range(30)]
     await scene.running.sources.durability.caught_up()
@@ -324,7 +324,9 @@ async def test_dead_letters_wait_for_the_disk_like_events(scene: Scene) -> None:
     await eventually(lambda: budget.in_flight_bytes == 0)
 
 
-async def test_a_silent_stream_becomes_idle_unless_it_may_not_send_and_its_next_event_wakes_it(scene: Scene) -> None:
+async def test_a_silent_stream_becomes_idle_only_while_it_may_send_and_its_next_event_reactivates_it(
+    scene: Scene,
+) -> None:
     host = await scene.host(idle_timeout_seconds=TIMEOUT)
     clock = IdleScene(scene.running)
     silent, kept = await host.open_stream("silent"), await host.open_stream("kept")
@@ -345,7 +347,7 @@ async def test_a_silent_stream_becomes_idle_unless_it_may_not_send_and_its_next_
     assert sorted(await clock.idle()) == sorted([silent.ref.stream_id, kept.ref.stream_id])
 
 
-async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> None:
+async def test_a_connector_without_an_out_port_has_no_source(scene: Scene) -> None:
     class Sink(Driven):
         def capabilities(self, options: Options) -> Capabilities:  # type: ignore[override]
             return Capabilities(sink=Guarantee.AT_LEAST_ONCE)
@@ -361,7 +363,7 @@ async def test_a_connector_without_a_port_out_has_no_source(scene: Scene) -> Non
     await host.drain()
 
 
-async def test_dead_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_dead_letters_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_sources, "DEAD_LETTERS_UNREAD_BYTES_MAX", 10_000)
     host = await scene.host(interceptors=PREFIXED)
     for number in range(20):
@@ -375,7 +377,7 @@ async def test_dead_letters_that_nobody_reads_are_bounded(scene: Scene, monkeypa
     assert host.status().dead_letters == 20
 
 
-async def test_when_its_host_has_stopped_programs_may_join_the_source(scene: Scene, connect: Connect) -> None:
+async def test_programs_may_join_a_source_after_its_host_has_stopped(scene: Scene, connect: Connect) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
     await stream.send(b"hosted")
@@ -392,7 +394,7 @@ async def test_when_its_host_has_stopped_programs_may_join_the_source(scene: Sce
     assert [(acked.stream_id, acked.point_of_reference) for acked in frame.acked] == [(1, 1)]
 
 
-async def test_when_the_disk_has_failed_nobody_waits_for_room(scene: Scene) -> None:
+async def test_after_a_disk_failure_no_stream_waits_for_room(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
     scene.running.journal.crash_after(1)
@@ -405,7 +407,7 @@ async def test_when_the_disk_has_failed_nobody_waits_for_room(scene: Scene) -> N
     await scene.running.crash()
 
 
-async def test_what_interceptors_buffer_gets_the_time_at_which_it_is_stored(scene: Scene) -> None:
+async def test_buffered_bytes_get_the_event_time_at_which_they_are_stored(scene: Scene) -> None:
     host = await scene.host(interceptors=SPLIT)
     stream = await host.open_stream("peer")
     await stream.send(b"one\ntw")
@@ -420,7 +422,7 @@ async def test_what_interceptors_buffer_gets_the_time_at_which_it_is_stored(scen
     assert host.log.times.are_arrival_times
 
 
-async def test_a_connector_that_knows_the_times_of_its_events_is_not_followed_by_the_clock(scene: Scene) -> None:
+async def test_a_connector_that_sets_event_times_gets_no_clock_marks(scene: Scene) -> None:
     host = await scene.host()
     stream = await host.open_stream("peer")
     had = [host.log.times.are_arrival_times]  # its type does not declare it

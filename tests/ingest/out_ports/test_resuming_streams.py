@@ -1,4 +1,4 @@
-"""A stream that resumes has every record once, however its bytes come and wherever the worker ends."""
+"""A stream that resumes stores every record once, however its bytes are chunked and wherever the worker crashes."""
 
 import asyncio
 from contextlib import suppress
@@ -131,7 +131,7 @@ async def test_a_finished_stream_has_ended_and_can_be_opened_again(scene: Scene)
     assert await scene.values() == [b"one", b"two", b"three"]
 
 
-async def test_events_of_one_send_that_need_several_records_are_stored_once_when_a_crash_comes_between(
+async def test_a_send_split_into_several_records_is_stored_once_if_a_crash_comes_between_them(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "RECORD_BYTES", 1000)
@@ -159,7 +159,7 @@ async def test_events_of_one_send_that_need_several_records_are_stored_once_when
     assert host.status().duplicates == stored
 
 
-async def test_bad_bytes_are_skipped_so_that_they_become_a_single_dead_letter(scene: Scene) -> None:
+async def test_bad_bytes_become_a_single_dead_letter_and_are_skipped_after_a_restart(scene: Scene) -> None:
     host = await scene.host(interceptors=PREFIXED)
     stream = await host.open_stream("file", resume=True)
     data = prefixed(b"good") + b"\xff\xff\xff\xffgarbage"
@@ -174,7 +174,7 @@ async def test_bad_bytes_are_skipped_so_that_they_become_a_single_dead_letter(sc
     assert await scene.values("source.err") == [b"\xff\xff\xff\xffgarbage"]
 
 
-async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
+async def test_bytes_of_a_send_that_is_cancelled_on_a_full_disk_are_read_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = await scene.host(interceptors=SPLIT)
@@ -193,7 +193,7 @@ async def test_a_send_that_is_cancelled_while_the_disk_is_full_is_read_again(
     assert await scene.values() == [b"one", b"two", b"three"]
 
 
-async def test_a_stream_that_starts_again_before_its_end_is_complete_is_not_completed(
+async def test_a_stream_reopened_before_its_end_is_complete_is_not_reported_as_completed(
     scene: Scene,
 ) -> None:
     host = await scene.host(interceptors=SPLIT, segments=1)
@@ -213,7 +213,7 @@ async def test_a_stream_that_starts_again_before_its_end_is_complete_is_not_comp
     await eventually(lambda: scene.gate.of(stream.ref) == ["started", "ended", "started", "ended", "completed"])
 
 
-async def test_an_end_that_was_not_complete_before_a_crash_is_reported_when_it_is(tmp_path: Path) -> None:
+async def test_an_end_that_was_incomplete_at_a_crash_is_reported_once_it_completes(tmp_path: Path) -> None:
     life = Life(tmp_path, FileJournal)
     life.sources.completion("source").hold({})
     host = await life.host(interceptors_in=SPLIT, segments=1)

@@ -1,4 +1,4 @@
-"""`run` is called again after a back-off; a drain loses nothing; a stop leaves what resumes where it is."""
+"""`run` is called again after a back-off; a drain loses nothing; a stop keeps the position of streams that resume."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Heard:
 
 
 @pytest.mark.parametrize("error", [Lost("the server is down"), ConnectionRefusedError("the server is down")])
-async def test_a_lost_connection_is_tried_again_and_its_streams_have_ended(scene: Scene, error: Exception) -> None:
+async def test_a_lost_connection_is_retried_and_ends_its_streams(scene: Scene, error: Exception) -> None:
     runs: list[Stream] = []
     go_on = asyncio.Event()
 
@@ -61,7 +61,7 @@ async def test_a_lost_connection_is_tried_again_and_its_streams_have_ended(scene
     assert ended == [runs[0].ref.stream_id]
 
 
-async def test_an_error_that_nobody_expected_is_logged_and_treated_alike(
+async def test_an_unexpected_error_is_logged_and_retried_like_a_lost_connection(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs: list[int] = []
@@ -78,7 +78,7 @@ async def test_an_error_that_nobody_expected_is_logged_and_treated_alike(
     assert any(record.exc_info is not None for record in caplog.records)
 
 
-async def test_when_all_tries_are_used_up_it_stays_failed_and_reports_why(scene: Scene) -> None:
+async def test_a_connector_that_has_used_all_its_attempts_stays_failed_and_reports_why(scene: Scene) -> None:
     runs: list[int] = []
 
     async def run(host: Host) -> None:
@@ -115,7 +115,7 @@ def pauses(spec: ReconnectSpec, uniform: Callable[[float, float], float]) -> lis
     return found
 
 
-def test_pauses_grow_up_to_the_longest_and_are_shortened_at_random() -> None:
+def test_back_off_grows_to_its_maximum_with_random_jitter() -> None:
     spec = ReconnectSpec(first_seconds=1, factor=3, max_seconds=20)
     assert pauses(spec, lambda low, high: high) == [1, 3, 9, 20, 20, 20]
     assert pauses(spec, lambda low, high: low) == [0.5, 1.5, 4.5, 10, 10, 10]
@@ -141,7 +141,7 @@ async def test_a_drain_stores_what_interceptors_buffer_and_what_was_read_for_a_c
     assert host.status().state == "ended"
 
 
-async def test_a_drain_closes_streams_that_the_connector_does_not(
+async def test_a_drain_closes_streams_that_the_connector_leaves_open(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.ingest.out_ports.host.DRAIN_SECONDS", 0.05)
@@ -153,7 +153,7 @@ async def test_a_drain_closes_streams_that_the_connector_does_not(
     assert not host.streams
 
 
-async def test_a_drain_leaves_what_a_stream_that_resumes_has_read_in_part_to_be_read_again(
+async def test_after_a_drain_a_partly_read_record_of_a_resuming_stream_is_read_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.ingest.out_ports.host.DRAIN_SECONDS", 0.05)
@@ -181,7 +181,7 @@ async def test_a_stop_ends_streams_and_makes_a_dead_letter_of_an_incomplete_reco
     assert [m.kind for m in await scene.marks()].count(MarkKind.ENDED) == 2
 
 
-async def test_a_drain_stores_what_was_read_though_nobody_makes_room_in_the_quota(scene: Scene) -> None:
+async def test_a_drain_stores_what_was_read_even_beyond_the_quota(scene: Scene) -> None:
     host = await scene.host(quota_bytes=2000, segments=1)
     stream = await host.open_stream("peer")
     await stream.send(bytes(2000))
@@ -194,7 +194,7 @@ async def test_a_drain_stores_what_was_read_though_nobody_makes_room_in_the_quot
     assert (await scene.values())[1:] == [b"read before"]
 
 
-async def test_a_stream_whose_end_found_no_room_has_ended_when_there_is(
+async def test_a_stream_whose_end_could_not_be_stored_ends_when_there_is_room(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.ingest.out_ports.port.STOP_SECONDS", 0.05)
@@ -217,7 +217,7 @@ async def test_a_stream_whose_end_found_no_room_has_ended_when_there_is(
     await eventually(lambda: scene.gate.of(first.ref) == ["started", "ended", "completed"])
 
 
-async def test_a_connector_that_does_not_end_when_it_is_cancelled_is_left_behind(
+async def test_a_connector_that_ignores_cancellation_is_abandoned(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("penstock.ingest.out_ports.host.END_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""Acknowledgements that wait: streams against a list of them, and the lag with a clock that is a number."""
+"""Pending acknowledgements: the streams that wait for one, and the lag, with a clock that is a number."""
 
 from math import inf
 
@@ -10,7 +10,7 @@ from penstock.ingest.sessions.acks import ENTRIES_MAX, AckLag, WaitingStreams
 OFFSETS = st.integers(0, 20)
 
 
-def test_a_point_is_due_once_at_its_offset() -> None:
+def test_an_ack_is_due_once_when_its_offset_is_reached() -> None:
     waiting = WaitingStreams()
     waiting.add_point(0, 10, stream_id=7, last_id=5)
     assert waiting.due(0, 9, 100).points == []
@@ -21,7 +21,7 @@ def test_a_point_is_due_once_at_its_offset() -> None:
     assert waiting.due(0, inf, 100).points == []
 
 
-def test_what_is_below_a_point_does_not_pass_and_what_is_not_ends_the_waiting() -> None:
+def test_an_ack_below_a_pending_one_is_withheld_and_an_ack_at_it_ends_the_wait() -> None:
     waiting = WaitingStreams()
     waiting.add_point(0, 10, stream_id=7, last_id=5)
     assert not waiting.passes(7, 4)
@@ -31,7 +31,7 @@ def test_what_is_below_a_point_does_not_pass_and_what_is_not_ends_the_waiting() 
     assert waiting.due(0, inf, 100).points == []
 
 
-def test_a_stream_that_waits_already_waits_for_the_later_offset() -> None:
+def test_a_pending_stream_waits_for_the_later_of_two_offsets() -> None:
     waiting = WaitingStreams()
     waiting.add_point(0, 10, stream_id=7, last_id=5)
     waiting.add_point(0, 20, stream_id=7, last_id=6)
@@ -40,7 +40,7 @@ def test_a_stream_that_waits_already_waits_for_the_later_offset() -> None:
     assert not waiting
 
 
-def test_ends_stay_when_points_are_forgotten() -> None:
+def test_ends_of_streams_stay_pending_when_their_acks_are_dropped() -> None:
     waiting = WaitingStreams()
     for offset in (30, 10, 20):
         waiting.add_end(0, offset, stream_id=offset)
@@ -52,7 +52,7 @@ def test_ends_stay_when_points_are_forgotten() -> None:
 
 
 @given(st.lists(st.tuples(OFFSETS, st.booleans()), max_size=30), st.lists(OFFSETS), st.integers(1, 5))
-def test_everything_is_due_in_the_end_and_nothing_before_its_offset(
+def test_every_ack_is_due_eventually_and_none_before_its_offset(
     entries: list[tuple[int, bool]], releases: list[int], limit: int
 ) -> None:
     waiting = WaitingStreams()
@@ -75,7 +75,7 @@ def test_everything_is_due_in_the_end_and_nothing_before_its_offset(
 # The lag.
 
 
-def test_nothing_waits_at_first_and_when_all_is_acknowledged() -> None:
+def test_nothing_is_pending_at_first_or_after_everything_is_acknowledged() -> None:
     lag = AckLag()
     assert lag.oldest(lambda _: 0) is None
     lag.add(10.0, {0: 100})
@@ -83,7 +83,7 @@ def test_nothing_waits_at_first_and_when_all_is_acknowledged() -> None:
     assert lag.oldest(lambda _: 100) is None
 
 
-def test_messages_wait_for_all_the_segments_they_went_to() -> None:
+def test_messages_are_pending_until_all_their_segments_have_passed() -> None:
     lag = AckLag()
     lag.add(1.0, {0: 100, 1: 50})
     lag.add(2.0, {1: 70})
@@ -91,7 +91,7 @@ def test_messages_wait_for_all_the_segments_they_went_to() -> None:
     assert lag.oldest({0: 100, 1: 50}.__getitem__) == 2.0
 
 
-def test_however_many_wait_the_memory_is_bounded_and_the_oldest_is_nearly_right() -> None:
+def test_with_many_pending_acks_memory_is_bounded_and_the_oldest_is_approximately_right() -> None:
     lag = AckLag()
     for number in range(1, 100_001):
         lag.add(number * 0.01, {number % 2: number})
@@ -103,7 +103,7 @@ def test_however_many_wait_the_memory_is_bounded_and_the_oldest_is_nearly_right(
         assert truth - 2 * 1000 / (ENTRIES_MAX // 2) <= oldest <= truth, "never younger than the truth"
 
 
-def test_after_a_long_wait_short_ones_are_distinguished_again() -> None:
+def test_after_a_long_wait_the_lag_is_precise_again() -> None:
     lag = AckLag()
     for number in range(10_000):
         lag.add(number, {0: number})
@@ -114,7 +114,7 @@ def test_after_a_long_wait_short_ones_are_distinguished_again() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 2), st.booleans()), max_size=200))
-def test_the_oldest_is_never_younger_than_the_truth_and_none_only_when_nothing_waits(
+def test_the_reported_oldest_is_never_too_young_and_none_only_if_nothing_is_pending(
     steps: list[tuple[float, int, bool]],
 ) -> None:
     lag, now, end, passed = AckLag(), 0.0, 0, 0

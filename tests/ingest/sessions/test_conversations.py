@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 
 async def acked(peer: Peer, stream_id: int, last_id: int) -> int:
-    """Wait for this acknowledgement; returns the credits that came with what was read."""
+    """Wait for this acknowledgement. Returns the credits in the frames that were read."""
     granted = 0
     while True:
         frame = await peer.frame()
@@ -53,7 +53,7 @@ async def test_credits_are_the_window_in_frames_of_at_least_4_kib(running: Runni
     assert await peer.frame() == Ok(8 * 2**20 // 4096)
 
 
-async def test_a_source_resumes_behind_what_is_stored(serve: Serve, connect: Connect) -> None:
+async def test_a_source_resumes_after_its_last_stored_message(serve: Serve, connect: Connect) -> None:
     running = await serve()
     first = await connect(running)
     assert await first.open(7) == NOTHING_YET
@@ -113,7 +113,7 @@ async def test_eos_is_acknowledged_with_the_last_id_and_the_stream_may_be_opened
     await acked(peer, 7, 5)
 
 
-async def test_an_empty_stream_may_end_too(running: RunningGateway, connect: Connect) -> None:
+async def test_an_empty_stream_may_end(running: RunningGateway, connect: Connect) -> None:
     peer = await connect(running)
     await peer.open(7)
     peer.send(EndOfStream(7))
@@ -137,7 +137,7 @@ async def test_an_empty_stream_may_end_too(running: RunningGateway, connect: Con
         ([b"\x00\x00\x00\x01\x63"], "99"),
     ],
 )
-async def test_what_is_wrong_ends_the_session_with_a_reason(
+async def test_a_protocol_error_ends_the_session_with_its_reason(
     running: RunningGateway, connect: Connect, sent: list[Hello | bytes], said: str
 ) -> None:
     good = await connect(running, "good")
@@ -164,7 +164,7 @@ async def test_the_cookie_is_checked_and_never_disclosed(serve: Serve, connect: 
     assert isinstance(await right.frame(), Ok)
 
 
-async def test_without_a_cookie_any_is_accepted_and_the_log_says_so_once(
+async def test_without_a_cookie_any_cookie_is_accepted_and_a_warning_is_logged_once(
     serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -176,7 +176,7 @@ async def test_without_a_cookie_any_is_accepted_and_the_log_says_so_once(
     assert sum("no cookie is set" in message for message in caplog.messages) == 1
 
 
-async def test_a_source_that_is_not_known_is_refused_without_auto_create(serve: Serve, connect: Connect) -> None:
+async def test_without_auto_create_an_unknown_source_is_refused(serve: Serve, connect: Connect) -> None:
     await (await connect(await serve(), "known")).open(1)
     running = await serve(auto_create=False)
     assert isinstance(await connect(running, "known"), Peer)
@@ -253,7 +253,7 @@ async def test_at_its_quota_a_source_gets_no_credits_until_there_is_room(serve: 
     assert await peer.frame() == Ack(4)
 
 
-async def test_a_truncated_segment_does_not_forget_its_streams(serve: Serve, connect: Connect) -> None:
+async def test_truncating_a_segment_does_not_forget_its_streams(serve: Serve, connect: Connect) -> None:
     running = await serve()
     peer = await connect(running)
     await peer.open(1)

@@ -67,7 +67,7 @@ def segments_of(instance: str) -> list[str]:
 
 
 class Stored:
-    """What was seen in the segments: for each stream the messages 1, 2, 3, …, each once."""
+    """What the segments contain. Checks that each stream has the messages 1, 2, 3, …, each once."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -77,7 +77,7 @@ class Stored:
         """Of each message, its segment, and where it ends there."""
 
     def look(self, instances: tuple[str, ...] = INSTANCES) -> None:
-        """At what was added since the last time."""
+        """Read what was added since the last call."""
         with SegmentClient(self._address) as client:
             for segment in (segment for instance in instances for segment in segments_of(instance)):
                 for event in client.events(segment, self.ends.get(segment, 0)):
@@ -98,7 +98,7 @@ class Stored:
             assert self.last[stream_id] >= last_id, f"stream {stream_id}: acknowledged, and not there"
 
     def check_completed(self, acked: dict[int, int], completed: Mapping[str, int]) -> None:
-        """All of these messages lie before these offsets."""
+        """Check that all these messages are before these offsets."""
         for message in acked.items():
             segment, end = self.places[message]
             assert end <= completed[segment], f"stream {message[0]}: acknowledged, and not complete"
@@ -118,7 +118,7 @@ class Pipeline:
         """What it may have completed: it has said so, or tried to."""
 
     def start(self, http_port: int) -> None:
-        """Again, at another worker: with what it knows, as if it had a checkpoint."""
+        """Start, or start again at another worker, with what it knows, as if from a checkpoint."""
         self.close()
         self._client = CoordinatorClient(f"127.0.0.1:{http_port}")
         inputs = {"in": InputSpec([self._source])}
@@ -160,12 +160,12 @@ def acked_by(programs: list[Program]) -> dict[int, int]:
 
 
 def held_by(programs: list[Program]) -> dict[int, int]:
-    """What was acknowledged to the program whose source the pipeline reads."""
+    """The acknowledgements of the program whose source the pipeline reads."""
     return acked_by([program for program in programs if program.instance == HELD])
 
 
 def wait_for_acks(programs: list[Program], before: dict[int, int], pipeline: Pipeline) -> None:
-    """Until every program has been sent something new."""
+    """Wait until every program has received a new acknowledgement."""
     deadline = time.monotonic() + 20
     for program in programs:
         while all(before.get(s, 0) >= last_id for s, last_id in program.acked.read().items()):
@@ -174,7 +174,7 @@ def wait_for_acks(programs: list[Program], before: dict[int, int], pipeline: Pip
             pipeline.step()
 
 
-def test_a_worker_and_sources_killed_at_random_leave_every_message_once_and_in_order_and_all_that_was_acked(
+def test_after_random_kills_of_worker_and_sources_every_acked_message_is_stored_and_every_message_once_in_order(
     tmp_path: Path,
 ) -> None:
     seed = random.randrange(2**32)

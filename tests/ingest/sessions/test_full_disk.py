@@ -1,4 +1,4 @@
-"""Programs on a full disk: they are let in, wait for the answers to NOTIFY and EOS_MESSAGE, and continue by
+"""Programs on a full disk: they are accepted, wait for the replies to NOTIFY and EOS_MESSAGE, and continue by
 themselves.
 """
 
@@ -22,7 +22,7 @@ DURABLE = SourceSettings(segments=1, ack=AckMode.DURABLE)
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Makes the disk full, or gives it room."""
+    """Makes the disk full, or not full again."""
     check = FileJournal.check_room
 
     def no_room(self: FileJournal, *, draining: bool) -> None:
@@ -43,7 +43,7 @@ async def waits(running: RunningGateway) -> None:
     await eventually(lambda: [one.status().state for one in running.sessions] == ["Waiting for room"])
 
 
-async def test_a_stream_is_opened_when_there_is_room(
+async def test_a_stream_waits_on_a_full_disk_and_opens_when_there_is_room(
     serve: Serve, connect: Connect, full: Callable[[bool], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await serve(source=DURABLE)
@@ -62,7 +62,7 @@ async def test_a_stream_is_opened_when_there_is_room(
     assert running.sources.counters.closed_for_room == 0
 
 
-async def test_a_new_source_is_let_in_without_credits(
+async def test_on_a_full_disk_a_new_source_is_accepted_without_credits(
     serve: Serve, connect: Connect, full: Callable[[bool], None]
 ) -> None:
     running = await serve(source=DURABLE)
@@ -76,7 +76,9 @@ async def test_a_new_source_is_let_in_without_credits(
     assert await answers(peer, NotifyAck) == NotifyAck(True, 1, NOTHING_YET)
 
 
-async def test_a_stream_ends_when_there_is_room(serve: Serve, connect: Connect, full: Callable[[bool], None]) -> None:
+async def test_the_end_of_a_stream_waits_on_a_full_disk_until_there_is_room(
+    serve: Serve, connect: Connect, full: Callable[[bool], None]
+) -> None:
     running = await serve(source=DURABLE)
     peer = await connect(running)
     await peer.open(7)
@@ -95,7 +97,7 @@ async def test_a_stream_ends_when_there_is_room(serve: Serve, connect: Connect, 
     assert await again.open(7) == 1
 
 
-async def test_a_stream_that_waits_is_free_when_its_program_leaves(
+async def test_a_stream_waiting_for_room_is_released_when_its_program_leaves(
     serve: Serve, connect: Connect, full: Callable[[bool], None]
 ) -> None:
     running = await serve(source=DURABLE)
@@ -112,7 +114,7 @@ async def test_a_stream_that_waits_is_free_when_its_program_leaves(
     assert await answers(second, NotifyAck) == NotifyAck(True, 7, NOTHING_YET)
 
 
-async def test_many_streams_that_have_waited_are_opened_in_order_and_in_records_of_limited_size(
+async def test_many_waiting_streams_are_opened_in_order_in_records_of_limited_size(
     serve: Serve, connect: Connect, full: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_MARKS_PER_RECORD", 10)
@@ -131,7 +133,7 @@ async def test_many_streams_that_have_waited_are_opened_in_order_and_in_records_
 async def test_messages_that_cannot_be_stored_are_sent_again_when_there_is_room(
     serve: Serve, connect: Connect, full: Callable[[bool], None]
 ) -> None:
-    """The program had credits when the disk became full: it is closed, and waits with its next NOTIFY."""
+    """The program had credits when the disk became full: its session is closed, and its next NOTIFY waits."""
     running = await serve(source=DURABLE)
     peer = await connect(running)
     await peer.open(7)

@@ -1,4 +1,4 @@
-"""A source that closes its side after the last message, and waits for the acknowledgement."""
+"""A source that shuts down its sending side after the last message, and waits for the acknowledgement."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ def half_close(source: Listener) -> None:
     source.peer.writer.write_eof()
 
 
-async def test_it_gets_the_acknowledgement_of_what_it_sent_and_then_the_end(
+async def test_a_half_closed_source_gets_its_acks_and_then_the_connection_closes(
     running: RunningGateway, connect: Connect
 ) -> None:
     for number in range(1, 20):
@@ -40,7 +40,7 @@ async def test_it_gets_the_acknowledgement_of_what_it_sent_and_then_the_end(
     assert len(running.gateway.sessions) == 0
 
 
-async def test_ended_streams_are_acknowledged_too(running: RunningGateway, connect: Connect) -> None:
+async def test_a_half_closed_source_gets_the_acks_of_ended_streams(running: RunningGateway, connect: Connect) -> None:
     source = Listener(await connect(running))
     await source.open(1, 2)
     source.send([(1, 5)])
@@ -52,7 +52,7 @@ async def test_ended_streams_are_acknowledged_too(running: RunningGateway, conne
     assert sum(running.sources.registry.counts().values()) == 0
 
 
-async def test_its_streams_are_free_at_once(serve: Serve, connect: Connect) -> None:
+async def test_the_streams_of_a_half_closed_source_are_free_at_once(serve: Serve, connect: Connect) -> None:
     running = await serve()
     completion(running).hold({})
     source = Listener(await connect(running))
@@ -96,7 +96,9 @@ async def test_a_half_closed_session_waits_for_the_release_of_its_own_messages_a
     assert source.acked == {1: 5, 2: 6}
 
 
-async def test_it_is_acknowledged_when_the_source_is_let_go(running: RunningGateway, connect: Connect) -> None:
+async def test_a_half_closed_source_is_acknowledged_when_the_hold_is_lifted(
+    running: RunningGateway, connect: Connect
+) -> None:
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
@@ -109,7 +111,7 @@ async def test_it_is_acknowledged_when_the_source_is_let_go(running: RunningGate
     assert source.acked == {1: 5}
 
 
-async def test_a_hold_that_comes_before_its_messages_are_durable_holds_them_too(
+async def test_a_hold_set_before_messages_are_durable_applies_to_them(
     running: RunningGateway, connect: Connect
 ) -> None:
     for number in range(1, 20):
@@ -126,7 +128,7 @@ async def test_a_hold_that_comes_before_its_messages_are_durable_holds_them_too(
         completion(running).let_go()
 
 
-async def test_after_a_while_it_is_closed_without(serve: Serve, connect: Connect) -> None:
+async def test_a_half_closed_session_is_closed_unacknowledged_after_its_timeout(serve: Serve, connect: Connect) -> None:
     running = await serve(half_closed_seconds=0.2)
     completion(running).hold({})
     source = Listener(await connect(running))
@@ -142,7 +144,7 @@ async def test_after_a_while_it_is_closed_without(serve: Serve, connect: Connect
     assert not completion(running)._waiters
 
 
-async def test_it_makes_room_for_a_new_session(serve: Serve, connect: Connect) -> None:
+async def test_a_half_closed_session_makes_room_for_a_new_one(serve: Serve, connect: Connect) -> None:
     running = await serve(sessions_max=2, address_sessions_max=2)
     completion(running).hold({})
     source, other = Listener(await connect(running)), Listener(await connect(running))
@@ -157,7 +159,9 @@ async def test_it_makes_room_for_a_new_session(serve: Serve, connect: Connect) -
     assert not other.is_closed
 
 
-async def test_who_has_sent_nothing_is_closed_at_once(running: RunningGateway, connect: Connect) -> None:
+async def test_a_half_closed_source_that_sent_nothing_is_closed_at_once(
+    running: RunningGateway, connect: Connect
+) -> None:
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
@@ -166,7 +170,7 @@ async def test_who_has_sent_nothing_is_closed_at_once(running: RunningGateway, c
 
 
 @pytest.mark.process
-def test_a_worker_process_acknowledges_to_who_has_closed_its_side(tmp_path: Path) -> None:
+def test_a_worker_process_acknowledges_a_half_closed_source(tmp_path: Path) -> None:
     with WorkerProcess(tmp_path / "data") as worker:
         for number in range(1, 6):
             with socket.create_connection(("127.0.0.1", worker.connector_port), timeout=10) as source:

@@ -1,4 +1,4 @@
-"""One bad session ends alone: a good one beside it is acknowledged all the while, and memory has its limits."""
+"""A bad session ends alone: a good one next to it is acknowledged all the time, and memory stays bounded."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ def message(stream_id: int, message_id: int, size: int = 1) -> bytes:
 
 @asynccontextmanager
 async def a_good_source(running: RunningGateway, connect: Connect) -> AsyncIterator[None]:
-    """It sends one message after the other, each when the last was acknowledged, and was not kept waiting."""
+    """Sends one message at a time, each after the acknowledgement of the last, and checks that none was delayed."""
     peer = await connect(running, "good")
     await peer.open(1)
     done = asyncio.Event()
@@ -67,7 +67,7 @@ async def a_good_source(running: RunningGateway, connect: Connect) -> AsyncItera
 
 
 class Raw:
-    """A peer that reads nothing unless it is asked to, with little room for what is sent to it."""
+    """A peer that reads only when the test wants it to, with a small receive buffer."""
 
     def __init__(self, running: RunningGateway | int) -> None:
         port = running if isinstance(running, int) else running.port
@@ -95,7 +95,7 @@ class Raw:
 
 
 def shrink_send_buffers(running: RunningGateway) -> None:
-    """Let the network take little of what is not read."""
+    """Let the network buffer little of what is not read."""
     for connection in running.connections:
         connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
@@ -110,7 +110,7 @@ def joined(running: RunningGateway, source: str = "source") -> list[SessionStatu
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("prefix", [b"", HELLO, HELLO + encode(Notify(5, "s"))])
-async def test_garbage_ends_its_own_session(
+async def test_garbage_ends_only_its_own_session(
     running: RunningGateway, connect: Connect, prefix: bytes, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -128,7 +128,7 @@ async def test_garbage_ends_its_own_session(
     assert sum(running.sources.registry.counts().values()) == 1
 
 
-async def test_a_byte_now_and_then_is_not_a_handshake(serve: Serve, connect: Connect) -> None:
+async def test_a_handshake_trickled_byte_by_byte_times_out(serve: Serve, connect: Connect) -> None:
     running = await serve(handshake_seconds=1)
     async with a_good_source(running, connect):
         peer = await connect(running, hello=False)
@@ -141,7 +141,7 @@ async def test_a_byte_now_and_then_is_not_a_handshake(serve: Serve, connect: Con
         assert any("no HELLO" in e.error for e in running.gateway.sessions.errors)
 
 
-async def test_frames_may_come_a_byte_at_a_time(running: RunningGateway, connect: Connect) -> None:
+async def test_frames_may_arrive_one_byte_at_a_time(running: RunningGateway, connect: Connect) -> None:
     async with a_good_source(running, connect):
         peer = await connect(running)
         await peer.open(5)
@@ -153,7 +153,7 @@ async def test_frames_may_come_a_byte_at_a_time(running: RunningGateway, connect
 
 
 @pytest.mark.parametrize("begun", [message(5, 1, 1000)[:-1], message(5, 1)[:3], message(5, 1, 4 * MIB - 100)[:50]])
-async def test_half_a_frame_keeps_nobody_waiting(running: RunningGateway, connect: Connect, begun: bytes) -> None:
+async def test_half_a_frame_does_not_delay_other_acks(running: RunningGateway, connect: Connect, begun: bytes) -> None:
     async with a_good_source(running, connect):
         peer = await connect(running)
         await peer.open(5)
@@ -166,7 +166,7 @@ async def test_half_a_frame_keeps_nobody_waiting(running: RunningGateway, connec
         assert await again.open(5) == 0, "half a message is none"
 
 
-async def test_connections_that_are_reset_leave_nothing_behind(running: RunningGateway, connect: Connect) -> None:
+async def test_reset_connections_leave_nothing_behind(running: RunningGateway, connect: Connect) -> None:
     openings = [b"", HELLO[:7], HELLO, HELLO + encode(Notify(5, "s")), HELLO + encode(Notify(5, "s")) + message(5, 1)]
     async with a_good_source(running, connect):
         for number in range(100):
@@ -203,7 +203,7 @@ async def test_messages_beyond_credit_end_the_session_and_store_nothing(serve: S
     assert running.sources.counters.protocol_errors == 1
 
 
-async def test_larger_frames_than_the_credits_were_counted_for_end_the_session_plainly(
+async def test_frames_larger_than_the_credits_assume_close_the_session_without_an_error(
     serve: Serve, connect: Connect
 ) -> None:
     running = await serve(window_bytes=64 * 1024)
@@ -232,7 +232,9 @@ async def test_ids_that_go_backwards_are_duplicates(running: RunningGateway, con
     assert running.sources.counters.duplicates == 6
 
 
-async def test_more_streams_than_the_limit_end_the_session_and_are_free_again(serve: Serve, connect: Connect) -> None:
+async def test_more_streams_than_the_limit_end_the_session_and_release_its_streams(
+    serve: Serve, connect: Connect
+) -> None:
     running = await serve(streams_per_session_max=1000)
     async with a_good_source(running, connect):
         peer = await connect(running)
@@ -265,9 +267,7 @@ async def test_a_source_that_never_reads_its_acks_gets_no_more_credits(serve: Se
         reader.socket.close()
 
 
-async def test_a_source_that_reads_no_answers_is_ended_before_they_fill_the_memory(
-    serve: Serve, connect: Connect
-) -> None:
+async def test_a_source_that_reads_no_replies_is_closed_before_they_fill_memory(serve: Serve, connect: Connect) -> None:
     running = await serve(write_buffer_bytes_max=16 * 1024, unread_bytes_max=64 * 1024)
     async with a_good_source(running, connect):
         holder = await connect(running)
@@ -285,7 +285,9 @@ async def test_a_source_that_reads_no_answers_is_ended_before_they_fill_the_memo
         raw.socket.close()
 
 
-async def test_a_source_that_ends_and_opens_a_stream_without_reading_is_ended(serve: Serve, connect: Connect) -> None:
+async def test_a_source_that_keeps_reopening_a_stream_without_reading_replies_is_closed(
+    serve: Serve, connect: Connect
+) -> None:
     running = await serve(write_buffer_bytes_max=16 * 1024, unread_bytes_max=64 * 1024)
     async with a_good_source(running, connect):
         raw = await Raw(running).connect(HELLO)
@@ -326,7 +328,7 @@ async def test_a_failed_session_that_does_not_read_frees_its_streams_at_once(ser
 # Peers that have gone.
 
 
-async def test_a_peer_that_is_gone_is_looked_for(serve: Serve, connect: Connect) -> None:
+async def test_keepalive_detects_dead_peers(serve: Serve, connect: Connect) -> None:
     running = await serve(dead_peer_seconds=9)
     await connect(running)
     (connection,) = running.connections
@@ -336,9 +338,7 @@ async def test_a_peer_that_is_gone_is_looked_for(serve: Serve, connect: Connect)
     assert [sock.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [3, 3, 2, 9000]
 
 
-async def test_a_source_that_vanished_without_a_word_does_not_shut_out_its_successor(
-    serve: Serve, connect: Connect
-) -> None:
+async def test_a_source_that_vanished_silently_does_not_lock_out_its_successor(serve: Serve, connect: Connect) -> None:
     running = await serve(dead_peer_seconds=3)
     raw = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
     await eventually(lambda: len(joined(running)) == 1 and joined(running)[0].streams == 1)
@@ -398,7 +398,7 @@ async def refuse_to_read(port: int) -> Raw:
     ("attack", "each"),
     [(claim_a_large_frame, 5 * MIB), (name_streams_at_length, MIB), (refuse_to_read, 2 * MIB)],
 )
-async def test_fifty_hostile_sessions_stay_within_their_memory(
+async def test_fifty_hostile_sessions_stay_within_the_memory_limit(
     tmp_path: Path, attack: Callable[[int], Awaitable[Raw]], each: int
 ) -> None:
     with WorkerProcess(tmp_path / "data") as worker:

@@ -1,4 +1,4 @@
-"""Programs that queue a frame for every credit, and lose what a partial send did not take."""
+"""Programs that send a frame for every credit at once, and lose what a partial send does not accept."""
 
 import asyncio
 import socket
@@ -43,7 +43,7 @@ def loopback() -> socket.socket:
 
 
 def ethernet() -> socket.socket:
-    """Small TCP segments, of which each is accounted for in a small buffer."""
+    """Small TCP segments, whose overhead counts in a small buffer."""
     sock = socket.socket()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, ETHERNET_SEGMENT_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -115,10 +115,10 @@ async def test_what_a_naive_program_sends_is_stored_exactly(
 
 
 @pytest.mark.parametrize(("size", "connection"), [(4000, loopback), (1000, ethernet)])
-async def test_with_the_window_of_our_own_clients_the_same_program_stores_a_corrupt_event(
+async def test_with_the_larger_window_of_penstock_clients_a_naive_program_stores_a_corrupt_event(
     serve: Serve, size: int, connection: Callable[[], socket.socket]
 ) -> None:
-    """So it has not announced this window, and does not get it."""
+    """This is why a program gets this window only if it announces it."""
     running = await serve(source=SourceSettings(window_bytes=WINDOW_BYTES))
     program = NaiveProgram(running.port, size, connection())
     task = asyncio.create_task(program.run())
@@ -154,7 +154,7 @@ async def test_a_program_starts_with_64_credits_unless_it_announces_a_larger_win
     assert programs == {"program", "program;window=much"}
 
 
-async def test_the_window_of_a_source_is_an_option(serve: Serve, connect: Connect) -> None:
+async def test_the_window_of_a_source_can_be_configured(serve: Serve, connect: Connect) -> None:
     running = await serve(
         source=SourceSettings(window_bytes=4096 * 8), sources={"fast": SourceSettings(window_bytes=1 << 20)}
     )

@@ -1,4 +1,4 @@
-"""How many sessions there may be, of all programs, of one address and of one principal, and which make room."""
+"""Limits on sessions: in total, per address and per principal; and which sessions make room."""
 
 from penstock.access.principals import Access, Grant, Principal, Role, digest
 from penstock.protocol.connector import Ack, EndOfStream, Hello, Message, Ok
@@ -15,7 +15,7 @@ async def is_let_in(peer: Peer, cookie: bytes = b"") -> bool:
     return isinstance(await peer.frame(), Ok)
 
 
-async def test_the_one_that_is_idle_for_longest_makes_room(serve: Serve, connect: Connect) -> None:
+async def test_the_session_that_has_been_idle_longest_makes_room(serve: Serve, connect: Connect) -> None:
     running = await serve(sessions_max=3, address_sessions_max=3)
     busy, first, second = [await connect(running) for _ in range(3)]
     await busy.open(1)
@@ -29,7 +29,7 @@ async def test_the_one_that_is_idle_for_longest_makes_room(serve: Serve, connect
     assert running.sources.counters.sessions_refused == 0
 
 
-async def test_who_has_a_stream_or_waits_for_an_acknowledgement_stays(serve: Serve, connect: Connect) -> None:
+async def test_a_session_with_an_open_stream_or_a_pending_ack_is_not_evicted(serve: Serve, connect: Connect) -> None:
     running = await serve(sessions_max=2, address_sessions_max=2)
     completion(running).hold({})
     streaming, waiting = await connect(running), await connect(running)
@@ -43,7 +43,7 @@ async def test_who_has_a_stream_or_waits_for_an_acknowledgement_stays(serve: Ser
     assert len(running.sessions) == 2
 
 
-async def test_whose_streams_have_ended_makes_room(serve: Serve, connect: Connect) -> None:
+async def test_a_session_whose_streams_have_ended_makes_room(serve: Serve, connect: Connect) -> None:
     running = await serve(sessions_max=1)
     done = await connect(running)
     await done.open(1)
@@ -53,7 +53,7 @@ async def test_whose_streams_have_ended_makes_room(serve: Serve, connect: Connec
     assert all(isinstance(frame, Ack) for frame in await done.frames_until_closed())
 
 
-async def test_an_address_has_at_most_four_fifths(serve: Serve, connect: Connect) -> None:
+async def test_an_address_gets_at_most_four_fifths_of_the_sessions(serve: Serve, connect: Connect) -> None:
     running = await serve(sessions_max=5)
     peers = [await connect(running) for _ in range(4)]
     for number, peer in enumerate(peers):
@@ -65,7 +65,9 @@ async def test_an_address_has_at_most_four_fifths(serve: Serve, connect: Connect
     assert len(running.sessions) == 5
 
 
-async def test_a_principal_has_at_most_four_fifths_wherever_its_programs_run(serve: Serve, connect: Connect) -> None:
+async def test_a_principal_gets_at_most_four_fifths_of_the_sessions_from_any_address(
+    serve: Serve, connect: Connect
+) -> None:
     grants = [
         Grant(Principal(name, Role.WRITE), digest(token.decode())) for name, token in (("a", TENANT), ("b", OTHER))
     ]
@@ -88,7 +90,7 @@ async def test_a_principal_has_at_most_four_fifths_wherever_its_programs_run(ser
     assert not any(isinstance(frame, Ok) for frame in await peers[0].frames_until_closed())
 
 
-async def test_of_one_address_only_so_many_may_owe_their_hello(serve: Serve, connect: Connect) -> None:
+async def test_sessions_of_one_address_that_have_not_sent_hello_are_limited(serve: Serve, connect: Connect) -> None:
     running = await serve(address_joining_max=2)
     first, second = [await connect(running, hello=False) for _ in range(2)]
     await eventually(lambda: len(running.sessions) == 2)

@@ -1,4 +1,4 @@
-"""Sessions beside each other, and streams that end, reopen and change hands."""
+"""Concurrent sessions, and streams that end, reopen and move between sessions."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 
 
 def together(*frames: Frame) -> bytes:
-    """In one write, so that they are received in one piece."""
+    """In one write, so that they arrive in one piece."""
     return b"".join(map(encode, frames))
 
 
@@ -46,7 +46,7 @@ async def until_acked(peer: Peer, stream_id: int, last_id: int) -> list[Frame]:
 
 
 async def open_retrying(peer: Peer, stream_id: int) -> int:
-    """As existing clients do: again after the next ACK."""
+    """Retries after the next ACK, as existing clients do."""
     for _ in range(3000):
         peer.send(Notify(stream_id, "s"))
         while not isinstance(answer := await peer.frame(), NotifyAck):
@@ -62,7 +62,7 @@ def open_streams(running: RunningGateway) -> int:
 
 
 @pytest.mark.parametrize("messages", [[], [message(7, 5)]])
-async def test_while_a_stream_is_closing_its_notify_is_refused_then_accepted(
+async def test_notify_is_refused_while_its_stream_is_closing_and_accepted_afterwards(
     running: RunningGateway, connect: Connect, messages: list[Message]
 ) -> None:
     peer = await connect(running)
@@ -79,7 +79,9 @@ async def test_while_a_stream_is_closing_its_notify_is_refused_then_accepted(
     assert await other.open(7) == expected
 
 
-async def test_a_closing_stream_is_refused_to_other_sessions_too(running: RunningGateway, connect: Connect) -> None:
+async def test_notify_for_a_closing_stream_is_refused_on_other_sessions_too(
+    running: RunningGateway, connect: Connect
+) -> None:
     peer, other = await connect(running), await connect(running)
     await peer.open(7)
     running.sources.registry.close(  # as it is between EOS_MESSAGE and its acknowledgement
@@ -127,7 +129,7 @@ async def test_a_session_that_ends_while_streams_are_closing_leaves_nothing_behi
     await eventually(lambda: open_streams(running) == 0)
 
 
-async def test_a_stream_goes_from_session_to_session_without_losing_its_place(
+async def test_a_stream_moves_between_sessions_without_losing_its_position(
     running: RunningGateway, connect: Connect
 ) -> None:
     last = NOTHING_YET
@@ -143,7 +145,7 @@ async def test_a_stream_goes_from_session_to_session_without_losing_its_place(
     assert [event.event_id for event in running.events()] == list(range(100))
 
 
-async def test_many_sessions_of_one_source_send_at_the_same_time(running: RunningGateway, connect: Connect) -> None:
+async def test_many_sessions_of_one_source_send_concurrently(running: RunningGateway, connect: Connect) -> None:
     async def send(first: int) -> None:
         peer = await connect(running)
         streams = range(first, first + 5)
@@ -168,7 +170,7 @@ async def test_many_sessions_of_one_source_send_at_the_same_time(running: Runnin
     assert running.gateway.view.totals().messages == 2000
 
 
-async def test_a_run_of_duplicates_alone_is_acked_and_its_credits_return(serve: Serve, connect: Connect) -> None:
+async def test_a_run_of_only_duplicates_is_acked_and_returns_its_credits(serve: Serve, connect: Connect) -> None:
     running = await serve(window_bytes=4096 * 10)
     peer = await connect(running)
     await peer.open(7)
@@ -204,7 +206,7 @@ async def test_an_ack_is_never_below_the_notify_ack(running: RunningGateway, con
 
 
 @pytest.mark.parametrize("before", [[], [message(8, 3)]])
-async def test_the_id_that_means_nothing_yet_is_not_a_message_id_and_never_acked(
+async def test_the_reserved_id_nothing_yet_is_an_error_as_a_message_id_and_never_acked(
     running: RunningGateway, connect: Connect, before: list[Message]
 ) -> None:
     peer = await connect(running)
@@ -222,9 +224,7 @@ async def test_the_id_that_means_nothing_yet_is_not_a_message_id_and_never_acked
 
 
 @pytest.mark.parametrize("stream_id", [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
-async def test_streams_and_messages_at_the_limits_of_their_numbers(
-    serve: Serve, connect: Connect, stream_id: int
-) -> None:
+async def test_stream_ids_and_message_ids_work_at_their_limits(serve: Serve, connect: Connect, stream_id: int) -> None:
     peer = await connect(await serve())
     assert await peer.open(stream_id) == NOTHING_YET
     for number in (0, 2**63 - 1, 2**63, 2**64 - 2):
@@ -262,7 +262,7 @@ async def test_a_stop_acknowledges_what_was_received(serve: Serve, connect: Conn
     assert max(last for frame in frames if isinstance(frame, Ack) for _, last in frame.acked) == 500
 
 
-async def test_a_stop_with_a_successor_sends_the_sources_there(serve: Serve, connect: Connect) -> None:
+async def test_a_stop_redirects_sources_to_the_successor(serve: Serve, connect: Connect) -> None:
     running = await serve(successor="127.0.0.1:7777")
     peer = await connect(running)
     await running.stop()
@@ -270,7 +270,7 @@ async def test_a_stop_with_a_successor_sends_the_sources_there(serve: Serve, con
     assert (await peer.frames_until_closed())[-1] == Restart("127.0.0.1:7777")
 
 
-async def test_a_successor_that_is_already_running_is_refused_because_it_has_other_data(
+async def test_a_running_successor_is_refused_because_it_has_different_data(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -283,7 +283,7 @@ async def test_a_successor_that_is_already_running_is_refused_because_it_has_oth
     assert "on the same data directory" in caplog.text
 
 
-async def test_a_stop_closes_the_sources_if_the_successor_has_other_data(
+async def test_a_stop_closes_the_sources_if_the_successor_has_different_data(
     serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -301,14 +301,14 @@ async def test_a_stop_closes_the_sources_if_the_successor_has_other_data(
 
 
 async def until_refused(peer: Peer, stream_id: int) -> None:
-    """NOTIFY, and its answer."""
+    """Send NOTIFY, and wait for its refusal."""
     peer.send(Notify(stream_id, "s"))
     while not isinstance(answer := await peer.frame(), NotifyAck):
         pass
     assert answer == NotifyAck(False, stream_id, 0)
 
 
-async def test_a_second_client_that_tries_again_on_every_ack_does_not_spin(
+async def test_a_client_that_retries_notify_on_every_ack_does_not_spin(
     running: RunningGateway, connect: Connect
 ) -> None:
     first, second = await connect(running), await connect(running)
@@ -337,8 +337,8 @@ async def test_the_ack_after_a_refusal_is_sent_at_once_when_the_stream_becomes_f
     await eventually(lambda: not running.sessions)
 
 
-async def test_a_refused_notify_leaves_the_other_streams_their_credits(serve: Serve, connect: Connect) -> None:
-    """The credit comes back with the next ACK that is sent in any case."""
+async def test_a_refused_notify_takes_no_credits_from_other_streams(serve: Serve, connect: Connect) -> None:
+    """The credit returns with the next regular ACK."""
     running = await serve(window_bytes=4096 * 2)
     first, second = await connect(running), await connect(running)
     await first.open(7)
@@ -363,7 +363,7 @@ async def test_a_source_over_its_quota_is_closed_after_one_more_window(serve: Se
 
 
 @pytest.mark.slow
-async def test_a_source_that_opens_very_many_streams_at_once_leaves_the_others_their_turn(
+async def test_a_source_that_opens_very_many_streams_at_once_does_not_starve_the_others(
     running: RunningGateway, connect: Connect
 ) -> None:
     good, greedy = await connect(running, "good"), await connect(running, "greedy")

@@ -1,4 +1,4 @@
-"""Sources over TLS, and TLS with certificates on both sides."""
+"""Sources over TLS, also with client certificates."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ async def hello(port: int, context: ssl.SSLContext | None) -> Peer:
 
 
 async def stream(peer: Peer) -> None:
-    """Some MiB, so that records of TLS end inside of frames."""
+    """Some MiB, so that TLS records end inside frames."""
     assert await peer.open(7) == NOTHING_YET
     for number in range(1, 101):
         peer.send(Message(7, number, 0, b"key", number.to_bytes(1, "big") * 30_000))
@@ -50,7 +50,7 @@ async def test_a_source_streams_over_tls(serve: Serve, mutual: bool) -> None:
     await peer.close()
 
 
-async def test_a_source_without_a_certificate_is_refused_where_one_is_asked_for(serve: Serve) -> None:
+async def test_a_source_without_a_certificate_is_refused_where_one_is_required(serve: Serve) -> None:
     running = await serve(ssl=server_context(mutual=True))
     with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
         await hello(running.port, client_context())
@@ -66,7 +66,7 @@ async def test_tls_on_one_side_only_ends_the_connection(serve: Serve) -> None:
         await hello(running.port, client_context())
 
 
-async def test_a_peer_that_does_not_shake_hands_over_tls_is_ended_in_time(serve: Serve) -> None:
+async def test_a_peer_that_does_not_complete_the_tls_handshake_is_closed_after_the_timeout(serve: Serve) -> None:
     running = await serve(ssl=server_context(), handshake_seconds=0.3)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     async with asyncio.timeout(30):
@@ -76,7 +76,7 @@ async def test_a_peer_that_does_not_shake_hands_over_tls_is_ended_in_time(serve:
 
 
 @pytest.mark.process
-async def test_the_worker_takes_certificates_by_option(tmp_path: Path) -> None:
+async def test_the_worker_accepts_only_listed_client_certificates(tmp_path: Path) -> None:
     server, authority = CA.issue_cert("127.0.0.1"), tmp_path / "ca.pem"
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
     CA.cert_pem.write_to_path(authority)
@@ -99,7 +99,7 @@ async def test_the_worker_takes_certificates_by_option(tmp_path: Path) -> None:
 
 
 async def let_in(port: int, context: ssl.SSLContext) -> Peer:
-    """As soon as the worker has read its access file again."""
+    """Retries until the worker has reloaded its access file."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             with suppress(AssertionError):
@@ -108,7 +108,7 @@ async def let_in(port: int, context: ssl.SSLContext) -> Peer:
 
 
 async def until_refused(port: int, context: ssl.SSLContext) -> None:
-    """Who is revoked must not get more than before."""
+    """Wait until a revoked certificate is refused."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:

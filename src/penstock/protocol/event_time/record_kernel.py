@@ -123,7 +123,7 @@ def find_csv(data: Any, starts: Any, ends: Any, column: Any, kinds: Any, value_s
 
 @inlined
 def signed(data: Any, at: Any, lead: Any) -> Any:
-    """An integer whose bytes start at `at`: its kind and value. A u64 that has no sign bit to spare is no time."""
+    """An integer whose bytes start at `at`: its kind and value. A u64 beyond the range of i64 is not a valid time."""
     if lead == 0xCC:
         return INTEGER, load8(data, at)
     if lead == 0xCD:

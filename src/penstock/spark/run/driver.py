@@ -219,7 +219,7 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
 
     silence_spark()
     context = SparkContext(conf=_conf(settings), gateway=gateway)
-    # A thread of it reads from the JVM. If the JVM ends first, as after a signal to all processes, that is no failure.
+    # A thread of it reads from the JVM. It does not fail if the JVM ends first, as after a signal to all processes.
     context._accumulatorServer.handle_error = _ignore_end  # type: ignore[method-assign]  # noqa: SLF001
     session = SparkSession.builder.getOrCreate()
     # Otherwise Spark starts a Python process to look for it, and another daemon: the functions of data sources that it

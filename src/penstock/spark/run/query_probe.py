@@ -60,7 +60,7 @@ class QueryProbe:
         )
 
     def _run(self) -> None:
-        """Until it is stopped. A question that fails is no answer: if the JVM is gone, the runner notices."""
+        """Until it is stopped. A request that fails counts as no answer: if the JVM is gone, the runner notices."""
         while not self._over.is_set():
             with suppress(Exception):  # of Py4J or Java: one may fail because a job ends at that moment
                 self._note(self._ask())
