@@ -1,4 +1,4 @@
-"""What Spark's driver does with a worker, without Spark: asks, logs, stages, merges and commits; and dies anywhere."""
+"""Does what Spark's driver does with a worker, without Spark: asks, logs, stages, merges, commits; can die anywhere."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class DriverDied(Exception):
 
 @dataclass
 class Checkpoint:
-    """Spark's offset log and commit log. What was logged and not committed is run again."""
+    """Spark's offset log and commit log. What was logged and not committed is rerun."""
 
     offsets: dict[int, tuple[InputOffset, InputOffset]] = field(default_factory=dict)
     committed: int = -1
@@ -64,7 +64,7 @@ class Driver:
         self._segments.close()
 
     def batch(self) -> bool:
-        """Run the next batch, or the one that was not committed. False if there was nothing new."""
+        """Run the next batch, or rerun the one that was not committed. False if there was nothing new."""
         number = self._checkpoint.committed + 1
         if number in self._checkpoint.offsets:
             start, end = self._checkpoint.offsets[number]
@@ -89,7 +89,7 @@ class Driver:
         return True
 
     def _register(self, number: int, partition: int, start: InputOffset, end: InputOffset) -> None:
-        """As an operator does behind a shuffle: both partitions have rows of a bad event, and a task may run twice."""
+        """As an operator after a shuffle does: both partitions have rows of a bad event, and a task may run twice."""
         name = data_prefix(epoch_prefix(PIPELINE, self._run.generation, number)) + "/err"
         bad = [event for event in self._events(start, end) if is_bad(event.data)]
         with self._segments.appender(name, create=True) as appender:

@@ -1,4 +1,4 @@
-"""A coordinator on a store in memory, in the test's own loop, that can be stopped and opened again."""
+"""A coordinator on a store in memory, in the test's own event loop, that can be stopped and reopened."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -60,18 +60,18 @@ def stored(stream_id: int, event_id: int, time_us: int, value: bytes = b"v") -> 
 
 @dataclass
 class FakeCompletion:
-    """Writes down what it is told."""
+    """Records its calls."""
 
-    said: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    calls: list[tuple[str, dict[str, int]]] = field(default_factory=list)
 
     def hold(self, start: Mapping[str, int]) -> None:
-        self.said.append(("hold", dict(start)))
+        self.calls.append(("hold", dict(start)))
 
     def advance(self, ends: Mapping[str, int]) -> None:
-        self.said.append(("advance", dict(ends)))
+        self.calls.append(("advance", dict(ends)))
 
     def let_go(self) -> None:
-        self.said.append(("let go", {}))
+        self.calls.append(("let go", {}))
 
 
 class Scene:
@@ -121,7 +121,7 @@ class Scene:
         self.journal.close()
 
     async def crash(self, files: FaultyFiles, random: Random, task: "asyncio.Task[Any]") -> Files:
-        """Somewhere in the writing of what the task waits for. Returns the files as the next process finds them."""
+        """Crash somewhere in the write that the task waits for. Returns the files as the next process finds them."""
         with suppress(SimulatedCrash):
             files.crash_at(files.operations + random.randint(1, 6))
             self.journal.commit()
@@ -144,7 +144,7 @@ class Scene:
                 await asyncio.sleep(0)
 
     async def durable(self) -> None:
-        """Everything, and what follows from it has been done."""
+        """Wait until everything is durable, and everything that depends on it is done."""
         while self.journal.end > self.journal.durable:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for _ in range(TURNS):
@@ -162,7 +162,7 @@ class Scene:
             self.store.create(name)
 
     async def append(self, name: str, data: bytes, head: bytes = b"") -> int:
-        """One record; returns where it ends."""
+        """Append one record. Returns where it ends."""
         if not self.store.exists(name):
             self.store.create(name)
         end = self.store.append(name, [data], head=head).end
@@ -172,7 +172,7 @@ class Scene:
     async def ingest(
         self, name: str, times: Mapping[int, int], marks: Sequence[Mark] = (), count: int | None = None
     ) -> int:
-        """A record as a connector writes it: of each stream one event of that time."""
+        """A record as a connector writes it, with one event per stream, of the given time."""
         ids = [*times]
         columns = StreamColumns(u64s(ids), u64s([1] * len(ids)), u64s([times[i] for i in ids]))
         head = encode_head(columns, marks, len(ids) if count is None else count)
@@ -217,7 +217,7 @@ class Scene:
         return await self.coordinator.merger.merge(name, generation or self.generation(name), batch, staged)
 
     async def epoch(self, start: InputOffset, batch: int, data: bytes = b"", name: str = "p") -> InputOffset:
-        """Cut, and merged."""
+        """Cut and merged."""
         cut = await self.cut(start, name)
         staged = [await self.stage(data, batch, name)] if data else []
         await self.merge(batch, *staged, name=name)

@@ -1,4 +1,4 @@
-"""A checkpoint that is older or newer than the ledger: it continues without a gap or a double, or is refused."""
+"""A checkpoint older or newer than the ledger: the pipeline continues without a gap or duplicates, or is refused."""
 
 import copy
 from dataclasses import replace
@@ -15,7 +15,7 @@ OUT = "pipeline/p/out"
 
 
 async def run_epoch(scene: Scene, at: InputOffset, value: bytes = b"") -> InputOffset:
-    """What Spark does for an epoch, from the checkpoint's offset on. With a value: after new input."""
+    """What Spark does for an epoch, starting at the checkpoint's offset. With a value: after new input."""
     if value:
         await scene.append("connector/s/0", raw(value))
     end = (await scene.cut(at)).offset
@@ -35,7 +35,7 @@ async def run_epochs(scene: Scene, at: InputOffset, count: int) -> list[InputOff
     return found[1:]
 
 
-async def test_an_older_checkpoint_runs_epochs_again_and_changes_nothing_while_their_input_is_stored() -> None:
+async def test_an_older_checkpoint_reruns_epochs_without_effect_while_their_input_is_stored() -> None:
     scene = Scene(settings=KEPT)
     await scene.open()
     await scene.ingest("connector/s/0", {1: 5})
@@ -102,7 +102,9 @@ async def test_a_checkpoint_that_is_newer_than_the_ledger_is_refused() -> None:
     await restored.close()
 
 
-async def test_a_backup_s_checkpoint_ends_with_the_last_merged_epoch_and_continues_from_there(scene: Scene) -> None:
+async def test_the_checkpoint_in_a_backup_ends_with_the_last_merged_epoch_and_continues_from_there(
+    scene: Scene,
+) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await scene.start()
 
@@ -121,7 +123,7 @@ async def test_a_backup_s_checkpoint_ends_with_the_last_merged_epoch_and_continu
     assert (await scene.cut(offsets[-1])).offset == planned
 
 
-async def test_with_spark_s_own_sinks_a_backup_s_checkpoint_ends_with_the_last_epoch_that_is_known(
+async def test_with_sparks_own_sinks_the_checkpoint_in_a_backup_ends_with_the_last_known_epoch(
     scene: Scene,
 ) -> None:
     await scene.ingest("connector/s/0", {1: 5})

@@ -1,4 +1,4 @@
-"""Marks of the clock are asked for by pipelines that run and have windows open, over all that they read."""
+"""The demand for clock marks: running pipelines with open windows demand them of everything they read."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,7 +21,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 async def run_epoch(scene: Scene, name: str, source: str | list[str], state: LoadState | None, **more: Any) -> None:
-    """A pipeline that has started, and has merged one epoch; in `state` as its control rows say."""
+    """Start a pipeline and merge one epoch; `state` is what its control rows report."""
     await scene.start(name, source, **more)
     start = await scene.initial(name)
     await scene.cut(start, name, state=state)
@@ -45,13 +45,13 @@ def demands(scene: Scene) -> dict[str, Demand]:
     return scene.coordinator.clock_demand.by_source()
 
 
-async def test_a_pipeline_without_windows_asks_for_nothing(scene: Scene) -> None:
+async def test_a_pipeline_without_windows_demands_no_clock_marks(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", None)
     assert demands(scene) == {}
 
 
-async def test_it_is_the_first_end_that_each_pipeline_has_open(scene: Scene) -> None:
+async def test_the_demand_is_the_first_open_window_end_of_each_pipeline(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "reported")
     report(scene, "p", 30 * SECOND)
@@ -67,7 +67,7 @@ async def test_it_is_the_first_end_that_each_pipeline_has_open(scene: Scene) -> 
     assert demands(scene) == {}, "nothing is open any more"
 
 
-async def test_what_was_not_reported_of_the_last_epoch_is_not_known(scene: Scene) -> None:
+async def test_without_a_report_of_the_last_epoch_the_demand_is_unknown(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await scene.start("p", "s")
     start = await scene.initial("p")
@@ -84,13 +84,13 @@ async def test_what_was_not_reported_of_the_last_epoch_is_not_known(scene: Scene
     assert demands(scene) == {"s": Demand(is_unknown=True)}, "the worker was started again"
 
 
-async def test_what_spark_s_own_operators_hold_is_never_known(scene: Scene) -> None:
+async def test_with_sparks_own_operators_the_demand_is_always_unknown(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "unreported")
     assert demands(scene) == {"s": Demand(is_unknown=True)}
 
 
-async def test_status_says_that_windows_may_be_open_where_nobody_reports_them(scene: Scene) -> None:
+async def test_the_status_says_that_windows_may_be_open_if_they_are_not_reported(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "unreported")
     text = scene.status("p").open_windows_text()
@@ -101,7 +101,7 @@ async def test_status_says_that_windows_may_be_open_where_nobody_reports_them(sc
     assert scene.status("q").open_windows_text() is None
 
 
-async def test_only_sources_whose_windows_no_clock_closes_have_to_end(scene: Scene) -> None:
+async def test_only_sources_without_clock_marks_must_end_to_close_open_windows(scene: Scene) -> None:
     times = {
         "s": SourceTimes(has_arrival_times=True),
         "t": SourceTimes(follows_clock_when_idle=True, idle_timeout_seconds=5),
@@ -120,7 +120,7 @@ async def test_only_sources_whose_windows_no_clock_closes_have_to_end(scene: Sce
     assert (q.open_windows_sources, q.open_windows_by_clock) == (["u"], False)
 
 
-async def test_a_pipeline_that_does_not_run_asks_for_nothing(scene: Scene) -> None:
+async def test_a_pipeline_that_is_not_running_demands_no_clock_marks(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "reported")
     report(scene, "p", 30 * SECOND)
@@ -128,7 +128,7 @@ async def test_a_pipeline_that_does_not_run_asks_for_nothing(scene: Scene) -> No
     assert demands(scene) == {}
 
 
-async def test_whoever_reads_an_output_asks_the_sources_behind_it(scene: Scene) -> None:
+async def test_a_pipeline_that_reads_an_output_demands_clock_marks_of_the_sources_upstream(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await scene.ingest("connector/t/0", {1: 5})
     await run_epoch(scene, "a", "s", None)
@@ -141,7 +141,7 @@ async def test_whoever_reads_an_output_asks_the_sources_behind_it(scene: Scene) 
     assert demands(scene) == {"s": first_ends(7), "t": first_ends(7)}
 
 
-async def test_an_operator_that_the_next_generation_does_not_have_is_forgotten(scene: Scene) -> None:
+async def test_an_operator_that_the_next_generation_lacks_is_forgotten(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "reported")
     report(scene, "p", 30 * SECOND, operator="old")
@@ -152,7 +152,7 @@ async def test_an_operator_that_the_next_generation_does_not_have_is_forgotten(s
     assert demands(scene) == {"s": first_ends(40)}
 
 
-async def test_a_generation_that_runs_older_epochs_again_changes_nothing(scene: Scene) -> None:
+async def test_a_generation_that_reruns_older_epochs_does_not_change_the_demand(scene: Scene) -> None:
     await scene.ingest("connector/s/0", {1: 5})
     await run_epoch(scene, "p", "s", "reported")
     report(scene, "p", 30 * SECOND, epoch=10)

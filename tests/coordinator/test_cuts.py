@@ -26,7 +26,7 @@ async def test_a_cut_ends_where_the_durable_bytes_do(scene: Scene) -> None:
     assert (await cutting).offset == InputOffset({A: end}, 0, 1, 5)
 
 
-async def test_the_same_start_has_the_same_end_whatever_comes_and_whoever_asks(scene: Scene) -> None:
+async def test_the_same_start_always_gets_the_same_end(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     start = await scene.initial()
@@ -57,7 +57,7 @@ async def test_only_as_many_epochs_are_planned_as_are_allowed(scene: Scene) -> N
     assert (await scene.cut(start)).offset == first, "what was planned stays planned"
 
 
-async def test_no_answer_is_given_before_it_is_durable(scene: Scene) -> None:
+async def test_a_cut_is_returned_only_when_it_is_durable(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     start = await scene.initial()
@@ -66,12 +66,12 @@ async def test_no_answer_is_given_before_it_is_durable(scene: Scene) -> None:
     again = asyncio.create_task(scene.cut(start))
     await asyncio.sleep(0.02)
     assert not cutting.done()
-    assert not again.done(), "nor one that was given before"
+    assert not again.done(), "nor for the same cut again"
     scene.paused = False
     assert await cutting == await again
 
 
-async def test_a_source_that_is_not_there_yet_is_empty_and_taken_up_when_it_appears(scene: Scene) -> None:
+async def test_a_source_that_does_not_exist_yet_is_empty_and_is_read_when_it_appears(scene: Scene) -> None:
     await scene.start(starting="latest")
     start = await scene.initial()
     assert start.segments == {}
@@ -83,7 +83,7 @@ async def test_a_source_that_is_not_there_yet_is_empty_and_taken_up_when_it_appe
     assert (await scene.cut(cut.offset)).offset.segments == {A: first, B: other}
 
 
-async def test_nothing_new_is_waited_for(scene: Scene) -> None:
+async def test_a_cut_without_new_input_waits_for_some(scene: Scene) -> None:
     scene.create(A)
     await scene.start()
     start = await scene.initial()
@@ -97,7 +97,7 @@ async def test_nothing_new_is_waited_for(scene: Scene) -> None:
     assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 0
 
 
-async def test_requests_that_wait_when_the_worker_stops_get_an_error() -> None:
+async def test_waiting_requests_get_an_error_when_the_worker_stops() -> None:
     scene = Scene()
     await scene.open()
     scene.create(A)
@@ -110,7 +110,7 @@ async def test_requests_that_wait_when_the_worker_stops_get_an_error() -> None:
         await asyncio.wait_for(waiting, 30)
 
 
-async def test_a_new_generation_ends_the_waiting_of_an_older_one(scene: Scene) -> None:
+async def test_a_new_generation_fences_a_waiting_request_of_an_older_one(scene: Scene) -> None:
     scene.create(A)
     await scene.start()
     start = await scene.initial()
@@ -122,7 +122,7 @@ async def test_a_new_generation_ends_the_waiting_of_an_older_one(scene: Scene) -
 
 
 class TestLimits:
-    async def test_bytes_are_spread_over_segments_in_proportion_to_what_waits_there(self, scene: Scene) -> None:
+    async def test_a_byte_limit_is_divided_over_segments_in_proportion_to_their_backlog(self, scene: Scene) -> None:
         for _ in range(30):
             size = await scene.append("a", raw(b"x" * 92))
         for _ in range(10):
@@ -132,7 +132,7 @@ class TestLimits:
         assert cut.offset.segments == {"a": 1500, "b": 500}
         assert size == 3000
 
-    async def test_at_least_one_record_is_taken_where_there_is_any(self, scene: Scene) -> None:
+    async def test_a_cut_takes_at_least_one_record_of_every_segment_that_has_one(self, scene: Scene) -> None:
         await scene.append("a", raw(b"x" * 992))
         await scene.append("a", raw(b"x" * 992))
         await scene.append("b", raw(b"x"))
@@ -152,7 +152,7 @@ class TestLimits:
         cut = await scene.cut(await scene.initial(), limits=Limits(rows=7))
         assert cut.offset.segments == {"a": ends[1]}
 
-    async def test_a_cut_goes_no_farther_than_was_said(self, scene: Scene) -> None:
+    async def test_a_cut_stops_at_the_requested_end(self, scene: Scene) -> None:
         ends = [await scene.ingest(A, {1: 5}) for _ in range(3)]
         await scene.start()
         cut = await scene.cut(await scene.initial(), upto={A: ends[1]})
@@ -161,13 +161,13 @@ class TestLimits:
 
 
 class TestStarting:
-    async def test_latest_begins_where_the_durable_bytes_end_now(self, scene: Scene) -> None:
+    async def test_latest_starts_at_the_current_durable_end(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start(starting="latest")
         await scene.ingest(A, {1: 6})
         assert (await scene.initial()).segments == {A: end}
 
-    async def test_a_time_is_the_first_record_with_an_event_of_it_or_later(self, scene: Scene) -> None:
+    async def test_a_start_time_means_the_first_record_with_an_event_at_or_after_it(self, scene: Scene) -> None:
         ends = [await scene.ingest(A, {1: time, 2: 0}) for time in (10, 20, 15, 30)]
         outputs = [await scene.append("pipeline/q/out", stored(1, 1, time)) for time in (10, 20)]
         inputs = {str(at): InputSpec(["s", "pipeline:q/out"], AtTime(at)) for at in (0, 15, 20, 21, 99)}
@@ -176,7 +176,7 @@ class TestStarting:
         assert [found[at][A] for at in found] == [0, ends[0], ends[0], ends[2], ends[3]]
         assert [found[at]["pipeline/q/out"] for at in found] == [0, outputs[0], outputs[0], outputs[1], outputs[1]]
 
-    async def test_given_offsets_are_taken_and_the_other_segments_read_from_their_start(self, scene: Scene) -> None:
+    async def test_segments_without_a_given_offset_are_read_from_their_start(self, scene: Scene) -> None:
         first = await scene.ingest(A, {1: 5})
         await scene.ingest(A, {1: 6})
         await scene.ingest(B, {1: 5})
@@ -186,21 +186,21 @@ class TestStarting:
         await scene.start(starting=AtSegments({A: first}))  # from now on nothing before it is retained
         assert (await scene.initial()).segments == {A: first, B: 0}
 
-    async def test_they_may_be_those_of_any_event_in_a_record(self, scene: Scene) -> None:
+    async def test_a_given_offset_may_be_that_of_any_event_in_a_record(self, scene: Scene) -> None:
         await scene.append("letters", raw(b"a", b"bc", b"d"))
         await scene.start(source="segment:letters", starting=AtSegments({"letters": 9}))
         assert (await scene.initial()).segments == {"letters": 9}
         with pytest.raises(RequestError, match="no event starts at offset 10 of segment 'letters'"):
             await scene.start("q", "segment:letters", starting=AtSegments({"letters": 10}))
 
-    async def test_it_is_decided_once_for_an_incarnation(self, scene: Scene) -> None:
+    async def test_the_start_is_decided_once_per_incarnation(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start(starting="latest")
         await scene.ingest(A, {1: 6})
         await scene.start(starting="earliest")
         assert (await scene.initial()).segments == {A: end}
 
-    async def test_a_source_that_is_added_begins_where_the_start_says_that_adds_it(self, scene: Scene) -> None:
+    async def test_an_added_source_starts_where_the_start_that_adds_it_says(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
         cut = await scene.cut(await scene.initial())
@@ -219,7 +219,7 @@ class TestSeveralInputs:
         await scene.append("other", raw(b"1"))
         await scene.start(inputs={"x": InputSpec(["s"]), "y": InputSpec(["segment:other"])})
 
-    async def test_the_first_to_ask_decides_for_all(self, scene: Scene) -> None:
+    async def test_the_first_input_that_asks_decides_for_all(self, scene: Scene) -> None:
         await self.start(scene)
         x, y = await scene.initial(key="x"), await scene.initial(key="y")
         one = await scene.cut(x, key="x")
@@ -232,7 +232,7 @@ class TestSeveralInputs:
         assert (await scene.cut(one.offset, key="x")).offset.epoch == 1
         assert (await scene.cut(two.offset, key="y")).offset.segments == {"other": 18}
 
-    async def test_who_leads_is_known_after_a_restart_of_the_worker(self, scene: Scene) -> None:
+    async def test_the_leader_is_remembered_after_a_restart_of_the_worker(self, scene: Scene) -> None:
         await self.start(scene)
         x, y = await scene.initial(key="x"), await scene.initial(key="y")
         await scene.cut(x, key="x")
@@ -241,15 +241,17 @@ class TestSeveralInputs:
         two = await scene.cut(y, key="y")
         assert (await scene.cut(two.offset, key="y")).offset == two.offset
 
-    async def test_a_cut_that_was_lost_with_spark_s_log_is_returned_to_all_loads_again(self, scene: Scene) -> None:
+    async def test_a_cut_lost_from_sparks_log_is_returned_again_to_all_inputs(self, scene: Scene) -> None:
         await self.start(scene)
         x, y = await scene.initial(key="x"), await scene.initial(key="y")
-        told = [await scene.cut(x, key="x"), await scene.cut(y, key="y")]
+        cuts = [await scene.cut(x, key="x"), await scene.cut(y, key="y")]
         await scene.start(inputs={"x": InputSpec(["s"]), "y": InputSpec(["segment:other"])})
         await scene.append("other", raw(b"2"))
-        assert [await scene.cut(x, key="x"), await scene.cut(y, key="y")] == told
+        assert [await scene.cut(x, key="x"), await scene.cut(y, key="y")] == cuts
 
-    async def test_each_says_how_far_it_goes_and_the_leader_goes_on_until_all_are_there(self, scene: Scene) -> None:
+    async def test_each_input_has_its_own_end_and_the_leader_continues_until_all_have_reached_theirs(
+        self, scene: Scene
+    ) -> None:
         await self.start(scene)
         at = {"x": await scene.initial(key="x"), "y": await scene.initial(key="y")}
         for _ in range(3):
@@ -266,7 +268,7 @@ class TestSeveralInputs:
 
 
 class TestLoadsOfAQuery:
-    """They attach before the first of them asks."""
+    """The loads of a query attach before the first of them asks for a cut."""
 
     async def test_two_loads_of_one_input_read_the_same_epochs(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
@@ -278,11 +280,11 @@ class TestLoadsOfAQuery:
         assert (await scene.cut(at, load="right")).offset == first
         assert (await scene.cut(first, load="left")).offset == first
         await scene.ingest(A, {1: 6})
-        assert (await scene.cut(first, load="right", wait_seconds=30)).offset == first, "the other one was told nothing"
+        assert (await scene.cut(first, load="right", wait_seconds=30)).offset == first, "the other one got no cut"
         second = (await scene.cut(first, load="left")).offset
         assert (second.epoch, (await scene.cut(first, load="right")).offset) == (1, second)
 
-    async def test_who_leads_is_known_after_a_restart_of_the_worker(self, scene: Scene) -> None:
+    async def test_the_leader_is_remembered_after_a_restart_of_the_worker(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         for load in ("left", "right"):
@@ -293,7 +295,7 @@ class TestLoadsOfAQuery:
         assert (await scene.cut(first, load="right")).offset == first
         assert (await scene.cut(first, load="left")).offset.epoch == 1
 
-    async def test_a_later_query_of_the_generation_goes_as_far_as_it_says_itself(self, scene: Scene) -> None:
+    async def test_a_later_query_of_the_generation_has_its_own_end(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         other = await scene.append("other", raw(b"1"))
         await scene.start(inputs={"x": InputSpec(["s"]), "y": InputSpec(["segment:other"])})
@@ -314,7 +316,7 @@ class TestLoadsOfAQuery:
         await scene.cut(x, key="x", load="x3")
         assert (await scene.cut(y, key="y", load="y3")).offset.segments == {"other": last}
 
-    async def test_a_query_that_was_followed_by_another_one_gets_nothing_more(self, scene: Scene) -> None:
+    async def test_a_query_that_was_replaced_by_another_gets_no_more_cuts(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.attach("old")
@@ -335,7 +337,7 @@ class TestLoadsOfAQuery:
             await scene.attach("three")
 
 
-async def test_a_segment_that_was_deleted_and_made_again_is_a_loss_and_no_silence(scene: Scene) -> None:
+async def test_a_segment_that_was_deleted_and_recreated_is_reported_as_data_loss(scene: Scene) -> None:
     await scene.append("raw", raw(b"12345"))
     await scene.start(source="segment:raw")
     cut = (await scene.cut(await scene.initial())).offset
@@ -346,8 +348,8 @@ async def test_a_segment_that_was_deleted_and_made_again_is_a_loss_and_no_silenc
         await scene.append("raw", raw(b"1"))
 
 
-class TestOffsetsThatAreNotOurs:
-    async def test_are_refused(self, scene: Scene) -> None:
+class TestForeignOffsets:
+    async def test_offsets_of_another_cut_epoch_or_incarnation_are_refused(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         cut = (await scene.cut(await scene.initial())).offset
@@ -364,7 +366,7 @@ class TestOffsetsThatAreNotOurs:
         with pytest.raises(PipelineError, match="input 'nobody' not found"):
             await scene.cut(cut, key="nobody")
 
-    async def test_a_batch_that_is_read_again_must_be_one_that_was_cut(self, scene: Scene) -> None:
+    async def test_an_epoch_that_is_read_again_must_have_been_cut(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         start = await scene.initial()

@@ -1,4 +1,4 @@
-"""Dead letters of a pipeline are looked at, and sent through again exactly once."""
+"""Dead letters of a pipeline are listed, and replayed exactly once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def letters_of(scene: Scene) -> DeadLetters:
 
 
 async def begun(scene: Scene, *records: bytes, port: str = "err") -> InputOffset:
-    """A pipeline whose first batch has put these letters out, each in a record of its own."""
+    """A pipeline whose first epoch has these dead letters, each in its own record."""
     await scene.start(outputs=PORTS)
     await scene.ingest(A, {1: 1})
     at = (await scene.cut(await scene.initial())).offset
@@ -61,7 +61,7 @@ def numbers(found: DeadLetterList) -> list[int]:
 
 
 class TestLooking:
-    async def test_a_dead_letter_has_all_that_is_known_of_its_event(self, scene: Scene) -> None:
+    async def test_a_dead_letter_has_everything_that_is_known_about_its_event(self, scene: Scene) -> None:
         record = letter(5, watermark=9, behind_us=4)
         await begun(scene, record)
         (found,) = (await listed(scene)).dead_letters
@@ -103,7 +103,7 @@ class TestLooking:
         found = await listed(scene, ports=["err", "late"])
         assert (found.dead_letters, [(port.port, port.end) for port in found.ports]) == ([], [("err", 0), ("late", 0)])
 
-    async def test_what_is_not_there_is_refused(self, scene: Scene) -> None:
+    async def test_an_unknown_dead_letter_port_or_pipeline_is_refused(self, scene: Scene) -> None:
         await begun(scene, letter(1))
         for at in (1, len(letter(1)), 10**9):
             with pytest.raises(PipelineError, match=f"no dead letter of port 'err' starts at {at}"):
@@ -117,7 +117,7 @@ class TestLooking:
 
 
 class TestReplaying:
-    async def test_events_come_again_as_they_were_with_the_next_epoch(self, scene: Scene) -> None:
+    async def test_replayed_events_are_read_unchanged_in_the_next_epoch(self, scene: Scene) -> None:
         at = await begun(scene, letter(1), letter(2))
         assert await replay(scene) == Replayed(2, 0)
         assert scene.output(port="replay.in") == original(1) + original(2)
@@ -134,7 +134,7 @@ class TestReplaying:
         assert scene.coordinator.lifecycle.stored_input("p") == StoredInput(length, length)
         await scene.coordinator.lifecycle.reset("p")
 
-    async def test_those_that_came_later_are_left_for_the_next_replay(self, scene: Scene) -> None:
+    async def test_later_dead_letters_are_left_for_the_next_replay(self, scene: Scene) -> None:
         at = await begun(scene, letter(1) + letter(2), letter(3))
         assert await replay(scene, len(letter(1))) == Replayed(1, 0)
         assert await replay(scene) == Replayed(2, 0)
@@ -146,14 +146,14 @@ class TestReplaying:
         await scene.merge(1, await scene.stage(letter(4), 1, port="err"))
         assert await replay(scene) == Replayed(1, 0)
 
-    async def test_the_same_call_again_does_nothing_and_returns_the_same(self, scene: Scene) -> None:
+    async def test_a_repeated_replay_has_no_effect_and_returns_the_same(self, scene: Scene) -> None:
         await begun(scene, letter(1), letter(2, segment=None))
         (end,) = [port.end for port in (await listed(scene)).ports]
         for _ in range(2):
             assert await letters_of(scene).replay("p", "err", 0, end) == Replayed(1, 1)
         assert scene.output(port="replay.in") == original(1)
 
-    async def test_of_two_that_replay_at_once_one_is_refused(self, scene: Scene) -> None:
+    async def test_of_two_concurrent_replays_one_is_refused(self, scene: Scene) -> None:
         await begun(scene, letter(1), letter(2))
         (end,) = [port.end for port in (await listed(scene)).ports]
         half = len(letter(1))
@@ -163,7 +163,7 @@ class TestReplaying:
         assert scene.names("coordinator/replaying/") == []
         assert scene.output(port="replay.in") in (original(1), original(1) + original(2))
 
-    async def test_a_dead_letter_goes_to_the_input_that_it_came_by(self, scene: Scene) -> None:
+    async def test_a_dead_letter_is_replayed_into_the_input_it_came_from(self, scene: Scene) -> None:
         inputs = {"one": InputSpec(["s"]), "two": InputSpec(["t"]), "both": InputSpec(["t", "u"])}
         await scene.start(outputs=PORTS, inputs=inputs)
         await scene.ingest(A, {1: 1})
@@ -196,7 +196,7 @@ class TestReplaying:
         assert await replay(scene) == Replayed(1, 0)
         assert scene.output(port="replay.in") == original(1) * 2
 
-    async def test_what_cannot_be_replayed_is_said(self, scene: Scene) -> None:
+    async def test_dead_letters_that_cannot_be_replayed_are_reported(self, scene: Scene) -> None:
         await begun(scene, letter(1, segment=None), letter(2, segment="coordinator/ledger"))
         with pytest.raises(PipelineError, match="none of the 2 dead letters of port 'err' can be replayed"):
             await replay(scene)
@@ -209,7 +209,7 @@ class TestReplaying:
             await letters_of(scene).replay("q", "err", 0, 5)
         assert not scene.store.exists(REPLAYS)
 
-    async def test_replayed_events_never_hold_back_or_move_the_watermark(self, scene: Scene) -> None:
+    async def test_replayed_events_neither_block_nor_advance_the_watermark(self, scene: Scene) -> None:
         at = await begun(scene, letter(1))
         before = scene.status().watermark
         await replay(scene)
@@ -219,7 +219,7 @@ class TestReplaying:
         await scene.ingest(A, {1: 50})
         assert (await scene.cut(at)).offset.watermark == 50
 
-    async def test_a_query_up_to_some_place_takes_in_what_is_replayed_at_its_beginning(self, scene: Scene) -> None:
+    async def test_a_query_with_an_end_reads_only_what_was_replayed_before_it_started(self, scene: Scene) -> None:
         at = await begun(scene, letter(1), letter(2))
         half = len(letter(1))
         await replay(scene, half)
@@ -242,14 +242,14 @@ class TestReplaying:
             await scene.until(lambda: scene.store.info(REPLAYS).start == end)
             assert scene.store.info(ERR).start == 0
 
-    async def test_what_retention_by_size_has_taken_is_not_there(self) -> None:
+    async def test_dead_letters_removed_by_retention_by_size_are_not_listed(self) -> None:
         async with opened(retention=Retention("size", len(letter(1))), truncate_bytes=1) as scene:
             await begun(scene, letter(1), letter(2), letter(3))
             await scene.until(lambda: scene.store.info(ERR).start == 2 * len(letter(1)))
             assert numbers(await listed(scene)) == [3]
             assert await replay(scene) == Replayed(1, 0)
 
-    async def test_a_new_start_and_the_ledger_keep_what_was_replayed(self, scene: Scene) -> None:
+    async def test_what_was_replayed_is_remembered_across_starts_and_in_the_ledger(self, scene: Scene) -> None:
         at = await begun(scene, letter(1), letter(2))
         await replay(scene, len(letter(1)))
         await scene.reopen()
@@ -262,7 +262,7 @@ class TestReplaying:
         with pytest.raises(PipelineError, match="has nothing between"):
             await replay(scene)
 
-    async def test_a_port_for_replays_cannot_be_declared(self, scene: Scene) -> None:
+    async def test_the_port_for_replays_cannot_be_declared(self, scene: Scene) -> None:
         with pytest.raises(RequestError, match=r"'replay\.in' is not a valid port name"):
             await scene.start(outputs=("out", "replay.in"))
 
@@ -273,7 +273,7 @@ async def test_a_crash_leaves_all_of_a_replay_or_nothing() -> None:
 
 
 async def crashed(seed: int) -> bool:
-    """Whether the replay was there after the crash. When it is asked for again, it is there once."""
+    """Whether the replay was stored at the crash. Requested again, it is stored once."""
     random = Random(seed)
     files = FaultyFiles(random)
     scene = Scene(files)

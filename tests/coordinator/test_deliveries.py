@@ -1,4 +1,4 @@
-"""What the coordinator does for delivery, on a store: sinks, decisions, dead letters, and who waits for whom."""
+"""What the coordinator does for delivery, on a store: sinks, decisions, parked epochs, and what blocks cuts."""
 
 import asyncio
 from random import Random
@@ -47,26 +47,26 @@ async def deliver(scene: Scene, batch: int, **sent: int) -> None:
 
 
 class TestSinks:
-    async def test_one_that_is_bound_before_the_first_start_misses_nothing(self, scene: Scene) -> None:
+    async def test_a_sink_bound_before_the_first_start_misses_nothing(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         assert (scene.status().state, scene.status().outputs) == ("STOPPED", None)
         await scene.start(fresh=True)
         await epoch(scene, await scene.initial(), 0, b"one")
         await scene.durable()
         assert (scene.status().merged, scene.status().delivered, scene.status().complete) == (0, NO_EPOCH, NO_EPOCH)
-        assert [what for what, _ in scene.completions["s"].said] == ["hold"]
+        assert [what for what, _ in scene.completions["s"].calls] == ["hold"]
         await deliver(scene, 0, x=3)
         await scene.durable()
         assert (scene.status().delivered, scene.status().complete) == (0, 0)
-        assert [what for what, _ in scene.completions["s"].said] == ["hold", "advance"]
+        assert [what for what, _ in scene.completions["s"].calls] == ["hold", "advance"]
 
-    async def test_the_same_again_writes_nothing(self, scene: Scene) -> None:
+    async def test_binding_the_same_sink_again_writes_nothing(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         before = scene.store.length(LEDGER)
         await service_of(scene).bind("p", X)
         assert scene.store.length(LEDGER) == before
 
-    async def test_they_are_there_after_a_restart_as_they_were(self, scene: Scene) -> None:
+    async def test_sinks_are_unchanged_after_a_restart(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | F)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -78,7 +78,7 @@ class TestSinks:
         assert (sink(scene).url, sink(scene).at, sink(scene).sent) == ("file:elsewhere", 3, 3)
         assert service_of(scene).attempt("p", pipeline(scene)) == 2
 
-    async def test_another_port_and_one_that_is_not_declared_are_refused(self, scene: Scene) -> None:
+    async def test_another_port_or_an_undeclared_port_is_refused(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         with pytest.raises(PipelineError, match="already bound to port 'out'") as caught:
             await service_of(scene).bind("p", {"x": ("late", "file:x", True)})
@@ -95,7 +95,7 @@ class TestSinks:
             await service_of(scene).bind("p", {name: ("out", "file:x", True)})
         assert not service_of(scene).state.pipelines
 
-    async def test_one_that_comes_late_begins_behind_what_is_merged(self, scene: Scene) -> None:
+    async def test_a_sink_bound_late_starts_after_what_is_merged(self, scene: Scene) -> None:
         await scene.start()
         at = await epoch(scene, await scene.initial(), 0, b"one")
         await service_of(scene).bind("p", X)
@@ -106,7 +106,7 @@ class TestSinks:
         await scene.durable()
         assert scene.output() == b"onetwo", "what was there before it was meant to stay"
 
-    async def test_what_all_have_got_is_given_up_also_after_a_restart(self) -> None:
+    async def test_output_that_all_sinks_have_is_truncated_also_after_a_restart(self) -> None:
         async with opened(truncate_seconds=1000) as scene:
             await service_of(scene).bind("p", X)
             await scene.start()
@@ -117,7 +117,7 @@ class TestSinks:
             await scene.reopen(truncate_seconds=0.0)
             await scene.until(lambda: scene.store.info(OUT).start == 3)
 
-    async def test_one_that_comes_when_all_is_given_up_keeps_nothing_for_anybody(self, scene: Scene) -> None:
+    async def test_a_sink_bound_after_everything_was_truncated_does_not_block_truncation(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start()
         at = await epoch(scene, await scene.initial(), 0, b"one")
@@ -129,7 +129,7 @@ class TestSinks:
         await deliver(scene, 1, x=3)
         await scene.until(lambda: scene.store.info(OUT).start == 6)
 
-    async def test_one_that_is_let_go_holds_nothing(self, scene: Scene) -> None:
+    async def test_an_unbound_sink_blocks_nothing(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start(limits=Limits(undelivered_bytes=2))
         at = await epoch(scene, await scene.initial(), 0, b"one")
@@ -141,7 +141,7 @@ class TestSinks:
         with pytest.raises(PipelineError, match="has no sink 'x'"):
             await service_of(scene).unbind("p", "x")
 
-    async def test_a_dropped_pipeline_has_none_and_leaves_its_dead_letters(self, scene: Scene) -> None:
+    async def test_a_dropped_pipeline_has_no_sinks_and_leaves_its_dead_letters(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -158,7 +158,7 @@ class TestSinks:
 
 
 class TestWaiting:
-    async def test_the_cut_stands_still_and_says_for_which_sink(self, scene: Scene) -> None:
+    async def test_a_cut_that_waits_for_sinks_names_them(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | {"y": ("out", "file:y", True)} | F)
         await scene.start(limits=Limits(undelivered_bytes=5))
         at = await epoch(scene, await scene.initial(), 0, b"one")
@@ -175,7 +175,7 @@ class TestWaiting:
         assert (await scene.cut(at)).offset.epoch == 2
         assert (scene.status().undelivered_bytes, scene.status().delivered) == (3, 0)
 
-    async def test_the_cut_stands_still_long_before_a_merge_is_refused(
+    async def test_cuts_are_blocked_long_before_a_merge_is_refused(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(reports, "WAITING_EPOCHS_MAX", 3)
@@ -198,7 +198,7 @@ class TestWaiting:
         await scene.merge(4, staged)
         assert scene.output().endswith(b"111")
 
-    async def test_a_non_voting_sink_gets_nothing_before_those_that_vote(self, scene: Scene) -> None:
+    async def test_a_non_voting_sink_gets_nothing_before_the_voting_sinks(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | F)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -209,7 +209,7 @@ class TestWaiting:
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 3)
         assert scene.status().complete == 0
 
-    async def test_a_sink_that_is_elsewhere_by_now_has_taken_nothing(self, scene: Scene) -> None:
+    async def test_a_delivery_to_a_sink_whose_url_has_changed_is_refused(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | F)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -223,7 +223,7 @@ class TestWaiting:
         with pytest.raises(PipelineError, match="has changed meanwhile"):
             await service_of(scene).follow("p", before, "f", 0, 3)
 
-    async def test_no_sink_learns_of_a_decision_before_it_is_durable(self, scene: Scene) -> None:
+    async def test_no_sink_is_notified_of_a_decision_before_it_is_durable(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -231,13 +231,13 @@ class TestWaiting:
         deciding = asyncio.create_task(deliver(scene, 0, x=3))
         await asyncio.sleep(0.02)
         assert not deciding.done()
-        assert [what for what, _ in scene.completions["s"].said] == ["hold"]
+        assert [what for what, _ in scene.completions["s"].calls] == ["hold"]
         scene.paused = False
         await deciding
 
 
 class TestReset:
-    async def test_whoever_looked_before_it_decides_and_follows_nothing(self, scene: Scene) -> None:
+    async def test_a_decision_or_delivery_based_on_the_state_before_a_reset_is_refused(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X | F)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -257,7 +257,7 @@ class TestReset:
         assert sink(scene, "f").at == 0
         await service_of(scene).follow("p", pipeline(scene), "f", 0, 6)
 
-    async def test_sinks_stay_and_what_was_not_delivered_comes_with_the_first_batch_after_it(
+    async def test_sinks_stay_and_undelivered_output_comes_with_the_first_epoch_after_a_reset(
         self, scene: Scene
     ) -> None:
         await service_of(scene).bind("p", X)
@@ -300,7 +300,7 @@ class TestParking:
         assert scene.names("coordinator/parking/") == []
         assert not scene.store.exists("pipeline/p/parked.y")
 
-    async def test_readers_of_dead_letters_find_whole_events(
+    async def test_readers_of_parked_epochs_find_whole_events(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "_COPY_BYTES", 20)
@@ -319,7 +319,7 @@ class TestParking:
         whole = [len(b"".join(parts[:count])) for count in (1, 3, 4)]
         assert ends == whole
 
-    async def test_what_is_merged_but_not_durable_yet_is_waited_for(self, scene: Scene) -> None:
+    async def test_parking_waits_until_the_merge_is_durable(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start()
         await scene.ingest(A, {1: 1})
@@ -336,7 +336,7 @@ class TestParking:
         await parking
         assert scene.output(port="parked.x") == b"one"
 
-    async def test_what_retention_has_taken_keeps_no_sink_waiting_for_ever(self) -> None:
+    async def test_an_epoch_removed_by_retention_can_still_be_parked(self) -> None:
         async with opened(retention=Retention("size", 3)) as scene:
             await service_of(scene).bind("p", X)
             await scene.start()
@@ -347,7 +347,7 @@ class TestParking:
                 await service_of(scene).park("p", "x", number)
             assert (scene.output(port="parked.x"), sink(scene).parked, scene.status().complete) == (b"two", 2, 1)
 
-    async def test_a_sink_that_gets_it_meanwhile_has_no_dead_letters(self, scene: Scene) -> None:
+    async def test_an_epoch_delivered_while_it_is_being_parked_is_not_parked(self, scene: Scene) -> None:
         await service_of(scene).bind("p", X)
         await scene.start()
         await epoch(scene, await scene.initial(), 0, b"one")
@@ -359,7 +359,9 @@ class TestParking:
         assert scene.names("coordinator/parking/") == []
         assert not scene.store.exists(PARKED) or scene.output(port="parked.x") == b""
 
-    async def test_after_a_crash_it_is_parked_and_copied_or_neither(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_after_a_crash_an_epoch_is_parked_and_copied_or_neither(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(service, "_COPY_BYTES", 1)
         outcomes = {await crashed(Random(seed)) for seed in range(40)}
         assert outcomes == {(False, b""), (True, b"one")}
@@ -371,14 +373,14 @@ class TestParking:
 
 
 async def copying(scene: Scene) -> None:
-    """Until some of it may be copied, and nothing is decided."""
+    """Wait until some of it may be copied, and nothing is decided."""
     async with asyncio.timeout(30):
         while not scene.names("coordinator/parking/"):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def crashed(random: Random) -> tuple[bool, bytes]:
-    """A worker that dies somewhere in the writing of what parks an epoch: what the next one finds."""
+    """Kill a worker somewhere in the write that parks an epoch. Returns what the next one finds."""
     files = FaultyFiles(random)
     scene = Scene(files)
     await scene.open()

@@ -1,4 +1,4 @@
-"""What flows through pipelines, and how long it takes, with a coordinator on a store in memory."""
+"""Throughput and latency of pipelines, with a coordinator on a store in memory."""
 
 import asyncio
 from dataclasses import replace
@@ -60,7 +60,7 @@ async def test_an_epoch_is_measured_when_it_is_complete(scene: Scene) -> None:
     assert (found.duration.last, found.processing.last, found.delivering.last, found.latency.last) == (6, 4, 2, 7)
 
 
-async def test_the_latency_of_a_pipeline_that_reads_another_is_from_the_first_arrival_on(scene: Scene) -> None:
+async def test_the_latency_of_a_pipeline_that_reads_another_counts_from_the_first_arrival(scene: Scene) -> None:
     clock = Clock(scene)
     await scene.start("first", "s")
     await scene.start("second", "pipeline:first/out")
@@ -79,7 +79,7 @@ async def test_the_latency_of_a_pipeline_that_reads_another_is_from_the_first_ar
     assert flow(scene, "second").rows_in == 2
 
 
-async def test_what_arrived_while_the_pipeline_was_busy_has_waited_since_then(scene: Scene) -> None:
+async def test_latency_includes_the_time_waited_while_the_pipeline_was_busy(scene: Scene) -> None:
     clock = Clock(scene)
     await scene.start()
     await scene.ingest("connector/s/0", {1: 10})
@@ -100,7 +100,7 @@ async def test_what_arrived_while_the_pipeline_was_busy_has_waited_since_then(sc
     assert flow(scene).duration.last == 1.0
 
 
-async def test_a_pipeline_that_is_dropped_is_forgotten(scene: Scene) -> None:
+async def test_the_flow_of_a_dropped_pipeline_is_forgotten(scene: Scene) -> None:
     await scene.start()
     await scene.ingest("connector/s/0", {1: 10})
     await scene.cut(await scene.initial())
@@ -108,7 +108,7 @@ async def test_a_pipeline_that_is_dropped_is_forgotten(scene: Scene) -> None:
     await scene.until(lambda: "p" not in scene.coordinator.flow.pipelines)
 
 
-async def test_epochs_of_a_pipeline_that_is_reset_are_measured_from_scratch(scene: Scene) -> None:
+async def test_after_a_reset_epochs_are_measured_from_scratch(scene: Scene) -> None:
     await scene.start()
     await scene.ingest("connector/s/0", {1: 10})
     await scene.cut(await scene.initial())

@@ -1,4 +1,4 @@
-"""Whatever a cut may take: of connectors it takes what came first, and it always takes something."""
+"""With any limit, a cut takes the records of connectors in order of arrival, and always takes something."""
 
 import asyncio
 
@@ -11,13 +11,13 @@ from tests.coordinator.scene import Scene
 SEGMENTS = ("connector/s/0", "connector/s/1", "connector/t/0")
 
 records = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), min_size=1, max_size=40)
-"""In which segment each is, and how many events there are in it."""
+"""Of each record, its segment and its number of events."""
 limits = st.builds(Limits, bytes=st.none() | st.integers(0, 3000), rows=st.none() | st.integers(0, 60))
 
 
 @settings(max_examples=60)
 @given(records, limits)
-def test_cuts_follow_the_order_in_which_records_came(came: list[tuple[int, int]], allowed: Limits) -> None:
+def test_cuts_take_records_in_order_of_arrival(came: list[tuple[int, int]], allowed: Limits) -> None:
     asyncio.run(_run(came, allowed))
 
 

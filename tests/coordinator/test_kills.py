@@ -1,4 +1,4 @@
-"""Worker and driver are killed in every window of an epoch: every event's effect is there once, and in order."""
+"""Worker and driver are killed in every window of an epoch: every event takes effect once, and in order."""
 
 import threading
 import time
@@ -36,9 +36,7 @@ def run(
     until: int,
     on_window: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
-    """Drivers one behind the other, each until it dies, until all has been put out. Returns in which windows how many
-    have died.
-    """
+    """Run drivers one after the other, each until it dies, until all is output. Returns the deaths in each window."""
     deaths: dict[str, int] = {}
 
     def die(window: str) -> None:
@@ -69,7 +67,7 @@ def fill(segments: str, count: int) -> None:
                     appender.append(event)
 
 
-def test_drivers_that_die_anywhere_put_everything_out_once(worker: RunningWorker) -> None:
+def test_drivers_killed_anywhere_output_everything_once(worker: RunningWorker) -> None:
     fill(worker.address, 300)
     address = f"127.0.0.1:{worker.ports['http']}"
     deaths = run(address, worker.address, Checkpoint(), Random(7), 300)
@@ -81,7 +79,7 @@ def test_drivers_that_die_anywhere_put_everything_out_once(worker: RunningWorker
         assert coordinator.pipelines()[0].generation == sum(deaths.values()) + 1
 
 
-def test_an_old_driver_that_comes_back_can_do_nothing(worker: RunningWorker) -> None:
+def test_an_old_driver_that_resumes_is_fenced(worker: RunningWorker) -> None:
     fill(worker.address, 10)
     address = f"127.0.0.1:{worker.ports['http']}"
     checkpoint = Checkpoint()
@@ -101,7 +99,7 @@ def test_an_old_driver_that_comes_back_can_do_nothing(worker: RunningWorker) -> 
     new.close()
 
 
-def test_offsets_that_were_lost_with_the_power_are_planned_again_as_they_were(worker: RunningWorker) -> None:
+def test_offsets_lost_in_a_power_failure_are_planned_again_unchanged(worker: RunningWorker) -> None:
     fill(worker.address, 100)
     address = f"127.0.0.1:{worker.ports['http']}"
     checkpoint, random = Checkpoint(), Random(3)
@@ -123,10 +121,10 @@ def test_offsets_that_were_lost_with_the_power_are_planned_again_as_they_were(wo
 
 
 @pytest.mark.process
-def test_a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_repeatedly_loses_and_repeats_nothing(tmp_path: Path) -> None:
     worker = WorkerProcess(tmp_path)
     worker.http_port = free_port()
-    windows = Semaphore(0)  # one for each window that a driver has come to
+    windows = Semaphore(0)  # one for each window that a driver has reached
     errors: list[BaseException] = []
     with worker:
         fill(worker.address, 250)

@@ -1,4 +1,4 @@
-"""The ledger brings the state back; a merge and the entry that tells of it are one."""
+"""The ledger restores the state; a merge and its ledger entry are one record."""
 
 import contextlib
 from random import Random
@@ -42,7 +42,7 @@ class Book:
         self.do(Start("p", request, {"in": (("s",), {A: 0})}, ("out",), (None, None, None)))
 
     def epoch(self, number: int) -> None:
-        """A cut, or the one that was decided before, something staged, and the merge."""
+        """A cut, or the one that was decided before, something staged, and its merge."""
         pipeline = self.state.pipelines["p"]
         generation = pipeline.generation
         if pipeline.planned >= number:
@@ -62,7 +62,7 @@ def test_a_worker_without_pipelines_has_no_ledger() -> None:
     assert not book.store.exists(LEDGER)
 
 
-def test_the_state_comes_back_from_the_commands() -> None:
+def test_the_state_is_restored_from_the_commands() -> None:
     files = MemoryFiles()
     book = Book(files)
     book.store.create(OUT)
@@ -79,7 +79,7 @@ def test_the_state_comes_back_from_the_commands() -> None:
 SCHEMAS = {"out": (("shop", "string"), ("orders", "bigint"))}
 
 
-def test_what_rows_hold_comes_back_from_commands_and_snapshots_and_survives_a_reset() -> None:
+def test_schemas_are_restored_from_commands_and_snapshots_and_survive_a_reset() -> None:
     files = MemoryFiles()
     book = Book(files)
     book.start()
@@ -97,7 +97,7 @@ def test_what_rows_hold_comes_back_from_commands_and_snapshots_and_survives_a_re
     assert again.state.pipelines["p"].schemas == SCHEMAS
 
 
-def test_what_an_older_generation_says_of_its_rows_is_refused() -> None:
+def test_schemas_from_an_older_generation_are_refused() -> None:
     book = Book(MemoryFiles())
     book.start()
     old = book.state.pipelines["p"].generation
@@ -106,7 +106,7 @@ def test_what_an_older_generation_says_of_its_rows_is_refused() -> None:
         book.do(Describe("p", old, SCHEMAS))
 
 
-def test_it_is_rewritten_when_it_has_grown_and_does_not_grow_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_compacted_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "COMPACT_BYTES", 500)
     files = MemoryFiles()
     book = Book(files)
@@ -123,7 +123,7 @@ def test_it_is_rewritten_when_it_has_grown_and_does_not_grow_forever(monkeypatch
     assert Book(files).state == book.state
 
 
-def test_a_snapshot_that_was_not_finished_counts_for_nothing() -> None:
+def test_an_unfinished_snapshot_is_ignored() -> None:
     files = MemoryFiles()
     book = Book(files)
     book.store.create(OUT)
@@ -143,7 +143,7 @@ def test_a_snapshot_that_was_not_finished_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_after_a_crash_a_batch_is_in_the_ledger_and_in_the_output_or_in_neither(seed: int) -> None:
+def test_after_a_crash_an_epoch_is_in_the_ledger_and_in_the_output_or_in_neither(seed: int) -> None:
     random = Random(seed)
     files = FaultyFiles(random)
     written: list[Any] = []
@@ -162,7 +162,7 @@ def test_after_a_crash_a_batch_is_in_the_ledger_and_in_the_output_or_in_neither(
 
 
 def run(files: FaultyFiles, life: int, written: list[Any]) -> None:
-    """One life of a worker and its driver: it goes on with the batch that follows the last one merged."""
+    """One run of a worker and its driver, which continues with the epoch after the last merged one."""
     book = Book(files)
     if not book.store.exists(OUT):
         book.store.create(OUT)
@@ -174,7 +174,7 @@ def run(files: FaultyFiles, life: int, written: list[Any]) -> None:
         written[:] = range(number + 1)
 
 
-def test_a_ledger_that_cannot_be_read_is_a_loud_error() -> None:
+def test_an_unreadable_ledger_is_an_error() -> None:
     for wrong in (b"\0\0", b"\0\0\0\1\xc1", ledgers._framed([99, "x"]), ledgers._framed([8])):
         files = MemoryFiles()
         store = open_store(files)
@@ -193,7 +193,7 @@ def test_a_ledger_that_cannot_be_read_is_a_loud_error() -> None:
         ([0, 2], r"a newer version of Penstock \(format 2; this version reads format 1\)"),
     ],
 )
-def test_a_ledger_of_another_format_is_refused_whatever_follows(first: list[Any], formats: str) -> None:
+def test_a_ledger_of_another_format_is_refused_whatever_it_contains(first: list[Any], formats: str) -> None:
     store = open_store(MemoryFiles())
     store.create(LEDGER)
     store.append(LEDGER, [ledgers._framed(first), ledgers._framed([7, "p"])])
@@ -204,7 +204,7 @@ def test_a_ledger_of_another_format_is_refused_whatever_follows(first: list[Any]
     assert refused.value.hint
 
 
-def test_a_sink_that_was_moved_or_adopted_is_the_same_after_a_snapshot_and_any_other_is_written_as_before() -> None:
+def test_a_moved_or_adopted_sink_survives_a_snapshot_and_other_sinks_keep_the_old_format() -> None:
     files = MemoryFiles()
     book = Book(files)
     book.start()

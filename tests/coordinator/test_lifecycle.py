@@ -1,4 +1,4 @@
-"""Generations, incarnations, and what is left of a pipeline when it ends."""
+"""Generations, incarnations, and what remains of a pipeline when it ends."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.coordinator.scene import Scene, opened, raw
 A = "connector/s/0"
 
 
-async def test_every_start_has_a_greater_generation_and_a_repeated_one_the_same(scene: Scene) -> None:
+async def test_every_start_gets_a_higher_generation_and_a_repeated_request_the_same(scene: Scene) -> None:
     first = await scene.start(request="one")
     assert (first.generation, first.incarnation, first.epoch) == (1, 1, NO_EPOCH)
     assert (first.segment_port, first.tls) == (7101, False)
@@ -25,14 +25,14 @@ async def test_a_repeated_start_adds_inputs(scene: Scene) -> None:
     await scene.start(request="one", inputs={"x": InputSpec(["s"])}, outputs=None)
     await scene.start(request="one", inputs={"y": InputSpec(["t"])}, outputs=None)
     assert scene.status().inputs == {"x": ["s"], "y": ["t"]}
-    # Nobody has said that x is gone.
+    # The request does not say that x is gone.
     await scene.start(request="two", inputs={"y": InputSpec(["t"])}, outputs=None)
     assert set(scene.status().inputs) == {"x", "y"}
     await scene.start(request="three", inputs={"y": InputSpec(["t"])}, outputs=["out"])
     assert set(scene.status().inputs) == {"y"}
 
 
-async def test_a_start_without_a_checkpoint_is_refused_when_the_ledger_has_epochs(scene: Scene) -> None:
+async def test_a_start_without_a_checkpoint_is_refused_if_the_ledger_has_epochs(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start(fresh=True)
     start = await scene.initial()
@@ -46,7 +46,7 @@ async def test_a_start_without_a_checkpoint_is_refused_when_the_ledger_has_epoch
     assert (await scene.start(fresh=False)).epoch == 0
 
 
-async def test_the_first_batch_may_be_run_again_from_its_beginning_until_the_second_is_merged(scene: Scene) -> None:
+async def test_the_first_epoch_may_be_rerun_without_a_checkpoint_until_the_second_is_merged(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     start = await scene.initial()
@@ -58,7 +58,9 @@ async def test_the_first_batch_may_be_run_again_from_its_beginning_until_the_sec
         await scene.initial()
 
 
-async def test_for_spark_s_own_sinks_proved_epochs_are_enough_to_refuse_it(scene: Scene) -> None:
+async def test_with_sparks_own_sinks_a_start_without_a_checkpoint_is_refused_once_an_epoch_is_proved(
+    scene: Scene,
+) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start(outputs=[])
     first = (await scene.cut(await scene.initial())).offset
@@ -108,7 +110,7 @@ async def test_a_dropped_pipeline_is_forgotten_with_what_it_has_staged(scene: Sc
         await scene.coordinator.lifecycle.reset("p")
 
 
-async def test_its_output_goes_with_it_if_that_is_wanted_and_nobody_reads_it(scene: Scene) -> None:
+async def test_the_output_of_a_dropped_pipeline_is_deleted_on_request_unless_it_is_read(scene: Scene) -> None:
     await scene.start(outputs=["out", "late"])
     await scene.start("reader", "pipeline:p/late")
     with pytest.raises(PipelineError, match="is read by pipeline 'reader'"):
@@ -116,7 +118,7 @@ async def test_its_output_goes_with_it_if_that_is_wanted_and_nobody_reads_it(sce
     await scene.coordinator.lifecycle.drop("reader")
     await scene.start("early", "pipeline:p/more")
     await scene.append("pipeline/p/more", b"1")
-    with pytest.raises(PipelineError, match="is read by pipeline 'early'"):  # though it has seen nothing of it yet
+    with pytest.raises(PipelineError, match="is read by pipeline 'early'"):  # even though it has read nothing of it yet
         await scene.coordinator.lifecycle.drop("p", outputs=True)
     await scene.coordinator.lifecycle.drop("early")
     await scene.coordinator.lifecycle.drop("p", outputs=True)
@@ -124,7 +126,7 @@ async def test_its_output_goes_with_it_if_that_is_wanted_and_nobody_reads_it(sce
     assert scene.journal.durable == scene.journal.end
 
 
-async def test_what_cannot_be_a_pipeline_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_pipeline_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     many = {str(number): InputSpec(["s"]) for number in range(101)}
     for wrong in (
         {"name": "a/b"},
@@ -165,7 +167,7 @@ async def test_a_fork_reads_what_follows_the_last_committed_epoch_also_after_a_r
 
 
 class TestSweeping:
-    async def test_a_new_generation_sweeps_what_older_ones_have_staged(self, scene: Scene) -> None:
+    async def test_a_new_generation_sweeps_what_older_ones_staged(self, scene: Scene) -> None:
         await scene.start()
         await scene.stage(b"1", 0)
         await scene.append("staging/p/-/0/0-0/out", b"1")
@@ -174,7 +176,7 @@ class TestSweeping:
         await scene.durable()
         assert scene.names("staging/") == ["staging/other/1/0/0-0/out"]
 
-    async def test_what_comes_from_the_dead_afterwards_is_swept_soon(self, scene: Scene) -> None:
+    async def test_segments_staged_by_fenced_tasks_are_swept(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.start()
@@ -196,7 +198,7 @@ class TestSweeping:
             await scene.reopen()
             assert scene.names("staging/") == []
 
-    async def test_a_pipeline_that_never_becomes_known_is_not_waited_for_for_ever(self) -> None:
+    async def test_segments_staged_for_a_pipeline_that_never_registers_are_swept(self) -> None:
         async with opened(orphan_seconds=0.03) as scene:
             await scene.append("staging/unknown/1/0/0-0/out", b"1")
             await scene.until(lambda: not scene.names("staging/"))

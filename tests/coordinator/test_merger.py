@@ -1,4 +1,4 @@
-"""A batch's output is merged once, as a whole, by whoever may."""
+"""The output of an epoch is merged once, as a whole, by the newest generation."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.coordinator.scene import Scene, raw
 A = "connector/s/0"
 
 
-async def test_what_was_staged_is_put_out_in_its_order_and_is_staged_no_more(scene: Scene) -> None:
+async def test_staged_segments_are_merged_in_order_and_removed(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start(outputs=["out", "late"])
     cut = await scene.cut(await scene.initial())
@@ -30,7 +30,7 @@ async def test_what_was_staged_is_put_out_in_its_order_and_is_staged_no_more(sce
     assert cut.offset.epoch == 0
 
 
-async def test_a_second_merge_changes_nothing_and_removes_what_was_staged_again(scene: Scene) -> None:
+async def test_a_second_merge_changes_nothing_and_removes_what_was_staged_for_it(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     start = await scene.initial()
@@ -56,7 +56,7 @@ async def test_losing_attempts_are_swept_with_the_merge(scene: Scene) -> None:
     assert scene.names("staging/") == [other.segment]
 
 
-async def test_an_epoch_that_is_run_again_can_stage_for_as_long_as_it_takes(scene: Scene) -> None:
+async def test_segments_staged_by_a_rerun_epoch_are_kept_until_the_next_epoch(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     start = await scene.initial()
@@ -88,7 +88,7 @@ async def test_an_older_generation_merges_nothing(scene: Scene) -> None:
     assert scene.output() == b""
 
 
-async def test_another_range_under_the_same_batch_is_an_error(scene: Scene) -> None:
+async def test_another_range_for_the_same_epoch_is_an_error(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     end = await scene.epoch(await scene.initial(), 0)
@@ -98,7 +98,7 @@ async def test_another_range_under_the_same_batch_is_an_error(scene: Scene) -> N
         await scene.merge(0)
 
 
-async def test_a_batch_must_follow_the_last_one(scene: Scene) -> None:
+async def test_an_epoch_must_follow_the_last_one(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     end = await scene.epoch(await scene.initial(), 7)
@@ -108,7 +108,7 @@ async def test_a_batch_must_follow_the_last_one(scene: Scene) -> None:
         await scene.merge(9)
 
 
-async def test_the_epoch_after_one_without_new_input_is_numbered_as_spark_s_next_batch(scene: Scene) -> None:
+async def test_the_epoch_after_one_without_new_input_has_the_number_of_sparks_next_batch(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     end = await scene.epoch(await scene.initial(), 0, b"a")
@@ -127,7 +127,7 @@ async def test_the_epoch_after_one_without_new_input_is_numbered_as_spark_s_next
     assert (await scene.cut(end)).offset == cut, "the same start has the same end"
 
 
-async def test_a_batch_without_anything_new_holds_no_cut(scene: Scene) -> None:
+async def test_an_epoch_without_new_input_needs_no_cut(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     end = await scene.epoch(await scene.initial(), 0, b"a")
@@ -138,7 +138,7 @@ async def test_a_batch_without_anything_new_holds_no_cut(scene: Scene) -> None:
     assert scene.output() == b"ab"
 
 
-async def test_what_is_not_staged_as_the_task_said_is_refused(scene: Scene) -> None:
+async def test_a_merge_that_does_not_match_the_staged_segments_is_refused(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     await scene.start()
     await scene.cut(await scene.initial())
@@ -168,7 +168,7 @@ async def test_a_merge_is_never_refused_for_a_quota(scene: Scene) -> None:
     assert (await scene.merge(0, await scene.stage(b"234", 0))).merged
 
 
-async def test_a_sink_alone_makes_its_pipeline_known(scene: Scene) -> None:
+async def test_a_merge_without_a_start_registers_its_pipeline(scene: Scene) -> None:
     segment = "staging/alone/-/0/0-0/out"
     length = await scene.append(segment, raw(b"1"))
     merge = scene.coordinator.merger.merge
@@ -190,7 +190,7 @@ async def test_an_abort_leaves_nothing(scene: Scene) -> None:
     assert scene.names("staging/") == [other.segment]
 
 
-async def test_a_journal_that_fails_answers_nobody_as_if_it_had_not() -> None:
+async def test_after_a_journal_failure_no_merge_is_confirmed() -> None:
     files = FaultyFiles()
     scene = Scene(files)
     await scene.open()

@@ -1,4 +1,4 @@
-"""What an open window waits for is one sentence, and the right one."""
+"""What an open window waits for, in one sentence."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -95,7 +95,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", SENTENCES)
-def test_it_names_what_must_happen(case: str) -> None:
+def test_the_reason_for_an_open_window_names_what_must_happen(case: str) -> None:
     given, sentence = SENTENCES[case]
     first_end = given.pop("first_end", END) if "first_end" in given else END
     plain: dict[str, Any] = {"name": "per-shop", "state": "RUNNING", "lag_bytes": 0, "blocker": None, "stream": ""}

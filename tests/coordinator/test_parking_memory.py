@@ -1,4 +1,4 @@
-"""How much of what is parked is in memory: no more than its limit, whatever the size of the epoch."""
+"""Memory while an epoch is parked: bounded by its limit, whatever the size of the epoch."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.coordinator.scene import Scene
 from tests.coordinator.test_deliveries import A, X, copying, service_of
 
 
-async def test_a_copy_waits_for_the_disk(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copying_a_parked_epoch_waits_for_the_disk(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_COPY_BYTES", 1)
     monkeypatch.setattr(service, "_UNWRITTEN_BYTES_MAX", 1)
     await service_of(scene).bind("p", X)

@@ -1,4 +1,4 @@
-"""Readers without a pipeline, and the parts in which ranges are read."""
+"""Readers without a pipeline, and the splits in which ranges are read."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from tests.store.small import commit, open_store
 A, B = "connector/s/0", "connector/s/1"
 
 
-async def test_a_place_is_resolved_in_every_segment_of_every_source(scene: Scene) -> None:
+async def test_a_position_is_resolved_in_every_segment_of_every_source(scene: Scene) -> None:
     ends = {A: await scene.ingest(A, {1: 5}), B: await scene.ingest(B, {1: 5}), "x": await scene.append("x", raw(b"1"))}
     resolve = scene.coordinator.readers.resolve
     scene.store.truncate(A, ends[A])
@@ -33,7 +33,7 @@ async def test_a_place_is_resolved_in_every_segment_of_every_source(scene: Scene
         await resolve(["connector/s/streams"], "latest")
 
 
-async def test_an_anonymous_cut_is_within_limits_and_waits(scene: Scene) -> None:
+async def test_a_cut_without_a_pipeline_obeys_limits_and_waits_for_input(scene: Scene) -> None:
     ends = [await scene.append("x", raw(b"1" * 92)) for _ in range(3)]
     cut = scene.coordinator.readers.cut
     assert await cut(["segment:x"], {"x": 0}) == {"x": ends[2]}
@@ -46,7 +46,7 @@ async def test_an_anonymous_cut_is_within_limits_and_waits(scene: Scene) -> None
     assert await waiting == {"x": end}
 
 
-async def test_nothing_is_retained_or_recorded_for_it(scene: Scene) -> None:
+async def test_nothing_is_retained_or_recorded_for_a_cut_without_a_pipeline(scene: Scene) -> None:
     await scene.ingest(A, {1: 5})
     before = scene.journal.end
     await scene.coordinator.readers.cut(["s"], {})
@@ -55,7 +55,9 @@ async def test_nothing_is_retained_or_recorded_for_it(scene: Scene) -> None:
 
 
 class TestSplits:
-    async def test_are_contiguous_on_record_ends_and_about_as_many_as_wanted(self, scene: Scene) -> None:
+    async def test_splits_are_contiguous_end_with_records_and_are_about_as_many_as_requested(
+        self, scene: Scene
+    ) -> None:
         for _ in range(40):
             await scene.append("x", raw(b"1" * 92))
         found = scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 0, skip_lost=False)
@@ -63,7 +65,7 @@ class TestSplits:
         found = scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 1500, skip_lost=False)
         assert found.splits == [Range("x", 0, 2000), Range("x", 2000, 4000)]
 
-    async def test_removed_bytes_are_a_loss_or_are_reported(self, scene: Scene) -> None:
+    async def test_splits_over_removed_bytes_are_data_loss_or_reported(self, scene: Scene) -> None:
         ends = [await scene.append("x", raw(b"1" * 92)) for _ in range(4)]
         scene.store.truncate("x", ends[1])
         splits = scene.coordinator.readers.splits
@@ -75,7 +77,7 @@ class TestSplits:
         assert found.lost == [Range("x", 50, 200), Range("gone", 3, 9)]
         assert splits([Range("x", 0, 150)], 1, 0, skip_lost=True).splits == []
 
-    async def test_beyond_the_end_are_refused(self, scene: Scene) -> None:
+    async def test_splits_beyond_the_end_are_refused(self, scene: Scene) -> None:
         await scene.append("x", raw(b"1"))
         with pytest.raises(RequestError, match="ends at 9, before 10"):
             scene.coordinator.readers.splits([Range("x", 0, 10)], 1, 0, skip_lost=False)
@@ -89,7 +91,7 @@ class TestSplits:
         st.integers(0, 500),
         st.randoms(use_true_random=False),
     )
-    def test_lose_nothing_and_are_none_too_small(
+    def test_splits_lose_nothing_and_none_is_too_small(
         self, sizes: list[list[int]], parts: int, bytes_min: int, random: "st.DrawFn"
     ) -> None:
         store = open_store(MemoryFiles())
@@ -112,7 +114,7 @@ class TestSplits:
         assert len(found) <= parts + len(ranges)
 
 
-async def test_counting_very_many_small_events_leaves_the_loop_its_turn(
+async def test_counting_very_many_small_events_does_not_block_the_event_loop(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()

@@ -1,4 +1,4 @@
-"""Which pipelines take events, and when those will that do not."""
+"""Which pipelines are ready for events, and when the others will be."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ def test_a_pipeline_runs_when_its_query_asks_for_an_epoch_and_not_before(heartbe
     assert heartbeats.state("p") == "STARTING", "a new generation has yet to ask"
 
 
-def test_a_start_that_is_no_longer_announced_is_given_up(heartbeats: Heartbeats, clock: Clock) -> None:
+def test_a_start_that_is_no_longer_announced_is_forgotten(heartbeats: Heartbeats, clock: Clock) -> None:
     heartbeats.announce({"p": ["s"]})
     clock.now += LAPSE + 1
     assert (heartbeats.state("p"), heartbeats.announced()) == ("STOPPED", {})
@@ -69,7 +69,7 @@ def test_a_start_that_is_no_longer_announced_is_given_up(heartbeats: Heartbeats,
     assert heartbeats.state("q") == "STARTING"
 
 
-def test_a_driver_that_was_killed_is_given_up_when_the_next_one_is_announced(
+def test_a_killed_driver_is_forgotten_when_the_next_one_is_announced(
     heartbeats: Heartbeats, clock: Clock, starts: Starts
 ) -> None:
     heartbeats.started("p")
@@ -88,7 +88,7 @@ def test_a_driver_that_was_killed_is_given_up_when_the_next_one_is_announced(
     assert starts.kept["p"] == 0, "the start of the new generation alone was measured"
 
 
-def test_the_time_that_is_left_follows_from_the_last_start(
+def test_the_remaining_time_is_estimated_from_the_last_start(
     heartbeats: Heartbeats, clock: Clock, starts: Starts
 ) -> None:
     heartbeats.announce({"p": ["s"]})
@@ -106,10 +106,10 @@ def test_the_time_that_is_left_follows_from_the_last_start(
     heartbeats.announce({"p": ["s"]})
     left = heartbeats.ready_in_seconds("p")
     assert left is not None
-    assert 1 < left < 12, "a start that is overdue is not said to be over"
+    assert 1 < left < 12, "a start that is overdue is not reported as over"
 
 
-def test_a_driver_that_was_there_before_the_worker_is_taken_for_running(heartbeats: Heartbeats) -> None:
+def test_a_driver_that_is_older_than_the_worker_counts_as_running(heartbeats: Heartbeats) -> None:
     heartbeats.beat("p")
     assert heartbeats.state("p") == "RUNNING"
     assert not heartbeats.is_on_first_epoch("p")
@@ -131,7 +131,7 @@ def test_the_first_epoch_is_over_when_events_were_merged(heartbeats: Heartbeats)
 
 
 class TestReadiness:
-    async def test_who_waits_goes_on_when_the_last_pipeline_on_the_source_asks(self, scene: Scene) -> None:
+    async def test_waiting_ends_when_the_last_pipeline_on_the_source_asks_for_an_epoch(self, scene: Scene) -> None:
         await scene.start("p")
         await scene.start("q")
         readiness = scene.coordinator.readiness.of("s")
@@ -157,14 +157,14 @@ class TestReadiness:
         starting = {one.name: one.sources for one in scene.coordinator.readiness.starting()}
         assert starting == {"p": ["s"], "later": ["other", "s"]}
 
-    async def test_a_pipeline_that_is_dropped_keeps_nobody_waiting(self, scene: Scene) -> None:
+    async def test_a_dropped_pipeline_is_not_waited_for(self, scene: Scene) -> None:
         await scene.start("p")
         waiting = asyncio.create_task(scene.coordinator.readiness.of("s").ready(by_all=True))
         await asyncio.sleep(0)
         await scene.coordinator.lifecycle.drop("p")
         await asyncio.wait_for(waiting, 30)
 
-    async def test_one_that_has_stopped_does_not_keep_others_from_their_events(self, scene: Scene) -> None:
+    async def test_a_stopped_pipeline_does_not_block_the_others(self, scene: Scene) -> None:
         await scene.start("p")
         generation = await scene.start("q")
         await scene.cut(await scene.initial("p"), "p")
@@ -177,7 +177,7 @@ class TestReadiness:
         scene.coordinator.lifecycle.heartbeat("p", 1, stopped=True)
         assert readiness.is_waited_for(by_all=False), "nobody takes anything"
 
-    async def test_who_waits_for_the_first_epoch_goes_on_when_it_is_through(self, scene: Scene) -> None:
+    async def test_waiting_for_the_first_epoch_ends_when_it_is_merged(self, scene: Scene) -> None:
         await scene.start("p")
         readiness = scene.coordinator.readiness.of("s")
         begin = await scene.initial("p")
@@ -190,7 +190,7 @@ class TestReadiness:
         await scene.merge(0)
         await asyncio.wait_for(waiting, 30)
 
-    async def test_who_waits_for_the_first_epoch_goes_on_when_its_pipeline_fails(self, scene: Scene) -> None:
+    async def test_waiting_for_the_first_epoch_ends_when_its_pipeline_fails(self, scene: Scene) -> None:
         started = await scene.start("p")
         await scene.cut(await scene.initial("p"), "p")
         waiting = asyncio.create_task(scene.coordinator.readiness.of("s").warm(by_all=True))

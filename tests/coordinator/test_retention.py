@@ -1,4 +1,4 @@
-"""What completed epochs set free: acknowledgements, the producer of an output, old data."""
+"""What completed epochs release: acknowledgements, the producer of an output, old data."""
 
 import asyncio
 from typing import Any
@@ -15,74 +15,76 @@ A, B = "connector/s/0", "connector/s/1"
 
 
 class TestAcknowledgements:
-    async def test_follow_what_every_registered_pipeline_has_completed(self, scene: Scene) -> None:
+    async def test_acknowledgements_follow_what_every_registered_pipeline_has_completed(self, scene: Scene) -> None:
         ends = [await scene.ingest(A, {1: 5})]
         await scene.start("p")
         await scene.start("q")
         p, q = await scene.initial("p"), await scene.initial("q")
         p = await scene.epoch(p, 0, name="p")
         await scene.durable()
-        said = scene.completions["s"].said
-        assert said == [("hold", {A: 0})]
+        calls = scene.completions["s"].calls
+        assert calls == [("hold", {A: 0})]
         q = await scene.epoch(q, 0, name="q")
         await scene.durable()
-        assert said[1:] == [("advance", {A: ends[0]})]
+        assert calls[1:] == [("advance", {A: ends[0]})]
         ends.append(await scene.ingest(A, {1: 6}))
         await scene.epoch(q, 1, name="q")
         await scene.coordinator.lifecycle.drop("p")
         await scene.durable()
-        assert said[2:] == [("advance", {A: ends[1]})]
+        assert calls[2:] == [("advance", {A: ends[1]})]
         await scene.coordinator.lifecycle.drop("q")
         await scene.durable()
-        assert said[3:] == [("let go", {})]
+        assert calls[3:] == [("let go", {})]
 
-    async def test_wait_until_the_merge_is_durable(self, scene: Scene) -> None:
+    async def test_acknowledgements_wait_until_the_merge_is_durable(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.cut(await scene.initial())
-        said = scene.completions["s"].said
+        calls = scene.completions["s"].calls
         scene.paused = True
         merging = asyncio.create_task(scene.merge(0))
         await asyncio.sleep(0.02)
-        assert said == [("hold", {A: 0})]
+        assert calls == [("hold", {A: 0})]
         scene.paused = False
         await merging
-        await scene.until(lambda: len(said) == 2)
+        await scene.until(lambda: len(calls) == 2)
 
-    async def test_of_spark_s_own_sinks_come_when_it_asks_for_more_or_says_so(self, scene: Scene) -> None:
+    async def test_with_sparks_own_sinks_acknowledgements_come_with_the_next_offset_or_the_listener(
+        self, scene: Scene
+    ) -> None:
         ends = [await scene.ingest(A, {1: 5})]
         await scene.start(outputs=[])
         cut = (await scene.cut(await scene.initial())).offset
         await scene.durable()
-        said = scene.completions["s"].said
-        assert said == [("hold", {A: 0})]
+        calls = scene.completions["s"].calls
+        assert calls == [("hold", {A: 0})]
         await scene.cut(cut)
         await scene.durable()
-        assert said[-1] == ("advance", {A: ends[0]})
+        assert calls[-1] == ("advance", {A: ends[0]})
         ends.append(await scene.ingest(A, {1: 6}))
         await scene.cut(cut)
         await scene.coordinator.lifecycle.complete("p", 1, 1)
         await scene.durable()
-        assert said[-1] == ("advance", {A: ends[1]})
+        assert calls[-1] == ("advance", {A: ends[1]})
 
-    async def test_they_wait_again_after_a_restart_before_anything_else(self, scene: Scene) -> None:
+    async def test_after_a_restart_sources_are_held_before_anything_else(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.epoch(await scene.initial(), 0)
         await scene.reopen()
-        assert scene.completions["s"].said == [("hold", {A: end})]
+        assert scene.completions["s"].calls == [("hold", {A: end})]
 
-    async def test_those_of_a_segment_that_appears_later_wait_from_its_beginning(self, scene: Scene) -> None:
+    async def test_acknowledgements_of_a_later_segment_wait_from_its_beginning(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
         at = await scene.epoch(await scene.initial(), 0)
         await scene.ingest(B, {2: 5})
         cut = await scene.cut(at)
         await scene.durable()
-        assert scene.completions["s"].said[-1] == ("advance", {A: end})
+        assert scene.completions["s"].calls[-1] == ("advance", {A: end})
         await scene.merge(1)
         await scene.durable()
-        assert scene.completions["s"].said[-1] == ("advance", dict(cut.offset.segments))
+        assert scene.completions["s"].calls[-1] == ("advance", dict(cut.offset.segments))
 
 
 def blocked(scene: Scene, **more: Any) -> list[str]:
@@ -90,7 +92,7 @@ def blocked(scene: Scene, **more: Any) -> list[str]:
 
 
 class TestBackpressure:
-    async def test_output_that_nobody_completes_holds_the_cut(self, scene: Scene) -> None:
+    async def test_output_that_its_reader_has_not_completed_blocks_the_cut(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start("p", limits=Limits(undelivered_bytes=100))
         await scene.start("reader", "pipeline:p/out")
@@ -108,7 +110,7 @@ class TestBackpressure:
         await scene.epoch(reading, 0, name="reader")
         assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 1
 
-    async def test_output_that_nobody_reads_holds_nothing(self, scene: Scene) -> None:
+    async def test_unread_output_does_not_block_the_cut(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start("p", limits=Limits(undelivered_bytes=1))
         at = await scene.epoch(await scene.initial(), 0, raw(b"x" * 200))
@@ -117,7 +119,7 @@ class TestBackpressure:
 
 
 class TestHolds:
-    async def test_a_pipeline_that_does_not_run_is_named_with_what_waits_for_it(self, scene: Scene) -> None:
+    async def test_a_pipeline_that_is_not_running_is_named_with_the_bytes_it_blocks(self, scene: Scene) -> None:
         end = await scene.ingest(A, {1: 5})
         await scene.start()
         assert blocked(scene) == [f"pipeline p waits for Spark to start: {end} B behind"]
@@ -133,7 +135,7 @@ class TestHolds:
         await scene.reopen()
         assert scene.status().state == "STOPPED"
 
-    async def test_a_source_at_its_quota_says_whom_it_waits_for(self, scene: Scene) -> None:
+    async def test_a_source_at_its_quota_names_the_pipelines_that_block_it(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start()
         await scene.cut(await scene.initial())
@@ -142,7 +144,7 @@ class TestHolds:
 
 
 async def epochs(scene: Scene, count: int) -> list[InputOffset]:
-    """So many, each of one record; the last one is proved."""
+    """This many epochs of one record each; the last one is proved."""
     at = [await scene.initial()]
     for number in range(count):
         await scene.ingest(A, {1: number})
@@ -160,7 +162,7 @@ class TestRetention:
         await asyncio.sleep(0.03)
         assert scene.store.info(A).start == at[3].segments[A]
 
-    async def test_complete_keeps_what_a_pipeline_needs_that_began_after_it_was_allowed(self) -> None:
+    async def test_complete_keeps_what_a_later_pipeline_needs_even_if_removal_was_already_allowed(self) -> None:
         async with opened(truncate_seconds=1000) as scene:
             truncated_at = scene.coordinator._retention._truncated_at
             scene.create(A)
@@ -187,7 +189,7 @@ class TestRetention:
         await scene.coordinator.lifecycle.drop("slow")
         await scene.until(lambda: scene.store.info(A).start > 0)
 
-    async def test_complete_goes_on_after_a_restart(self) -> None:
+    async def test_complete_continues_after_a_restart(self) -> None:
         async with opened(retention_seconds=1000) as slow:
             slow.create(A)
             await slow.start()
@@ -195,7 +197,7 @@ class TestRetention:
             await slow.reopen(retention_seconds=0.01)
             await slow.until(lambda: slow.store.info(A).start == at[3].segments[A])
 
-    async def test_complete_leaves_segments_alone_that_others_write(self, scene: Scene) -> None:
+    async def test_complete_does_not_truncate_segments_written_by_others(self, scene: Scene) -> None:
         scene.create("raw")
         await scene.start(source="segment:raw")
         at = await scene.initial()
@@ -206,7 +208,7 @@ class TestRetention:
         await asyncio.sleep(0.03)
         assert scene.store.info("raw").start == 0
 
-    async def test_small_steps_are_saved_up(self) -> None:
+    async def test_small_truncations_are_batched(self) -> None:
         async with opened(truncate_seconds=1000, truncate_bytes=140) as patient:
             patient.create(A)
             await patient.start()
@@ -249,19 +251,19 @@ class TestRetention:
             scene.coordinator._retain()
             assert scene.store.info(A).start == at[3].segments[A]
 
-    async def test_a_size_is_kept_of_each_segment_whoever_reads_it(self) -> None:
+    async def test_retention_by_size_applies_to_each_segment_whoever_reads_it(self) -> None:
         async with opened(retention=Retention("size", 100)) as scene:
             scene.create(A)
             await scene.start()
             for number in range(10):
                 end = await scene.ingest(A, {1: number})
-            start = end - 3 * (end // 10)  # so many records are 100 bytes
+            start = end - 3 * (end // 10)  # as many records as are 100 bytes
             await scene.until(lambda: scene.store.info(A).start == start)
             cut = await scene.cut(await scene.initial())
             with pytest.raises(DataLoss, match=f"the bytes 0 to {start} of segment '{A}' were removed"):
                 scene.coordinator.readers.splits([Range(A, 0, cut.offset.segments[A])], 4, 0, skip_lost=False)
 
-    async def test_a_time_is_kept_over_a_restart(self) -> None:
+    async def test_retention_by_time_continues_across_a_restart(self) -> None:
         async with opened(retention=Retention("time", 50_000_000)) as scene:
             # Both in one turn of the loop, so that one mark has both.
             end, _ = await asyncio.gather(scene.ingest(A, {1: 1}), scene.append("pipeline/p/out", raw(b"old")))
@@ -280,7 +282,9 @@ class TestRetention:
 
 
 class TestReset:
-    async def test_is_refused_when_retention_has_removed_input_unless_that_is_accepted(self, scene: Scene) -> None:
+    async def test_a_reset_is_refused_if_retention_has_removed_input_unless_that_is_accepted(
+        self, scene: Scene
+    ) -> None:
         scene.create(A)
         await scene.start()
         await epochs(scene, 6)
@@ -299,8 +303,8 @@ class TestReset:
         await scene.start(fresh=True)
         assert not scene.status().is_reset
 
-    async def test_keeps_what_is_stored_until_the_next_start(self) -> None:
-        """Also what retention was about to remove."""
+    async def test_a_reset_keeps_what_is_stored_until_the_next_start(self) -> None:
+        """Even what retention was about to remove."""
         async with opened(truncate_seconds=1000) as scene:
             truncated_at = scene.coordinator._retention._truncated_at
             scene.create(A)
@@ -314,7 +318,7 @@ class TestReset:
             await scene.start(fresh=True)
             assert (await scene.initial()).segments == {A: 0}
 
-    async def test_counts_from_where_the_pipeline_first_began(self, scene: Scene) -> None:
+    async def test_stored_input_counts_from_where_the_pipeline_first_started(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})
         await scene.start(starting="latest")
         begun = scene.store.info(A).length

@@ -1,4 +1,4 @@
-"""What tasks stage beside their query is merged with the epoch, each event of an operator once."""
+"""What tasks stage beside their query is merged with the epoch: each event of an operator once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -74,7 +74,7 @@ async def test_side_outputs_are_merged_in_the_record_of_the_epoch(scene: Scene) 
     assert offsets(scene) == [3, 4]
 
 
-async def test_readers_come_first_then_operators_by_partition(scene: Scene) -> None:
+async def test_side_outputs_are_ordered_with_readers_first_then_operators_by_partition(scene: Scene) -> None:
     await begun(scene)
     await register(scene, 1, partition=1)
     await register(scene, 2, partition=0)
@@ -136,7 +136,7 @@ async def test_parts_that_no_task_has_finished_are_named_before_anything_is_merg
     assert (scene.output(), offsets(scene)) == (b"rows", [1])
 
 
-async def test_a_new_generation_begins_without_what_an_older_one_registered(scene: Scene) -> None:
+async def test_a_new_generation_drops_what_an_older_one_registered(scene: Scene) -> None:
     end = await begun(scene)
     start = await scene.initial()
     await scene.coordinator.sides.plan("p", 1, 0, PLAN)
@@ -153,7 +153,7 @@ async def test_a_new_generation_begins_without_what_an_older_one_registered(scen
     assert scene.names("staging/") == []
 
 
-async def test_a_second_query_of_the_same_generation_decides_again(scene: Scene) -> None:
+async def test_a_second_query_of_the_same_generation_registers_again(scene: Scene) -> None:
     await scene.start(outputs=("out",))
     start = await scene.initial()
     await scene.attach("first")
@@ -185,7 +185,7 @@ async def test_only_side_outputs_of_the_pipeline_can_be_registered(scene: Scene)
             await scene.coordinator.sides.register("p", 1, 0, given)
 
 
-async def test_what_was_deleted_before_it_could_be_registered_is_refused(scene: Scene) -> None:
+async def test_registering_a_deleted_segment_is_refused(scene: Scene) -> None:
     await begun(scene)
     gone = "staging/p/1/0/side/data/1/err"
     given = Registration(SideKey(True, "apply", 0), (Staged("err", gone, 9, 1),), 1)
@@ -239,7 +239,9 @@ class TestSparksOwnSinks:
         await scene.cut((await scene.cut(end)).offset)
         assert scene.names("staging/") == []
 
-    async def test_an_epoch_that_a_later_generation_plans_again_is_decided_by_that_one(self, scene: Scene) -> None:
+    async def test_an_epoch_that_a_later_generation_plans_again_takes_that_generations_registrations(
+        self, scene: Scene
+    ) -> None:
         end = await begun(scene, outputs=())
         start = await scene.initial()
         await register(scene, 1)
@@ -299,7 +301,7 @@ async def test_a_crash_in_any_write_of_a_merge_loses_and_repeats_nothing(outputs
 
 
 async def crashed(seed: int, outputs: tuple[str, ...]) -> bool:
-    """Whether the side outputs were merged after the crash. Merged again, they are there once."""
+    """Whether the side outputs were merged at the crash. Merged again, they are there once."""
     random = Random(seed)
     files = FaultyFiles(random)
     scene = Scene(files)
@@ -323,5 +325,5 @@ async def crashed(seed: int, outputs: tuple[str, ...]) -> bool:
 
 
 async def committed(scene: Scene, end: InputOffset, outputs: tuple[str, ...]) -> None:
-    """The epoch is, by a merge or by the request for the next offset."""
+    """Commit the epoch, by a merge or by the request for the next offset."""
     await (scene.merge(0) if outputs else scene.cut(end))

@@ -14,7 +14,7 @@ def root(name: str, incarnation: int, number: int) -> SpanContext:
     return EpochId(SEED, name, incarnation, number).root
 
 
-def test_ids_depend_on_the_epoch_and_on_nothing_else() -> None:
+def test_span_ids_depend_only_on_the_epoch() -> None:
     epoch = EpochId(SEED, "p", 1, 7)
     assert epoch.root == EpochId(SEED, "p", 1, 7).root
     assert epoch.span("merge").trace_id == epoch.root.trace_id
@@ -26,7 +26,7 @@ def test_ids_depend_on_the_epoch_and_on_nothing_else() -> None:
 
 
 def written(*ends: int) -> State:
-    """A pipeline `p` whose epochs end there in its port `out`."""
+    """A pipeline `p` whose epochs end at these offsets of its port `out`."""
     epochs = {number: MergedEpoch(number - 1, number, {"out": end}, None) for number, end in enumerate(ends)}
     return State(pipelines={"p": Pipeline(incarnation=3, generation=4, epochs=epochs)})
 
@@ -35,13 +35,13 @@ def written(*ends: int) -> State:
     ("start", "end", "numbers"),
     [(0, 30, [3, 1, 0]), (0, 10, [0]), (0, 11, [1, 0]), (10, 20, [1]), (15, 20, [1]), (20, 30, [3]), (30, 30, [])],
 )
-def test_upstream_epochs_are_those_that_wrote_some_of_the_bytes(start: int, end: int, numbers: list[int]) -> None:
+def test_upstream_epochs_are_those_that_wrote_any_of_the_bytes(start: int, end: int, numbers: list[int]) -> None:
     state = written(10, 20, 20, 30)
     found = [*upstream(SEED, state, {"pipeline/p/out": start}, {"pipeline/p/out": end})]
     assert found == [root("p", 3, number) for number in numbers]
 
 
-def test_what_epochs_wrote_that_the_ledger_no_longer_lists_is_not_ascribed_to_the_oldest_listed_one() -> None:
+def test_output_of_epochs_that_the_ledger_no_longer_lists_is_not_attributed_to_the_oldest_listed_one() -> None:
     epochs = {5: MergedEpoch(4, 5, {"out": 60}, None), 6: MergedEpoch(5, 6, {"out": 70}, None)}
     state = State(pipelines={"p": Pipeline(incarnation=3, generation=4, epochs=epochs)})
     assert [*upstream(SEED, state, {}, {"pipeline/p/out": 10})] == []
@@ -81,7 +81,7 @@ GIVEN = SpanContext(int("ab" * 16, 16), int("cd" * 8, 16))
         ({}, []),
     ],
 )
-def test_an_event_may_name_the_span_that_it_was_sent_in(metadata: dict[str, object], found: list[SpanContext]) -> None:
+def test_an_event_may_carry_the_span_it_was_sent_in(metadata: dict[str, object], found: list[SpanContext]) -> None:
     assert [*origins([event(msgpack.packb(metadata))])] == found
 
 

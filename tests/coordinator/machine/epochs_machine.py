@@ -1,4 +1,4 @@
-"""Drivers that do anything in any order: the part of the coordinator's machine that is about cuts and merges."""
+"""Drivers that do anything in any order: the part of the state machine test that is about cuts and merges."""
 
 from itertools import pairwise
 from typing import Any
@@ -45,18 +45,18 @@ def readers(state: State, source: str) -> list[Pipeline]:
 
 
 def sinks_of(state: State, segment: str) -> list[Sink]:
-    """Those that are given what is in an output segment."""
+    """The sinks that receive what is in an output segment."""
     bound = [(name, sink) for name, pipeline in state.pipelines.items() for sink in pipeline.sinks.values()]
     return [sink for name, sink in bound if f"pipeline/{name}/{sink.port}" == segment]
 
 
 class EpochsMachine(RuleBasedStateMachine):
-    """Commands of drivers old and new, legal and not; `told` has every cut, `lengths` is what a store would say."""
+    """Commands of old and new drivers, legal or not. `returned` has every cut; `lengths` are those of a store."""
 
     def __init__(self) -> None:
         super().__init__()
         self.state = State()
-        self.told: dict[tuple[int, int], Any] = {}
+        self.returned: dict[tuple[int, int], Any] = {}
         self.merged: dict[tuple[int, int], tuple[int, int]] = {}
         self.released: dict[str, dict[str, int]] = {}
         self.truncated: dict[str, int] = {}
@@ -82,7 +82,7 @@ class EpochsMachine(RuleBasedStateMachine):
         return effects
 
     def accepted(self, before: State, command: Command) -> None:
-        """More to look at after a command."""
+        """Further checks after a command."""
 
     def copied(self) -> bytes:
         return self.copied_of(self.state)
@@ -123,7 +123,7 @@ class EpochsMachine(RuleBasedStateMachine):
     def remember(self) -> None:
         for pipeline in self.state.pipelines.values():
             for epoch, cut in pipeline.cuts.items():
-                known = self.told.setdefault((pipeline.incarnation, epoch), cut)
+                known = self.returned.setdefault((pipeline.incarnation, epoch), cut)
                 assert known == cut, "the same start has the same end"
             for number, batch in pipeline.epochs.items():
                 key = pipeline.incarnation, number
@@ -169,7 +169,7 @@ class EpochsMachine(RuleBasedStateMachine):
         self.do(Plan(name, self.generation(name, behind), key, grown, watermark))
 
     def replays(self, name: str, pipeline: Pipeline, add: int) -> dict[str, int]:
-        """How far a cut goes in the segments that letters were replayed into, where there is something new."""
+        """How far a cut goes in the segments that dead letters were replayed into, if there is something new."""
         found = {}
         for key in pipeline.inputs:
             segment, length = f"pipeline/{name}/replay.{key}", self.lengths.get((name, f"replay.{key}"), 0)
@@ -220,7 +220,7 @@ class EpochsMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 3), merges=st.booleans())
     def run(self, name: str, count: int, merges: bool) -> None:
-        """What a driver does that nothing goes wrong with."""
+        """What a driver does if nothing goes wrong."""
         for _ in range(count):
             self.plan(name, 0, self.leader(name), 1, 5)
             if merges:

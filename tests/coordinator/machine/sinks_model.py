@@ -1,4 +1,4 @@
-"""What must be true of sinks whatever is commanded, told from the states alone."""
+"""Invariants of sinks after any command, checked on the states alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from penstock.core.types import NO_EPOCH
 
 @dataclass
 class Binding:
-    """A sink from when it is bound until it is not."""
+    """A sink while it is bound."""
 
     incarnation: int
     complete: int
@@ -83,7 +83,7 @@ class SinksModel:
         assert after.attempts == self.attempts
 
     def _bound(self, state: State) -> None:
-        """Those that are bound now."""
+        """The sinks that are bound now."""
         now = {(name, key): (p, sink) for name, p in state.pipelines.items() for key, sink in p.sinks.items()}
         self.bindings = {
             place: self.bindings.get(place) or Binding(pipeline.incarnation, pipeline.complete, sink.at)

@@ -1,4 +1,4 @@
-"""What single commands do to the coordinator's state."""
+"""The effects of single commands on the coordinator's state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,13 +53,13 @@ def after(state: State, *commands: Command) -> State:
 
 
 def epoch(state: State, end: int, batch: int | None = None, name: str = "a") -> State:
-    """Cut up to `end`; merged as `batch`."""
+    """Cut up to `end`, and merged as `batch`."""
     generation = state.pipelines[name].generation
     state = after(state, Plan(name, generation, "in", {"connector/s/0": end}, None))
     return state if batch is None else after(state, Merge(name, generation, batch, {"out": end}))
 
 
-def test_a_command_comes_back_from_the_ledger_as_it_was() -> None:
+def test_a_command_round_trips_through_the_ledger() -> None:
     commands: list[Command] = [
         Start("a", "r", {"in": (("s", "t"), {"x": 1})}, ("out",), (1, None, 3)),
         Plan("a", 1, "in", {"connector/s/0": 9}, None),
@@ -79,7 +79,7 @@ def test_a_command_comes_back_from_the_ledger_as_it_was() -> None:
         assert decode(unpack(pack(encode(command)))) == command
 
 
-def test_the_segments_that_were_staged_are_not_in_the_ledger() -> None:
+def test_staged_segments_are_not_in_the_ledger() -> None:
     assert b"staging" not in pack(encode(Merge("a", 1, 0, {}, (("out", "staging/a/1/0/0-0/out"),))))
     assert b"staging" not in pack(encode(Park("a", "x", 0, (("pipeline/a/parked.x", "staging"),))))
 
@@ -92,7 +92,7 @@ def test_two_inputs_of_one_source_each_begin_at_their_own_start() -> None:
     assert pipeline.offset("new", NO_EPOCH) == pipeline.offset("new", 0) == {"connector/s/0": 100}
 
 
-def test_a_batch_that_moved_nothing_has_no_cut() -> None:
+def test_an_epoch_without_new_input_has_no_cut() -> None:
     state = epoch(started(), 20, batch=0)
     state = after(state, Ask("a", 1, "in", 0, 0), Merge("a", 1, 1, {"out": 20}))
     assert state.pipelines["a"].epochs[1][:2] == (0, 0)
@@ -100,7 +100,7 @@ def test_a_batch_that_moved_nothing_has_no_cut() -> None:
     assert apply(again, Merge("a", 2, 1, {"out": 20}))[0] is again
 
 
-def test_a_batch_that_was_merged_with_other_epochs_is_an_error() -> None:
+def test_merging_an_epoch_with_a_different_range_is_an_error() -> None:
     state = epoch(epoch(started(), 20, batch=0), 30)
     with pytest.raises(PipelineError, match="epoch 0 was merged with the input from cut -1 to 0"):
         apply(state, Merge("a", 1, 0, {}))
@@ -121,7 +121,7 @@ def test_an_older_generation_is_fenced_from_everything() -> None:
             apply(state, command)
 
 
-def test_a_pipeline_that_is_dropped_and_made_again_has_no_old_number() -> None:
+def test_a_pipeline_recreated_after_a_drop_reuses_no_generation_or_incarnation() -> None:
     state = after(started(), Drop("a"))
     state = after(state, Start("a", "again", {}, None, NO_LIMITS))
     assert (state.pipelines["a"].generation, state.pipelines["a"].incarnation) == (2, 2)
@@ -135,7 +135,7 @@ def test_what_spark_may_read_again_is_not_truncated() -> None:
         state, effects = apply(state, Merge("a", 1, number, {"out": number}))
         state, more = apply(state, Ask("a", 1, "in", number, number))
         truncated = next((e.segments for e in (*effects, *more) if isinstance(e, Truncate)), truncated)
-    # Epoch 5 is proved: what epoch 3 begins with is kept, which is where epoch 2 ends.
+    # Epoch 5 is proved: input is kept from the start of epoch 3, which is the end of epoch 2.
     assert state.pipelines["a"].proved == 5
     assert truncated == {"connector/s/0": 40}
 
@@ -160,7 +160,9 @@ def test_only_the_last_cuts_and_batches_are_kept() -> None:
     assert len(pipeline.epochs) == states.EPOCHS_MAX
 
 
-def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_command_per_source_does_not_grow_with_the_number_of_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked: list[str] = []
 
     def counted(name: str) -> str:
@@ -176,7 +178,7 @@ def test_a_command_costs_no_more_for_each_source_when_there_are_many(monkeypatch
     assert len(looked) < 10 * 300
 
 
-def test_a_sink_alone_is_no_way_around_the_number_of_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelines_that_only_merge_count_toward_the_limit_of_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.coordinator.machine.apply.PIPELINES_MAX", 1)
     state, _ = apply(State(), Merge("one", None, 0, {}))
     apply(state, Merge("one", None, 1, {}))
@@ -193,7 +195,7 @@ def test_every_error_has_a_hint() -> None:
         assert caught.value.hint
 
 
-def test_times_of_segments_that_are_deleted_with_a_pipeline_are_forgotten() -> None:
+def test_retention_times_of_segments_deleted_with_a_pipeline_are_forgotten() -> None:
     state, _ = apply(State(), Retain("time", 10))
     state, _ = apply(state, Merge("p", None, 0, {}))
     state, _ = apply(state, MarkTime(1, {"pipeline/p/out": 100, "connector/s/0": 50}))

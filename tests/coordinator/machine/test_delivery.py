@@ -1,4 +1,4 @@
-"""Which sink is given which batch, and what a decision needs."""
+"""Which sink gets which epoch, and what a decision requires."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ VOTES, FOLLOWS = True, False
 
 
 class Ledger:
-    """Commands, one after the other, and the effects of the last one."""
+    """Applies commands in order; has the effects of the last one."""
 
     def __init__(self, *commands: Command) -> None:
         self.state = State()
@@ -64,7 +64,7 @@ class Ledger:
         return self.pipeline.sinks[name]
 
     def epoch(self, **ends: int) -> None:
-        """Cut and merged; the outputs end there afterwards."""
+        """Cut and merged. The outputs end at these offsets afterwards."""
         last = self.pipeline.last_epoch
         generation, planned = self.pipeline.generation, self.pipeline.planned
         self.do(Plan("a", generation, "in", {A: planned + 2}, None))
@@ -94,14 +94,14 @@ def bind(at: int = 0, **sinks: bool) -> Bind:
 
 
 class TestBinding:
-    def test_a_pipeline_is_known_from_its_first_sink_on_and_starts_with_it(self) -> None:
+    def test_binding_a_sink_registers_its_pipeline_before_the_first_start(self) -> None:
         book = Ledger(bind(x=VOTES))
         assert (book.pipeline.incarnation, book.pipeline.generation, book.pipeline.outputs) == (1, 1, None)
         book.do(start())
         book.epoch(out=10)
         assert (book.pipeline.generation, book.pipeline.merged, book.pipeline.complete) == (2, 0, NO_EPOCH)
 
-    def test_a_sink_that_is_bound_again_keeps_its_place_and_the_round_stays_open(self) -> None:
+    def test_a_sink_that_is_bound_again_keeps_its_position_and_the_round_stays_open(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=10)
         attempt = book.attempt()
@@ -109,7 +109,7 @@ class TestBinding:
         assert same is book.state
         book.do(Decide("a", attempt, 0, {"x": 3}))
 
-    def test_another_url_is_another_place_for_what_comes_next(self) -> None:
+    def test_a_new_url_applies_to_later_epochs_and_ends_the_open_round(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=10)
         book.decide(0, x=3)
@@ -121,7 +121,7 @@ class TestBinding:
         assert (after.url, after.at, after.sent, after.decided) == ("file:elsewhere", 10, 3, before.decided)
         book.refuses(Decide("a", attempt, 1, {"x": 5}), "no longer open")
 
-    def test_a_sink_stays_at_its_port_and_the_port_must_be_declared(self) -> None:
+    def test_a_sink_cannot_change_its_port_and_the_port_must_be_declared(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.refuses(Bind("a", {"x": ("late", "file:x", VOTES, 0)}), "already bound to port 'out'")
         book.refuses(Bind("a", {"y": ("nowhere", "file:y", VOTES, 0)}), "no output port 'nowhere'")
@@ -132,19 +132,19 @@ class TestBinding:
         book.refuses(start(outputs=()), "no output port 'late'")
         book.do(start(outputs=None), start("again", outputs=("late",)))
 
-    def test_one_wrong_sink_binds_none(self) -> None:
+    def test_if_one_sink_is_invalid_none_is_bound(self) -> None:
         book = Ledger(start())
         sinks = {"x": ("out", "file:x", VOTES, 0), "y": ("nowhere", "file:y", VOTES, 0)}
         book.refuses(Bind("a", sinks), "no output port")
         assert not book.pipeline.sinks
 
-    def test_there_are_not_too_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_number_of_sinks_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(delivery, "SINKS_MAX", 2)
         book = Ledger(bind(x=VOTES, y=VOTES))
         with pytest.raises(LimitExceeded):
             apply(book.state, bind(z=VOTES))
 
-    def test_one_that_comes_late_begins_behind_what_is_merged_and_takes_nothing_back(self) -> None:
+    def test_a_sink_bound_late_starts_after_what_is_merged_and_undoes_no_completion(self) -> None:
         book = Ledger(start())
         book.epoch(out=10)
         book.do(bind(x=VOTES, at=10))
@@ -152,7 +152,7 @@ class TestBinding:
         book.epoch(out=20)
         assert (book.pipeline.complete, next_round(book.pipeline)) == (0, 1)
 
-    def test_letting_a_sink_go_completes_what_waited_for_it_alone(self) -> None:
+    def test_unbinding_a_sink_completes_epochs_that_waited_only_for_it(self) -> None:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
         book.do(Unbind("a", "x"))
@@ -175,7 +175,7 @@ class TestRounds:
         assert (book.pipeline.delivered, book.pipeline.complete, book.released()) == (0, 0, [{A: 1}])
         book.refuses(Decide("a", 1, 0, {"x": 3, "y": 4}), "no longer open")
 
-    def test_only_the_next_batch_is_decided_and_by_exactly_those_who_lack_it(self) -> None:
+    def test_only_the_next_epoch_is_decided_and_by_exactly_the_sinks_that_lack_it(self) -> None:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
         book.epoch(out=20)
@@ -186,7 +186,7 @@ class TestRounds:
         book.do(Decide("a", attempt, 0, {"x": 3, "y": 3}))
         book.refuses(Decide("a", book.attempt(), 1, {"x": 2, "y": 3}), "has 3 bytes, so it cannot have 2")
 
-    def test_a_sink_without_bytes_in_a_batch_is_not_asked(self) -> None:
+    def test_a_sink_without_output_in_an_epoch_does_not_vote(self) -> None:
         book = Ledger(start(), bind(x=VOTES), Bind("a", {"y": ("late", "file:y", VOTES, 0)}))
         book.epoch(out=10, late=0)
         book.decide(0, x=3)
@@ -202,7 +202,7 @@ class TestRounds:
         [bind(z=VOTES, at=10), Unbind("a", "y"), Park("a", "y", 0), Reset("a"), Attempt("a"), Drop("a")],
         ids=lambda command: type(command).__name__,
     )
-    def test_what_changes_a_round_ends_it(self, between: Command) -> None:
+    def test_a_command_that_changes_a_round_ends_it(self, between: Command) -> None:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
         attempt = book.attempt()
@@ -210,7 +210,7 @@ class TestRounds:
         for sent in ({"x": 3}, {"x": 3, "y": 3}):
             book.refuses(Decide("a", attempt, 0, sent), "no longer open|not found")
 
-    def test_what_does_not_concern_a_round_leaves_it_open(self) -> None:
+    def test_commands_unrelated_to_a_round_leave_it_open(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
         book.epoch(out=10)
         attempt = book.attempt()
@@ -218,7 +218,7 @@ class TestRounds:
         book.do(start("again"))
         book.do(Decide("a", attempt, 0, {"x": 3}))
 
-    def test_no_number_comes_twice_though_pipelines_go_and_come_again(self) -> None:
+    def test_attempt_numbers_are_never_reused_even_after_a_reset_or_drop(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         seen = [book.attempt(), book.attempt()]
         for command in (Reset("a"), Drop("a")):
@@ -235,7 +235,7 @@ class TestRounds:
 
 
 class TestFollowing:
-    def test_nothing_before_those_who_vote(self) -> None:
+    def test_a_non_voting_sink_gets_an_epoch_only_after_the_voting_sinks(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
         book.epoch(out=10)
         book.epoch(out=20)
@@ -248,7 +248,7 @@ class TestFollowing:
         book.do(Follow("a", "f", 0, 3))
         assert (book.pipeline.complete, book.sink("f").sent, next_to_follow(book.pipeline, "f")) == (0, 3, None)
 
-    def test_one_that_votes_from_now_on_catches_up_first(self) -> None:
+    def test_a_sink_that_becomes_voting_catches_up_first(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
         for number in range(2):
             book.epoch(out=10 * (number + 1))
@@ -261,7 +261,7 @@ class TestFollowing:
 
 
 class TestParking:
-    def test_in_order_and_once(self) -> None:
+    def test_epochs_are_parked_in_order_and_once(self) -> None:
         book = Ledger(start(), bind(x=VOTES, y=VOTES))
         book.epoch(out=10)
         book.epoch(out=20)
@@ -275,7 +275,7 @@ class TestParking:
         book.decide(1, x=3, y=6)
         book.refuses(Park("a", "x", 1), "no epoch waits for sink")
 
-    def test_a_non_voting_sink_needs_no_decision_for_it(self) -> None:
+    def test_an_epoch_can_be_parked_for_a_non_voting_sink_without_a_decision(self) -> None:
         book = Ledger(start(), bind(x=VOTES, f=FOLLOWS))
         book.epoch(out=10)
         book.do(Park("a", "f", 0))
@@ -284,7 +284,7 @@ class TestParking:
 
 
 class TestWhatIsKept:
-    def test_a_reset_leaves_sinks_and_the_first_batch_after_it_brings_what_was_not_delivered(self) -> None:
+    def test_after_a_reset_sinks_stay_and_the_first_epoch_delivers_what_was_undelivered(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=10)
         book.epoch(out=20)
@@ -311,7 +311,7 @@ class TestWhatIsKept:
         book.do(Follow("a", "f", 0, 3))
         assert book.truncated() == {OUT: 10}
 
-    def test_output_that_was_there_before_all_sinks_stays(self) -> None:
+    def test_output_older_than_all_sinks_is_kept(self) -> None:
         book = Ledger(start())
         book.epoch(out=10)
         book.do(bind(x=VOTES, at=10))
@@ -319,7 +319,7 @@ class TestWhatIsKept:
         book.decide(1, x=3)
         assert not book.truncated()
 
-    def test_output_is_given_up_for_a_sink_that_has_taken_the_place_of_the_first(self) -> None:
+    def test_output_is_truncated_for_a_sink_that_replaced_the_first(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=10)
         book.decide(0, x=3)
@@ -329,7 +329,7 @@ class TestWhatIsKept:
         book.decide(1, y=3)
         assert book.truncated() == {OUT: 20}
 
-    def test_a_pipeline_that_reads_the_output_takes_nothing_from_a_sink_that_came_late(self) -> None:
+    def test_a_pipeline_that_reads_the_output_truncates_nothing_that_a_later_sink_needs(self) -> None:
         book = Ledger(start())
         book.epoch(out=10)
         book.do(bind(x=VOTES, at=10))
@@ -342,7 +342,7 @@ class TestWhatIsKept:
         book.do(Unbind("a", "x"))
         assert book.truncated()[OUT] > 10
 
-    def test_a_pipeline_that_has_not_seen_the_output_yet_holds_all_of_it(self) -> None:
+    def test_a_pipeline_that_has_read_no_output_yet_retains_all_of_it(self) -> None:
         book = Ledger(bind(x=VOTES), start())
         book.do(Start("reader", "r", {"in": (("pipeline:a/out",), {})}, (), NO_LIMITS))
         book.epoch(out=10)
@@ -351,7 +351,7 @@ class TestWhatIsKept:
         book.do(Drop("reader"))
         assert book.truncated() == {OUT: 10}
 
-    def test_another_retention_gives_up_what_was_delivered_before(self) -> None:
+    def test_a_changed_retention_truncates_what_was_delivered_before(self) -> None:
         book = Ledger(Retain("keep", 0), start(), bind(x=VOTES))
         book.epoch(out=10)
         book.decide(0, x=3)
@@ -359,10 +359,10 @@ class TestWhatIsKept:
         book.do(Retain("complete", 0))
         assert book.truncated()[OUT] == 10
 
-    def test_a_batch_is_not_forgotten_before_every_sink_has_it(self) -> None:
+    def test_an_epoch_is_not_forgotten_before_every_sink_has_it(self) -> None:
         book = Ledger(start(), bind(x=VOTES))
         book.epoch(out=1)
-        book.do(Ask("a", 1, "in", 0, 0))  # from now on batches that no cut is for, as Spark runs them to close windows
+        book.do(Ask("a", 1, "in", 0, 0))  # from now on batches without a cut, as Spark runs them to close windows
         for number in range(1, EPOCHS_MAX):
             book.do(Merge("a", 1, number, {"out": number + 1}))
         assert len(undelivered(book.pipeline)) == EPOCHS_MAX
@@ -389,7 +389,7 @@ class TestAdopting:
         older = Adopt("a", sink, (9, "a:2:3"), 10, 3, "a:0:1", 3, "", "ada", 7)
         return replace(older, **changes)
 
-    def test_a_sink_that_is_rewound_lacks_what_follows_and_the_others_do_not(self) -> None:
+    def test_rewinding_a_sink_affects_only_that_sink(self) -> None:
         book = self.book()
         complete = book.pipeline.complete
         book.do(self.adopt())
@@ -401,19 +401,19 @@ class TestAdopting:
         book.decide(2, x=9)
         assert (book.sink("x").at, book.sink("x").sent, next_round(book.pipeline)) == (30, 9, None)
 
-    def test_no_attempt_that_the_sink_knows_is_used_again(self) -> None:
+    def test_attempts_that_the_sink_knows_are_not_reused(self) -> None:
         book = self.book()
         book.do(self.adopt(at=30, sent=20, decided="a:7:12", attempts=12))
         assert book.attempt() == 13
 
-    def test_an_open_round_is_over(self) -> None:
+    def test_adopting_a_sink_ends_an_open_round(self) -> None:
         book = self.book()
         book.epoch(out=40)
         attempt = book.attempt()
         book.do(self.adopt())
         book.refuses(Decide("a", attempt, 3, {"x": 12, "y": 12}), "no longer open")
 
-    def test_what_is_accepted_stays_known_the_latest_ten_times(self) -> None:
+    def test_the_last_ten_accepted_differences_are_remembered(self) -> None:
         book = self.book()
         before = (9, "a:2:3")
         for number in range(delivery.ACCEPTED_MAX + 1):
@@ -423,19 +423,19 @@ class TestAdopting:
         assert [one.time_us for one in accepted] == [*range(1, delivery.ACCEPTED_MAX + 1)]
         assert accepted[0] == Accepted("gap", "ada", 1, 0)
 
-    def test_a_sink_that_has_advanced_or_does_not_vote_or_would_skip_is_left_alone(self) -> None:
+    def test_adopting_a_sink_that_has_changed_or_does_not_vote_or_would_skip_is_refused(self) -> None:
         book = self.book()
         book.refuses(self.adopt(before=(6, "a:1:2")), "has changed meanwhile")
         book.refuses(self.adopt("z", before=(0, "")), "has changed meanwhile")
         book.refuses(self.adopt(at=31), "cannot continue at 31")
         book.refuses(self.adopt("nobody"), "has no sink 'nobody'")
 
-    def test_a_sink_that_is_bound_later_knows_which_attempts_were_before(self) -> None:
+    def test_a_sink_that_is_bound_later_knows_the_earlier_attempts(self) -> None:
         book = self.book()
         book.do(Unbind("a", "x"), bind(x=VOTES, at=30))
         assert book.sink("x").decided == "a:-1:3"
 
-    def test_what_a_sink_has_of_a_pipeline_without_epochs_is_newer_than_the_ledger(
+    def test_a_sink_with_data_of_a_pipeline_without_epochs_is_ahead_of_the_ledger(
         self,
     ) -> None:
         """The worker's data was lost, and another pipeline has already continued from what its sink has."""
@@ -445,7 +445,7 @@ class TestAdopting:
         decided = Decided(book.state.pipelines["b"].sinks["x"].decided.encode(), 0, book.state.attempts)
         assert compare(SinkReport(Position(b"b:0:1", 10)), decided) is Fit.NEWER
 
-    def test_a_sink_that_has_moved_is_known_until_the_next_decision(self) -> None:
+    def test_a_sink_with_a_new_url_is_marked_as_moved_until_the_next_decision(self) -> None:
         book = self.book()
         book.do(Bind("a", {"x": ("out", "file:elsewhere", VOTES, 30)}))
         assert book.sink("x").moved

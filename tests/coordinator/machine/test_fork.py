@@ -1,4 +1,4 @@
-"""A fork registers a pipeline that starts where another one is, with nothing of it but its inputs and its watermark."""
+"""A fork registers a pipeline that starts where another one is, and takes over only its inputs and its watermark."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def epoch(state: State, number: int, ends: Segments, watermark: int) -> State:
     )
 
 
-def test_it_starts_after_the_last_committed_epoch_with_its_watermark_and_without_its_outputs_and_sinks() -> None:
+def test_a_fork_starts_after_the_last_committed_epoch_with_its_watermark_but_without_outputs_or_sinks() -> None:
     state = epoch(epoch(running(), 0, {A: 5, B: 7}, 100), 1, {A: 6}, 200)
     state = after(state, Plan("old", state.pipelines["old"].generation, "left/1", {A: 9}, 300))
     forked = after(state, Fork("new", "old"))
@@ -47,7 +47,7 @@ def test_it_starts_after_the_last_committed_epoch_with_its_watermark_and_without
     assert started.pipelines["new"].offset("left", NO_EPOCH) == {A: 6}, "the start does not decide it again"
 
 
-def test_nothing_that_it_will_read_is_acknowledged_or_removed_before_it_is_complete() -> None:
+def test_input_of_a_fork_is_not_acknowledged_or_removed_before_the_fork_completes_it() -> None:
     state = after(epoch(running(), 0, {A: 5, B: 7}, 100), Fork("new", "old"))
     for number, end in enumerate(range(10, 60, 10), 1):
         state = epoch(state, number, {A: end, B: end}, 100 + number)
@@ -57,7 +57,7 @@ def test_nothing_that_it_will_read_is_acknowledged_or_removed_before_it_is_compl
     assert "a" in {getattr(effect, "source", None) for effect in effects}, "a drop lets go of it"
 
 
-def test_for_sparks_own_sinks_it_starts_after_the_last_epoch_that_is_proved() -> None:
+def test_with_sparks_own_sinks_a_fork_starts_after_the_last_proved_epoch() -> None:
     state = running(outputs=())
     generation = state.pipelines["old"].generation
     state = after(
@@ -69,7 +69,7 @@ def test_for_sparks_own_sinks_it_starts_after_the_last_epoch_that_is_proved() ->
     assert after(state, Fork("new", "old")).pipelines["new"].offset("left", NO_EPOCH) == {A: 5}
 
 
-def test_replayed_dead_letters_are_not_read_by_it() -> None:
+def test_a_fork_does_not_read_replayed_dead_letters() -> None:
     state = epoch(running(), 0, {A: 5}, 100)
     state = after(state, Replay("old", "err", 0, 8, {"left": 0}))
     forked = after(state, Fork("new", "old")).pipelines["new"]
@@ -77,7 +77,7 @@ def test_replayed_dead_letters_are_not_read_by_it() -> None:
     assert forked.offset("left", NO_EPOCH) == {A: 5}
 
 
-def test_it_is_refused_without_a_committed_epoch_for_a_name_that_is_taken_and_for_an_unknown_pipeline() -> None:
+def test_a_fork_without_a_committed_epoch_or_with_a_taken_name_or_of_an_unknown_pipeline_is_refused() -> None:
     with pytest.raises(PipelineError, match="'old' has not committed an epoch"):
         after(running(), Fork("new", "old"))
     done = epoch(running(), 0, {A: 5}, 100)

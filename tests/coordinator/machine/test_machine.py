@@ -1,4 +1,4 @@
-"""Any sequence of commands keeps the coordinator's promises."""
+"""Any sequence of commands keeps the coordinator's guarantees."""
 
 import pytest
 from hypothesis import settings
@@ -28,7 +28,7 @@ KEYS = [*SINKS]
 
 
 class Machine(EpochsMachine):
-    """With sinks: rounds that are decided, given up, and overtaken by whatever else is commanded."""
+    """With sinks: rounds that are decided, abandoned, or invalidated by other commands."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Machine(EpochsMachine):
         odd=st.sampled_from(["", "", "", "", "port", "votes"]),
     )
     def bind(self, name: str, keys: list[str], url: str, odd: str) -> None:
-        """As the service does it: a new one begins where the output ends."""
+        """As the service does it: a new sink starts where the output ends."""
         sinks = {}
         for key in keys:
             port, votes = SINKS[key]
@@ -74,7 +74,7 @@ class Machine(EpochsMachine):
 
     @initialize(keys=st.lists(st.sampled_from(KEYS), unique=True), declared=st.booleans(), late=st.booleans())
     def begin(self, keys: list[str], declared: bool, late: bool) -> None:
-        """Mostly with a pipeline that has sinks: without them most commands are about nothing."""
+        """Mostly with a pipeline that has sinks: without them most commands have no effect."""
         if keys:
             self.wait("a", keys[:1] if late else keys, declared)
             self.wait("a", keys, declared)
@@ -85,7 +85,7 @@ class Machine(EpochsMachine):
         declared=st.booleans(),
     )
     def wait(self, name: str, keys: list[str], declared: bool) -> None:
-        """Let there be output that sinks wait for."""
+        """Produce output that sinks wait for."""
         if not self.pipeline(name).outputs:
             outputs = ("out", "late") if declared else None
             self.start(name, ["s"], outputs, again=False, inputs=("in",), start=0)
@@ -98,7 +98,7 @@ class Machine(EpochsMachine):
 
     @rule(start=st.sampled_from([None, 0]), count=st.integers(0, 7))
     def read_output(self, start: int | None, count: int) -> None:
-        """A pipeline that reads what sinks are given: it may not have seen any of it yet, or be far ahead of them."""
+        """A pipeline that reads what sinks receive: it may have read none of it yet, or be far ahead of them."""
         if "reader" not in self.state.pipelines:
             self.start("reader", ["pipeline:a/out"], (), again=False, inputs=("in",), start=start)
         for _ in range(count):
@@ -116,7 +116,7 @@ class Machine(EpochsMachine):
         missing=st.sampled_from([False, False, False, True]),
     )
     def decide(self, name: str, back: int, shift: int, sent: int, missing: bool) -> None:
-        """The last round of that name, though it may be over, or the one before; of the next batch, or another one."""
+        """The last round with that name, which may be over, or the one before; for the next epoch, or another one."""
         pipeline = self.pipeline(name)
         attempt, batch = self.model.latest.get(name, 0) - back, next_round(pipeline)
         asked = {} if batch is None else voters(pipeline, pipeline.epochs[batch])
@@ -136,7 +136,7 @@ class Machine(EpochsMachine):
         missing=st.booleans(),
     )
     def rounds(self, name: str, count: int, more: list[str], shift: int, sent: int, missing: bool) -> None:
-        """What delivery does; a decision that is refused leaves the round as it is."""
+        """What delivery does. A refused decision leaves the round as it is."""
         for _ in range(count):
             if more:
                 self.wait(name, more, declared=True)
@@ -152,7 +152,7 @@ class Machine(EpochsMachine):
         between=st.sampled_from(["bind", "unbind", "park", "reset"]),
     )
     def overtaken(self, name: str, key: str, between: str) -> None:
-        """A round that could be decided but for what happens meanwhile."""
+        """A round that could be decided if nothing happened in between."""
         self.wait(name, [key], declared=True)
         self.attempt(name)
         before = self.state
@@ -203,7 +203,7 @@ class Machine(EpochsMachine):
         behind=st.sampled_from([0, 0, 0, 1]),
     )
     def replay(self, name: str, port: str, key: str, size: int, behind: int) -> None:
-        """As the service does it: a new reader begins where the segment ended before."""
+        """As the service does it: a new reader starts where the segment ended before."""
         pipeline, target = self.pipeline(name), f"pipeline/{name}/replay.{key}"
         after = pipeline.replayed.get(port, 0) - behind
         start, staged = self.lengths.get((name, f"replay.{key}"), 0), ((target, "copy"),)

@@ -1,4 +1,4 @@
-"""Sources that a pipeline reads no more, and again: it goes on behind what it has read."""
+"""Sources that are unlinked from a pipeline and linked again: it continues after what it has read."""
 
 from penstock.coordinator.machine.apply import apply, left
 from penstock.coordinator.machine.commands import Plan, Reset, Start
@@ -24,7 +24,7 @@ def offset(state: State) -> dict[str, int]:
     return pipeline.offset("in", pipeline.planned)
 
 
-def test_a_source_that_is_unlinked_is_in_no_later_cut() -> None:
+def test_an_unlinked_source_is_in_no_later_cut() -> None:
     state = plan(start(State(), "1", ("a", "b")), {A: 5, B: 7})
     state = start(state, "2", ("b",))
     assert offset(state) == {B: 7}
@@ -33,25 +33,25 @@ def test_a_source_that_is_unlinked_is_in_no_later_cut() -> None:
     assert state.pipelines["p"].cuts[0].segments == {A: 5, B: 7}, "a cut never changes"
 
 
-def test_linked_again_it_goes_on_where_it_was() -> None:
+def test_a_source_that_is_linked_again_continues_where_it_was() -> None:
     state = start(plan(start(State(), "1", ("a", "b")), {A: 5, B: 7}), "2", ("b",))
     state = start(plan(state, {B: 8}), "3", ("a", "b"), {A: 0})
     assert offset(state) == {A: 5, B: 8}
 
 
-def test_or_at_the_first_event_that_is_still_there() -> None:
+def test_a_source_that_is_linked_again_continues_at_its_first_stored_event_if_that_is_later() -> None:
     state = start(plan(start(State(), "1", ("a", "b")), {A: 5, B: 7}), "2", ("b",))
     state = start(plan(state, {B: 8}), "3", ("a", "b"), {A: 6})
     assert offset(state) == {A: 6, B: 8}
 
 
-def test_a_source_that_it_reads_all_along_stays_where_it_is() -> None:
+def test_a_source_that_stays_linked_keeps_its_position() -> None:
     state = start(State(), "1", ("a",), {A: 3})
     state = start(state, "2", ("a", "b"), {A: 9, B: 4})
     assert offset(state) == {A: 3, B: 4}
 
 
-def test_an_input_that_is_gone_and_comes_back_goes_on_where_it_was() -> None:
+def test_an_input_that_is_removed_and_added_again_continues_where_it_was() -> None:
     def both(state: State, request: str) -> State:
         given = {"left": (("a",), {A: 0}), "right": (("b",), {B: 0})}
         return apply(state, Start("p", request, given, ("out",), NO_LIMITS))[0]
@@ -75,7 +75,7 @@ def test_a_source_may_move_from_one_input_to_another() -> None:
     assert pipeline.offset("in", pipeline.planned) == {B: 7}
 
 
-def test_after_a_reset_nothing_is_left_of_where_it_was() -> None:
+def test_after_a_reset_positions_of_unlinked_sources_are_forgotten() -> None:
     state = start(plan(start(State(), "1", ("a", "b")), {A: 5, B: 7}), "2", ("b",))
     assert left(state.pipelines["p"]) == {A: 5}
     state = start(apply(state, Reset("p"))[0], "3", ("a", "b"), {A: 0, B: 0})

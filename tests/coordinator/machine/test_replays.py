@@ -1,4 +1,4 @@
-"""What a replay does to the coordinator's state."""
+"""The effects of a replay on the coordinator's state."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def effects_of(state: State, command: Command) -> tuple[Effect, ...]:
     return apply(state, command)[1]
 
 
-def test_the_copies_are_merged_and_the_input_reads_them_from_where_they_begin() -> None:
+def test_replayed_copies_are_merged_and_read_by_the_input_from_their_start() -> None:
     state = started()
     assert [one for one in effects_of(state, replay("err", 0, 70, 500)) if isinstance(one, Merges)] == [Merges(STAGED)]
     now = pipeline(after(state, replay("err", 0, 70, 500)))
@@ -69,7 +69,7 @@ def test_the_copies_are_merged_and_the_input_reads_them_from_where_they_begin() 
     assert now.inputs["other"].sources == ("t",)
 
 
-def test_each_port_goes_on_where_it_was_and_nothing_is_replayed_twice() -> None:
+def test_each_port_continues_where_it_was_and_nothing_is_replayed_twice() -> None:
     state = after(started(), replay("err", 0, 70), replay("late", 0, 30, 60), replay("err", 70, 90, 90))
     assert pipeline(state).replayed == {"err": 90, "late": 30}
     assert pipeline(state).position(NO_EPOCH, REPLAYS) == 0, "it reads on, wherever a later one begins"
@@ -78,14 +78,14 @@ def test_each_port_goes_on_where_it_was_and_nothing_is_replayed_twice() -> None:
             apply(state, wrong)
 
 
-def test_an_input_that_is_not_there_cannot_be_replayed_into() -> None:
+def test_replaying_into_an_unknown_input_is_refused() -> None:
     with pytest.raises(PipelineError, match=r"no input 'x'"):
         apply(started(), Replay("a", "err", 0, 5, {"x": 0}))
     with pytest.raises(PipelineError, match="pipeline 'b' not found"):
         apply(started(), Replay("b", "err", 0, 5, {}))
 
 
-def test_a_running_query_takes_them_in_with_its_next_epoch() -> None:
+def test_a_running_query_reads_replays_in_its_next_epoch() -> None:
     state = epoch(started(), 0, s=20)
     state = after(state, replay("err", 0, 70))
     assert pipeline(state).offset("in", 0) == {S: 20, REPLAYS: 0}
@@ -94,7 +94,7 @@ def test_a_running_query_takes_them_in_with_its_next_epoch() -> None:
     assert pipeline(state).offset("other", 1) == {}
 
 
-def test_a_new_generation_reads_on_in_them_though_it_declares_its_sources_alone() -> None:
+def test_a_new_generation_continues_reading_replays_without_declaring_them() -> None:
     state = epoch(after(started(), replay("err", 0, 70)), 0, replays=33)
     again = after(state, start("second", "s", "u"))
     assert pipeline(again).inputs["in"].sources == ("s", "u", SOURCE)
@@ -103,7 +103,7 @@ def test_a_new_generation_reads_on_in_them_though_it_declares_its_sources_alone(
     assert same is again
 
 
-def test_a_reset_does_not_repeat_what_was_put_out_of_them() -> None:
+def test_a_reset_does_not_read_replays_again() -> None:
     state = epoch(after(started(), replay("err", 0, 70)), 0, s=20, replays=33)
     state = after(state, Reset("a"))
     assert pipeline(state).replayed == {"err": 70}
@@ -111,7 +111,7 @@ def test_a_reset_does_not_repeat_what_was_put_out_of_them() -> None:
     assert pipeline(state).offset("in", NO_EPOCH) == {S: 10, REPLAYS: 33}
 
 
-def test_what_is_complete_of_them_is_truncated_as_any_source_is() -> None:
+def test_completed_replays_are_truncated_like_any_source() -> None:
     state = after(started(), replay("err", 0, 70))
     for batch in range(4):
         state = epoch(state, batch, replays=10 * (batch + 1))
@@ -129,7 +129,7 @@ def test_dead_letters_without_a_reader_or_a_sink_are_never_truncated() -> None:
         assert all("pipeline/a/err" not in segments for segments in truncated)
 
 
-def test_a_pipeline_that_is_created_again_does_not_read_the_replays_of_the_older_one() -> None:
+def test_a_recreated_pipeline_does_not_read_the_replays_of_the_old_one() -> None:
     state = after(started(), replay("err", 0, 70), Drop("a"), start("second"))
     assert pipeline(state).inputs["in"].sources == ("s",)
     state = after(state, replay("err", 0, 70, 66))

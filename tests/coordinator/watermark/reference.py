@@ -1,6 +1,6 @@
-"""The watermark again, straight from its definition: event by event and mark by mark, in plain Python.
+"""A reference implementation of the watermark from its definition: event by event and mark by mark, in plain Python.
 
-It shares nothing with the tables but the words of the marks.
+It shares only the types of the marks with the tables.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Source:
             stream = self.streams.setdefault(mark.stream_id, Stream())
             is_timeless = stream.state == "active" and not stream.counts()
             stream.state = "active"
-            if is_timeless:  # nobody knows whether it will have times this time
+            if is_timeless:  # it may have times this time
                 stream.events.clear()
         if mark.kind is MarkKind.WATERMARK:
             assert mark.value is not None
@@ -82,18 +82,18 @@ class Source:
             self.segments[mark.kind] = max(mark.segments, self.segments.get(mark.kind, 0))
 
     def clock(self, kind: MarkKind) -> list[int]:
-        """What is known of it in every segment: one time, or none."""
+        """The lowest of the segments' highest marks, in a list; empty if a segment has none."""
         shown = self.clocks.get(kind, {})
         return [min(map(max, shown.values()))] if shown and len(shown) >= self.segments[kind] else []
 
     def watermark(self, disorder: int) -> int | None:
-        """The slowest active stream's, or the clock's. Only for one that has active streams."""
+        """That of the slowest active stream, or the clock's. Only for a source with active streams."""
         found = [stream.watermark(disorder) for stream in self.streams.values() if stream.counts()]
         slowest = [] if None in found else [min(time for time in found if time is not None)]
         return max(slowest + self.clock(MarkKind.CLOCK), default=None)
 
     def left(self, disorder: int) -> list[int]:
-        """What its watermark may be when no stream is active."""
+        """The candidates for the watermark if no stream is active."""
         times = [time - disorder for time in self.ever] + self.promised
         return times + self.clock(MarkKind.CLOCK) + self.clock(MarkKind.IDLE_CLOCK)
 
@@ -102,7 +102,7 @@ class Source:
 
 
 def watermark(sources: dict[str, Source], disorder: dict[str, int]) -> int | None:
-    """Of a pipeline that reads all of them."""
+    """The watermark of a pipeline that reads all of these sources."""
     running = {name: source for name, source in sources.items() if not source.has_ended()}
     if not running:
         return END_OF_TIME

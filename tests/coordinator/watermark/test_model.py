@@ -1,4 +1,4 @@
-"""Whatever comes, wherever cuts lie, however often the worker crashes: the watermark is what its definition says."""
+"""For any records, any cuts and any crashes of the worker, the watermark is what its definition says."""
 
 import asyncio
 from typing import NamedTuple
@@ -63,7 +63,7 @@ def _times(record: Record) -> dict[int, int]:
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(records)
-def test_a_table_gives_the_watermark_of_the_definition(came: list[Record]) -> None:
+def test_the_watermark_of_a_table_matches_its_definition(came: list[Record]) -> None:
     table, sources = StreamTable(), {name: reference.Source() for name in SOURCES}
     terms = Terms(frozenset(SOURCES), DISORDER.__getitem__)
     for record in came:
@@ -76,7 +76,7 @@ def test_a_table_gives_the_watermark_of_the_definition(came: list[Record]) -> No
 
 
 class Step(NamedTuple):
-    """Some records come; then there is a cut, and perhaps the worker ends before or after it."""
+    """Some records, then a cut; the worker may crash before or after it."""
 
     came: list[Record]
     reopens: bool
@@ -90,7 +90,9 @@ steps = st.lists(
 
 @settings(max_examples=40)
 @given(steps)
-def test_cuts_have_it_at_their_own_place_over_restarts_and_though_the_records_are_gone(given_steps: list[Step]) -> None:
+def test_cuts_have_the_watermark_of_their_position_across_restarts_and_after_truncation(
+    given_steps: list[Step],
+) -> None:
     asyncio.run(_run(given_steps))
 
 

@@ -1,4 +1,4 @@
-"""Output carries its pipeline's watermark: a reader inherits that of its own place, however far behind it is."""
+"""Output carries its pipeline's watermark: a reader inherits that of its own position, however far behind it is."""
 
 import pytest
 
@@ -16,7 +16,7 @@ A, OUT = "connector/s/0", "pipeline/p/out"
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few batches are remembered that most of them are only in the log."""
+    """Remember so few epochs that most of them are only in the log."""
     monkeypatch.setattr(epochs, "EPOCHS_MAX", 6)
     monkeypatch.setattr(output_log, "CHUNK_EPOCHS", 3)
 
@@ -52,17 +52,17 @@ async def start_reader(scene: Scene) -> InputOffset:
     return await scene.initial("reader")
 
 
-async def test_a_reader_that_begins_with_the_oldest_output_sees_the_watermark_of_its_own_place(scene: Scene) -> None:
+async def test_a_reader_that_starts_at_the_oldest_output_sees_the_watermark_of_its_own_position(scene: Scene) -> None:
     await scene.start("p")
     await run(scene, await scene.initial(), range(20))
     expected = [100 * number for number in range(20)]
     assert await read_all(scene, await start_reader(scene), record_ends(scene)) == expected
 
 
-async def test_and_so_after_a_restart(scene: Scene) -> None:
+async def test_after_a_restart_a_reader_still_sees_the_watermark_of_its_own_position(scene: Scene) -> None:
     await scene.start("p")
     at = await run(scene, await scene.initial(), range(17))
-    await scene.reopen(truncate_seconds=1000.0)  # what the reader has completed stays: it is read again below
+    await scene.reopen(truncate_seconds=1000.0)  # keeps what the reader has completed: it is read again below
     await run(scene, at, range(17, 20))
     start = await start_reader(scene)
     ends = record_ends(scene)
@@ -74,7 +74,7 @@ async def test_and_so_after_a_restart(scene: Scene) -> None:
     assert await read_all(scene, at, ends[8:]) == [100 * number for number in range(8, 20)]
 
 
-async def test_between_two_batches_it_is_the_watermark_of_the_first(scene: Scene) -> None:
+async def test_inside_an_epochs_output_the_watermark_is_that_of_the_epoch_before(scene: Scene) -> None:
     await scene.start("p")
     at = await scene.initial()
     for number in range(4):
@@ -87,7 +87,7 @@ async def test_between_two_batches_it_is_the_watermark_of_the_first(scene: Scene
     assert await read_all(scene, start, record_ends(scene)) == [None, 0, 0, 100, 100, 200, 200, 300]
 
 
-async def test_what_a_reset_pipeline_has_put_out_keeps_its_watermarks(scene: Scene) -> None:
+async def test_output_from_before_a_reset_keeps_its_watermarks(scene: Scene) -> None:
     await scene.start("p")
     await run(scene, await scene.initial(), range(4))
     await scene.coordinator.lifecycle.reset("p")
@@ -118,7 +118,7 @@ async def test_output_of_a_dropped_pipeline_counts_until_it_is_read_to_its_end(s
     assert at.watermark == 10_000, "nobody writes there any more"
 
 
-async def test_the_log_is_given_up_with_the_output_and_deleted_with_it(scene: Scene) -> None:
+async def test_the_watermark_log_is_truncated_and_deleted_with_the_output(scene: Scene) -> None:
     await scene.start("p")
     at = await start_reader(scene)
     batches = await scene.initial()
@@ -156,7 +156,7 @@ async def test_a_watermark_that_rises_without_output_is_inherited_by_an_epoch_wi
     assert (await scene.cut(moved, "reader")).offset.watermark == 300
 
 
-async def test_a_cut_for_a_watermark_alone_must_raise_it(scene: Scene) -> None:
+async def test_a_cut_without_data_must_raise_the_watermark(scene: Scene) -> None:
     from penstock.coordinator.machine.commands import Plan
 
     await scene.start("p")
@@ -169,7 +169,7 @@ async def test_a_cut_for_a_watermark_alone_must_raise_it(scene: Scene) -> None:
     assert scene.status().watermark == 101
 
 
-async def test_a_query_with_an_end_is_not_kept_going_by_watermarks_but_learns_that_all_has_ended(scene: Scene) -> None:
+async def test_a_query_with_an_end_gets_no_epochs_for_watermarks_except_for_the_end_of_time(scene: Scene) -> None:
     await scene.start("p")
     at = await run(scene, await scene.initial(), range(2))
     start = await start_reader(scene)
@@ -184,7 +184,7 @@ async def test_a_query_with_an_end_is_not_kept_going_by_watermarks_but_learns_th
     assert (await scene.cut(reader, "reader")).offset == reader
 
 
-async def test_another_source_that_is_behind_makes_no_epochs_without_data(scene: Scene) -> None:
+async def test_no_epoch_without_data_is_cut_while_another_source_is_behind(scene: Scene) -> None:
     await scene.ingest("connector/t/0", {9: 50})
     await scene.start("p")
     at = await run(scene, await scene.initial(), range(2))
@@ -202,7 +202,7 @@ async def test_replayed_dead_letters_do_not_block_the_watermark(scene: Scene) ->
     assert (await scene.cut(await scene.initial())).offset.watermark == 10
 
 
-async def test_epochs_without_data_do_not_follow_each_other_too_soon_but_for_the_end(scene: Scene) -> None:
+async def test_epochs_without_data_are_rate_limited_except_at_the_end(scene: Scene) -> None:
     await scene.reopen(watermark_seconds=0.3)
     await scene.start("p")
     at = await run(scene, await scene.initial(), range(2))
@@ -210,7 +210,7 @@ async def test_epochs_without_data_do_not_follow_each_other_too_soon_but_for_the
     at = await run(scene, at, range(2, 3), output=False)
     assert (await scene.cut(reader, "reader")).offset == reader
     moved = (await scene.cut(reader, "reader", wait_seconds=0.4)).offset
-    if moved == reader:  # nothing has happened meanwhile: Spark asks again
+    if moved == reader:  # nothing new: Spark asks again
         moved = (await scene.cut(reader, "reader")).offset
     assert moved.watermark == 200
     await scene.ingest(A, {}, [Mark(0, MarkKind.FINISHED, "", 1)])

@@ -36,17 +36,17 @@ def table(*heads: bytes, source: str = "s") -> StreamTable:
     return made
 
 
-def test_it_is_not_known_while_no_event_was_seen() -> None:
+def test_the_watermark_is_unknown_before_the_first_event() -> None:
     assert table().watermark() is None
     assert table(b"").watermark() is None
 
 
-def test_it_is_the_slowest_stream_s() -> None:
+def test_the_watermark_is_that_of_the_slowest_stream() -> None:
     made = table(head({1: 100, 2: 50}), head({1: 200}), head({2: 40}))
     assert made.watermark() == 50
 
 
-def test_a_stream_that_has_begun_and_said_nothing_holds_it_back() -> None:
+def test_a_stream_that_has_started_and_sent_nothing_blocks_the_watermark() -> None:
     made = table(head({1: 100}), head({}, (2, STARTED)))
     assert made.watermark() is None
     assert advanced(70, made) == 70
@@ -55,27 +55,27 @@ def test_a_stream_that_has_begun_and_said_nothing_holds_it_back() -> None:
     assert advanced(70, made) == 70, "it never goes back"
 
 
-def test_a_stream_that_has_ended_holds_nothing_back() -> None:
+def test_a_stream_that_has_ended_does_not_block_the_watermark() -> None:
     made = table(head({1: 100, 2: 50}), head({}, (2, ENDED)))
     assert made.watermark() == 100
     assert len(made) == 1
 
 
-def test_a_stream_ends_behind_the_events_of_the_same_record() -> None:
+def test_a_stream_ends_after_the_events_of_the_same_record() -> None:
     assert table(head({1: 100, 2: 50}, (2, ENDED))).watermark() == 100
 
 
-def test_when_all_have_ended_it_is_the_highest_of_all() -> None:
+def test_when_all_streams_have_ended_the_watermark_is_the_highest_event_time() -> None:
     made = table(head({1: 100, 2: 50}), head({}, (1, ENDED)), head({}, (2, ENDED)))
     assert made.watermark() == 100
 
 
-def test_a_stream_that_begins_again_goes_on_from_its_highest_time_unless_it_had_ended() -> None:
+def test_a_reopened_stream_continues_from_its_highest_time_unless_it_had_ended() -> None:
     assert table(head({1: 100}), head({}, (1, STARTED))).watermark() == 100
     assert table(head({1: 100}, (1, ENDED)), head({}, (1, STARTED))).watermark() is None
 
 
-def test_an_idle_stream_holds_nothing_back_until_it_is_active_again() -> None:
+def test_an_idle_stream_does_not_block_the_watermark_until_it_is_active_again() -> None:
     made = table(head({1: 100, 2: 50}), head({}, (2, IDLE)))
     assert made.watermark() == 100
     made.fold("s", [head({}, (2, AGAIN))])
@@ -84,7 +84,7 @@ def test_an_idle_stream_holds_nothing_back_until_it_is_active_again() -> None:
     assert made.watermark() == 60
 
 
-def test_a_stream_without_event_times_holds_nothing_back() -> None:
+def test_a_stream_without_event_times_does_not_block_the_watermark() -> None:
     made = table(head({1: 100}, (1, STARTED), (2, STARTED)), head({2: NO_TIME}))
     assert made.watermark() == 100
 
@@ -96,10 +96,10 @@ def test_streams_of_different_sources_are_different() -> None:
     made.fold("t", [head({}, (1, ENDED))])
     assert made.watermark() == 100
     made.forget(["s"])
-    assert made.watermark() == 50  # nobody is active: the highest of all that is read
+    assert made.watermark() == 50  # no stream is active: the highest of all that is read
 
 
-def test_an_output_that_has_no_watermark_holds_it_back() -> None:
+def test_an_output_without_a_watermark_blocks_the_watermark() -> None:
     made = table(head({1: 100}))
     made.outputs = {"pipeline:p/out": None}
     assert made.watermark() is None
@@ -107,7 +107,7 @@ def test_an_output_that_has_no_watermark_holds_it_back() -> None:
     assert made.watermark() == 60
 
 
-def test_disorder_is_taken_off_each_stream_and_one_that_is_silent_stays_so() -> None:
+def test_disorder_is_subtracted_per_stream_and_a_silent_stream_still_blocks() -> None:
     made = table(head({1: 100, 2: 50}))
     assert made.watermark(disordered(7)) == 43
     assert made.watermark(disordered(0)) == 50
@@ -117,7 +117,7 @@ def test_disorder_is_taken_off_each_stream_and_one_that_is_silent_stays_so() -> 
     assert made.watermark(disordered(7)) == NO_TIME + 1, "below it there is no time"
 
 
-def test_the_disorder_is_the_connector_s_own() -> None:
+def test_each_source_has_its_own_disorder() -> None:
     made = table(head({1: 100}), source="s")
     made.fold("t", [head({1: 100})])
     assert made.watermark(Terms(None, {"s": 10, "t": 30}.__getitem__)) == 70
@@ -125,13 +125,13 @@ def test_the_disorder_is_the_connector_s_own() -> None:
     assert made.watermark(Terms(None, {"s": 10, "t": 30}.__getitem__)) == 90
 
 
-def test_a_higher_disorder_does_not_take_the_watermark_back() -> None:
+def test_a_higher_disorder_does_not_move_the_watermark_back() -> None:
     assert advanced(95, table(head({1: 100})), disordered(10)) == 95
     assert advanced(90, table(head({1: 100})), disordered(10)) == 90
     assert advanced(89, table(head({1: 100})), disordered(10)) == 90
 
 
-def test_a_declared_watermark_counts_where_it_is_higher() -> None:
+def test_a_declared_watermark_counts_if_it_is_higher() -> None:
     made = table(head({1: 100, 2: 80}), head({}, declared(2, 95)))
     assert made.watermark() == 95
     assert made.watermark(disordered(20)) == 80, "stream 1 has none"
@@ -142,7 +142,7 @@ def test_a_declared_watermark_counts_where_it_is_higher() -> None:
     assert made.watermark(disordered(60)) == 95
 
 
-def test_a_declared_watermark_speaks_for_a_silent_stream_and_for_one_without_times() -> None:
+def test_a_declared_watermark_applies_to_a_silent_stream_and_to_one_without_event_times() -> None:
     made = table(head({1: 100}, (1, STARTED), (2, STARTED)))
     assert made.watermark() is None
     made.fold("s", [head({}, declared(2, 70))])
@@ -155,7 +155,7 @@ def test_a_declared_watermark_speaks_for_a_silent_stream_and_for_one_without_tim
     assert without.watermark() == 70
 
 
-def test_a_declared_watermark_ends_with_its_stream_and_outlives_its_silence() -> None:
+def test_a_declared_watermark_survives_idleness_and_ends_with_its_stream() -> None:
     made = table(head({1: 100, 2: 10}), head({}, declared(2, 70)), head({}, (2, IDLE)))
     assert made.watermark() == 100
     made.fold("s", [head({}, (2, AGAIN))])
@@ -166,13 +166,13 @@ def test_a_declared_watermark_ends_with_its_stream_and_outlives_its_silence() ->
     assert made.watermark() == 30
 
 
-def test_when_none_is_active_the_highest_that_was_declared_counts_too() -> None:
+def test_without_active_streams_the_highest_declared_watermark_counts() -> None:
     made = table(head({1: 100}), head({}, declared(1, 130)), head({}, (1, ENDED)))
     assert made.watermark(disordered(10)) == 130
     assert table(head({1: 100}, (1, ENDED))).watermark(disordered(10)) == 90
 
 
-def test_a_source_has_ended_where_all_its_segments_say_so() -> None:
+def test_a_source_has_ended_when_all_its_segments_are_marked() -> None:
     made = table(head({1: 100, 2: 50}), head({}, finished(0, 2)))
     assert made.watermark() == 50
     made.fold("s", [head({}, finished(0, 2))])
@@ -183,7 +183,7 @@ def test_a_source_has_ended_where_all_its_segments_say_so() -> None:
     assert made.watermark() == END_OF_TIME, "what comes later is late"
 
 
-def test_it_is_the_end_of_time_only_when_all_that_is_read_has_ended() -> None:
+def test_the_watermark_is_the_end_of_time_only_when_every_source_has_ended() -> None:
     terms = disordered(5, "s", "t")
     made = table(head({1: 100}), head({}, finished(0, 1)), source="s")
     assert made.watermark(terms) is None, "nothing is known of t"
@@ -205,7 +205,7 @@ def clock(segment: int, time: int, count: int = 1, kind: MarkKind = MarkKind.CLO
     return Mark(segment, kind, "", time, count)
 
 
-def test_where_the_clock_gives_events_their_times_no_stream_is_waited_for() -> None:
+def test_with_arrival_times_the_watermark_waits_for_no_stream() -> None:
     made = table(head({1: 100, 2: 50}), head({}, (3, STARTED)))
     assert made.watermark() is None
     made.fold("s", [head({}, clock(0, 120))])
@@ -218,7 +218,7 @@ def test_where_the_clock_gives_events_their_times_no_stream_is_waited_for() -> N
     assert made.watermark() == 130, "a clock does not go back"
 
 
-def test_a_clock_counts_where_all_segments_have_it() -> None:
+def test_a_clock_mark_counts_when_all_segments_have_it() -> None:
     made = table(head({1: 100}, (2, STARTED)), head({}, clock(0, 120, 2)))
     assert made.watermark() is None
     made.fold("s", [head({}, clock(1, 110, 2))])
@@ -249,7 +249,7 @@ def test_no_watermark_is_beyond_the_end_of_time() -> None:
     assert table(head({1: 5}), head({}, declared(1, 2**63 - 1))).watermark() == END_OF_TIME
 
 
-def test_it_names_what_holds_it_back() -> None:
+def test_the_table_names_what_blocks_the_watermark() -> None:
     made = table(head({1: 100, 2: 50, 3: 70}))
     assert made.blocker(disordered(5)) == Blocker("s", 2, 45)
     made.fold("s", [head({}, declared(2, 90))])
@@ -283,7 +283,7 @@ marks = st.lists(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(times, marks), max_size=12), st.integers(0, 2**32))
-def test_the_same_heads_give_the_same_table_in_whatever_steps_they_are_folded(
+def test_folding_the_same_heads_in_any_steps_gives_the_same_table(
     records: list[tuple[dict[int, int], list[Mark]]], seed: int
 ) -> None:
     heads = [head(each, *said) for each, said in records]

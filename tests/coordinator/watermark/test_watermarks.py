@@ -1,4 +1,4 @@
-"""A pipeline sees the watermark of its own place, also after a restart and when the data behind it are gone."""
+"""A pipeline sees the watermark of its own position, also after a restart and after its input was truncated."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def started(stream_id: int) -> Mark:
     return Mark(stream_id, MarkKind.STARTED, f"stream {stream_id}")
 
 
-async def test_a_pipeline_that_lags_sees_the_watermark_of_its_own_place(scene: Scene) -> None:
+async def test_a_lagging_pipeline_sees_the_watermark_of_its_own_position(scene: Scene) -> None:
     first = await scene.ingest(A, {1: 10, 2: 20})
     await scene.ingest(A, {1: 100, 2: 200})
     await scene.start()
@@ -29,7 +29,7 @@ async def test_a_pipeline_that_lags_sees_the_watermark_of_its_own_place(scene: S
     assert (await scene.cut(cut.offset, upto={A: 1 << 40})).offset.watermark == 100
 
 
-async def test_it_is_null_while_nothing_is_known_and_for_raw_segments(scene: Scene) -> None:
+async def test_the_watermark_is_null_before_the_first_event_and_for_raw_segments(scene: Scene) -> None:
     await scene.ingest(A, {}, [started(1)])
     await scene.append("raw", raw(b"1"))
     await scene.start(source=["s", "segment:raw"])
@@ -39,7 +39,7 @@ async def test_it_is_null_while_nothing_is_known_and_for_raw_segments(scene: Sce
     assert (await scene.cut(cut.offset)).offset.watermark == 7
 
 
-async def test_streams_are_remembered_over_a_restart_though_their_records_are_gone(scene: Scene) -> None:
+async def test_streams_are_remembered_across_a_restart_even_if_their_records_are_truncated(scene: Scene) -> None:
     await scene.ingest(A, {1: 10})
     await scene.start()
     at = await scene.epoch(await scene.initial(), 0)
@@ -55,7 +55,7 @@ async def test_streams_are_remembered_over_a_restart_though_their_records_are_go
     assert (await scene.cut(at)).offset.watermark == 3000
 
 
-async def test_the_table_is_written_down_every_so_many_bytes() -> None:
+async def test_the_table_is_stored_once_enough_bytes_were_read() -> None:
     async with opened(table_bytes=10) as scene:
         await scene.ingest(A, {1: 10})
         await scene.start()
@@ -74,7 +74,7 @@ async def test_the_table_is_written_down_every_so_many_bytes() -> None:
         assert source_table.read(scene.store, "p", 2) is None, "it is of another incarnation"
 
 
-async def test_a_table_of_many_streams_comes_back_as_it_was(scene: Scene) -> None:
+async def test_a_table_of_many_streams_is_restored_unchanged(scene: Scene) -> None:
     source_table._ROWS_PER_PART, before = 3, source_table._ROWS_PER_PART
     try:
         await scene.ingest(A, {number: number * 7 for number in range(10)})
@@ -93,7 +93,7 @@ async def test_a_table_of_many_streams_comes_back_as_it_was(scene: Scene) -> Non
     assert written.offsets == current.offsets
 
 
-async def test_a_reset_pipeline_begins_with_an_empty_table(scene: Scene) -> None:
+async def test_a_reset_pipeline_starts_with_an_empty_table(scene: Scene) -> None:
     end = await scene.ingest(A, {1: 10})
     await scene.ingest(A, {2: 500})
     await scene.start()
@@ -120,7 +120,7 @@ async def test_an_output_carries_the_watermark_of_its_pipeline(scene: Scene) -> 
     assert (await scene.cut(cut.offset, "reader")).offset.watermark == 300
 
 
-async def test_a_long_fold_leaves_the_loop_its_turn(scene: Scene) -> None:
+async def test_a_long_fold_does_not_block_the_event_loop(scene: Scene) -> None:
     for number in range(3000):
         if not scene.store.exists(A):
             scene.create(A)
@@ -139,7 +139,7 @@ async def test_a_long_fold_leaves_the_loop_its_turn(scene: Scene) -> None:
     assert cutting.result().offset.watermark == 10
 
 
-async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for_how_long(scene: Scene) -> None:
+async def test_the_status_names_the_stream_that_blocks_the_watermark_and_for_how_long(scene: Scene) -> None:
     await scene.close()
     scene.connectors = Connectors(lambda _: 3, lambda source, stream_id: f"{source}-{stream_id}")
     await scene.open()
@@ -173,7 +173,7 @@ async def test_the_status_names_the_stream_that_holds_the_watermark_back_and_for
     assert scene.status().watermark_blocked_by == WatermarkBlocker("s", 2, "s-2", 597)
 
 
-async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: Scene) -> None:
+async def test_the_status_names_an_output_that_blocks_the_watermark(scene: Scene) -> None:
     await scene.ingest(A, {1: 10})
     await scene.start("p")
     await scene.ingest("connector/t/0", {9: 1_000_000})
@@ -188,7 +188,7 @@ async def test_the_status_names_an_output_that_holds_the_watermark_back(scene: S
     assert scene.status("reader").watermark_blocked_by == WatermarkBlocker("pipeline:p/out", None, "", 10)
 
 
-async def test_a_changed_disorder_counts_from_the_next_cut_on(scene: Scene) -> None:
+async def test_a_changed_disorder_applies_from_the_next_cut(scene: Scene) -> None:
     await scene.ingest(A, {1: 100})
     await scene.start()
     at = (await scene.cut(await scene.initial())).offset
@@ -203,7 +203,7 @@ async def test_a_changed_disorder_counts_from_the_next_cut_on(scene: Scene) -> N
     assert (await scene.cut(at)).offset.watermark == 110
 
 
-async def test_a_table_that_was_written_with_one_highest_time_is_read(scene: Scene) -> None:
+async def test_a_table_in_the_older_format_with_one_highest_time_is_read(scene: Scene) -> None:
     segment = source_table.table_segment("p")
     scene.store.create(segment)
     for kind, stream_id, is_last in ((0, 4, False), (1, 5, True)):
@@ -217,9 +217,9 @@ async def test_a_table_that_was_written_with_one_highest_time_is_read(scene: Sce
     assert written.table.outputs == {"pipeline:q/out": 7}
 
 
-async def test_a_backlog_of_several_segments_is_read_in_the_order_in_which_it_came(scene: Scene) -> None:
-    """Streams that last for one record each, now in one segment, now in the other, and ever later: however little an
-    epoch takes in, none of them is behind the watermark of the epoch before its own.
+async def test_a_backlog_in_several_segments_is_read_in_order_of_arrival(scene: Scene) -> None:
+    """Streams of one record each, in alternating segments and with increasing times: however little an epoch takes,
+    none of them is behind the watermark of the previous epoch.
     """
     came: list[tuple[str, int, int]] = []
     for number in range(60):
@@ -241,7 +241,7 @@ async def test_a_backlog_of_several_segments_is_read_in_the_order_in_which_it_ca
     assert before == 5900
 
 
-async def test_within_a_limit_of_rows_too(scene: Scene) -> None:
+async def test_a_backlog_is_read_in_order_of_arrival_with_a_row_limit_too(scene: Scene) -> None:
     for number in range(10):
         await scene.ingest(B if number < 3 else A, {number: number}, [started(number), Mark(number, MarkKind.ENDED)])
     await scene.start(limits=Limits(rows=4))
@@ -255,9 +255,9 @@ async def test_within_a_limit_of_rows_too(scene: Scene) -> None:
 
 
 class TestStreamsThatWereOpenBefore:
-    """A pipeline begins behind the beginnings of streams."""
+    """A pipeline starts after the start of some streams."""
 
-    async def test_one_that_is_open_now_holds_the_watermark_until_its_next_event(self, scene: Scene) -> None:
+    async def test_a_stream_that_is_still_open_blocks_the_watermark_until_its_next_event(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 10, 2: 500}, [started(1), started(2), started(3)])
         await scene.ingest(A, {}, [Mark(3, MarkKind.ENDED)])
         scene.connectors = Connectors(open_streams=lambda _: {1, 2})
@@ -273,7 +273,7 @@ class TestStreamsThatWereOpenBefore:
         await scene.ingest(A, {1: 20})
         assert (await scene.cut(at)).offset.watermark == 20
 
-    async def test_one_that_has_ended_since_holds_it_where_it_was_open(self, scene: Scene) -> None:
+    async def test_a_stream_that_has_ended_since_blocks_the_watermark_where_it_was_open(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 10, 2: 500}, [started(1), started(2)])
         start = await scene.ingest(A, {2: 510})
         first = await scene.ingest(A, {2: 600})
@@ -284,7 +284,7 @@ class TestStreamsThatWereOpenBefore:
         assert at.watermark is None
         assert (await scene.cut(at, upto={A: last})).offset.watermark == 700
 
-    async def test_one_that_begins_behind_that_place_does_not(self, scene: Scene) -> None:
+    async def test_a_stream_that_starts_after_that_position_does_not_block_the_watermark(self, scene: Scene) -> None:
         start = await scene.ingest(A, {1: 10}, [started(1), started(4)])
         first = await scene.ingest(A, {1: 600})
         marks = [started(2), Mark(3, MarkKind.ACTIVE_AGAIN), Mark(4, MarkKind.STARTED, "opened again", 1)]
@@ -300,7 +300,7 @@ class TestStreamsThatWereOpenBefore:
         at = (await scene.cut(await scene.initial(), upto={A: start})).offset
         assert at.watermark is None, "from the beginning the heads say all: stream 4 is silent"
 
-    async def test_a_source_that_has_ended_before_that_place_has_ended(self, scene: Scene) -> None:
+    async def test_a_source_that_ended_before_that_position_has_ended(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 10}, [Mark(0, MarkKind.FINISHED, "", 1)])
         await scene.ingest("connector/t/0", {9: 5}, [started(9)])
         scene.connectors = Connectors(open_streams=lambda _: {1}, has_finished=lambda name: name == "s")
@@ -312,7 +312,9 @@ class TestStreamsThatWereOpenBefore:
         await scene.ingest("connector/t/0", {}, [Mark(0, MarkKind.FINISHED, "", 1)])
         assert (await scene.cut(at)).offset.watermark == END_OF_TIME
 
-    async def test_what_comes_after_its_end_is_in_time_for_whoever_begins_there(self, scene: Scene) -> None:
+    async def test_events_after_the_end_of_a_source_are_not_late_for_a_pipeline_that_starts_there(
+        self, scene: Scene
+    ) -> None:
         await scene.ingest(A, {1: 10}, [started(1), Mark(1, MarkKind.ENDED), Mark(0, MarkKind.FINISHED, "", 1)])
         scene.connectors = Connectors(has_finished=lambda _: True)
         await scene.reopen()
