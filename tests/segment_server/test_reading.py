@@ -31,7 +31,7 @@ async def filled(running: Running, data: bytes, name: str = "s") -> None:
     await asyncio.to_thread(running.store.journal.wait, position)
 
 
-async def test_a_read_gives_the_bytes_at_the_offset(versioned: Peer, running: Running) -> None:
+async def test_a_read_returns_the_bytes_at_the_offset(versioned: Peer, running: Running) -> None:
     await filled(running, b"0123456789")
     versioned.send(ReadSegment("s", 3, 4, request_id=9))
     assert await versioned.reply() == SegmentRead("s", 3, False, False, b"3456", 9)

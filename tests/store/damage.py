@@ -1,7 +1,7 @@
 """A seeded simulation of damage: bits flip in bytes that were proved durable.
 
-Whatever is hit, no read ever brings a wrong byte: it brings the right ones or raises Damaged. Segments that the damage
-does not touch are as they were, and a truncation or a deletion makes the others usable again.
+Whatever is damaged, no read ever returns a wrong byte: it returns the right ones or raises Damaged. Segments that the
+damage does not touch are unchanged, and a truncation or a deletion makes the others usable again.
 """
 
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ class DamageSimulation(Simulation):
         self.mend()
 
     def snapshot(self) -> list[Segment]:
-        """The segments that the last chapter begins with."""
+        """The segments in the snapshot of the last chapter."""
         chapter = self.journal.chapter
         first = next(f for f in self.journal.scan(chapter) if isinstance(f, Entry))
         table = type(self.store.table)(9)
@@ -110,10 +110,10 @@ class DamageSimulation(Simulation):
                 yield piece.row.position, piece.row.head_length + piece.row.length
 
     def check_report(self, hit: Hit) -> set[str]:
-        """`verify` names the file, the place and the segments, which are returned."""
+        """Check that `verify` names the file, the position and the segments. Returns the segments."""
         name, start = chapter_name(hit.chapter), file_offset(hit.chapter, hit.start)
         problems = verify(self.files).problems
-        # Where the record of a move or a truncation is hit, its segment's bytes are sought in a file that is gone.
+        # If the record of a move or a truncation is damaged, its segment's bytes are looked up in a file that is gone.
         gone = {problem.file for problem in problems} - set(self.files.list())
         assert {problem.file for problem in problems} - gone == {name}
         assert hit.is_last or not gone
@@ -124,12 +124,12 @@ class DamageSimulation(Simulation):
         return named
 
     def is_contained(self, hit: Hit) -> bool:
-        """The damage can be told from what it does not touch."""
+        """Whether the damage can be attributed to segments."""
         return not hit.is_last or (hit.whole_records and hit.start >= hit.chapter)
 
     def check(self, hit: Hit, old: set[str]) -> None:
         assert hit.is_last == bool(self.store.damage), (
-            "damage in the last chapter is told at once, other when it is read"
+            "damage in the last chapter is reported at once, other damage when it is read"
         )
         for segment in self.store.table:
             self.check_bytes(segment)
@@ -144,7 +144,7 @@ class DamageSimulation(Simulation):
                 self.check_refused(name)
 
     def check_bytes(self, segment: Segment) -> None:
-        """Right bytes or Damaged; and whoever reads to the tail without an error has read all there ever was."""
+        """Right bytes or Damaged; and a reader that reaches the tail without an error has read everything."""
         wanted, offset = self.contents[segment.id], int(segment.start)
         while True:
             try:
@@ -172,7 +172,7 @@ class DamageSimulation(Simulation):
         raise AssertionError(f"{len(found)} damaged bytes of {name} were read")
 
     def mend(self) -> None:
-        """Truncating past the damage ends it, for good."""
+        """Truncating past the damage clears it permanently."""
         for info in self.store.segments():
             if info.damage:
                 self.store.truncate(info.name, self.store.length(info.name))

@@ -1,8 +1,8 @@
 """Drives one store on a faulty disk, and compares it with a model.
 
 Random operations, commits at random moments, power cuts and kills in any disk operation, failed fsyncs, a full disk.
-After every recovery the store must be the model as it was after some record that is not older than the last one
-acknowledged: so everything acknowledged is there once, and of the rest a prefix, nothing by halves.
+After every recovery the store must equal the model after some record that is not older than the last acknowledged one:
+everything acknowledged is there once, and of the rest a prefix of whole records.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def settings_for(random: Random) -> StoreSettings:
 
 
 class Simulation:
-    """One store through all its lives. Every method may raise SimulatedCrash or StoreFailed: then call `recover`."""
+    """One store through all its restarts. Every method may raise SimulatedCrash or StoreFailed: then call `recover`."""
 
     notes = False
     """Whether merges share their record with an append: it changes what a seed does."""
@@ -75,7 +75,7 @@ class Simulation:
         self.recoveries = 0
         self.open()
 
-    # The life of a process.
+    # Start, stop and recovery.
 
     def open(self) -> None:
         self.journal = FileJournal(self.files, self.settings)
@@ -83,7 +83,7 @@ class Simulation:
         self.compactor = Compactor(self.store)
 
     def stop(self, kill: bool) -> None:
-        """A power cut, or a kill that leaves the page cache."""
+        """A power cut, or a kill that keeps the page cache."""
         self.observe_durable()
         self.files = self.files.restart() if kill else self.files.crash()
 
@@ -104,12 +104,12 @@ class Simulation:
         self.check_recovered()
 
     def check_spares(self) -> None:
-        """A chapter must not begin with another one's bytes in it."""
+        """A chapter must not start with bytes of another one in it."""
         for name in spare_names(self.files):
             assert not any(self.files._find(name).content), f"{name} is not zeros"
 
     def verify(self) -> None:
-        """What a crash leaves may be torn, but is not damaged."""
+        """What a crash leaves may be torn, but not damaged."""
         if self.random.random() < 0.2:
             report = verify(self.files)
             assert report.is_sound, [*map(str, report.problems)]
@@ -133,7 +133,7 @@ class Simulation:
         return self.states[-1][1]
 
     def issue(self, change: Callable[[], Position], state: Callable[[State], State], *, draining: bool = False) -> None:
-        """Make a change, which may be refused for want of room, and note what the store must be after it."""
+        """Make a change, which may be refused for lack of room, and record what the store must be after it."""
         try:
             position = change()
         except DiskFull:
@@ -255,7 +255,7 @@ class Simulation:
         except ConditionFailed:
             assert expected != self.state[name].attributes.get(key)
 
-    # What goes on besides.
+    # Background work and faults.
 
     def commit(self) -> None:
         done = self.journal.commit()
@@ -271,7 +271,7 @@ class Simulation:
         self.check_accounts()
 
     def observe_durable(self) -> None:
-        """Forget the states that cannot come back."""
+        """Forget the states that a recovery cannot restore any more."""
         durable = self.journal.durable
         while len(self.states) > 1 and self.states[1][0] <= durable:
             del self.states[0]
@@ -326,7 +326,7 @@ class Simulation:
     # Invariants.
 
     def check_accounts(self) -> None:
-        """Live bytes are what a recount from the runs gives, and every run is in a chapter that is there."""
+        """Live bytes equal a recount from the runs, and every run is in an existing chapter."""
         live: dict[Position, int] = {}
         for segment in self.store.table:
             for chapter, count in live_runs(segment):
@@ -343,7 +343,7 @@ class Simulation:
         assert used + closing <= self.journal._capacity, (used, closing, self.journal._capacity)
 
     def check_drained(self) -> None:
-        """Truncate all, compact: no chapter stays but the last and the two that guard its snapshot."""
+        """Truncate everything and compact: only the last chapter and the two that guard its snapshot remain."""
         self.free_disk()
         for name in sorted(self.state):
             self.store.delete(name)
@@ -366,7 +366,7 @@ class Simulation:
         self.check_drained()
 
     def actions(self) -> tuple[list[Action], list[Action], list[Action]]:
-        """The usual ones, the rare ones, and what goes wrong."""
+        """The usual actions, the rare ones, and faults."""
         writing: list[Action] = [self.append, self.append, self.append, self.commit, self.create, self.merge]
         usual = [*writing, self.truncate, self.read, self.compact, self.prove]
         rare = [self.seal, self.delete, self.set_attributes, self.create, self.merge]
@@ -374,7 +374,7 @@ class Simulation:
         return usual, rare, [*faults, self.free_disk]
 
     def survive(self, action: Action) -> None:
-        """One action; if the process ends in it, the next life begins."""
+        """One action. If the process ends during it, the store is recovered."""
         try:
             action()
         except SimulatedCrash:
@@ -399,7 +399,7 @@ class Simulation:
 
 
 def plan(random: Random, simulation: Simulation, steps: int) -> list[Action]:
-    """How often each action is taken differs from seed to seed, or some things would never pile up."""
+    """The frequency of each action differs from seed to seed: otherwise some things would never accumulate."""
     usual, rare, faults = simulation.actions()
     weights: list[float] = [random.choice((1, 3, 10)) for _ in usual]
     weights += [random.choice((0.1, 1)) for _ in rare]

@@ -1,4 +1,4 @@
-"""What segments cost in memory: created, and opened again after a restart.
+"""The memory cost of segments: when they are created, and after a restart.
 
 python -m tests.store.memory [--segments 100000]
 """
@@ -26,7 +26,7 @@ def open_store(directory: Path) -> SegmentStore:
 
 
 def fill(store: SegmentStore, segments: int, used: bool) -> None:
-    """Segments with names of a usual length; `used` ones have one append by a writer of its own."""
+    """Segments with names of a typical length. `used` ones have one append, each by its own writer."""
     for number in range(segments):
         name = f"scope/stream-{number:06d}/0"
         store.create(name)
@@ -39,7 +39,7 @@ def fill(store: SegmentStore, segments: int, used: bool) -> None:
 
 
 def measure(directory: Path, segments: int, used: bool) -> tuple[float, float]:
-    """Bytes per segment, while the store is filled and after it was opened again."""
+    """Bytes per segment, while the store is filled and after it was reopened."""
     tracemalloc.start()
     store = open_store(directory)
     fill(store, segments, used)

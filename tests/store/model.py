@@ -1,4 +1,4 @@
-"""What a store must be: a few frozen values, copied for every change, so that any earlier state can be compared."""
+"""A model of a store: a few frozen values, copied for every change, so that any earlier state can be compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,7 +59,7 @@ def merged(state: State, merges: Sequence[tuple[str, str]], updates: Sequence[tu
 
 
 def observed(store: SegmentStore) -> State:
-    """Everything that a store can be asked, as a state; truncated bytes as dots."""
+    """Everything observable in a store, as a state; truncated bytes as dots."""
     return {info.name: observed_segment(store, info.name) for info in store.segments()}
 
 
@@ -77,7 +77,7 @@ def observed_segment(store: SegmentStore, name: str) -> ModelSegment:
 
 
 def read_all(store: SegmentStore, name: str, start: int = 0) -> bytes:
-    """All durable bytes, by as many reads as it takes."""
+    """All durable bytes, in as many reads as necessary."""
     parts = []
     while True:
         located = store.locate(name, Offset(start), 1000)

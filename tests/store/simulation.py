@@ -18,7 +18,7 @@ class NotingSimulation(Simulation):
 
 
 def simulate_notes(seed: int) -> None:
-    """As `simulate`, with appends that share a record with merges."""
+    """Like `simulate`, with appends that share a record with merges."""
     _run(NotingSimulation, seed)
 
 
@@ -28,7 +28,7 @@ def simulate_damage(seed: int) -> None:
 
 
 def _run(kind: type[Simulation], seed: int) -> None:
-    # A crash that the driver does not survive is its own mistake, and must not pass for the end of the process.
+    # A crash that the driver does not handle is a bug in the driver, and must not look like the end of the process.
     try:
         kind(seed).run()
     except Exception:

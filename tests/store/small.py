@@ -1,4 +1,4 @@
-"""Small stores for tests: tiny chapters, commits by hand."""
+"""Small stores for tests: tiny chapters, explicit commits."""
 
 from dataclasses import replace
 
@@ -30,21 +30,21 @@ def commit(store: SegmentStore) -> None:
 
 
 def prove(store: SegmentStore) -> None:
-    """Make all durable, and let the journal say so."""
+    """Make everything durable, with a record that proves it."""
     commit(store)
     journal_of(store).prove()
     commit(store)
 
 
 def compact_step(compactor: Compactor) -> bool:
-    """With the files, as in the worker."""
+    """One step with its file operations, as in the worker."""
     busy = compactor.step()
     compactor._store.journal.remove_dropped()
     return busy
 
 
 def next_chapter(store: SegmentStore) -> Position:
-    """Close the chapter; returns which one that was."""
+    """Close the chapter. Returns its position."""
     chapter = store.journal.chapter
     store._turn(0, draining=True)
     commit(store)

@@ -1,4 +1,4 @@
-"""How long a journal takes to open, by its size: start-up reads the last chapter alone.
+"""How long a journal takes to open, by its size: start-up reads only the last chapter.
 
     python -m tests.store.start_up --gigabytes 1 10 [--directory DIR]
 
@@ -79,7 +79,7 @@ def open_counting(files: Files, settings: StoreSettings) -> tuple[SegmentStore, 
 
 
 def forget_cached_pages(directory: Path) -> bool:
-    """Whether the files must come from the disk from now on."""
+    """Drop the page cache of the files. Returns whether that was possible."""
     for path in directory.iterdir():
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -93,7 +93,7 @@ def forget_cached_pages(directory: Path) -> bool:
 
 
 def measure(directory: Path, gigabytes: float) -> tuple[int, int, float]:
-    """Files, bytes read at start-up, and seconds that it took."""
+    """The number of files, the bytes read at start-up, and the seconds it took."""
     settings = StoreSettings()
     try:
         write_journal(RealFiles(directory), settings, int(gigabytes * 1e9))

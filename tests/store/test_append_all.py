@@ -30,7 +30,7 @@ def contents(store: SegmentStore) -> tuple[bytes, bytes]:
     return store.read("a", 0, 99), store.read("b", 0, 99)
 
 
-def test_they_are_one_record_and_become_durable_together(store: SegmentStore) -> None:
+def test_additions_are_one_record_and_become_durable_together(store: SegmentStore) -> None:
     records = len(entries(store))
     first, second = store.append_all(BOTH)
     assert (first.end, second.end) == (12, 11)
@@ -42,7 +42,7 @@ def test_they_are_one_record_and_become_durable_together(store: SegmentStore) ->
     assert store.grown() >= {"a", "b"}
 
 
-def test_each_has_its_own_head_and_both_are_there_after_a_restart(files: FaultyFiles, store: SegmentStore) -> None:
+def test_each_addition_has_its_own_head_and_both_survive_a_restart(files: FaultyFiles, store: SegmentStore) -> None:
     store.append_all(BOTH)
     store.append_all([Addition("b", [b"four"])])
     commit(store)
@@ -52,7 +52,7 @@ def test_each_has_its_own_head_and_both_are_there_after_a_restart(files: FaultyF
     assert heads(again, "b") == [(6, b""), (11, b"head of b"), (15, b"")]
 
 
-def test_damage_of_one_does_not_hide_the_other(files: FaultyFiles, store: SegmentStore) -> None:
+def test_damage_in_one_addition_does_not_hide_the_other(files: FaultyFiles, store: SegmentStore) -> None:
     store.append_all(BOTH)
     commit(store)
     (piece,) = store.locate_heads("b", 6, 11)
@@ -62,7 +62,7 @@ def test_damage_of_one_does_not_hide_the_other(files: FaultyFiles, store: Segmen
         store.read("b", 6, 99)
 
 
-def test_one_that_is_refused_keeps_the_others_out(store: SegmentStore) -> None:
+def test_if_one_addition_is_refused_none_is_stored(store: SegmentStore) -> None:
     store.create("sealed")
     store.seal("sealed")
     refused = [
@@ -78,7 +78,7 @@ def test_one_that_is_refused_keeps_the_others_out(store: SegmentStore) -> None:
     assert contents(store) == (b"before", b"before")
 
 
-def test_a_quota_that_is_reached_keeps_all_out() -> None:
+def test_if_one_addition_exceeds_a_quota_none_is_stored() -> None:
     store = open_store(FaultyFiles(), segment_quota_bytes=8)
     store.create("a")
     store.create("b")

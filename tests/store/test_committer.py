@@ -1,4 +1,4 @@
-"""One fdatasync for many appends, in a thread of its own; a failed one is fatal and loud."""
+"""One fdatasync for many appends, in a separate thread; a failed one is fatal and reported."""
 
 import errno
 import logging
@@ -18,7 +18,7 @@ from tests.support.waiting import SECONDS_MAX
 
 
 class Syncs:
-    """Counts the syncs of real files, and makes them fail, or wait, when told to."""
+    """Counts the syncs of real files, and makes them fail or wait on request."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -64,7 +64,7 @@ def test_appends_that_come_during_an_fsync_share_the_next_one(store: SegmentStor
     assert store.info("a").length == 1000
 
 
-def test_chapters_turn_while_records_are_written(store: SegmentStore, syncs: Syncs) -> None:
+def test_a_new_chapter_starts_while_records_are_written(store: SegmentStore, syncs: Syncs) -> None:
     store.create("a")
     for number in range(300):
         store.append("a", [b"%04d" % number * 50])
@@ -91,7 +91,7 @@ def test_a_failed_fsync_is_fatal_and_waiting_calls_raise(
         store.append("a", [b"refused"])
 
 
-def test_a_thread_that_ends_for_any_reason_fails_the_journal(
+def test_a_committer_thread_that_ends_for_any_reason_fails_the_journal(
     store: SegmentStore, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
@@ -102,7 +102,7 @@ def test_a_thread_that_ends_for_any_reason_fails_the_journal(
         store.journal.wait(store.create("a"), 10)
 
 
-def test_a_listener_that_fails_blocks_nobody_up(
+def test_a_failing_listener_blocks_no_append(
     store: SegmentStore, syncs: Syncs, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
@@ -114,7 +114,7 @@ def test_a_listener_that_fails_blocks_nobody_up(
     assert "a listener to the journal failed" in caplog.text
 
 
-def test_when_all_is_quiet_an_empty_record_proves_the_last_ones(store: SegmentStore, syncs: Syncs) -> None:
+def test_when_idle_an_empty_record_proves_the_last_ones_durable(store: SegmentStore, syncs: Syncs) -> None:
     position = store.create("a")
     store.journal.wait(position, 10)
     proof = threading.Event()

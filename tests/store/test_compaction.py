@@ -18,7 +18,7 @@ def compact(store: SegmentStore, compactor: Compactor | None = None) -> Compacto
 
 
 def settle(store: SegmentStore, compactor: Compactor) -> bool:
-    """What a step began may be finished once it is durable."""
+    """Finish what a step began, once it is durable."""
     commit(store)
     return compact_step(compactor)
 
@@ -61,7 +61,7 @@ def test_the_live_bytes_of_a_nearly_dead_chapter_are_moved_with_their_heads() ->
         store = open_store(files.crash())
 
 
-def test_a_chapter_stays_until_the_move_is_durable_and_is_read_where_it_was() -> None:
+def test_a_chapter_is_kept_and_read_until_the_move_is_durable() -> None:
     files = FaultyFiles()
     store = slow_and_fast(files)
     compactor = Compactor(store)
@@ -72,7 +72,7 @@ def test_a_chapter_stays_until_the_move_is_durable_and_is_read_where_it_was() ->
     assert open_store(files.crash()).read("slow", 0, 5) == b"slow0"
 
 
-def test_a_row_that_begins_below_the_start_leaves_no_dead_run_behind() -> None:
+def test_a_row_that_begins_below_the_truncation_leaves_no_dead_run_behind() -> None:
     store = slow_and_fast(FaultyFiles())
     store.truncate("slow", 7)
     compact(store)
@@ -95,7 +95,7 @@ def test_merged_bytes_are_moved_under_the_name_of_their_new_owner() -> None:
     assert b"".join(parts) == b"ownslow0slow1slow2slow3"
 
 
-def test_many_small_rows_leave_room_for_the_index_of_the_chapter_that_they_go_to() -> None:
+def test_moving_many_small_rows_leaves_room_for_the_index_of_their_new_chapter() -> None:
     store = open_store(FaultyFiles(), chapter_bytes=64 * 1024, compact_below=0.9)
     store.create("slow")
     store.create("fast")
@@ -124,7 +124,7 @@ def test_a_damaged_chapter_is_left_until_its_segment_is_gone() -> None:
     assert chapter not in store.journal.chapters
 
 
-def test_a_dropped_chapter_that_a_power_cut_brings_back_is_dropped_again() -> None:
+def test_a_dropped_chapter_that_reappears_after_a_power_cut_is_dropped_again() -> None:
     files = FaultyFiles()
     store = slow_and_fast(files)
     compact(store)
@@ -135,7 +135,7 @@ def test_a_dropped_chapter_that_a_power_cut_brings_back_is_dropped_again() -> No
 
 
 def with_dropped(files: FaultyFiles) -> FileJournal:
-    """It has dropped chapters whose files are still there."""
+    """A journal that has dropped chapters whose files still exist."""
     store = slow_and_fast(files)
     compactor = Compactor(store)
     while compactor.step() or not journal_of(store).has_dropped:
@@ -167,7 +167,7 @@ def test_the_directory_is_locked_until_a_dropped_chapter_is_removed() -> None:
             thread.join()
 
 
-def test_a_dropped_chapter_that_is_gone_already_is_removed() -> None:
+def test_a_dropped_chapter_whose_file_is_already_gone_counts_as_removed() -> None:
     files = FaultyFiles()
     journal = with_dropped(files)
     for chapter in journal._dropped:

@@ -1,4 +1,4 @@
-"""What a driver of simulations may rely on. Outcomes are drawn, so each test looks at many."""
+"""What simulations may rely on. Outcomes are random, so each test looks at many."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -39,21 +39,21 @@ def outcomes(prepare: Callable[[FaultyFiles], object]) -> list[dict[str, bytes]]
 
 
 class TestPowerCut:
-    def test_whatever_was_synced_is_exactly_there(self) -> None:
+    def test_synced_bytes_survive_a_power_cut_unchanged(self) -> None:
         def prepare(files: FaultyFiles) -> None:
             durable(files, "a", OLD)
             durable(files, "b", NEW)
 
         assert all(disk == {"a": OLD, "b": NEW} for disk in outcomes(prepare))
 
-    def test_what_was_not_may_be_there_or_not_or_in_part(self) -> None:
+    def test_unsynced_bytes_may_survive_a_power_cut_entirely_in_part_or_not_at_all(self) -> None:
         def prepare(files: FaultyFiles) -> None:
             durable(files, "a", OLD).write(0, [NEW])
 
         disks = [disk["a"] for disk in outcomes(prepare)]
         assert set(disks) > {OLD, NEW}
 
-    def test_a_synced_file_in_an_unsynced_directory_is_there_or_not(self) -> None:
+    def test_a_synced_file_in_an_unsynced_directory_may_survive_or_not(self) -> None:
         def prepare(files: FaultyFiles) -> None:
             file = files.create("a")
             file.write(0, [NEW])
@@ -64,7 +64,7 @@ class TestPowerCut:
         assert {"a": NEW} in disks
         assert all(disk in ({}, {"a": NEW}) for disk in disks)
 
-    def test_an_unsynced_file_in_a_synced_directory_is_there_but_may_be_empty(self) -> None:
+    def test_an_unsynced_file_in_a_synced_directory_survives_but_may_be_empty(self) -> None:
         def prepare(files: FaultyFiles) -> None:
             durable(files, "current", OLD)
             files.create("new").write(0, [NEW])
@@ -75,7 +75,7 @@ class TestPowerCut:
         assert {"current": b""} in disks
         assert all(list(disk) == ["current"] for disk in disks)
 
-    def test_what_a_crash_has_left_is_durable(self) -> None:
+    def test_what_survives_a_crash_is_durable(self) -> None:
         for seed in SEEDS:
             files = FaultyFiles(seed)
             durable(files, "a", OLD).write(0, [NEW])
@@ -83,7 +83,7 @@ class TestPowerCut:
             after = files.crash()
             assert found(after) == found(after.crash())
 
-    def test_the_same_cut_may_be_tried_again_with_other_luck(self) -> None:
+    def test_the_same_power_cut_can_be_repeated_with_another_outcome(self) -> None:
         files = FaultyFiles()
         durable(files, "a", OLD).write(0, [NEW])
         assert len({found(files.crash())["a"] for _ in range(50)}) > 3
@@ -98,7 +98,7 @@ class TestPowerCut:
 
 
 class TestRestart:
-    def test_everything_written_is_there_and_still_unsynced(self) -> None:
+    def test_after_a_process_restart_all_writes_are_visible_but_unsynced(self) -> None:
         lost = 0
         for seed in SEEDS:
             files = FaultyFiles(seed)
@@ -109,7 +109,7 @@ class TestRestart:
             lost += found(after.crash()) != {"b": NEW}
         assert 0 < lost < len(SEEDS)
 
-    def test_a_sync_of_the_next_life_covers_the_writes_of_the_one_before(self) -> None:
+    def test_a_sync_after_a_restart_covers_the_writes_before_it(self) -> None:
         for seed in SEEDS:
             files = FaultyFiles(seed)
             files.create("a").write(0, [NEW])
@@ -118,7 +118,7 @@ class TestRestart:
             after.sync()
             assert found(after.crash()) == {"a": NEW}
 
-    def test_the_previous_process_can_do_nothing_more(self) -> None:
+    def test_after_a_restart_the_previous_process_can_do_nothing(self) -> None:
         files = FaultyFiles()
         file = files.create("a")
         files.lock()
@@ -131,7 +131,7 @@ class TestRestart:
 
 
 class TestFailedSync:
-    def test_its_bytes_can_be_read_but_no_later_sync_makes_them_durable(self) -> None:
+    def test_after_a_failed_sync_bytes_are_readable_but_no_later_sync_makes_them_durable(self) -> None:
         for seed in SEEDS:
             files = FaultyFiles(seed)
             file = durable(files, "a", OLD)
@@ -156,7 +156,7 @@ class TestFailedSync:
             file.sync()
             assert found(files.crash())["a"] == OLD[:512] + NEW[512:1024] + OLD[1024:]
 
-    def test_as_many_fail_as_were_asked_for(self) -> None:
+    def test_the_requested_number_of_syncs_fail(self) -> None:
         files = FaultyFiles()
         file = files.create("a")
         files.fail_next_sync(2)
@@ -179,7 +179,7 @@ class TestFailedSync:
         assert {"a": OLD, "b": NEW} in disks
         assert {"a": NEW} in disks
 
-    def test_some_fail_when_there_is_a_probability(self) -> None:
+    def test_some_syncs_fail_with_a_given_probability(self) -> None:
         files = FaultyFiles()
         files.fail_sync_with_probability(0.3)
         file = files.restart().create("a")
@@ -204,7 +204,7 @@ class TestDamage:
 
 
 class TestSpace:
-    def test_a_write_without_room_may_be_done_in_part(self) -> None:
+    def test_a_write_without_room_may_be_partial(self) -> None:
         sizes = set()
         for seed in SEEDS:
             files = FaultyFiles(seed, space=1000)
@@ -231,7 +231,7 @@ class TestSpace:
 
 
 def replace(files: FaultyFiles, sync_file: bool = True) -> None:
-    """The one right way to replace a file, or without the sync a wrong one."""
+    """Replace a file correctly, or, without the sync, incorrectly."""
     file = files.create("next")
     file.write(0, [NEW])
     if sync_file:
@@ -252,7 +252,7 @@ def current_after_each_crash(replace: Callable[[FaultyFiles], object]) -> Iterat
 
 
 class TestCrashPoint:
-    def test_from_it_on_every_operation_raises(self) -> None:
+    def test_after_the_crash_point_every_operation_raises(self) -> None:
         files = FaultyFiles()
         file = files.create("a")
         files.crash_at(3)
@@ -263,7 +263,7 @@ class TestCrashPoint:
         assert files.operations == 3
         assert files.crash().operations == 0
 
-    def test_a_write_is_cut_anywhere(self) -> None:
+    def test_a_write_at_the_crash_point_may_be_cut_anywhere(self) -> None:
         lengths = set()
         for seed in SEEDS:
             files = FaultyFiles(seed)
@@ -276,7 +276,7 @@ class TestCrashPoint:
             lengths.add(len(after))
         assert len(lengths) > 100
 
-    def test_any_other_operation_is_done_or_not(self) -> None:
+    def test_any_other_operation_at_the_crash_point_is_done_or_not(self) -> None:
         names = set()
         for seed in SEEDS:
             files = FaultyFiles(seed)
@@ -287,20 +287,20 @@ class TestCrashPoint:
             names.add(tuple(files.restart().list()))
         assert names == {("a",), ("b",)}
 
-    def test_a_right_replacement_leaves_the_old_file_or_the_new_one(self) -> None:
+    def test_a_correct_replacement_leaves_the_old_file_or_the_new_one(self) -> None:
         assert set(current_after_each_crash(replace)) == {OLD, NEW}
 
-    def test_a_wrong_replacement_is_found_out(self) -> None:
+    def test_an_incorrect_replacement_is_detected(self) -> None:
         left = set(current_after_each_crash(lambda files: replace(files, sync_file=False)))
         assert b"" in left
         assert left > {OLD, NEW}
 
-    def test_no_handler_of_errors_survives_it(self) -> None:
+    def test_handlers_of_exceptions_do_not_catch_a_simulated_crash(self) -> None:
         assert not issubclass(SimulatedCrash, Exception)
 
 
 class TestHook:
-    def test_it_receives_each_operation(self) -> None:
+    def test_the_hook_receives_each_operation(self) -> None:
         seen: list[str] = []
         files = FaultyFiles()
         files.before_each = seen.append
@@ -314,7 +314,7 @@ class TestHook:
             *("open b", "allocate b", "truncate b"),
         ]
 
-    def test_its_error_fails_the_operation_before_anything_is_done(self) -> None:
+    def test_an_error_of_the_hook_fails_the_operation_before_anything_is_done(self) -> None:
         def fail(operation: str) -> None:
             if operation == "write a":
                 raise OSError(5, "worn out")
@@ -326,7 +326,7 @@ class TestHook:
             file.write(0, [NEW])
         assert content(file) == b""
 
-    def test_its_crash_ends_the_process(self) -> None:
+    def test_a_crash_raised_by_the_hook_ends_the_process(self) -> None:
         def crash(operation: str) -> None:
             if operation.startswith("rename"):
                 raise SimulatedCrash(operation)

@@ -1,4 +1,4 @@
-"""The specification in files.py, sentence by sentence, for every implementation of it."""
+"""The specification in files.py, sentence by sentence, for every implementation."""
 
 import errno
 from collections.abc import Callable
@@ -54,30 +54,30 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
 
 
 class TestFile:
-    def test_a_read_gives_the_bytes_at_the_offset(self, files: Files) -> None:
+    def test_a_read_returns_the_bytes_at_the_offset(self, files: Files) -> None:
         assert put(files, "a", b"0123456789").read(3, 4) == b"3456"
 
-    def test_a_read_gives_fewer_bytes_only_at_the_end_of_the_file(self, files: Files) -> None:
+    def test_a_read_returns_fewer_bytes_only_at_the_end_of_the_file(self, files: Files) -> None:
         file = put(files, "a", b"0123456789")
         assert file.read(8, 100) == b"89"
         assert file.read(10, 1) == b""
         assert file.read(1000, 1) == b""
 
-    def test_a_read_of_no_bytes_gives_no_bytes(self, files: Files) -> None:
+    def test_a_read_of_zero_bytes_returns_no_bytes(self, files: Files) -> None:
         assert put(files, "a", b"0123").read(1, 0) == b""
 
-    def test_a_write_puts_the_buffers_one_after_the_other(self, files: Files) -> None:
+    def test_a_write_concatenates_its_buffers(self, files: Files) -> None:
         file = put(files, "a", b"..........")
         file.write(2, [b"ab", bytearray(b"cd"), memoryview(b"-ef-")[1:3], b""])
         assert content(file) == b"..abcdef.."
 
-    def test_a_write_takes_more_buffers_than_one_system_call(self, files: Files) -> None:
+    def test_a_write_accepts_more_buffers_than_one_system_call(self, files: Files) -> None:
         file = files.create("a")
         buffers = [number.to_bytes(2) for number in range(5000)]
         file.write(1, buffers)
         assert content(file) == b"\0" + b"".join(buffers)
 
-    def test_a_write_keeps_no_hold_of_its_buffers(self, files: Files) -> None:
+    def test_a_write_keeps_no_reference_to_its_buffers(self, files: Files) -> None:
         file = files.create("a")
         buffer = bytearray(b"before")
         file.write(0, [memoryview(buffer)])
@@ -95,18 +95,18 @@ class TestFile:
         file.write(100, buffers)
         assert content(file) == b"ab"
 
-    def test_synced_bytes_are_there_when_the_files_are_opened_again(self, files: Files, tmp_path: Path) -> None:
+    def test_synced_bytes_are_present_when_the_files_are_reopened(self, files: Files, tmp_path: Path) -> None:
         file = put(files, "a", b"kept")
         file.sync()
         files.sync()
         assert content(close_and_reopen(files, tmp_path).open("a")) == b"kept"
 
-    def test_allocate_lengthens_the_file_with_zeros(self, files: Files) -> None:
+    def test_allocate_extends_the_file_with_zeros(self, files: Files) -> None:
         file = put(files, "a", b"ab")
         file.allocate(10_000)
         assert content(file) == b"ab".ljust(10_000, b"\0")
 
-    def test_allocate_leaves_a_longer_file_as_it_is(self, files: Files) -> None:
+    def test_allocate_does_not_change_a_longer_file(self, files: Files) -> None:
         file = put(files, "a", b"0123456789")
         for size in (0, 4, 10):
             file.allocate(size)
@@ -118,26 +118,26 @@ class TestFile:
         file.write(2, [b"ab"])
         assert content(file) == b"\0\0ab\0\0\0\0"
 
-    def test_truncate_cuts_the_file(self, files: Files) -> None:
+    def test_truncate_shortens_the_file(self, files: Files) -> None:
         file = put(files, "a", b"0123456789")
         file.truncate(4)
         assert content(file) == b"0123"
         file.truncate(0)
         assert content(file) == b""
 
-    def test_truncate_leaves_a_shorter_file_as_it_is(self, files: Files) -> None:
+    def test_truncate_does_not_change_a_shorter_file(self, files: Files) -> None:
         file = put(files, "a", b"0123")
         file.truncate(10)
         assert content(file) == b"0123"
 
-    def test_what_truncate_cut_never_comes_back(self, files: Files) -> None:
+    def test_truncated_bytes_never_reappear(self, files: Files) -> None:
         file = put(files, "a", b"secret")
         file.truncate(2)
         file.allocate(4)
         file.write(5, [b"."])
         assert content(file) == b"se\0\0\0."
 
-    def test_several_open_files_of_one_name_see_the_same(self, files: Files) -> None:
+    def test_several_open_files_of_one_name_see_the_same_bytes(self, files: Files) -> None:
         one = put(files, "a", b"0123456789")
         other = files.open("a")
         other.write(3, [b"abc"])
@@ -162,7 +162,7 @@ class TestFile:
             lambda file: file.size(),
         ],
     )
-    def test_a_closed_file_does_nothing(self, files: Files, act: Act) -> None:
+    def test_operations_on_a_closed_file_raise(self, files: Files, act: Act) -> None:
         file = put(files, "a", b"ab")
         file.close()
         with pytest.raises(OSError) as caught:  # noqa: PT011  the number is what counts
@@ -180,7 +180,7 @@ class TestFile:
 
 
 class TestFiles:
-    def test_list_gives_the_names_sorted(self, files: Files) -> None:
+    def test_list_returns_the_names_sorted(self, files: Files) -> None:
         assert files.list() == []
         for name in ("b", "c", "a"):
             files.create(name)
@@ -206,7 +206,7 @@ class TestFiles:
             lambda files: files.rename("none", "a"),
         ],
     )
-    def test_a_file_that_is_not_there_is_not_found(self, files: Files, act: Callable[[Files], object]) -> None:
+    def test_a_missing_file_raises_not_found(self, files: Files, act: Callable[[Files], object]) -> None:
         files.create("a")
         with pytest.raises(FileNotFoundError):
             act(files)
@@ -245,7 +245,7 @@ class TestFiles:
         assert content(old) == b"old"
         assert content(files.open("b")) == b"newer"
 
-    def test_remove_takes_the_name_away(self, files: Files) -> None:
+    def test_remove_removes_the_name(self, files: Files) -> None:
         files.create("a")
         files.create("b")
         files.remove("a")
@@ -259,7 +259,7 @@ class TestFiles:
         file.sync()
         assert content(file) == b"abc"
 
-    def test_a_synced_directory_has_the_same_names_when_opened_again(self, files: Files, tmp_path: Path) -> None:
+    def test_a_synced_directory_has_the_same_names_when_reopened(self, files: Files, tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             files.create(name)
         files.rename("b", "d")
@@ -267,7 +267,7 @@ class TestFiles:
         files.sync()
         assert close_and_reopen(files, tmp_path).list() == ["a", "d"]
 
-    def test_there_is_room(self, files: Files) -> None:
+    def test_free_space_is_reported(self, files: Files) -> None:
         assert files.free_bytes() > 0
 
     def test_a_locked_directory_cannot_be_locked_again(self, files: Files) -> None:
@@ -275,7 +275,7 @@ class TestFiles:
         with pytest.raises(StoreInUse):
             files.lock()
 
-    def test_close_gives_up_the_lock(self, files: Files, tmp_path: Path) -> None:
+    def test_close_releases_the_lock(self, files: Files, tmp_path: Path) -> None:
         files.lock()
         close_and_reopen(files, tmp_path).lock()
 
@@ -283,14 +283,14 @@ class TestFiles:
         files.lock()
         assert files.list() == []
 
-    def test_open_files_outlive_close(self, files: Files) -> None:
+    def test_open_files_stay_usable_after_close(self, files: Files) -> None:
         file = put(files, "a", b"ab")
         files.close()
         assert content(file) == b"ab"
 
 
 @pytest.mark.parametrize("limited", [MemoryFiles(space=100), FaultyFiles(space=100)], ids=KINDS[1:])
-def test_a_full_disk_refuses_growth_and_nothing_else(limited: Files) -> None:
+def test_a_full_disk_refuses_only_growth(limited: Files) -> None:
     file = limited.create("a")
     file.allocate(60)
     assert limited.free_bytes() == 40
@@ -328,7 +328,7 @@ def step(random: Random, files: Files, opened: list[File]) -> object:
 
 
 def observe(files: Files, seed: int) -> list[object]:
-    """Do anything in any order; return all that can be seen of it."""
+    """Do random operations. Returns everything that can be observed."""
     random = Random(seed)
     seen: list[object] = []
     opened: list[File] = [files.create("a")]
@@ -344,6 +344,6 @@ def observe(files: Files, seed: int) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_all_implementations_do_the_same(seed: int, tmp_path: Path) -> None:
+def test_all_implementations_behave_the_same(seed: int, tmp_path: Path) -> None:
     real, memory, faulty = (observe(make(kind, tmp_path), seed) for kind in KINDS)
     assert real == memory == faulty

@@ -16,7 +16,7 @@ KIB = 1024
 
 
 def store_with_heads(files: FaultyFiles, sizes: list[int]) -> SegmentStore:
-    """Appends of these sizes to `a`, each with a head that names its number; every third one has none."""
+    """Appends of these sizes to `a`, each with a head that contains its number; every third one has none."""
     store = open_store(files, chapter_bytes=256 * KIB)
     store.create("a")
     for number, size in enumerate(sizes):
@@ -31,7 +31,7 @@ def expected(sizes: list[int]) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("size", [1, 100, 8 * KIB, 20 * KIB])
-def test_heads_come_back_as_they_were_given_however_far_apart_they_lie(size: int) -> None:
+def test_heads_are_read_unchanged_however_far_apart_they_are(size: int) -> None:
     sizes = [size] * 10
     assert heads(store_with_heads(FaultyFiles(), sizes), "a") == expected(sizes)
 
@@ -83,7 +83,7 @@ def test_damaged_data_does_not_hide_the_heads() -> None:
 
 
 @pytest.mark.parametrize(("rows_max", "bytes_max", "count"), [(3, None, 3), (None, 25, 3), (None, 1, 1), (2, 1000, 2)])
-def test_heads_can_be_located_a_little_at_a_time(rows_max: int | None, bytes_max: int | None, count: int) -> None:
+def test_heads_can_be_located_in_small_steps(rows_max: int | None, bytes_max: int | None, count: int) -> None:
     store = store_with_heads(FaultyFiles(), [100] * 6)
     located = store.locate_heads("a", 0, 600, rows_max=rows_max, bytes_max=bytes_max)
     assert [(int(end), bytes(head)) for end, head in store.fetch_heads(located)] == expected([100] * 6)[:count]

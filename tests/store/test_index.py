@@ -35,7 +35,7 @@ def test_the_encoded_size_is_known_before_and_grows_by_a_bounded_amount() -> Non
         assert index.encoded_bytes - before <= INDEX_BYTES_PER_ROW_MAX
 
 
-def test_a_key_that_is_not_there_has_no_rows() -> None:
+def test_an_unknown_key_has_no_rows() -> None:
     index = OpenIndex()
     index.add(KEY, row(0))
     closed = ClosedIndex(index.encode())
@@ -43,7 +43,7 @@ def test_a_key_that_is_not_there_has_no_rows() -> None:
     assert list(closed.all()) == [(KEY, row(0))]
 
 
-def test_an_index_that_is_not_as_long_as_it_reports_is_refused() -> None:
+def test_an_index_with_a_wrong_length_is_refused() -> None:
     index = OpenIndex()
     index.add(KEY, row(0))
     with pytest.raises(ValueError, match="does not match its counts"):

@@ -1,4 +1,4 @@
-"""What a power cut may leave, and what it may not. Outcomes are drawn: each test looks at many."""
+"""What may and may not survive a power cut. Outcomes are random, so each test looks at many."""
 
 from collections.abc import Iterator
 from random import Random
@@ -21,7 +21,7 @@ def sectors(data: bytes) -> Iterator[bytes]:
 
 
 class TestFile:
-    def test_an_unsynced_write_is_torn_in_every_way_between_its_sectors(self) -> None:
+    def test_an_unsynced_write_can_be_torn_between_any_of_its_sectors(self) -> None:
         file = CachedFile(OLD[:1500])
         file.write(0, NEW[:1500])
         shapes = {"".join(chr(sector[0]) for sector in sectors(data)) for data in cut(file)}
@@ -32,7 +32,7 @@ class TestFile:
         file.write(0, NEW)
         assert all(len(set(sector)) == 1 for data in cut(file) for sector in sectors(data))
 
-    def test_a_later_write_to_a_sector_has_the_earlier_ones_in_it(self) -> None:
+    def test_a_later_write_to_a_sector_includes_the_earlier_ones(self) -> None:
         file = CachedFile(b"....")
         file.write(0, b"1")
         file.write(1, b"2")
@@ -45,7 +45,7 @@ class TestFile:
         assert {(data[0], data[512]) for data in cut(file)} == {(0, 0), (49, 0), (0, 50), (49, 50)}
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_every_sector_is_as_it_was_at_some_time_since_the_last_sync(self, seed: int) -> None:
+    def test_every_sector_is_as_it_was_at_some_point_since_the_last_sync(self, seed: int) -> None:
         random = Random(seed)
         file = CachedFile()
         versions = [b""]
@@ -67,7 +67,7 @@ class TestFile:
             assert sector in [part.ljust(len(sector), b"\0") for part in seen]
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_after_a_sync_everything_is_as_it_was(self, seed: int) -> None:
+    def test_after_a_sync_everything_survives_unchanged(self, seed: int) -> None:
         random = Random(seed)
         file = CachedFile()
         for _ in range(30):
@@ -88,13 +88,13 @@ class TestFile:
         assert bytes(1100) in left
         assert bytes(1000) + b"x" * 100 in left
 
-    def test_changes_of_the_size_survive_in_their_order(self) -> None:
+    def test_size_changes_survive_in_order(self) -> None:
         file = CachedFile(OLD)
         file.resize(700)
         file.resize(1500)
         assert set(cut(file)) == {OLD, OLD[:700], OLD[:700].ljust(1500, b"\0")}
 
-    def test_a_cut_outlives_a_failed_sync_but_the_bytes_do_not(self) -> None:
+    def test_a_truncation_survives_a_failed_sync_but_written_bytes_do_not(self) -> None:
         file = CachedFile(OLD)
         file.resize(700)
         file.write(1000, NEW)
@@ -118,7 +118,7 @@ class TestFile:
         file.sync()
         assert file.durable == NEW
 
-    def test_damage_reaches_no_byte_that_is_not_durable(self) -> None:
+    def test_only_durable_bytes_are_damaged(self) -> None:
         file = CachedFile(OLD)
         file.resize(3000)
         file.damage(1999, 500, Random(1))
@@ -142,14 +142,14 @@ class TestDirectory:
     def test_an_unsynced_removal_has_happened_or_not(self) -> None:
         assert {tuple(left) for left in self.outcomes({"a": None})} == {("a", "b"), ("b",)}
 
-    def test_a_rename_has_happened_whole_or_not_at_all(self) -> None:
+    def test_a_rename_is_atomic(self) -> None:
         before, after = {"a": OLD, "b": NEW}, {"b": OLD}
         left = self.outcomes({"a": None, "b": CachedFile(OLD)})
         assert before in left
         assert after in left
         assert all(names in (before, after) for names in left)
 
-    def test_a_renamed_file_is_not_lost_when_its_old_name_is_used_again(self) -> None:
+    def test_a_renamed_file_is_not_lost_when_its_old_name_is_reused(self) -> None:
         file = CachedFile(OLD)
         left = self.outcomes({"a": None, "c": file}, {"a": CachedFile()}, {"c": None, "d": file})
         assert all(list(names.values()).count(OLD) == 1 for names in left)
@@ -170,7 +170,7 @@ class TestDirectory:
         assert all(list(directory.after_power_cut(Random(seed)).files) == ["b"] for seed in SEEDS)
 
 
-def test_luck_shows_the_outcomes_that_coins_alone_would_not() -> None:
+def test_draws_include_outcomes_that_independent_coin_flips_would_miss() -> None:
     draws = [luck(Random(seed), 1000) for seed in SEEDS]
     assert [False] * 1000 in draws
     assert [True] * 1000 in draws

@@ -1,4 +1,4 @@
-"""From an offset to the bytes: indexes come and go, every checksum is checked."""
+"""From an offset to the bytes: indexes are loaded and evicted, and every checksum is verified."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.store.small import commit, compact_step, entries, flip, next_chapter,
 
 
 def store_of_chapters(files: FaultyFiles, chapters: int = 5, **changes: object) -> SegmentStore:
-    """Ten bytes of `a` in each chapter: its number, ten times."""
+    """Ten bytes of `a` in each chapter: the chapter's number, ten times."""
     store = open_store(files, **changes)
     store.create("a")
     for number in range(chapters):
@@ -59,7 +59,7 @@ def test_the_index_of_a_chapter_that_is_not_written_yet_stays_in_memory() -> Non
     assert read_all(store) == WANTED
 
 
-def test_a_read_that_ends_in_the_middle_of_an_append_checks_all_of_it() -> None:
+def test_a_read_that_ends_inside_an_append_checks_the_whole_append() -> None:
     files = FaultyFiles()
     store = store_of_chapters(files)
     chapter = store.journal.chapters[2]
@@ -84,7 +84,7 @@ def test_what_was_located_before_a_chapter_was_dropped_must_be_located_again() -
     assert read_all(store) == WANTED
 
 
-def test_a_file_that_is_missing_is_damage_of_the_segments_in_it() -> None:
+def test_a_missing_file_is_damage_of_its_segments() -> None:
     files = FaultyFiles()
     chapter = store_of_chapters(files).journal.chapters[1]
     files = files.restart()

@@ -1,4 +1,4 @@
-"""A power cut and a full disk on a real filesystem of their own: ext4 in a file, mounted where root may do that."""
+"""Power cuts and full disks on a real filesystem: ext4 in a file, mounted if the user is root."""
 
 import subprocess
 from pathlib import Path
@@ -42,8 +42,8 @@ def append_until(store: SegmentStore, done: "subprocess.Popen[bytes]", first: in
 
 
 @pytest.mark.parametrize("round_number", range(3))
-def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(images: Path, round_number: int) -> None:
-    """The image is copied while the store appends to it: the copy is what a disk has after a power cut, or worse."""
+def test_everything_acknowledged_before_a_power_cut_survives_it(images: Path, round_number: int) -> None:
+    """The image is copied while the store appends: the copy is what a disk has after a power cut, or worse."""
     image = make_image(images / f"disk-{round_number}.img", 96 * MIB)
     copy = images / f"copy-{round_number}.img"
     with mounted(image, images / f"before-{round_number}") as directory:
@@ -73,7 +73,7 @@ def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(images: Path
     copy.unlink()
 
 
-def test_a_full_disk_refuses_appends_reads_continue_and_it_drains_by_its_reserve(images: Path) -> None:
+def test_on_a_full_disk_appends_are_refused_reads_continue_and_the_reserve_lets_it_drain(images: Path) -> None:
     image = make_image(images / "small.img", 32 * MIB)
     with mounted(image, images / "small") as directory:
         store = open_store(directory / "journal")
@@ -99,7 +99,7 @@ def test_a_full_disk_refuses_appends_reads_continue_and_it_drains_by_its_reserve
         store.journal.close()
 
 
-def test_any_number_of_restarts_on_a_full_disk_keep_the_reserve_and_it_drains_then(images: Path) -> None:
+def test_after_any_number_of_restarts_on_a_full_disk_the_reserve_still_lets_it_drain(images: Path) -> None:
     image = make_image(images / "restarts.img", 24 * MIB)
     with mounted(image, images / "restarts") as directory:
         store = open_store(directory / "journal")
@@ -139,7 +139,7 @@ def spares(journal: Path) -> list[int]:
 
 
 def fill(store: SegmentStore) -> int:
-    """Append until there is no room; returns how many appends were stored."""
+    """Append until there is no room. Returns how many appends were stored."""
     number = 0
     try:
         while True:

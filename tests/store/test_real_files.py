@@ -30,12 +30,14 @@ def descriptors() -> set[Path]:
 
 
 class TestDirectory:
-    def test_it_is_made_with_its_parents_for_the_owner_alone(self, tmp_path: Path) -> None:
+    def test_a_directory_is_created_with_its_parents_for_the_owner_only(self, tmp_path: Path) -> None:
         RealFiles(tmp_path / "a" / "b").create("c")
         assert mode(tmp_path / "a" / "b") == 0o700
         assert mode(tmp_path / "a" / "b" / "c") == 0o600
 
-    def test_its_entry_in_its_parent_is_synced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_entry_of_a_new_directory_in_its_parent_is_synced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         synced = []
 
         def fsync(fd: int) -> None:
@@ -45,11 +47,11 @@ class TestDirectory:
         RealFiles(tmp_path / "a" / "b")
         assert synced == [tmp_path, tmp_path / "a"]
 
-    def test_it_is_not_made_when_that_is_not_wanted(self, tmp_path: Path) -> None:
+    def test_a_directory_is_not_created_unless_requested(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             RealFiles(tmp_path / "a", create=False)
 
-    def test_it_may_not_be_a_file(self, tmp_path: Path) -> None:
+    def test_a_file_is_refused_as_a_directory(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
         with pytest.raises(FileExistsError):
             RealFiles(tmp_path / "a")
@@ -63,7 +65,7 @@ class TestDirectory:
         assert files.list() == ["file"]
         assert files.list() == ["file"]
 
-    def test_no_file_is_left_open(self, tmp_path: Path) -> None:
+    def test_close_leaves_no_file_open(self, tmp_path: Path) -> None:
         before = descriptors()
         files = RealFiles(tmp_path / "data")
         opened = [files.create("a"), files.open("a")]
@@ -76,7 +78,7 @@ class TestDirectory:
         files.close()
         assert descriptors() == before
 
-    def test_a_file_that_nobody_holds_is_closed(self, tmp_path: Path) -> None:
+    def test_an_unreferenced_file_is_closed(self, tmp_path: Path) -> None:
         files = RealFiles(tmp_path)
         before = descriptors()
         file = files.create("a")
@@ -84,7 +86,7 @@ class TestDirectory:
         del file
         assert descriptors() == before
 
-    def test_no_other_program_inherits_its_files(self, tmp_path: Path) -> None:
+    def test_child_processes_do_not_inherit_open_files(self, tmp_path: Path) -> None:
         before = descriptors()
         files = RealFiles(tmp_path)
         file = files.create("a")
@@ -94,7 +96,7 @@ class TestDirectory:
         assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in opened)
         file.close()
 
-    def test_after_close_nothing_is_done(self, tmp_path: Path) -> None:
+    def test_operations_after_close_raise(self, tmp_path: Path) -> None:
         files = RealFiles(tmp_path)
         files.close()
         acts: list[Callable[[], object]] = [
@@ -113,7 +115,7 @@ class TestDirectory:
 
 
 class TestLock:
-    def test_it_is_locked_against_another_process_and_names_it(self, tmp_path: Path) -> None:
+    def test_a_locked_directory_is_refused_to_another_process_with_the_pid_of_the_holder(self, tmp_path: Path) -> None:
         command = [sys.executable, "-c", HOLD_THE_LOCK, str(tmp_path)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
@@ -125,21 +127,21 @@ class TestLock:
         RealFiles(tmp_path).lock()
 
     @pytest.mark.parametrize("found", [b"", b"nonsense"])
-    def test_it_holds_when_the_holder_cannot_be_read(self, tmp_path: Path, found: bytes) -> None:
+    def test_the_lock_holds_even_if_its_file_has_no_valid_pid(self, tmp_path: Path, found: bytes) -> None:
         holder = RealFiles(tmp_path)
         holder.lock()
         (tmp_path / "lock").write_bytes(found)
         with pytest.raises(StoreInUse, match="in use by another process"):
             RealFiles(tmp_path).lock()
 
-    def test_it_can_be_taken_on_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_lock_can_be_taken_on_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def pwrite(fd: int, data: bytes, offset: int) -> int:
             raise OSError(errno.ENOSPC, "full")
 
         monkeypatch.setattr(os, "pwrite", pwrite)
         RealFiles(tmp_path).lock()
 
-    def test_a_longer_number_from_before_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_a_longer_pid_from_an_earlier_lock_is_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "lock").write_bytes(b"9" * 30)
         files = RealFiles(tmp_path)
         files.lock()
@@ -159,9 +161,7 @@ class TestSystemCalls:
         file.write(1, [b"abc", b"", memoryview(b"defg"), bytearray(b"h"), b"i" * 20])
         assert file.read(0, 100) == b"\0abcdefgh" + b"i" * 20
 
-    def test_a_disk_that_takes_nothing_is_an_error_and_no_endless_loop(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_write_that_makes_no_progress_raises(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "pwritev", lambda *_: 0)
         with pytest.raises(OSError, match="accepted no bytes"):
             RealFiles(tmp_path).create("a").write(0, [b"abc"])
@@ -191,7 +191,7 @@ class TestSystemCalls:
         assert calls == [1024, 1024, 1024, 452]
         assert file.read(0, 2500) == b"y" * 2500
 
-    def test_allocate_takes_the_blocks(self, tmp_path: Path) -> None:
+    def test_allocate_reserves_the_blocks(self, tmp_path: Path) -> None:
         RealFiles(tmp_path).create("a").allocate(1 << 20)
         found = (tmp_path / "a").stat()
         assert found.st_size == 1 << 20

@@ -34,7 +34,7 @@ U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
 
 
 @given(meta=st.binary(max_size=50), chain=U32, term=U32, position=U64, durable=U64, length=U32)
-def test_a_header_reports_what_was_written(
+def test_a_record_header_round_trips(
     meta: bytes, chain: int, term: int, position: int, durable: int, length: int
 ) -> None:
     head, value = record_head(meta, chain=chain, term=term, position=position, durable=durable, data_length=length)
@@ -53,7 +53,7 @@ def test_the_checksum_covers_the_header_and_the_meta(bit: int) -> None:
     assert header is None or not head_is_sound(header, broken)
 
 
-def test_a_record_of_the_specification() -> None:
+def test_a_record_header_has_the_bytes_of_the_specification() -> None:
     head, value = record_head(b"\x90", chain=7, term=1, position=100, durable=90, data_length=0)
     assert head[:4] == b"PREC"
     assert head[4:8] == value.to_bytes(4, "little")
@@ -61,14 +61,14 @@ def test_a_record_of_the_specification() -> None:
     assert value == checksum([head[8:]])
 
 
-def test_a_chapter_header_reports_what_was_written() -> None:
+def test_a_chapter_header_round_trips() -> None:
     header = chapter_header(Position(2**40), 77)
     assert len(header) == CHAPTER_HEADER_BYTES
     assert parse_chapter_header(header) == (77, 2**40)
 
 
 @given(bit=st.integers(0, 8 * CHAPTER_HEADER_BYTES - 1))
-def test_a_chapter_header_with_any_flipped_bit_is_none(bit: int) -> None:
+def test_a_chapter_header_with_any_flipped_bit_is_rejected(bit: int) -> None:
     header = bytearray(chapter_header(Position(5), 6))
     header[bit // 8] ^= 1 << bit % 8
     with pytest.raises(NotAChapter):
@@ -83,13 +83,13 @@ def test_a_sound_header_of_another_format_is_not_damage(other: int) -> None:
         parse_chapter_header(changed + checksum([changed]).to_bytes(4, "little"))
 
 
-def test_a_trailer_reports_where_the_index_is_and_nothing_else_is_one() -> None:
+def test_a_trailer_has_the_position_of_the_index_and_other_bytes_are_not_a_trailer() -> None:
     assert parse_trailer(trailer(Position(4711))) == 4711
     assert parse_trailer(bytes(16)) is None
     assert parse_trailer(trailer(Position(1))[:-1]) is None
 
 
-def test_operations_come_back_as_they_were() -> None:
+def test_operations_round_trip() -> None:
     segment = SegmentId(2**40)
     operations: list[Operation] = [
         Create(segment, "näme"),

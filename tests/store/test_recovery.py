@@ -1,4 +1,4 @@
-"""What is cut, what is damage, and what is made durable before anything is served."""
+"""Recovery: what is cut, what is damage, and what is made durable before anything is served."""
 
 import errno
 from collections.abc import Callable
@@ -23,13 +23,13 @@ def begin(files: FaultyFiles, *names: str) -> SegmentStore:
 
 
 def tear(files: FaultyFiles, position: int) -> None:
-    """Put bytes of no record at a position of the first chapter."""
+    """Write bytes that are not a record at a position of the first chapter."""
     file = files.open(chapter_name(Position(0)))
     file.write(file_offset(Position(0), position), [b"torn"])
 
 
 class TestTornTail:
-    def test_a_torn_tail_is_cut_and_the_rest_made_zeros(self) -> None:
+    def test_a_torn_tail_is_cut_and_overwritten_with_zeros(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"whole"])
@@ -41,7 +41,7 @@ class TestTornTail:
         assert store.read("a", 0, 99) == b"whole"
         assert journal_of(store).read(Position(0), end, 100) == bytes(100)
 
-    def test_a_record_that_was_never_proved_is_torn_when_its_data_fail(self) -> None:
+    def test_an_unproved_record_whose_data_fail_their_checksum_is_a_torn_tail(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         prove(store)
@@ -85,7 +85,7 @@ class TestTornTail:
                 file = files.open(name)
                 assert not any(file.read(0, file.size()))
 
-    def test_a_full_disk_does_not_keep_the_last_chapter_from_its_room(self) -> None:
+    def test_on_a_full_disk_the_last_chapter_still_gets_its_full_size(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store._turn(0, draining=True)
@@ -123,7 +123,7 @@ class TestFailedSync:
         assert open_store(files).read("a", 0, 99) == b"the kernel says clean"
         assert open_store(files.crash()).read("a", 0, 99) == b"the kernel says clean"
 
-    def test_a_name_that_only_the_kernel_knows_is_made_durable(self) -> None:
+    def test_a_chapter_name_that_was_not_synced_is_made_durable(self) -> None:
         for _ in range(20):
             files = FaultyFiles(seed=_)
             store = begin(files)
@@ -145,7 +145,7 @@ class TestFailedSync:
         assert max(entry.header.durable for entry in entries(store)) < store.journal.chapter
         assert open_store(files.crash()).exists("a")
 
-    def test_a_failing_disk_on_opening_is_a_failed_store_and_gives_up_the_lock(self) -> None:
+    def test_a_disk_failure_on_opening_is_a_failed_store_and_releases_the_lock(self) -> None:
         files = FaultyFiles()
         begin(files)
         files = files.restart()
@@ -169,7 +169,7 @@ class TestDamage:
         with pytest.raises(Damaged, match=chapter_name(Position(0))):
             store.read("a", 0, 99)
 
-    def test_only_the_segments_that_damaged_data_belong_to_are_refused(self) -> None:
+    def test_only_segments_with_damaged_data_are_refused(self) -> None:
         files = FaultyFiles()
         store = begin(files, "a", "b")
         store.append("a", [b"hit"])
@@ -196,7 +196,7 @@ class TestDamage:
         with pytest.raises(Damaged, match="from 3 on"):
             store.read("a", 3, 99)
 
-    def test_the_first_bytes_of_a_segment_may_be_the_lost_ones(self) -> None:
+    def test_a_loss_of_the_first_bytes_of_a_segment_is_detected(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"one"])
@@ -208,7 +208,7 @@ class TestDamage:
             store.read("a", 0, 99)
         assert store.read("a", 3, 99) == b"two"
 
-    def test_a_segment_whose_end_nothing_proves_is_read_up_to_there_and_refused_beyond(self) -> None:
+    def test_a_segment_that_may_have_lost_its_end_is_readable_only_up_to_there(self) -> None:
         files = FaultyFiles()
         store = begin(files, "a", "sealed")
         store.append("a", [b"known"])
@@ -223,7 +223,7 @@ class TestDamage:
             store.locate("a", 5, 1)
         assert store.info("sealed").damage is None
 
-    def test_a_truncation_that_stands_behind_the_damage_does_not_end_it_but_a_new_one_does(self) -> None:
+    def test_damage_is_cleared_by_a_new_truncation_and_not_by_an_old_one_after_it(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"known"])
@@ -240,7 +240,7 @@ class TestDamage:
         assert not store.damage
         assert store.info("a").damage is None
 
-    def test_a_merge_of_a_segment_that_was_lost_leaves_its_mark_on_the_target(self) -> None:
+    def test_a_merge_of_a_lost_segment_marks_its_target_as_damaged(self) -> None:
         files = FaultyFiles()
         store = begin(files, "target")
         store.create("source")
@@ -266,7 +266,7 @@ class TestDamage:
         assert number is not None
         assert store.table.next_id() > number.id
 
-    def test_a_segment_created_again_proves_that_the_old_one_was_deleted(self) -> None:
+    def test_recreating_a_segment_proves_that_the_old_one_was_deleted(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"old"])
@@ -283,7 +283,7 @@ class TestDamage:
 
 class TestSnapshotAndHeader:
     @pytest.mark.parametrize("where", [0, 50])
-    def test_a_damaged_snapshot_is_made_good_from_the_chapter_before(self, where: int) -> None:
+    def test_a_damaged_snapshot_is_restored_from_the_previous_chapter(self, where: int) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"before"])
@@ -297,7 +297,7 @@ class TestSnapshotAndHeader:
         assert (store.read("a", 0, 6), store.read("a", 6, 99)) == (b"before", b" and after")
         assert dict(store.table.live) == {0: 6, chapter: 10}
 
-    def test_a_damaged_snapshot_is_no_torn_tail_even_if_nothing_follows_it(self) -> None:
+    def test_a_damaged_snapshot_is_not_a_torn_tail_even_if_nothing_follows_it(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         next_chapter(store)
@@ -308,7 +308,7 @@ class TestSnapshotAndHeader:
         assert store.damage
         assert store.exists("a")
 
-    def test_without_the_chapter_before_a_damaged_snapshot_is_a_loud_error(self) -> None:
+    def test_without_the_previous_chapter_a_damaged_snapshot_is_an_error(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         first = next_chapter(store)
@@ -319,7 +319,7 @@ class TestSnapshotAndHeader:
         with pytest.raises(Damaged, match=r"its snapshot cannot be read.*is missing"):
             open_store(files)
 
-    def test_a_damaged_header_is_reported_and_hurts_no_segment(self) -> None:
+    def test_a_damaged_chapter_header_is_reported_and_affects_no_segment(self) -> None:
         files = FaultyFiles()
         store = begin(files)
         store.append("a", [b"fine"])
@@ -338,7 +338,7 @@ class TestSnapshotAndHeader:
             (3, r"a newer version of Penstock \(format 3; this version reads format 2\)"),
         ],
     )
-    def test_another_format_is_refused_and_left_alone(self, other: int, told: str) -> None:
+    def test_a_journal_of_another_format_is_refused_and_left_unchanged(self, other: int, told: str) -> None:
         files = FaultyFiles()
         begin(files)
         files = files.restart()
@@ -352,7 +352,7 @@ class TestSnapshotAndHeader:
         assert refused.value.hint
         assert file.read(0, file.size()) == before
 
-    def test_files_that_are_no_chapters_are_left_alone(self) -> None:
+    def test_files_that_are_not_chapters_are_left_alone(self) -> None:
         files = FaultyFiles()
         begin(files)
         files = files.restart()
@@ -362,7 +362,7 @@ class TestSnapshotAndHeader:
         assert files.open("notes.journal").read(0, 9) == files.open("spare-part").read(0, 9) == b"mine"
 
 
-def test_a_new_journal_that_was_interrupted_is_begun_again() -> None:
+def test_an_interrupted_new_journal_is_created_again() -> None:
     for operation in range(1, 12):
         files = FaultyFiles(seed=operation)
         files.crash_at(operation)
@@ -383,7 +383,7 @@ def test_a_restart_without_changes_does_not_fill_the_chapter() -> None:
     assert len(ends) == 1
 
 
-def test_a_journal_that_the_disk_cannot_read_names_the_file() -> None:
+def test_a_read_error_of_the_disk_names_the_file() -> None:
     files = FaultyFiles()
     store = begin(files)
     store.append("a", [b"whole"])

@@ -27,7 +27,7 @@ def test_the_scan_ends_where_only_zeros_follow() -> None:
     assert found(files) == written
 
 
-def test_damaged_data_leave_the_record_readable() -> None:
+def test_damaged_data_leave_the_record_header_readable() -> None:
     files, written = store_with_three_appends()
     flip(files, Position(0), written[-2].header.data_position + 50)
     assert found(files) == [*written[:-2], written[-2]._replace(sound=False), written[-1]]
@@ -39,13 +39,13 @@ def test_a_damaged_header_costs_one_record() -> None:
     assert found(files) == [*written[:-2], Flaw(written[-2].position, written[-2].end), written[-1]]
 
 
-def test_a_flaw_at_the_end_ends_with_the_last_byte_that_is_not_zero() -> None:
+def test_damage_at_the_end_extends_to_the_last_nonzero_byte() -> None:
     files, written = store_with_three_appends()
     flip(files, Position(0), written[-1].position)
     assert found(files)[-1] == Flaw(written[-1].position, written[-1].end)
 
 
-def test_a_stale_record_behind_a_cut_is_not_taken_for_the_next_one() -> None:
+def test_a_stale_record_after_a_cut_is_not_mistaken_for_the_next_one() -> None:
     files, written = store_with_three_appends()
     file = files.open(chapter_name(Position(0)))
     stale = written[-1]

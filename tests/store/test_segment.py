@@ -13,7 +13,7 @@ from tests.store.small import next_chapter, open_store
 
 
 def place(runs: Runs, length: int, start: int = 0) -> list[tuple[int, int, int]]:
-    """Chapter, key and offset under that key, for every byte."""
+    """Chapter, key and offset within that key, for every byte."""
     found = []
     for offset in range(start, length):
         run = runs[runs.find(Offset(offset))]
@@ -25,7 +25,7 @@ PIECE = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 2))
 
 
 @given(pieces=st.lists(PIECE, min_size=1, max_size=8), data=st.data())
-def test_runs_locate_every_byte_whatever_is_moved_or_dropped(
+def test_runs_locate_every_byte_after_any_moves_and_drops(
     pieces: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     runs, wanted = Runs(), list[tuple[int, int, int]]()
@@ -47,7 +47,7 @@ def test_runs_locate_every_byte_whatever_is_moved_or_dropped(
     assert [run.start for run in runs] == sorted({run.start for run in runs})
 
 
-def test_a_run_that_continues_the_last_one_is_not_added() -> None:
+def test_a_run_that_continues_the_last_one_extends_it() -> None:
     runs = Runs()
     runs.add(Run(Offset(0), Position(5), SegmentId(1), Offset(0)))
     runs.add(Run(Offset(10), Position(5), SegmentId(1), Offset(10)))
@@ -56,7 +56,7 @@ def test_a_run_that_continues_the_last_one_is_not_added() -> None:
     assert len(runs) == 2
 
 
-def test_an_offset_before_the_first_run_is_in_none() -> None:
+def test_an_offset_before_the_first_run_is_in_no_run() -> None:
     assert Runs.of((10, 0, 1, 10)).find(Offset(9)) == -1
 
 
@@ -68,8 +68,8 @@ def test_the_writer_that_has_been_silent_longest_makes_room_for_a_new_one() -> N
     assert segment.last_number(b"b") is None
 
 
-def test_the_garbage_collector_tracks_nothing_of_a_segment() -> None:
-    """A full collection stops everything, for half a second if three objects of 300,000 segments are tracked."""
+def test_segments_have_no_objects_that_the_garbage_collector_tracks() -> None:
+    """A full collection stops all threads: for half a second, with three tracked objects each of 300,000 segments."""
     store = open_store(MemoryFiles(), chapter_bytes=MIB, segments_max=5000)
     gc.collect()
     before = len(gc.get_objects())

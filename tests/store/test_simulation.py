@@ -1,4 +1,4 @@
-"""After any crash everything acknowledged is there once, and nothing is half there; damage never yields wrong bytes."""
+"""After any crash everything acknowledged is there once, and nothing in part; damage never yields wrong bytes."""
 
 import pytest
 from hypothesis import settings
@@ -8,32 +8,32 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.store.driver import Simulation
 from tests.store.simulation import simulate, simulate_damage, simulate_notes
 
-# Each of these failed once: on the store as it was, or with the one line taken out that mends it.
+# Each of these seeds has failed: on an earlier version of the store, or with the line removed that fixes it.
 CRASH_SEEDS = [
-    7, 15,  # the first bytes of a chapter that had just begun were not written again
+    7, 15,  # the first bytes of a new chapter were not written again
     11, 16, 19,  # a row that begins below the start was moved, and left a dead run behind
-    31,  # a moved row was read at its new place before it was there
-    65, 67,  # compaction read a moved row at its old place when that was dropped
+    31,  # a moved row was read at its new position before it was written there
+    65, 67,  # compaction read a moved row at its old position after that was dropped
     115, 145, 266,  # the index of a chapter that was not written yet was read from the disk
-    279, 365,  # a chapter's name was known to the kernel alone when records in it were acknowledged
+    279, 365,  # a chapter's name was not synced when records in it were acknowledged
     465, 734,  # a chapter that was not written yet was compacted
 ]  # fmt: skip
 DAMAGE_SEEDS = [
     3, 26,  # an empty segment that may have lost bytes could not be freed by a truncation
-    38, 382,  # a name was used again, and the end of the segment that had it before was lost
+    38, 382,  # a name was reused, and the end of the segment that had it before was lost
     80, 138,  # bytes that were lost had been truncated
     114, 165,  # the damage of a merged segment was forgotten
     189, 222,  # the first bytes of a segment were the lost ones
-    237, 283, 556,  # a read that ended where bytes may be lost said that it was at the tail
-    1030, 1771,  # a segment was merged that had been created in damaged bytes
-    501986,  # a segment was touched whose name was lost with its creation
-    505500,  # the record of a move was hit, whose segment was then sought in a file that was gone
+    237, 283, 556,  # a read that ended where bytes may be lost reported that it was at the tail
+    1030, 1771,  # a merged segment had been created in damaged bytes
+    501986,  # the name of a changed segment was lost with its creation
+    505500,  # the record of a move was damaged, and its segment was looked up in a file that was gone
     3381,  # the damaged head of an empty append made its segment refuse appends
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", [*range(40), *CRASH_SEEDS])
-def test_what_is_acknowledged_survives_any_crash_and_the_rest_is_whole_or_gone(seed: int) -> None:
+def test_acknowledged_records_survive_any_crash_and_others_survive_whole_or_not_at_all(seed: int) -> None:
     simulate(seed)
 
 
@@ -43,7 +43,7 @@ def test_merges_and_the_note_that_records_them_survive_a_crash_together_or_not_a
 
 
 @pytest.mark.parametrize("seed", [*range(60), *DAMAGE_SEEDS])
-def test_damage_brings_an_error_or_the_right_bytes_and_stays_where_it_is(seed: int) -> None:
+def test_damaged_reads_return_the_right_bytes_or_an_error_and_damage_stays_contained(seed: int) -> None:
     simulate_damage(seed)
 
 
@@ -57,7 +57,7 @@ def test_a_seed_replays_exactly() -> None:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The same driver and the same model; Hypothesis chooses the actions, and makes a failing run short."""
+    """The same driver and the same model; Hypothesis chooses the actions, and shrinks a failing run."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:

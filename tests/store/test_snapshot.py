@@ -1,4 +1,4 @@
-"""A snapshot that is encoded ahead, in steps, has the bytes of one that is encoded at once."""
+"""A snapshot that is encoded incrementally has the same bytes as one that is encoded at once."""
 
 from contextlib import suppress
 from random import Random
@@ -42,7 +42,7 @@ def change(store: SegmentStore, random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_bytes_are_the_same_after_any_changes(seed: int) -> None:
+def test_an_incremental_snapshot_equals_a_full_one_after_any_changes(seed: int) -> None:
     random = Random(seed)
     store = open_store(MemoryFiles(), chapter_bytes=1 * MIB)
     for _ in range(random.randrange(60)):
@@ -54,10 +54,10 @@ def test_the_bytes_are_the_same_after_any_changes(seed: int) -> None:
         change(store, random)
     assert store.table._ahead is not None or filled < 0.6
     assert store.table.encode() == at_once(store)
-    assert store.table.encode() == at_once(store)  # again, after a turn that found no room
+    assert store.table.encode() == at_once(store)  # again, after a turn without room
 
 
-def test_a_turn_leaves_little_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_chapter_has_little_of_the_snapshot_left_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     finish = EncodedRows.finish
 
@@ -78,7 +78,7 @@ def test_a_turn_leaves_little_to_encode(monkeypatch: pytest.MonkeyPatch) -> None
     assert max(rows) <= 21
 
 
-def test_one_large_write_encodes_a_limited_number_of_rows_and_the_rest_is_encoded_between_writes(
+def test_a_large_write_encodes_a_limited_number_of_rows_and_the_rest_are_encoded_between_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.store.table.WRITE_ROWS_MAX", 50)
@@ -99,7 +99,7 @@ def test_one_large_write_encodes_a_limited_number_of_rows_and_the_rest_is_encode
     assert store.table.encode() == at_once(store)
 
 
-def test_a_turn_without_room_loses_nothing() -> None:
+def test_a_new_chapter_without_room_loses_nothing() -> None:
     files = FaultyFiles(space=200 * 1024)
     store = open_store(files, reserve_bytes=0)
     for number in range(20):

@@ -1,4 +1,4 @@
-"""Start-up does not grow with the data, and a segment costs little memory."""
+"""Start-up time does not grow with the data, and a segment costs little memory."""
 
 import gc
 import tracemalloc
@@ -14,7 +14,7 @@ from tests.store.small import commit, open_store
 from tests.store.start_up import open_counting, write_journal
 
 
-def test_start_up_reads_no_more_from_a_journal_ten_times_as_large() -> None:
+def test_start_up_reads_no_more_of_a_ten_times_larger_journal() -> None:
     settings = StoreSettings(chapter_bytes=256 * KIB, reserve_bytes=256 * KIB)
     read = []
     for chapters in (4, 40):

@@ -1,4 +1,4 @@
-"""A step that finds no room is performed again, as if it had never been tried."""
+"""A step that fails for lack of room is performed again, as if it had never been tried."""
 
 import errno
 
@@ -11,7 +11,7 @@ from tests.store.small import commit, journal_of, next_chapter, open_store
 
 
 @pytest.mark.parametrize("failing", range(1, 5))
-def test_a_full_disk_in_the_middle_of_a_commit_loses_nothing_and_fails_nothing(failing: int) -> None:
+def test_a_disk_that_fills_up_during_a_commit_loses_nothing_and_fails_nothing(failing: int) -> None:
     files = FaultyFiles()
     store = open_store(files)
     store.create("a")
@@ -37,7 +37,7 @@ def test_a_full_disk_in_the_middle_of_a_commit_loses_nothing_and_fails_nothing(f
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "truncate", "rename", "sync ."])
-def test_any_other_error_of_the_disk_is_fatal_and_recovery_brings_back_what_was_acknowledged(operation: str) -> None:
+def test_any_other_disk_error_is_fatal_and_recovery_restores_what_was_acknowledged(operation: str) -> None:
     files = FaultyFiles()
     store = open_store(files)
     store.create("a")

@@ -66,7 +66,7 @@ class TestAppend:
         with pytest.raises(SegmentSealed):
             store.append("a", [b"two"], writer=WRITER, number=6)
 
-    def test_a_conditional_append_needs_the_offset_it_expects(self, store: SegmentStore) -> None:
+    def test_a_conditional_append_is_refused_at_another_offset(self, store: SegmentStore) -> None:
         store.append("a", [b"one"], expected_offset=0)
         with pytest.raises(ConditionFailed, match="ends at 3, not 0"):
             store.append("a", [b"two"], expected_offset=0)
@@ -79,7 +79,7 @@ class TestAppend:
         assert store.read("a", 0, len(data)) == data
         assert store.read("a", len(data), 9) == b"next"
 
-    def test_limits_are_named(self, store: SegmentStore) -> None:
+    def test_an_exceeded_limit_is_named(self, store: SegmentStore) -> None:
         with pytest.raises(LimitExceeded, match="append_bytes_max"):
             store.append("a", [bytes(store.settings.append_bytes_max + 1)])
         with pytest.raises(LimitExceeded, match="name_bytes_max"):
@@ -89,7 +89,7 @@ class TestAppend:
         with pytest.raises(LimitExceeded, match="the limit is 256"):
             store.update_attributes([AttributeUpdate("a", bytes([n // 256, n % 256]), 0) for n in range(257)])
 
-    def test_a_quota_binds_appends_and_no_merges(self, store: SegmentStore) -> None:
+    def test_a_quota_applies_to_appends_and_not_to_merges(self, store: SegmentStore) -> None:
         store.create("small", {QUOTA: 10})
         store.append("small", [bytes(10)])
         with pytest.raises(QuotaReached, match="10 of 10"):
@@ -101,7 +101,7 @@ class TestAppend:
 
 
 class TestMerge:
-    def test_many_segments_go_into_many_in_one_record(self, store: SegmentStore) -> None:
+    def test_many_segments_are_merged_into_many_in_one_record(self, store: SegmentStore) -> None:
         for name in ("b", "x", "y", "z"):
             store.create(name)
         for name in ("a", "x", "y", "z"):
@@ -119,9 +119,7 @@ class TestMerge:
     @pytest.mark.parametrize(
         "merges", [[("a", "a")], [("a", "b"), ("c", "b")], [("a", "b"), ("b", "c")], [("a", "missing")]]
     )
-    def test_a_merge_that_makes_no_sense_changes_nothing(
-        self, store: SegmentStore, merges: list[tuple[str, str]]
-    ) -> None:
+    def test_an_invalid_merge_changes_nothing(self, store: SegmentStore, merges: list[tuple[str, str]]) -> None:
         store.create("b")
         store.create("c")
         end = store.journal.end
@@ -137,7 +135,7 @@ class TestMerge:
         assert store.journal.end == end
         assert store.exists("b")
 
-    def test_a_condition_that_fails_stops_all_of_it(self, store: SegmentStore) -> None:
+    def test_a_failed_condition_stops_the_whole_merge(self, store: SegmentStore) -> None:
         store.create("b")
         with pytest.raises(ConditionFailed):
             store.merge([("a", "b")], [AttributeUpdate("a", KEY, 1, expected=5)])
@@ -152,7 +150,7 @@ class TestMerge:
         with pytest.raises(ConditionFailed, match="truncated"):
             store.merge([("a", "b")])
 
-    def test_a_name_may_be_used_again_after_a_merge(self, store: SegmentStore) -> None:
+    def test_a_name_may_be_reused_after_a_merge(self, store: SegmentStore) -> None:
         store.create("b")
         store.append("b", [b"old"])
         store.merge([("a", "b")])
@@ -195,7 +193,7 @@ class TestReading:
         commit(store)
         assert store.read("a", 3, 9) == b"3"
 
-    def test_heads_come_back_each_with_the_end_of_its_bytes(self, store: SegmentStore) -> None:
+    def test_each_head_is_returned_with_the_end_of_its_bytes(self, store: SegmentStore) -> None:
         store.create("b")
         store.append("a", [b"12"], head=b"first")
         store.append("b", [b"345"], head=b"second")
@@ -207,7 +205,7 @@ class TestReading:
 
 
 def take_what_is_freed(files: FaultyFiles) -> None:
-    """The disk is full, and another program takes each byte that is freed."""
+    """A full disk on which another program takes each byte that is freed."""
 
     def used() -> int:
         return sum(len(file.content) for file in files._directory.files.values())
@@ -224,7 +222,7 @@ def take_what_is_freed(files: FaultyFiles) -> None:
 
 class TestRoom:
     def full_store(self) -> tuple[FaultyFiles, SegmentStore]:
-        """Filled until an append was refused."""
+        """A store that was filled until an append was refused."""
         files = FaultyFiles()
         store = open_store(files)
         store.create("a")
@@ -249,7 +247,7 @@ class TestRoom:
         with pytest.raises(DiskFull, match=r"the journal needs 1[0-9]\.\d KiB, and 0 B is free, so free at least"):
             store.append("a", [bytes(16 * KIB)])
 
-    def test_the_reserve_is_for_draining_alone(self) -> None:
+    def test_the_reserve_is_only_for_draining(self) -> None:
         _, store = self.full_store()
         with suppress(DiskFull):
             for number in range(10_000):
@@ -268,7 +266,7 @@ class TestRoom:
             compact_step(compactor)
         store.append("a", [bytes(5000)])
 
-    def test_the_reserve_is_counted_again_after_a_restart(self) -> None:
+    def test_the_reserve_is_recounted_after_a_restart(self) -> None:
         files, store = self.full_store()
         while journal_of(store)._spares.reserve_is_whole:
             next_chapter(store)
@@ -279,7 +277,7 @@ class TestRoom:
             store.append("a", [b"1"])
         files.restart().set_space(None)
 
-    def test_a_full_disk_keeps_its_reserve_over_any_number_of_restarts(self) -> None:
+    def test_a_full_disk_keeps_its_reserve_across_any_number_of_restarts(self) -> None:
         files, store = self.full_store()
         chapters = journal_of(store).chapters
         for _ in range(20):
@@ -312,7 +310,7 @@ class TestRoom:
             store.append(f"segment-with-a-long-name-{number:05d}", [bytes(100)])
         assert len(store.journal.chapters) <= chapters + 1
 
-    def test_a_large_snapshot_drains_a_full_disk_at_the_cost_of_the_reserve(self) -> None:
+    def test_with_a_large_snapshot_a_full_disk_drains_using_the_reserve(self) -> None:
         files = FaultyFiles()
         store = open_store(files)
         for number in range(500):
@@ -341,7 +339,7 @@ def test_after_a_failed_fsync_everything_raises_the_failure() -> None:
 
 
 class TestRecords:
-    def test_the_append_that_holds_a_byte_is_found_also_after_a_merge(self) -> None:
+    def test_the_append_that_contains_a_byte_is_found_also_after_a_merge(self) -> None:
         store = open_store(FaultyFiles())
         for name in ("a", "b"):
             store.create(name)
@@ -379,7 +377,7 @@ class TestNotes:
         assert len(entries(store)) == before + 1
         assert (store.read("target", 0, 9), store.read("notes", 0, 9)) == (b"data", b"merged")
 
-    def test_a_note_goes_to_none_of_the_merged(self) -> None:
+    def test_a_note_cannot_go_to_a_segment_of_its_merge(self) -> None:
         store = open_store(FaultyFiles())
         for name in ("target", "source", "sealed"):
             store.create(name)
@@ -390,7 +388,7 @@ class TestNotes:
         assert store.exists("source")
 
 
-def test_names_that_are_followed_are_found_as_all_others(store: SegmentStore) -> None:
+def test_segments_with_an_indexed_prefix_are_listed_like_all_others(store: SegmentStore) -> None:
     store.create("x/1")
     store.table.follow("x/")
     for name in ("x/2", "x/3", "y/1"):
@@ -404,7 +402,7 @@ def test_names_that_are_followed_are_found_as_all_others(store: SegmentStore) ->
     assert [info.name for info in store.segments("x/")] == ["x/1", "x/3"]
 
 
-def test_a_segment_exists_once(store: SegmentStore) -> None:
+def test_a_segment_cannot_be_created_twice(store: SegmentStore) -> None:
     with pytest.raises(SegmentExists):
         store.create("a")
     store.delete("a")

@@ -10,7 +10,7 @@ from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, next_chapter, open_store
 
 
-def test_a_snapshot_brings_everything_back() -> None:
+def test_a_snapshot_restores_everything() -> None:
     store = open_store(MemoryFiles())
     store.create("a", {b"k" * 16: -5})
     store.create("b")
@@ -82,7 +82,7 @@ def change(store: SegmentStore, rng: random.Random) -> None:
             store.delete(rng.choice(names))
 
 
-def test_a_measure_is_always_what_a_scan_would_find() -> None:
+def test_a_measure_always_equals_a_full_scan() -> None:
     rng, store = random.Random(14), open_store(MemoryFiles())
 
     def scanned() -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""`verify` reads every checksum, tells a torn tail from damage, and disturbs nobody."""
+"""`verify` checks every checksum, distinguishes a torn tail from damage, and changes nothing."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def three_chapters(files: FaultyFiles) -> SegmentStore:
     return store
 
 
-def test_a_sound_journal_is_read_whole() -> None:
+def test_an_intact_journal_is_read_completely() -> None:
     files = FaultyFiles()
     store = three_chapters(files)
     seen: list[tuple[int, int]] = []
@@ -40,11 +40,11 @@ def test_a_sound_journal_is_read_whole() -> None:
     assert seen[-1][0] == seen[-1][1] == sum(files.open(chapter_name(c)).size() for c in store.journal.chapters)
 
 
-def test_there_may_be_no_journal() -> None:
+def test_verifying_without_a_journal_finds_no_problem() -> None:
     assert verify(FaultyFiles()).chapters == 0
 
 
-def test_a_torn_tail_is_no_damage() -> None:
+def test_a_torn_tail_is_not_damage() -> None:
     files = FaultyFiles()
     store = three_chapters(files)
     offset = file_offset(store.journal.chapter, store.journal.end)
@@ -67,7 +67,7 @@ def test_damaged_bytes_are_named_with_file_offset_and_segment(number: int) -> No
     assert problem.segments == ("a",)
 
 
-def test_after_a_merge_the_owner_is_named_and_after_a_deletion_nobody() -> None:
+def test_damage_names_the_owner_after_a_merge_and_no_segment_after_a_deletion() -> None:
     files = FaultyFiles()
     store = three_chapters(files)
     record = next(e for e in entries(store, Position(0)) if e.header.data_length == 100)
@@ -82,7 +82,7 @@ def test_after_a_merge_the_owner_is_named_and_after_a_deletion_nobody() -> None:
     assert "no segment" in str(problem)
 
 
-def test_an_index_that_does_not_agree_with_the_records_is_a_problem() -> None:
+def test_an_index_that_contradicts_the_records_is_a_problem() -> None:
     files = FaultyFiles()
     store = three_chapters(files)
     chapter = store.journal.chapters[0]
@@ -90,7 +90,7 @@ def test_an_index_that_does_not_agree_with_the_records_is_a_problem() -> None:
     assert any("the index" in problem.what for problem in verify(files).problems)
 
 
-def test_a_missing_file_is_a_problem_of_the_segments_in_it() -> None:
+def test_a_missing_file_is_a_problem_of_its_segments() -> None:
     files = FaultyFiles()
     store = three_chapters(files)
     files.remove(chapter_name(store.journal.chapters[1]))
@@ -107,7 +107,7 @@ def test_nothing_is_written_and_no_lock_is_taken() -> None:
     assert {operation.split()[0] for operation in operations} == {"list", "open", "read"}
 
 
-def test_a_journal_that_is_being_written_is_sound(tmp_path: Path) -> None:
+def test_a_journal_that_is_being_written_verifies(tmp_path: Path) -> None:
     files = RealFiles(tmp_path / "journal")
     store = SegmentStore(FileJournal(files, SETTINGS), SETTINGS)
     committer, compactor = Committer(journal_of(store), 0.001), Compactor(store)

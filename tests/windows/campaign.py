@@ -1,4 +1,4 @@
-"""Random streams with speeds, disorder and silences, epochs cut anywhere, crashes: by seed."""
+"""Random streams of different speeds, with disorder, silences, epochs cut anywhere, and crashes; by seed."""
 
 import random
 
@@ -9,11 +9,11 @@ from tests.windows.scenario import Epoch, Scenario, check
 KEYS = [("a", 0), ("a", 1), ("b", 0), (None, 0), ("b", None), ("", 7)]
 VALUES = [None, *range(-8, 9)]
 UNITS = [1, 10**7]
-"""Microseconds: with the larger one, sessions lie in several blobs of state."""
+"""Microseconds. With the larger one, sessions are in several blobs of state."""
 
 
 class Stream:
-    """Its clock goes at its own speed, its events leave in disorder, and now and then it says nothing."""
+    """Its clock runs at its own speed, its events are out of order, and it is silent now and then."""
 
     def __init__(self, rng: random.Random, start: int) -> None:
         self.rng = rng
@@ -43,7 +43,7 @@ def run(seed: int) -> None:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """Always the same for a seed."""
+    """Deterministic for a seed."""
     rng = random.Random(seed)
     rule: LateRule = rng.choice(["window", "window", "window", "strict"])
     lateness = 0 if rule == "strict" else rng.choice([0, 0, 1, 7, 30, 100])
@@ -85,7 +85,7 @@ def _epochs(rng: random.Random) -> list[Epoch]:
 
 
 def _later(watermark: int | None, marks: list[int | None]) -> int | None:
-    """The slowest of the active streams; unknown while one of them is; never going back."""
+    """That of the slowest active stream; unknown while one of them is unknown; it never goes back."""
     known = [mark for mark in marks if mark is not None]
     if not known or len(known) < len(marks):
         return watermark

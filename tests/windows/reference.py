@@ -1,7 +1,7 @@
-"""Windows in plain Python, event by event, as the execution model words them: slow, and plainly right.
+"""Windows in plain Python, event by event, as the execution model defines them: slow, and obviously correct.
 
-Given the cuts. In epoch N events are judged against the watermark of cut N-1 and applied; then the watermark of cut N
-fires and purges. It shares nothing with the engine but the kinds of windows.
+The cuts are given. In epoch N events are compared with the watermark of cut N-1 and applied; then the watermark of
+cut N fires and purges windows. It shares only the types of windows with the engine.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from penstock.windows.kinds import Session, Window
 
 @dataclass(frozen=True)
 class Event:
-    """`number` is unique: it stands for the event's position and its bytes."""
+    """`number` is unique: it represents the event's position and its bytes."""
 
     time: int
     key: Any
@@ -24,7 +24,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Pane:
-    """`events` are all that count in the result, by time, then number."""
+    """`events` are all events in the result, ordered by time, then number."""
 
     key: Any
     start: int
@@ -58,7 +58,7 @@ class Reference:
         self.kept: dict[Any, list[_Kept]] = {}
 
     def epoch(self, events: Sequence[Event], before: int | None, after: int | None) -> tuple[list[Pane], list[Event]]:
-        """Panes and late events, in no order."""
+        """Panes and late events, in no particular order."""
         for windows in self.kept.values():
             for kept in windows:
                 kept.changed = False
@@ -75,7 +75,7 @@ class Reference:
         return panes, late
 
     def _fire(self, key: Any, kept: _Kept, before: int | None) -> Pane:
-        """The first pane is on time if the watermark has only now reached the end; everything later is an update."""
+        """The first pane is on time if the watermark has just reached the end; everything later is an update."""
         if kept.last is not None:
             kept.last += 1
         else:
@@ -137,7 +137,7 @@ class Reference:
 
 
 def _joined(sessions: list[_Kept]) -> list[_Kept]:
-    """Two that overlap become one, until none do. One that begins where another ends stays apart."""
+    """Merge overlapping sessions until none overlap. A session that starts where another ends stays separate."""
     sessions = list(sessions)
     while (pair := _overlapping(sessions)) is not None:
         sessions = [each for each in sessions if each is not pair[0] and each is not pair[1]]
@@ -166,5 +166,5 @@ def _join(one: _Kept, other: _Kept) -> _Kept:
 
 
 def _passed(time: int, watermark: int | None) -> bool:
-    """An unknown watermark has passed nothing, that of sources which have all ended everything."""
+    """An unknown watermark has passed nothing; that of sources that have all ended has passed everything."""
     return watermark is not None and (time <= watermark or watermark == END_OF_TIME)

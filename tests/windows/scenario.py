@@ -1,4 +1,4 @@
-"""A stream of epochs, run through the engine and the reference: they must agree pane by pane and late by late."""
+"""A stream of epochs, run through the engine and the reference: they must agree on every pane and every late event."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ ORDER = ("t", "number")
 
 @dataclass(frozen=True)
 class Epoch:
-    """Events and the watermark of the cut that ends it. `tasks` read them; `crashes` attempts fail first."""
+    """Events, and the watermark of the cut that ends it. `tasks` tasks read them, after `crashes` failed attempts."""
 
     events: tuple[Event, ...]
     watermark: int | None
@@ -51,7 +51,7 @@ class Scenario:
     epochs: tuple[Epoch, ...]
 
     def in_units(self, unit: int) -> "Scenario":
-        """The same with all times and lengths so many times as long."""
+        """The same with all times and lengths multiplied by the unit."""
         lengths = {name: length * unit for name, length in asdict(self.window).items()}
         epochs = tuple(
             replace(
@@ -65,7 +65,7 @@ class Scenario:
 
 
 class Spread(Aggregate):
-    """A user's own: greatest less least value."""
+    """A user-defined aggregate: the greatest minus the least value."""
 
     inputs = ("value",)
 
@@ -112,7 +112,7 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def check(scenario: Scenario, seed: int) -> tuple[int, int]:
-    """Raises AssertionError where they differ. How many panes and late events there were."""
+    """Raises AssertionError if they differ. Returns the numbers of panes and of late events."""
     rng = random.Random(seed)
     driver = Driver(plan_of(scenario))
     reference = Reference(scenario.window, scenario.lateness, strict=scenario.rule == "strict")
@@ -133,7 +133,7 @@ def check(scenario: Scenario, seed: int) -> tuple[int, int]:
 
 
 def _check_stats(driver: Driver, reference: Reference, late: int) -> None:
-    """State holds what the reference holds; sessions that are closed may lie in it until their neighbours are, too."""
+    """The state contains what the reference does; closed sessions may stay in it until their neighbours are closed."""
     held = sum(len(windows) for windows in reference.kept.values())
     keys = sum(each.keys for each in driver.stats)
     assert keys >= held

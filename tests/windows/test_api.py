@@ -1,4 +1,4 @@
-"""What can be known to be wrong without Spark is said without it."""
+"""Errors that can be detected without Spark are reported without it."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from penstock import windows
 from penstock.core.errors import RequestError
 
 
-def test_importing_it_takes_neither_spark_nor_arrow() -> None:
+def test_importing_windows_imports_neither_spark_nor_arrow() -> None:
     code = "import sys, penstock.windows; print({'pyspark', 'pyarrow', 'numpy', 'pandas'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
@@ -28,7 +28,7 @@ def test_importing_it_takes_neither_spark_nor_arrow() -> None:
         (lambda: windows.collect("x", 0), "collect: limit=0 is not valid"),
     ],
 )
-def test_windows_that_are_none_are_refused(make: Any, why: str) -> None:
+def test_invalid_windows_are_refused(make: Any, why: str) -> None:
     with pytest.raises(RequestError, match=why) as caught:
         make()
     assert caught.value.hint
@@ -47,7 +47,7 @@ def test_windows_that_are_none_are_refused(make: Any, why: str) -> None:
         ({"n": windows.count(), "allowed_lateness": "x"}, "allowed_lateness: 'x' is not"),
     ],
 )
-def test_calls_that_are_wrong_are_refused(options: dict[str, Any], why: str) -> None:
+def test_invalid_calls_are_refused(options: dict[str, Any], why: str) -> None:
     window = options.pop("window", windows.tumbling("1 minute"))
     with pytest.raises(RequestError, match=why) as caught:
         windows.aggregate(None, window, **options)  # type: ignore[arg-type]  # it is not looked at
@@ -55,7 +55,7 @@ def test_calls_that_are_wrong_are_refused(options: dict[str, Any], why: str) -> 
 
 
 @pytest.mark.parametrize("inputs", [None, "amount"])
-def test_an_aggregate_that_does_not_say_its_columns_is_refused(inputs: Any) -> None:
+def test_an_aggregate_that_does_not_declare_its_columns_is_refused(inputs: Any) -> None:
     class Mine(windows.Aggregate):
         def add(self, columns: Any, groups: Any, count: int) -> Any: ...
         def merge(self, partials: Any, groups: Any, count: int) -> Any: ...

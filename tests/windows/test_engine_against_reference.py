@@ -43,7 +43,7 @@ def scenario_of(window: Window, lateness: tuple[Any, int], epochs: list[Any]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", [TUMBLING, SLIDING, SESSION], ids=["tumbling", "sliding", "session"])
-def test_all_panes_and_late_events_are_those_of_the_reference(windows: st.SearchStrategy[Window]) -> None:
+def test_all_panes_and_late_events_match_the_reference(windows: st.SearchStrategy[Window]) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(windows, LATENESS, EPOCHS, st.sampled_from(UNITS), st.integers(0, 99))
     def holds(window: Window, lateness: tuple[Any, int], epochs: list[Any], unit: int, seed: int) -> None:
@@ -53,5 +53,5 @@ def test_all_panes_and_late_events_are_those_of_the_reference(windows: st.Search
 
 
 @pytest.mark.parametrize("seed", range(CAMPAIGN_SEEDS))
-def test_streams_with_speeds_and_silences_give_the_panes_of_the_reference(seed: int) -> None:
+def test_streams_of_different_speeds_with_silences_have_the_panes_of_the_reference(seed: int) -> None:
     run(seed)

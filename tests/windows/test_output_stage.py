@@ -1,4 +1,4 @@
-"""Events are found again by their place, many at a time, in the order in which they are asked for."""
+"""Events are looked up by their position, many at a time, in the requested order."""
 
 import pyarrow as pa
 import pytest
@@ -23,7 +23,7 @@ def found(worker: RunningWorker, *places: tuple[str, int]) -> pa.Table:
 
 
 def store(worker: RunningWorker, segment: str, sizes: list[int]) -> list[int]:
-    """Events with payloads of these sizes; where each begins."""
+    """Store events with payloads of these sizes. Returns where each starts."""
     events = [stored(3, number, number * 10, b"k%d" % number, bytes(size)) for number, size in enumerate(sizes)]
     store_events(worker, segment, events)
     offsets = [0]
@@ -32,7 +32,7 @@ def store(worker: RunningWorker, segment: str, sizes: list[int]) -> list[int]:
     return offsets[:-1]
 
 
-def test_they_come_in_the_order_of_the_places_each_as_often_as_it_is_named(worker: RunningWorker) -> None:
+def test_events_are_returned_in_the_order_and_number_requested(worker: RunningWorker) -> None:
     near = store(worker, FIRST, [10] * 100)
     far = store(worker, SECOND, [10, 200_000, 10, 200_000, 10])
     asked = [
@@ -51,7 +51,7 @@ def test_they_come_in_the_order_of_the_places_each_as_often_as_it_is_named(worke
     assert set(table.column("source").to_pylist()) == {"sales"}
 
 
-def test_a_place_where_no_event_begins_is_an_error(worker: RunningWorker) -> None:
+def test_a_position_where_no_event_starts_is_an_error(worker: RunningWorker) -> None:
     near = store(worker, FIRST, [10, 10, 10])
     with pytest.raises(Damaged, match="no events at some of the offsets"):
         found(worker, (FIRST, near[0]), (FIRST, near[1] + 1), (FIRST, near[2]))

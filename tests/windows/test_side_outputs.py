@@ -1,4 +1,4 @@
-"""Rows that windows cannot use leave beside the results: through `late`, or `err` if they have no time."""
+"""Rows that windows cannot use go to a side port: `late`, or `err` if they have no time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def operator(epoch: Epoch) -> Operator:
 
 
 def carrying(epoch: Epoch, *numbers: int | None) -> dict[str, Any]:
-    """The columns of rows of these events; None: a row that has lost the position of its event."""
+    """The columns of rows of these events. None: a row that has lost the position of its event."""
     return {
         "c0": pa.array([None if number is None else SEGMENT for number in numbers], pa.string()),
         "c1": pa.array([None if number is None else epoch.offsets[number] for number in numbers], pa.int64()),
@@ -60,7 +60,7 @@ def carrying(epoch: Epoch, *numbers: int | None) -> dict[str, Any]:
     }
 
 
-def test_late_rows_leave_once_for_each_event_and_panes_go_on(epoch: Epoch) -> None:
+def test_late_rows_are_staged_once_per_event_and_panes_continue(epoch: Epoch) -> None:
     numbers = (0, 2, 0, None)
     count = len(numbers)
     late = pa.table(
@@ -95,7 +95,9 @@ def test_rows_without_a_time_are_dead_letters_and_the_others_partials(epoch: Epo
     assert [(event.event_id, event.metadata["reason"]) for event in epoch.left()] == [(2, NO_EVENT_TIME)]
 
 
-def test_watermarked_hands_on_what_is_not_behind_the_watermark(epoch: Epoch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watermarked_passes_on_rows_that_are_not_behind_the_watermark(
+    epoch: Epoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     judge = _Judge(epoch.origin, "001 watermarked", ("segment", "offset", "value"))
     monkeypatch.setattr(_Judge, "_watermark", lambda self: 30)
     times = pa.array([10, 29, 30, None], pa.timestamp("us", "UTC"))

@@ -1,4 +1,4 @@
-"""Blobs of any size lie in Spark's state in parts that it can bear."""
+"""Blobs of any size are stored in Spark's state in parts of bounded size."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from penstock.windows.stages import SparkState
 
 
 class Handle:
-    """Spark's, with state in a dict."""
+    """Like Spark's, with state in a dict."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -47,7 +47,7 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
     return Handle()
 
 
-def test_a_bucket_that_never_was_has_nothing(handle: Handle) -> None:
+def test_a_new_bucket_is_empty(handle: Handle) -> None:
     state = SparkState(handle)  # type: ignore[arg-type]
     assert (state.index(), state.get(7)) == (None, None)
     state.put_index(b"index")
@@ -55,7 +55,7 @@ def test_a_bucket_that_never_was_has_nothing(handle: Handle) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 21, 95])
-def test_what_was_put_is_there_again(handle: Handle, size: int) -> None:
+def test_a_stored_blob_is_read_back(handle: Handle, size: int) -> None:
     state = SparkState(handle)  # type: ignore[arg-type]
     data = bytes(range(size))
     state.put(-5, data)

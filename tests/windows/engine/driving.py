@@ -73,7 +73,7 @@ class Driver:
     def attempt(
         self, states: list[DictState], tasks: Iterable[Sequence[dict[str, Any]]], after: int | None
     ) -> list[Advanced]:
-        """On these states alone."""
+        """One attempt, on these states only."""
         blobs = [prepare(self.plan, table_of(self.plan, rows), self.watermark).partials for rows in tasks if rows]
         return [
             advance(self.plan, bucket, state, [each[bucket] for each in blobs if bucket in each], self.watermark, after)
@@ -81,12 +81,12 @@ class Driver:
         ]
 
     def crash(self, tasks: Iterable[Sequence[dict[str, Any]]], after: int | None) -> None:
-        """A batch that is never committed: it leaves no trace."""
+        """A batch that is never committed. It leaves no trace."""
         self.attempt(deepcopy(self.states), tasks, after)
 
 
 def split(rows: Sequence[Any], tasks: int, rng: random.Random) -> list[list[Any]]:
-    """In any way, in any order."""
+    """At random, and in random order."""
     parts: list[list[Any]] = [[] for _ in range(tasks)]
     for row in rng.sample(list(rows), len(rows)):
         parts[rng.randrange(tasks)].append(row)
@@ -94,7 +94,7 @@ def split(rows: Sequence[Any], tasks: int, rng: random.Random) -> list[list[Any]
 
 
 def signed_hash(value: int | None) -> int | None:
-    """Of 64 bits, well spread."""
+    """64 bits, evenly distributed."""
     if value is None:
         return None
     return int(np.array([(value * 0x9E3779B97F4A7C15) % 2**64], np.uint64).view(np.int64)[0])

@@ -1,4 +1,4 @@
-"""Each aggregate against plain Python, however its rows are cut."""
+"""Each aggregate against plain Python, however its rows are split."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from penstock.core.errors import LimitExceeded, RequestError
 from penstock.windows.aggregates import Aggregate, ApproxDistinct, Avg, Collect, Count, First, Last, Max, Min, Sum
 
 Rows = Sequence[tuple[int, tuple[Any, ...]]]
-"""Of each row its group and the values of its columns."""
+"""The group of each row, and the values of its columns."""
 
 BIG = 2**63 - 1
 
 
 def computed(aggregate: Aggregate, kinds: Sequence[pa.DataType], rows: Rows, seed: int = 0) -> dict[int, Any]:
-    """The result of each group. Rows are cut into parts, each is added, and partials are merged in two rounds."""
+    """The result of each group. Rows are split into parts, each is added, and partials are merged in two rounds."""
     rng = random.Random(seed)
     parts: list[list[tuple[int, tuple[Any, ...]]]] = [[] for _ in range(rng.randint(1, 4))]
     for row in rng.sample(list(rows), len(rows)):
@@ -47,7 +47,7 @@ def _added(aggregate: Aggregate, kinds: Sequence[pa.DataType], rows: Rows) -> tu
     names = sorted({label for label, _ in rows})
     groups = np.array([names.index(label) for label, _ in rows], np.int64)
     columns = [
-        # A slice of a longer array, as those of a batch may be.
+        # A slice of a longer array, as in a batch.
         pa.array([None, *(values[number] for _, values in rows), None], kind).slice(1, len(rows))
         for number, kind in enumerate(kinds)
     ]
@@ -55,7 +55,7 @@ def _added(aggregate: Aggregate, kinds: Sequence[pa.DataType], rows: Rows) -> tu
 
 
 def by_group(rows: Rows, function: Callable[[list[Any]], Any], *, nulls: bool = False) -> dict[int, Any]:
-    """Of the first column; nulls are left away unless they are wanted."""
+    """The function of each group's values in the first column, without nulls unless `nulls` is set."""
     groups: dict[int, list[Any]] = {}
     for label, (value, *_) in rows:
         groups.setdefault(label, []).extend([value] if nulls or value is not None else [])
@@ -72,7 +72,7 @@ DECIMALS = st.integers(-(10**12), 10**12).map(lambda number: Decimal(number).sca
 
 
 @given(rows_of(SMALL), st.integers(0, 9))
-def test_count_counts_rows_and_of_a_column_its_values(rows: Rows, seed: int) -> None:
+def test_count_counts_rows_or_the_values_of_a_column(rows: Rows, seed: int) -> None:
     assert computed(Count(), [], rows, seed) == by_group(rows, len, nulls=True)
     assert computed(Count(("v",)), [pa.int64()], rows, seed) == by_group(rows, len)
 
@@ -88,7 +88,7 @@ def test_sums_of_short_integers_have_64_bits(rows: Rows, seed: int) -> None:
 
 
 @given(rows_of(FLOATS), st.integers(0, 9))
-def test_sums_of_doubles(rows: Rows, seed: int) -> None:
+def test_sums_of_doubles_are_those_of_python(rows: Rows, seed: int) -> None:
     assert computed(Sum(("v",)), [pa.float64()], rows, seed) == by_group(rows, _sum)
 
 
@@ -128,7 +128,7 @@ def test_a_sum_of_decimals_is_right_or_an_error(values: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.bool_(), pa.timestamp("us")])
-def test_what_is_no_number_is_not_summed(kind: pa.DataType) -> None:
+def test_only_numbers_can_be_summed(kind: pa.DataType) -> None:
     for aggregate in (Sum(("v",)), Avg(("v",))):
         with pytest.raises(RequestError, match="cannot be summed"):
             aggregate.result_type([kind])
@@ -188,7 +188,7 @@ def test_nan_is_above_all_numbers() -> None:
         assert least[2] is greatest[2] is None
 
 
-def test_what_has_no_order_has_no_extreme() -> None:
+def test_a_type_without_an_order_has_no_min_or_max() -> None:
     with pytest.raises(RequestError, match="no order"):
         Min(("v",)).result_type([pa.list_(pa.int64())])
 
@@ -210,7 +210,7 @@ def _in_order(rows: Rows) -> dict[int, list[Any]]:
 
 
 @given(EVENTS, st.integers(0, 9))
-def test_first_and_last_are_by_time_and_ties_by_the_ids(rows: Rows, seed: int) -> None:
+def test_first_and_last_are_by_time_with_ties_broken_by_ids(rows: Rows, seed: int) -> None:
     groups = _in_order(rows)
     assert computed(First(INPUTS), EVENT_TYPES, rows, seed) == {label: some[0] for label, some in groups.items()}
     assert computed(Last(INPUTS), EVENT_TYPES, rows, seed) == {label: some[-1] for label, some in groups.items()}
@@ -223,12 +223,12 @@ def test_collect_has_the_first_values_in_order(rows: Rows, limit: int, seed: int
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10**9])
-def test_what_is_collected_has_a_limit(limit: int) -> None:
+def test_collect_has_a_limit(limit: int) -> None:
     with pytest.raises(RequestError, match="collect: limit="):
         Collect(INPUTS, limit)
 
 
-def test_order_may_be_by_timestamps_and_null_ids_come_first() -> None:
+def test_values_can_be_ordered_by_timestamps_and_null_ids_come_first() -> None:
     early, late = datetime(1960, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)
     rows = [(0, ("c", late, 1)), (0, ("b", early, 2)), (0, ("a", early, None))]
     kinds = [pa.string(), pa.timestamp("us", "UTC"), pa.int32()]
@@ -251,7 +251,7 @@ def _hashes(count: int, seed: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 100, 1000, 5000, 12_000, 50_000])
 @pytest.mark.parametrize("error", [0.02, 0.1])
-def test_approx_distinct_is_near_the_truth_for_few_values_and_for_many(count: int, error: float) -> None:
+def test_approx_distinct_is_accurate_for_few_and_for_many_values(count: int, error: float) -> None:
     estimates = []
     for seed in range(5):
         values = _hashes(count, seed)
@@ -261,7 +261,7 @@ def test_approx_distinct_is_near_the_truth_for_few_values_and_for_many(count: in
     assert all(abs(each - count) <= max(1, 5 * error * count) for each in estimates)
 
 
-def test_the_estimate_does_not_depend_on_how_the_values_were_cut() -> None:
+def test_the_estimate_does_not_depend_on_how_the_values_are_split() -> None:
     rows = [(value % 7, (value,)) for value in _hashes(3000, 1)]
     results = [computed(ApproxDistinct(("h",)), [pa.int64()], rows, seed) for seed in range(5)]
     assert all(each == results[0] for each in results)
@@ -272,7 +272,7 @@ def test_hashes_of_all_zeros_and_all_ones_count() -> None:
 
 
 @pytest.mark.parametrize("error", [0.0, 0.001, 0.5])
-def test_an_error_that_no_sketch_has_is_refused(error: float) -> None:
+def test_a_relative_error_outside_the_range_is_refused(error: float) -> None:
     with pytest.raises(RequestError, match="error"):
         ApproxDistinct(("h",), error)
 

@@ -43,7 +43,7 @@ def driver(*kinds: pa.DataType, session: bool = False) -> Driver:
 
 
 def counts(driver: Driver, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Of rows that come in two batches, half of them in each."""
+    """The counts of rows that come in two batches, half of them in each."""
     dicts = [{"t": 1} | {f"key{number}": key for number, key in enumerate(row)} for row in rows]
     driver.batch([dicts[::2]], None)
     panes, _ = driver.batch([[each] for each in dicts[1::2]], 100)
@@ -53,7 +53,7 @@ def counts(driver: Driver, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]
 
 @pytest.mark.parametrize("session", [False, True])
 @pytest.mark.parametrize(("kind", "values"), SAMPLES, ids=[str(kind) for kind, _ in SAMPLES])
-def test_every_plain_type_is_a_key_and_so_is_null(kind: pa.DataType, values: list[Any], *, session: bool) -> None:
+def test_every_plain_type_and_null_can_be_a_key(kind: pa.DataType, values: list[Any], *, session: bool) -> None:
     found = counts(driver(kind, session=session), [(value,) for value in values for _ in range(3)])
     assert sorted(found, key=repr) == sorted(((value, 3) for value in values), key=repr)
 
@@ -70,20 +70,20 @@ def test_several_columns_are_one_key() -> None:
     assert sorted(found, key=repr) == sorted({(*row, rows.count(row)) for row in rows}, key=repr)
 
 
-def test_columns_of_many_values_each_do_not_run_out_of_numbers() -> None:
+def test_many_key_columns_of_many_values_do_not_overflow() -> None:
     many = pa.array(range(0, 3000 * 2**40, 2**40))
     codes = codes_of([many] * 8, 3000)
     assert grouped(codes).count == 3000
     assert grouped(combined(codes, codes)).count == 3000
 
 
-def test_without_keys_all_events_are_together() -> None:
+def test_without_keys_all_events_are_one_group() -> None:
     windows = driver()
     windows.batch([[{"t": 1}], [{"t": 2}]], None)
     panes, _ = windows.batch([[{"t": 3}]], 10)
     assert [pane["n"] for pane in panes] == [3]
 
 
-def test_a_column_that_has_parts_cannot_be_a_key() -> None:
+def test_a_nested_column_cannot_be_a_key() -> None:
     with pytest.raises(RequestError, match="cannot be a key"):
         driver(pa.list_(pa.int64()))

@@ -1,4 +1,4 @@
-"""Sessions merge, also late ones, and say which panes they replace."""
+"""Sessions merge, late ones too, and report which panes they replace."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def driver(lateness: int = 0, gap: int = GAP) -> Driver:
 
 
 def epoch(driver: Driver, times: list[int], after: int | None, key: str = "k") -> list[tuple[Any, ...]]:
-    """(start, end, revision, n, replaced bounds) of each pane; it is on time at revision 0 and only there."""
+    """(start, end, revision, n, replaced bounds) of each pane. Checks that exactly revision 0 is on time."""
     panes, _ = driver.batch([[{"t": time, "key": key, "number": time}] for time in times], after)
     assert all((pane["pane"] == "on_time") == (pane["revision"] == 0) for pane in panes)
     return sorted(
@@ -33,7 +33,7 @@ def _bounds(pane: dict[str, int]) -> tuple[int, int]:
     return pane["window_start"], pane["window_end"]
 
 
-def test_an_event_between_two_sessions_makes_them_one() -> None:
+def test_an_event_between_two_sessions_merges_them() -> None:
     windows = driver()
     epoch(windows, [0, 15], None)
     assert epoch(windows, [8], 100) == [(0, 25, 0, 3, [])]
@@ -52,7 +52,7 @@ def test_an_update_within_the_bounds_replaces_no_other_pane() -> None:
     assert epoch(windows, [3], 30) == [(0, 15, 1, 3, [])]
 
 
-def test_a_pane_that_grew_beyond_the_watermark_is_replaced_when_that_gets_there() -> None:
+def test_a_pane_extended_beyond_the_watermark_is_replaced_when_the_watermark_reaches_its_new_end() -> None:
     windows = driver(lateness=50)
     assert epoch(windows, [0], 12) == [(0, 10, 0, 1, [])]
     assert epoch(windows, [9], 12) == []
@@ -61,7 +61,7 @@ def test_a_pane_that_grew_beyond_the_watermark_is_replaced_when_that_gets_there(
     assert epoch(windows, [], 40) == []
 
 
-def test_what_waits_to_be_replaced_is_not_forgotten_when_sessions_merge_again() -> None:
+def test_panes_to_be_replaced_are_remembered_when_sessions_merge_again() -> None:
     windows = driver(lateness=50)
     assert epoch(windows, [0], 12) == [(0, 10, 0, 1, [])]
     assert epoch(windows, [9], 12) == []
@@ -69,7 +69,7 @@ def test_what_waits_to_be_replaced_is_not_forgotten_when_sessions_merge_again() 
     assert epoch(windows, [-9], 100) == [(-9, 28, 1, 4, [(0, 10)])]
 
 
-def test_a_revision_is_above_those_of_all_parts() -> None:
+def test_the_revision_of_a_merged_session_is_higher_than_those_of_its_parts() -> None:
     windows = driver(lateness=50)
     epoch(windows, [0], 25)
     assert epoch(windows, [0], 25) == [(0, 10, 1, 2, [])]
@@ -78,7 +78,7 @@ def test_a_revision_is_above_those_of_all_parts() -> None:
     assert epoch(windows, [7], 25) == [(0, 25, 3, 5, [(0, 10), (15, 25)])]
 
 
-def test_a_session_whose_neighbour_changes_keeps_its_revision() -> None:
+def test_a_session_keeps_its_revision_when_its_neighbour_changes() -> None:
     windows = driver(lateness=50)
     epoch(windows, [0], 25, key="a")
     assert epoch(windows, [0], 25, key="b") == [(0, 10, 1, 1, [])]
@@ -86,7 +86,7 @@ def test_a_session_whose_neighbour_changes_keeps_its_revision() -> None:
     assert epoch(windows, [0], 25, key="a") == [(0, 10, 1, 2, [])]
 
 
-def test_a_session_within_another_does_not_end_it() -> None:
+def test_an_event_inside_a_session_does_not_shorten_it() -> None:
     windows = driver()
     epoch(windows, [0, 5, 10, 15], None)
     assert epoch(windows, [1, 24], 100) == [(0, 34, 0, 6, [])]
@@ -98,7 +98,7 @@ def test_keys_do_not_share_sessions() -> None:
     assert epoch(windows, [5], 100, key="b") == [(0, 10, 0, 1, []), (5, 15, 0, 1, [])]
 
 
-def test_sessions_are_purged_when_they_can_change_no_more() -> None:
+def test_sessions_are_purged_when_they_can_no_longer_change() -> None:
     windows = driver(lateness=20)
     epoch(windows, [0], 29)
     assert windows.stats[0].open_windows == 1
@@ -119,7 +119,7 @@ def test_sessions_far_from_new_events_are_neither_read_nor_written() -> None:
     assert len(state.puts) == 1
 
 
-def test_closed_sessions_do_not_come_back_while_their_neighbours_keep_their_blob() -> None:
+def test_closed_sessions_stay_closed_while_neighbours_share_their_blob() -> None:
     windows = driver(gap=100)
     epoch(windows, [0], None, key="a")
     epoch(windows, [50], None, key="b")
@@ -128,7 +128,7 @@ def test_closed_sessions_do_not_come_back_while_their_neighbours_keep_their_blob
     assert epoch(windows, [], 200) == [(50, 150, 0, 1, []), (99, 199, 0, 1, [])]
 
 
-def test_a_long_session_of_one_task_is_not_hidden_by_a_short_one_that_begins_later() -> None:
+def test_a_long_session_is_found_behind_a_short_one_that_starts_later() -> None:
     second = 1_000_000
     windows = driver(gap=10 * second)
     epoch(windows, [60 * second], None, key="a")

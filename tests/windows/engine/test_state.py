@@ -1,4 +1,4 @@
-"""What state there is, who may continue it, and how large it may become."""
+"""What the state contains, which plans may continue it, and how large it may become."""
 
 import pickle
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def test_state_of_a_newer_version_is_refused_with_both_versions() -> None:
         replace(PLAN, meaning=("another column",)),
     ],
 )
-def test_another_plan_does_not_take_over_the_state(other: Plan) -> None:
+def test_an_incompatible_plan_does_not_take_over_the_state(other: Plan) -> None:
     driver = Driver(PLAN)
     driver.batch([[row(0)]], 5)
     with pytest.raises(RequestError, match="other windows") as raised:
@@ -97,13 +97,13 @@ def test_the_parameters_of_an_aggregate_are_part_of_the_plan() -> None:
 @pytest.mark.parametrize(
     "other", [replace(PLAN, late="drop"), replace(PLAN, carry=()), replace(PLAN, bucket_bytes_max=9999)]
 )
-def test_what_state_does_not_depend_on_may_change(other: Plan) -> None:
+def test_options_that_the_state_does_not_depend_on_may_change(other: Plan) -> None:
     driver = Driver(PLAN)
     driver.batch([[row(0)]], 5)
     assert advance(other, 0, driver.states[0], [], 5, 10).panes.num_rows == 1
 
 
-def test_a_plan_means_the_same_in_another_process() -> None:
+def test_the_fingerprint_of_a_plan_is_the_same_in_another_process() -> None:
     assert pickle.loads(pickle.dumps(PLAN)).fingerprint == PLAN.fingerprint
 
 
@@ -115,13 +115,13 @@ def test_a_batch_that_does_not_begin_where_the_state_ends_is_refused() -> None:
             advance(PLAN, 0, driver.states[0], [], before, 10)
 
 
-def test_rows_that_were_judged_against_another_watermark_are_refused() -> None:
+def test_rows_checked_against_another_watermark_are_refused() -> None:
     blobs = prepare(PLAN, table_of(PLAN, [row(0)]), 3).partials
     with pytest.raises(RequestError, match="judged against watermark 3"):
         advance(PLAN, 0, DictState(), blobs.values(), 5, 10)
 
 
-def test_a_bucket_over_its_limit_says_so_and_stays_as_it_was() -> None:
+def test_a_bucket_over_its_limit_is_an_error_and_stays_unchanged() -> None:
     plan = replace(PLAN, bucket_bytes_max=5000)
     driver = Driver(plan)
     driver.batch([[row(0, f"key {number}") for number in range(100)]], 5)
@@ -132,7 +132,7 @@ def test_a_bucket_over_its_limit_says_so_and_stays_as_it_was() -> None:
     assert driver.states[0] == before
 
 
-def test_state_that_the_index_names_and_is_gone_is_damage() -> None:
+def test_missing_state_that_the_index_lists_is_damage() -> None:
     driver = Driver(PLAN)
     driver.batch([[row(0)]], 5)
     driver.states[0].data.clear()
@@ -148,7 +148,7 @@ def test_statistics_count_windows_keys_and_bytes() -> None:
     assert stats.state_bytes == sum(map(len, driver.states[0].data.values()))
 
 
-def test_late_rows_are_counted_since_the_state_began() -> None:
+def test_late_rows_are_counted_since_the_state_was_created() -> None:
     driver = Driver(PLAN)
     driver.batch([], 1000)
     for _ in range(3):
@@ -163,11 +163,11 @@ def test_results_have_the_schemas_of_the_plan_even_without_rows() -> None:
     assert result.late.schema == PLAN.late_schema
 
 
-def test_no_rows_make_no_blobs() -> None:
+def test_without_rows_no_blobs_are_made() -> None:
     assert prepare(PLAN, table_of(PLAN, []), None).partials == {}
 
 
-def test_record_batches_and_tables_in_pieces_are_prepared_alike() -> None:
+def test_record_batches_and_chunked_tables_are_prepared_alike() -> None:
     table = table_of(PLAN, [row(time) for time in range(5)])
     pieces = pa.concat_tables([table.slice(0, 2), table.slice(2)])
     [batch] = table.to_batches()
@@ -179,7 +179,7 @@ def test_record_batches_and_tables_in_pieces_are_prepared_alike() -> None:
     assert results[0].column("n").to_pylist() == [5]
 
 
-def test_columns_take_the_types_of_the_plan() -> None:
+def test_columns_are_cast_to_the_types_of_the_plan() -> None:
     schema = pa.schema({"key": pa.string(), "value": pa.timestamp("us", "UTC")})
     plan = replace(PLAN, schema=schema, aggregates={"n": Max(("value",))})
     table = table_of(PLAN, [row(0, value=7)])
@@ -224,26 +224,26 @@ def test_plans_that_contradict_themselves_are_refused(change: dict[str, Any]) ->
         (Session, {"gap_us": 0}),
     ],
 )
-def test_lengths_that_make_no_windows_are_refused(kind: type[Any], lengths: dict[str, int]) -> None:
+def test_invalid_window_lengths_are_refused(kind: type[Any], lengths: dict[str, int]) -> None:
     with pytest.raises(RequestError):
         kind(**lengths)
 
 
 class Wrong(Count):
-    """A user's aggregate with a mistake."""
+    """A user-defined aggregate with a bug."""
 
     def merge(self, partials: pa.Array, groups: Groups, count: int) -> pa.Array:
         return partials.slice(0, count - 1)
 
 
-def test_an_aggregate_that_gives_too_few_partials_is_named() -> None:
+def test_an_aggregate_that_returns_too_few_partials_is_named() -> None:
     driver = Driver(replace(PLAN, aggregates={"mine": Wrong()}))
     with pytest.raises(RequestError, match="'mine' returned 0 values of int64, not 1"):
         driver.batch([[row(0)]], 5)
 
 
 class Plain(Aggregate):
-    """A user's own that is no dataclass."""
+    """A user-defined aggregate that is not a dataclass."""
 
     inputs = ("value",)
 
@@ -261,7 +261,7 @@ class Plain(Aggregate):
         return partials
 
 
-def test_an_aggregate_of_a_users_own_with_another_parameter_is_another_plan() -> None:
+def test_a_user_defined_aggregate_with_another_parameter_is_another_plan() -> None:
     one, same, other = (replace(PLAN, aggregates={"mine": Plain(step)}) for step in (1, 1, 2))
     assert one.stored == same.stored
     assert one.stored != other.stored
@@ -278,13 +278,13 @@ class NumPyResults(Plain):
 
 
 @pytest.mark.parametrize(("kind", "method"), [(NumPyPartials, "add"), (NumPyResults, "result")])
-def test_an_aggregate_that_gives_no_arrow_array_is_refused(kind: type[Plain], method: str) -> None:
+def test_an_aggregate_that_does_not_return_an_arrow_array_is_refused(kind: type[Plain], method: str) -> None:
     with pytest.raises(RequestError, match=f"`{method}` of the aggregate {kind.__name__} returns ndarray") as caught:
         replace(PLAN, aggregates={"mine": kind(1)})
     assert "pa.array" in caught.value.hint
 
 
-def test_an_aggregate_that_gives_no_arrow_array_once_there_are_rows_is_refused() -> None:
+def test_an_aggregate_that_does_not_return_an_arrow_array_once_there_are_rows_is_refused() -> None:
     class Sometimes(Plain):
         def add(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> Any:
             return super().add(columns, groups, count) if not count else None

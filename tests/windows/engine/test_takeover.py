@@ -49,7 +49,7 @@ def results(panes: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: type(window).__name__)
 @pytest.mark.parametrize("seed", range(10))
-def test_an_added_aggregate_is_exact_or_null_and_the_others_do_not_change(window: Window, seed: int) -> None:
+def test_an_added_aggregate_is_exact_or_null_and_the_others_are_unchanged(window: Window, seed: int) -> None:
     """Null where the key had events in the window before the change. Compared with windows that had the aggregate from
     the start, and with windows that started at the change.
     """
@@ -81,7 +81,7 @@ def repr_of(row: dict[str, Any]) -> str:
     return repr(sorted(row.items(), key=str))
 
 
-def test_a_window_with_events_from_before_the_change_has_null_and_a_new_key_in_it_a_result() -> None:
+def test_an_added_aggregate_is_null_for_keys_with_earlier_events_and_has_a_result_for_new_keys() -> None:
     driver = Driver(plan(Tumbling(size_us=10), OLD))
     driver.batch([[row(0, "a"), row(11, "a")]], 5)
     driver.plan = plan(Tumbling(size_us=10), {**OLD, "total": Sum(("value",))})
@@ -94,7 +94,7 @@ def test_a_window_with_events_from_before_the_change_has_null_and_a_new_key_in_i
     ]
 
 
-def test_an_aggregate_is_removed_with_its_state_and_unknown_when_it_returns() -> None:
+def test_a_removed_aggregate_loses_its_state_and_is_null_when_it_is_added_again() -> None:
     window = Tumbling(size_us=10)
     driver = Driver(plan(window, {"total": Sum(("value",)), **OLD}))
     driver.batch([[row(0, value=5)]], 5)
@@ -136,14 +136,14 @@ def test_with_more_lateness_purged_windows_stay_closed_and_the_others_stay_open_
     panes, late = driver.batch([[row(4), row(15)]], 46)
     assert [each["t"] for each in late] == [4]
     assert (10, 2, 3) in results(panes, "n")
-    # From here on, the lateness alone decides.
+    # From here on, only the lateness decides.
     panes, late = driver.batch([[row(24)]], 61)
     assert not late
     panes, late = driver.batch([[row(16), row(31)]], 62)
     assert [each["t"] for each in late] == [16]
 
 
-def test_sessions_with_other_lateness_keep_their_state_though_it_is_spread_over_other_blobs() -> None:
+def test_sessions_with_a_changed_lateness_keep_their_state_in_other_blobs() -> None:
     minute = 60_000_000
     driver = Driver(plan(Session(gap_us=minute), OLD, lateness_us=0))
     driver.batch([[row(number * minute, key) for number in range(0, 90, 3) for key in "ab"]], 0)
@@ -174,7 +174,7 @@ def test_with_less_lateness_windows_close_at_once() -> None:
     assert driver.batch([], 40)[0][0]["n"] == 2
 
 
-def test_a_batch_that_takes_over_and_is_never_committed_leaves_no_trace() -> None:
+def test_an_uncommitted_batch_with_a_new_plan_leaves_no_trace() -> None:
     driver = Driver(plan(Tumbling(size_us=10), OLD))
     driver.batch([[row(0), row(11)]], 5)
     old, new = driver.plan, plan(Tumbling(size_us=10), {**OLD, "total": Sum(("value",))})
@@ -205,9 +205,7 @@ def plan_of_fixture(window: Window, **changes: Any) -> Plan:
 @pytest.mark.parametrize(
     ("name", "window"), [("tumbling", Tumbling(size_us=10)), ("session", Session(gap_us=10))], ids=str
 )
-def test_state_of_format_1_is_continued_by_the_plan_that_wrote_it_and_may_be_changed_afterwards(
-    name: str, window: Window
-) -> None:
+def test_state_of_format_1_is_continued_by_the_same_plan_and_can_be_taken_over_later(name: str, window: Window) -> None:
     stored = msgpack.unpackb(FIXTURE.read_bytes(), strict_map_key=False)[name]
     state = DictState(dict(stored["blobs"]), stored["index"])
     added = {"r0": Count(), "r1": Sum(("v0",)), "r2": Max(("v0",))}

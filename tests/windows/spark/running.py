@@ -28,8 +28,8 @@ class Bench:
         self.worker, self.spark, self.folder = worker, spark, folder
 
     def send(self, *messages: tuple[int, Any]) -> None:
-        """Event times in milliseconds, and what becomes JSON: one stream, a record for each, as each is acknowledged
-        before the next is sent.
+        """Event times in milliseconds, and values to encode as JSON. One stream, with a record for each event: each is
+        acknowledged before the next is sent.
         """
         program = Source(f"127.0.0.1:{self.worker.ports['connector']}", source="sales", poll_seconds=0.01)
 
@@ -43,11 +43,11 @@ class Bench:
         program.run()
 
     def run(self, *pipelines: Pipeline) -> None:
-        """All that is there now."""
+        """Run on everything that is stored now."""
         self._run(pipelines, lambda: False, available_now=True)
 
     def run_until(self, is_enough: Callable[[], bool], *pipelines: Pipeline) -> None:
-        """Whatever comes, until it is enough."""
+        """Run continuously until `is_enough`."""
         self._run(pipelines, is_enough, available_now=False)
         assert is_enough()
 

@@ -1,4 +1,4 @@
-"""A worker with events whose epochs a test decides, and queries over them."""
+"""A worker with events, whose epochs the test determines, and queries over them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sent:
 
 
 class Scene:
-    """What is ingested at once is one epoch of a query that asks for one row an epoch."""
+    """Events that are ingested together are one epoch of a query with a limit of one row per epoch."""
 
     def __init__(self, worker: RunningWorker, spark: SparkSession, folder: Path) -> None:
         self.worker = worker
@@ -53,7 +53,7 @@ class Scene:
         self._end = 0
 
     def ingest(self, *events: tuple[int, int, Any]) -> None:
-        """Of each a stream, a time in microseconds, and the payload: bytes, or what becomes JSON. One record."""
+        """Store one record. Each event is a stream, a time in microseconds, and bytes or a value to encode as JSON."""
         data, highest = [], dict[int, int]()
         for stream, time_us, value in events:
             payload = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -74,7 +74,7 @@ class Scene:
         durable(self.worker, store)
 
     def run(self, build: Callable[[DataFrame], DataFrame]) -> list[Row]:
-        """All epochs that are there, on from the checkpoint; the rows of the result. Raises what ends the query."""
+        """Run all available epochs after the checkpoint. Returns the rows of the result. Raises what ends the query."""
         found: list[Row] = []
         inputs = {"in": SOURCE}
         with penstock.spark.begin(
@@ -92,17 +92,17 @@ class Scene:
         return found
 
     def left(self, port: str = "late") -> list[StoredEvent]:
-        """What has left beside the rows."""
+        """The events in a side port."""
         return outputs(self.worker.address, PIPELINE, port)
 
     def cuts(self) -> list[Cut]:
-        """Of each epoch, as Spark's log has them."""
+        """The cut of each epoch, from Spark's log."""
         files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
         offsets = [json.loads(file.read_text().splitlines()[-1]) for file in files]
         return [Cut(one["segments"][SEGMENT], one["watermark"]) for one in offsets]
 
     def epochs(self) -> list[tuple[Sequence[Sent], int | None, int | None]]:
-        """The events of each, and the watermarks before and after it."""
+        """The events of each epoch, and the watermarks before and after it."""
         found: list[tuple[Sequence[Sent], int | None, int | None]] = []
         start: int = 0
         before: int | None = None
@@ -112,6 +112,6 @@ class Scene:
         return found
 
     def numbers(self) -> list[dict[str, Any]]:
-        """What the worker shows of window operators."""
+        """What the worker reports about window operators."""
         shown: list[dict[str, Any]] = get(self.worker, "/status")["windows"]
         return shown

@@ -21,7 +21,7 @@ SECOND = 1_000_000
 
 
 def counting(lateness: str, **more: Any) -> Pipeline:
-    """Events by key in windows of ten seconds; what is ingested at once is an epoch."""
+    """Events by key in windows of ten seconds. Events that are ingested together are an epoch."""
 
     def count(given: DataFrame) -> DataFrame:
         rows = given.selectExpr("*", "from_json(cast(value as string), 'k string, v bigint') json")
@@ -49,7 +49,7 @@ class Runs:
         self._scene.ingest(*((1, time * SECOND, {"k": key, "v": value}) for key, time, value in events))
 
     def run(self, given: Pipeline) -> tuple[list[tuple[Any, ...]], int]:
-        """New panes (key, start of the window, revision, count, total), and how many events were late."""
+        """New panes (key, start of the window, revision, count, total), and the number of late events."""
         self._bench.run(given)
         panes, late = self._bench.panes("count"), len(self._bench.out("count", "late"))
         new, more = panes[self._read :], late - self._late
@@ -60,7 +60,7 @@ class Runs:
         ), more
 
 
-def test_added_aggregates_and_more_lateness_are_taken_over_and_a_kill_before_the_plan_is_kept_changes_nothing(
+def test_added_aggregates_and_more_lateness_take_effect_and_a_kill_before_the_plan_is_stored_changes_nothing(
     scene: Scene, bench: Bench
 ) -> None:
     runs, companion = Runs(scene, bench), bench.folder / "checkpoints" / "count" / "penstock.json"
@@ -70,18 +70,18 @@ def test_added_aggregates_and_more_lateness_are_taken_over_and_a_kill_before_the
     assert runs.run(old) == ([("a", 0, 0, 1, "none")], 0)
     before = Companion.parse(companion.read_text(), "count")
 
-    # The window from 0 is purged; that from 10 is open, and has events of b.
+    # The window at 0 is purged; the one at 10 is open, and has events of b.
     runs.ingest(("a", 2, 4), ("b", 13, 5), ("c", 14, 7), ("b", 31, 1))
     assert runs.run(new) == ([("b", 10, 0, 3, None), ("c", 10, 0, 1, 7)], 1)
     after = Companion.parse(companion.read_text(), "count")
     assert after.plan.closed_to() == {"tumbling 10s by k": 11 * SECOND}, "where a lateness of 5 s has purged"
 
-    # With a lateness of 5 s, that from 10 would be closed. A kill before the new plan is kept leaves both.
+    # With a lateness of 5 s, the window at 10 would be closed. A kill before the new plan is stored leaves both.
     companion.write_text(Companion(before.plan, after.plan, since=2).text())
     runs.ingest(("b", 11, 1), ("d", 35, 2))
     assert runs.run(new) == ([("b", 10, 1, 4, None)], 0)
     assert companion.read_text() == after.text()
 
-    # Back again: the total is gone, and windows close as they did before.
+    # The old plan again: the total is gone, and windows close as before.
     runs.ingest(("b", 11, 1), ("b", 45, 1))
     assert runs.run(old) == ([("b", 30, 0, 1, "none"), ("d", 30, 0, 1, "none")], 1)

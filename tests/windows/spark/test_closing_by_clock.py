@@ -1,5 +1,5 @@
-"""Where event time is the time of arrival, one event is enough: its windows close by the worker's clock, of all kinds,
-and of pipelines that read other pipelines.
+"""If the event time is the arrival time, one event is enough: all kinds of windows close by the worker's clock, also in
+pipelines that read other pipelines.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def panes_per_window(panes: DataFrame) -> DataFrame:
 
 @pipeline
 def by_spark(sales: DataFrame) -> DataFrame:
-    """Spark's own windows report nothing: the clock is marked for them all the same."""
+    """Spark's own windows report nothing, but get clock marks too."""
     from pyspark.sql import functions as F  # noqa: N812
 
     counted = watermarked(sales).groupBy(F.window("event_time", "2 seconds")).agg(F.count("*").alias("n"))
     return counted.selectExpr("cast(n as string) as value")
 
 
-def test_one_event_is_enough_for_all_windows_to_fire_and_to_be_removed(arriving: Bench) -> None:
+def test_one_event_is_enough_for_all_windows_to_fire_and_be_removed(arriving: Bench) -> None:
     with (
         CoordinatorClient(arriving.http) as client,
         open_stream(arriving.worker.ports["connector"], "sales", "silent"),

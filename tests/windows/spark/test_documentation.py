@@ -1,4 +1,4 @@
-"""The examples of docs/windows.md do what is written there."""
+"""The examples of docs/windows.md do what the page says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
-def test_the_pipeline_s_rows_are_as_they_are_shown(bench: Bench) -> None:
+def test_the_rows_of_the_documented_pipeline_are_as_shown(bench: Bench) -> None:
     names: dict[str, Any] = {"__name__": "example"}
     exec(blocks("python")[0], names)
     turnover = names["turnover"]
@@ -38,7 +38,7 @@ def test_the_pipeline_s_rows_are_as_they_are_shown(bench: Bench) -> None:
     assert list(row) == list(shown)
 
 
-def test_the_aggregate_of_one_s_own_can_be_cut_and_merged_anywhere() -> None:
+def test_the_documented_aggregate_can_be_split_and_merged_anywhere() -> None:
     names: dict[str, Any] = {}
     exec(next(one for one in blocks("python") if "class Spread" in one), names)
     spread = names["Spread"]()

@@ -1,4 +1,4 @@
-"""Windows on a real session, epoch by epoch: pane by pane what the reference says, over a restart."""
+"""Windows in a real Spark session, epoch by epoch: every pane equals the reference's, across a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[Window, int]] = {
 
 @pytest.fixture
 def elsewhere(spark: SparkSession) -> Iterator[None]:
-    """A session whose clock is not UTC, and not off by whole hours: no result may depend on it."""
+    """A session whose time zone is not UTC, nor a whole number of hours off: no result may depend on it."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     yield
@@ -37,7 +37,7 @@ def elsewhere(spark: SparkSession) -> Iterator[None]:
 
 
 def ingest_epochs(scene: Scene, count: int, chance: random.Random, start: int) -> None:
-    """Two streams whose times wander forward, with much that comes late, on both sides of 1970."""
+    """Two streams whose times drift forward, with many late events, on both sides of 1970."""
     for epoch in range(start, start + count):
         now = (epoch * 4 - 20) * SECOND
         events = []
@@ -50,7 +50,7 @@ def ingest_epochs(scene: Scene, count: int, chance: random.Random, start: int) -
 
 
 def build(events: DataFrame) -> DataFrame:
-    """All kinds of windows in one query, of a stage that has decoded the value and kept nothing else of it."""
+    """All kinds of windows in one query, after a stage that has decoded the value and kept nothing else of it."""
     from pyspark.sql import functions as F  # noqa: N812
 
     decoded = F.from_json(F.col("value").cast("string"), "user string, amount bigint")
@@ -84,7 +84,7 @@ def one(rows: DataFrame, name: str, window: Window, lateness: int) -> DataFrame:
 
 
 def micros(column: str) -> Any:
-    """Instants as numbers: what `collect` makes of timestamps depends on clocks."""
+    """Instants as numbers: the timestamps of `collect` depend on time zones."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if column in ("window_start", "window_end", "event_time"):
@@ -139,7 +139,7 @@ def referred(sent: Sent) -> Event:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_every_kind_of_window_gives_the_reference_s_panes_and_late_events_over_a_restart(scene: Scene) -> None:
+def test_every_kind_of_window_has_the_panes_and_late_events_of_the_reference_across_a_restart(scene: Scene) -> None:
     chance = random.Random(20261115)
     ingest_epochs(scene, 5, chance, 0)
     rows = scene.run(build)

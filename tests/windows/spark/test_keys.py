@@ -1,4 +1,4 @@
-"""Keys of every plain type, windows of windows, and what the state does not allow."""
+"""Keys of every plain type, windows over windows, and what the state does not allow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = {
 
 
 class Range(windows.Aggregate):
-    """Between the least and the greatest value, from a class that only this file knows."""
+    """The greatest minus the least value, with a class that only this file defines."""
 
     inputs = ("number",)
 
@@ -68,13 +68,13 @@ def whole(events: DataFrame) -> DataFrame:
 
 
 def plain(row: Any) -> dict[str, Any]:
-    """Comparable; one zero, as in Spark's own grouping."""
+    """Comparable, with one zero, as in Spark's own grouping."""
     values = row.asDict(recursive=True)
     values = {name: bytes(value) if isinstance(value, bytearray) else value for name, value in values.items()}
     return values | {"float": values["float"] + 0.0}
 
 
-def test_keys_may_be_of_every_plain_type_and_null(scene: Scene) -> None:
+def test_keys_can_be_of_every_plain_type_and_null(scene: Scene) -> None:
     rows = [("a", 1), ("a", 1), ("", 2), ("", 2), ("b", 3)]
     scene.ingest(*((1, 100, {"text": text, "number": number}) for text, number in rows))
     scene.ingest((1, 2 * SECOND, {"text": "end", "number": 9}))
@@ -85,7 +85,7 @@ def test_keys_may_be_of_every_plain_type_and_null(scene: Scene) -> None:
     assert sorted(row["n"] for row in found) == [1, 2, 2]
 
 
-def test_without_keys_there_is_one_result_and_a_later_run_must_have_the_same_plan(scene: Scene) -> None:
+def test_without_keys_there_is_one_result_and_a_later_run_needs_the_same_plan(scene: Scene) -> None:
     scene.ingest(*((1, 100, {"number": number}) for number in (5, 1, 9)))
     scene.ingest((1, 2 * SECOND, {"number": 4}))
     (row,) = scene.run(whole)
@@ -112,7 +112,7 @@ def test_a_bucket_that_outgrows_its_limit_ends_the_query_with_a_hint(scene: Scen
     assert "Use more buckets" in str(caught.value)
 
 
-def test_windows_of_windows_in_one_query_lose_nothing_and_find_nothing_late(scene: Scene) -> None:
+def test_windows_over_windows_in_one_query_lose_nothing_and_have_no_late_events(scene: Scene) -> None:
     for second in range(6):
         scene.ingest(*((1, second * SECOND + number, {"number": number}) for number in range(3)))
     scene.ingest((1, 0, {"number": 9}), (1, 8 * SECOND, {"number": 0}))

@@ -1,4 +1,4 @@
-"""Windows in pipelines as `penstock run` runs them: what leaves through which port, over real sources and restarts."""
+"""Windows in pipelines as `penstock run` runs them: what goes to which port, with real sources and restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 
 def decoded(sales: DataFrame) -> DataFrame:
-    """Without the bytes, and with the place where they are."""
+    """Without the bytes, but with their position."""
     return sales.selectExpr("event_time", "segment", "offset", "from_json(cast(value as string), 'shop string') v")
 
 
@@ -31,14 +31,14 @@ def per_shop(sales: DataFrame) -> DataFrame:
 
 @pipeline(max_rows_per_epoch=1, inputs={"panes": "pipeline:per_shop/out"})
 def per_minute(panes: DataFrame) -> DataFrame:
-    """Of another pipeline's panes: it inherits their watermark, and finds none of them late."""
+    """Windows over another pipeline's panes: it inherits their watermark, and none of them is late."""
     counted = panes.selectExpr("event_time", "value", "from_json(cast(value as string), 'n bigint') v")
     return windows.aggregate(
         counted, windows.tumbling("20 seconds"), late="drop", n=windows.sum("v.n"), panes=windows.count()
     )
 
 
-def test_panes_leave_through_out_and_late_events_through_late_with_their_original_bytes(bench: Bench) -> None:
+def test_panes_go_to_out_and_late_events_with_their_original_bytes_to_late(bench: Bench) -> None:
     sold = [(1_000, "a"), (2_000, "b"), (31_000, "a"), (3_000, "late"), (99_000, "a")]
     bench.send(*((time_ms, {"shop": shop, "number": number}) for number, (time_ms, shop) in enumerate(sold)))
     bench.run(per_shop)
@@ -70,7 +70,7 @@ def test_panes_leave_through_out_and_late_events_through_late_with_their_origina
 
 
 def timed(sales: DataFrame) -> DataFrame:
-    """The time is in the payload, and missing now and then."""
+    """The time is in the payload, and sometimes missing."""
     return sales.selectExpr(
         "timestamp_millis(cast(get_json_object(cast(value as string), '$.at') as bigint)) at", "value"
     )
@@ -83,7 +83,7 @@ def by_payload(sales: DataFrame) -> DataFrame:
     )
 
 
-def test_late_events_that_are_dropped_are_counted_and_those_without_a_time_are_dead_letters(bench: Bench) -> None:
+def test_dropped_late_events_are_counted_and_events_without_a_time_are_dead_letters(bench: Bench) -> None:
     far = 400_000_000_000_000  # in the year 14,645
     times = ((1_000, 1_000), (40_000, 40_000), (50_000, None), (2_000, 2_000), (3_000, 3_000), (50_000, far))
     bench.send(*((sent_at, {"at": at}) for sent_at, at in times))

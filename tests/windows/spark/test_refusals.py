@@ -1,4 +1,4 @@
-"""What a frame cannot give is said when the pipeline is built, with what to write instead."""
+"""Invalid windows are refused when the pipeline is built, with what to write instead."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_result_has_keys_bounds_pane_results_and_time(events: DataFrame) -> 
         (["*"], {"allowed_lateness": "-1 s"}, "a lateness of -1000000 µs", "Write it like"),
     ],
 )
-def test_what_is_wrong_is_said_with_a_hint(
+def test_invalid_arguments_are_refused_with_a_hint(
     events: DataFrame, change: list[str], options: dict[str, Any], why: str, hint: str
 ) -> None:
     options = {"n": windows.count()} | options
@@ -79,12 +79,12 @@ def test_what_is_wrong_is_said_with_a_hint(
     assert hint in caught.value.hint
 
 
-def test_a_sum_of_texts_is_refused(events: DataFrame) -> None:
+def test_a_sum_of_strings_is_refused(events: DataFrame) -> None:
     with pytest.raises(RequestError, match="string"):
         windows.aggregate(events, MINUTE, total=windows.sum("stream"))
 
 
-def test_a_frame_that_is_no_stream_is_refused(spark: SparkSession) -> None:
+def test_a_frame_that_is_not_streaming_is_refused(spark: SparkSession) -> None:
     with pytest.raises(RequestError, match="this frame is not one"):
         windows.aggregate(spark.range(1).selectExpr("timestamp_micros(id) as event_time"), MINUTE, n=windows.count())
 
@@ -102,7 +102,7 @@ def test_a_session_without_rocksdb_is_refused(spark: SparkSession, events: DataF
         spark.conf.set(name, before)
 
 
-def test_an_aggregate_of_ones_own_names_its_columns_or_is_given_them(events: DataFrame) -> None:
+def test_a_user_defined_aggregate_declares_its_columns_or_gets_them_as_arguments(events: DataFrame) -> None:
     class Longest(windows.Aggregate):
         inputs = ("stream",)
 

@@ -1,4 +1,4 @@
-"""An event of which a stage makes several rows: late, or without a time, it leaves once and not once for each."""
+"""An event that a stage turns into several rows: if it is late or has no time, it goes to its side port once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SHOPS = [f"shop {number}" for number in range(12)]
-"""Enough to be in several buckets, and so in several tasks."""
+"""Enough for several buckets, and thus several tasks."""
 
 PLACED, NAMED = ("segment", "offset"), ("stream_id", "message_id", "value")
 
 
 def exploded(sales: DataFrame, kept: tuple[str, ...]) -> DataFrame:
-    """A row for each shop that a sale names; a sale without a time in its payload has none."""
+    """A row for each shop in a sale; the time is in the payload, and may be missing."""
     whole = sales.selectExpr("*", "from_json(cast(value as string), 'at bigint, shops array<string>') v")
     return whole.selectExpr("timestamp_millis(v.at) as event_time", *kept, "explode(v.shops) as shop")
 
@@ -36,12 +36,12 @@ def in_minutes(sales: DataFrame) -> DataFrame:
 
 @pipeline(max_rows_per_epoch=1)
 def in_sessions(sales: DataFrame) -> DataFrame:
-    """Shuffled by the user, and judged by the state: no task sees all rows of an event before they are late."""
+    """Shuffled by the user, and checked in the state: no task sees all rows of an event before they are late."""
     rows = exploded(sales, NAMED).repartition("shop")
     return windows.aggregate(rows, windows.session("10 seconds"), keys="shop", n=windows.count())
 
 
-def test_an_event_with_many_rows_leaves_late_once_and_without_a_time_once(bench: Bench) -> None:
+def test_an_event_with_many_rows_is_late_once_or_without_a_time_a_dead_letter_once(bench: Bench) -> None:
     times = [1_000, 60_000, 2_000, None, 2_000]
     bench.send(*((at or 60_000, {"at": at, "shops": SHOPS, "sale": n}) for n, at in enumerate(times)), (99_000, {}))
     bench.run(in_minutes, in_sessions)
@@ -54,13 +54,13 @@ def test_an_event_with_many_rows_leaves_late_once_and_without_a_time_once(bench:
 
 @pipeline(max_rows_per_epoch=1)
 def some_nowhere(sales: DataFrame) -> DataFrame:
-    """Of a union with rows that do not say where they come from."""
+    """A union with rows that have lost the position of their event."""
     placed = sales.select("event_time", "stream", "segment", "offset")
     rows = placed.unionByName(sales.selectExpr("event_time", "'copy' as stream"), allowMissingColumns=True)
     return windows.aggregate(rows, windows.tumbling("10 seconds"), n=windows.count())
 
 
-def test_rows_that_do_not_say_where_their_event_is_stored_are_late_as_their_json(bench: Bench) -> None:
+def test_late_rows_without_the_position_of_their_event_are_stored_as_json(bench: Bench) -> None:
     bench.send((1_000, "first"), (60_000, "second"), (2_000, "late"), (2_000, "later"), (99_000, "last"))
     bench.run(some_nowhere)
     late = bench.out("some_nowhere", "late")

@@ -1,5 +1,5 @@
-"""A backup is taken while a pipeline with windows runs and delivers; on what was restored it goes on, with an exact
-result: worker, checkpoint and sink are of different moments.
+"""A backup is taken while a pipeline with windows runs and delivers. After a restore it continues with an exact
+result, though worker, checkpoint and sink were copied at different moments.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def counts(ticks: DataFrame) -> DataFrame:
 
 
 class Ticks:
-    """A source program that can send everything again. Of the events, only those up to `limit` exist yet."""
+    """A source program that can send everything again. Only the events up to `limit` exist yet."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -54,7 +54,7 @@ class Ticks:
         self._program: Source | None = None
 
     def stop(self) -> None:
-        """Before its worker ends: it would try to reach it for a while."""
+        """Call it before the worker ends: otherwise it retries for a while."""
         assert self._program is not None
         self._is_stopped = True
         self._program.stop()
@@ -104,7 +104,7 @@ def found(sink: Path) -> list[dict[str, object]]:
 
 
 def copying(sink: Path, copy: Path, go_on: Callable[[], None]) -> Callable[[], None]:
-    """Copies the sink as docs/operating.md says, its log first; then the pipeline goes on."""
+    """Copies the sink as docs/operating.md says, its log first; then the pipeline continues."""
 
     def copy_sink() -> None:
         shutil.rmtree(copy, ignore_errors=True)
@@ -116,7 +116,7 @@ def copying(sink: Path, copy: Path, go_on: Callable[[], None]) -> Callable[[], N
     return copy_sink
 
 
-def test_a_restored_worker_and_checkpoint_go_on_exactly_with_a_sink_that_was_copied_before(
+def test_a_restored_worker_and_checkpoint_continue_exactly_with_a_sink_that_was_copied_earlier(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backoff, "RETRIES", RetryPolicy(0.01, 0.05))

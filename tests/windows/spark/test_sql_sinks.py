@@ -1,4 +1,4 @@
-"""Sessions in tables that the sinks have made: one row for each session, also after sessions were joined."""
+"""Sessions in tables that the sinks have created: one row for each session, also after sessions were merged."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ CLICKS = [
     (20_000, "ann"),
     (100_000, "bob"),  # fires both sessions of ann
     (200_000, "cid"),
-    (10_500, "ann"),  # less than the gap behind the first session and before the second: joins them
-    (25_000, "ann"),  # makes it longer
+    (10_500, "ann"),  # less than the gap after the first session and before the second: merges them
+    (25_000, "ann"),  # extends it
 ]
 
 
-def test_sessions_that_are_joined_late_leave_one_row(
+def test_sessions_that_are_merged_late_leave_one_row(
     bench: Bench,
     client: CoordinatorClient,
     postgres_server: PostgresServer,
@@ -69,7 +69,7 @@ def test_sessions_that_are_joined_late_leave_one_row(
         "sqlite": f"sqlite:{tmp_path}/sessions.db?format=json&{OPTIONS}",
         "postgres": f"postgresql://postgres@/postgres?{OPTIONS}",
     }
-    # The worker removes what all sinks have: a file keeps every pane.
+    # The worker removes output that all sinks have; the file sink keeps every pane.
     urls = {**tables, "file": f"file:{tmp_path}/panes"}
     bench.send(*((at, {"person": person}) for at, person in CLICKS))
     bench.run(replace(sessions, sinks={name: SinkSpec("out", url) for name, url in urls.items()}))
@@ -82,7 +82,7 @@ def test_sessions_that_are_joined_late_leave_one_row(
 
 
 def found(client: CoordinatorClient, server: PostgresServer, folder: Path) -> list[list[Any]]:
-    """What a reader finds in each of the tables, when all is delivered and committed there."""
+    """The rows of each table, once everything is delivered and committed."""
     deadline = time.monotonic() + SECONDS_MAX
     while any(one.lacking or one.state != "READY" for one in client.sinks()):
         assert time.monotonic() < deadline, [one.reason for one in client.sinks()]
