@@ -5,7 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_test_that_the_docs_name_is_there() -> None:
+def test_every_test_that_the_docs_name_exists() -> None:
     named = [part for part in (ROOT / "docs" / "streams.md").read_text().split("`") if part.startswith("tests/")]
     assert named
     for name in named:

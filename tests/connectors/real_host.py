@@ -1,4 +1,4 @@
-"""A connector at work in a real frame, on a real store: without pipelines, whose part a test plays."""
+"""A connector in a real frame, on a real store, without pipelines: the test acts as these."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

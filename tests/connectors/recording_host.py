@@ -131,7 +131,7 @@ class RecordingHost:
 
 @asynccontextmanager
 async def running(connector: Connector[Any], host: RecordingHost) -> AsyncIterator[asyncio.Task[None]]:
-    """Its `run`, once it has said that it is connected."""
+    """Its `run`, once it has reported that it is connected."""
     task = asyncio.create_task(connector.run(host))
     try:
         await eventually(lambda: ("connected", None) in host.told or task.done())

@@ -1,4 +1,4 @@
-"""Sinks that do not vote receive every block, in order, at least once: functions, and the types by their URLs."""
+"""Non-voting sinks receive every block, in order, at least once: functions, and types by their URLs."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def following(url: str) -> UrlNonVotingSink:
 
 
 class Recording:
-    """Fails for each name of `failing`, once each."""
+    """Fails once for each name in `failing`."""
 
     def __init__(self, failing: set[str]) -> None:
         self.failing = failing
@@ -80,7 +80,7 @@ async def test_accepted_blocks_are_not_delivered_again_when_a_later_one_fails() 
     await sink.close()
 
 
-async def test_an_epoch_with_another_cut_is_delivered_again_from_there() -> None:
+async def test_an_epoch_with_other_blocks_is_delivered_again_from_its_start() -> None:
     taker = Recording({"p:1:1/1"})
     sink = BlockByBlock(taker, "s")
     with pytest.raises(SinkLost):
@@ -124,7 +124,7 @@ async def test_a_callback_is_called_with_the_rows_of_each_block(tmp_path: Path) 
         ("async def keep(name, rows): pass\n", "is a coroutine function"),
     ],
 )
-async def test_a_callback_that_cannot_be_called_reports_why_and_is_loaded_again(
+async def test_a_callback_that_cannot_be_called_is_reported_and_reloaded(
     tmp_path: Path, text: str | None, reason: str
 ) -> None:
     file = tmp_path / "mine.py"
@@ -138,7 +138,9 @@ async def test_a_callback_that_cannot_be_called_reports_why_and_is_loaded_again(
     await sink.close()
 
 
-async def test_where_a_callback_fails_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_traceback_of_a_failing_callback_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def keep(name, rows):\n    raise ValueError('not today')\n")
     sink = calling(file)
@@ -157,7 +159,7 @@ async def test_stdout_gets_the_values_as_lines(capfdbinary: pytest.CaptureFixtur
 
 
 @pytest.mark.process
-def test_a_stdout_that_nobody_reads_any_more_is_lost(tmp_path: Path) -> None:
+def test_a_closed_stdout_is_a_lost_sink(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from penstock.connectors.sink_api import SinkLost\n"
@@ -193,7 +195,7 @@ def test_a_stdout_that_nobody_reads_any_more_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_callback_that_never_returns_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+def test_a_callback_that_never_returns_does_not_prevent_the_process_from_exiting(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("import time\ndef hang(name, rows):\n    print('hangs', flush=True)\n    time.sleep(1000)\n")
     code = (

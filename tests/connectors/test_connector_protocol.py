@@ -1,4 +1,4 @@
-"""`connector-protocol`: what follows from its options, and that programs connect under its name."""
+"""`connector-protocol`: its options, and programs that connect under its name."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.connectors.real_host import NAME, hosting
 from tests.support.waiting import eventually
 
 
-def test_all_that_the_delivery_api_accepts_can_be_written() -> None:
+def test_everything_that_the_delivery_api_accepts_can_be_configured() -> None:
     options = ConnectorProtocolOptions.model_validate(
         {
             "host": "::1",
@@ -40,13 +40,13 @@ def test_all_that_the_delivery_api_accepts_can_be_written() -> None:
     assert parse_sink(url).options == options
 
 
-def test_without_a_port_it_is_only_a_source() -> None:
+def test_without_a_port_connector_protocol_is_only_a_source() -> None:
     options = ConnectorProtocolOptions()
     assert ConnectorProtocol.capabilities(options).sink is None
     assert ConnectorProtocol.source_name(options, "mine") == "mine"
 
 
-async def test_programs_connect_to_the_gateway_under_its_name(tmp_path: Path) -> None:
+async def test_programs_connect_to_the_gateway_under_the_name_of_the_connector(tmp_path: Path) -> None:
     async with hosting(tmp_path, "connector-protocol", {}) as hosted:
         await hosted.connected()
         source = AsyncSource(hosted.connector_address, source=NAME)
@@ -58,6 +58,6 @@ async def test_programs_connect_to_the_gateway_under_its_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("config", [{"ca": "/ca"}, {"tls": True, "key": "/key"}, {"port": 70000}])
-def test_its_options_are_checked(config: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
         make_connector("connector-protocol", config)

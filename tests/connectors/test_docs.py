@@ -25,7 +25,7 @@ async def test_the_smallest_source_sends_its_ticks(tmp_path: Path) -> None:
         assert {*await frame.values()} == {b"tick"}
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     named = re.findall(r"`(test_\w+)(…?)`", DOCS.read_text())
     there = [name for name in dir(ConnectorConformance) if name.startswith("test_")]
     for name, is_cut in named:

@@ -1,4 +1,4 @@
-"""`file`: real files, read, followed over rotation and truncation, written and appended to."""
+"""`file`: real files, read, tailed across rotation and truncation, written and appended to."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def have(hosted: Hosted, *values: bytes) -> None:
 # Reading.
 
 
-async def test_files_that_match_are_read_once_each_as_a_stream_and_then_the_source_has_finished(tmp_path: Path) -> None:
+async def test_every_matching_file_is_read_once_as_a_stream_and_then_the_source_has_ended(tmp_path: Path) -> None:
     for name in ("a.log", "b.log", "c.txt"):
         (tmp_path / name).write_text(f"{name} 1\n{name} 2\n")
     async with reading(tmp_path, str(tmp_path / "*.log")) as hosted:
@@ -48,7 +48,7 @@ async def test_files_that_match_are_read_once_each_as_a_stream_and_then_the_sour
         assert hosted.host.status().state == "ended"
 
 
-async def test_a_file_with_the_name_of_a_pattern_is_itself(tmp_path: Path) -> None:
+async def test_an_existing_file_whose_name_looks_like_a_pattern_is_read_as_itself(tmp_path: Path) -> None:
     (tmp_path / "a[1].log").write_text("it\n")
     (tmp_path / "a1.log").write_text("another\n")
     async with reading(tmp_path, str(tmp_path / "a[1].log")) as hosted:
@@ -61,7 +61,7 @@ async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
         await have(hosted, b"one", b"two")
 
 
-async def test_a_file_is_read_on_from_where_it_was_stopped(tmp_path: Path) -> None:
+async def test_a_file_is_read_from_where_the_last_run_stopped(tmp_path: Path) -> None:
     lines = [b"%06d" % number for number in range(60_000)]
     (tmp_path / "a").write_bytes(b"\n".join(lines) + b"\n")
     async with reading(tmp_path, str(tmp_path / "a"), chunk=4096) as hosted:
@@ -75,7 +75,7 @@ async def test_a_file_is_read_on_from_where_it_was_stopped(tmp_path: Path) -> No
         assert hosted.values() == lines
 
 
-async def test_a_file_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+async def test_a_finished_file_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n")
     for _ in range(3):
         async with reading(tmp_path, str(tmp_path / "a")) as hosted:
@@ -110,7 +110,7 @@ async def test_bytes_that_are_not_a_record_are_a_dead_letter_and_other_files_con
         assert hosted.host.counts == {"bad_files": 1}
 
 
-async def test_at_its_quota_nothing_more_is_read(tmp_path: Path) -> None:
+async def test_at_its_quota_a_file_is_not_read_further(tmp_path: Path) -> None:
     lines = [b"%060d" % number for number in range(2000)]
     (tmp_path / "a").write_bytes(b"\n".join(lines) + b"\n")
     config = {"mode": "read", "path": str(tmp_path / "a"), "chunk": 1024}
@@ -122,10 +122,10 @@ async def test_at_its_quota_nothing_more_is_read(tmp_path: Path) -> None:
         assert len(hosted.values()) == stored < len(lines)
 
 
-# Following.
+# Tailing.
 
 
-async def test_a_file_that_cannot_be_followed_is_reported_once(
+async def test_a_file_that_cannot_be_tailed_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a.log").write_text("x\n")
@@ -139,7 +139,7 @@ async def test_a_file_that_cannot_be_followed_is_reported_once(
     assert [record.levelname for record in caplog.records if "read again later" in record.message].count("WARNING") == 1
 
 
-async def test_a_file_is_followed_while_it_grows(tmp_path: Path) -> None:
+async def test_a_file_is_tailed_while_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\ntwo\nthr")
     async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
@@ -151,7 +151,7 @@ async def test_a_file_is_followed_while_it_grows(tmp_path: Path) -> None:
         await have(hosted, b"one", b"two", b"three", b"four", b"new")
 
 
-async def test_a_line_that_is_being_written_is_not_cut_by_a_restart(tmp_path: Path) -> None:
+async def test_a_partly_written_line_is_not_split_by_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\nhalf")
     async with tailing(tmp_path, str(path)) as hosted:
@@ -163,7 +163,7 @@ async def test_a_line_that_is_being_written_is_not_cut_by_a_restart(tmp_path: Pa
         await have(hosted, b"one", b"half and half")
 
 
-async def test_a_file_that_is_rotated_is_read_to_its_end_and_the_new_one_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\n")
     async with tailing(tmp_path, str(path)) as hosted:
@@ -176,7 +176,7 @@ async def test_a_file_that_is_rotated_is_read_to_its_end_and_the_new_one_from_it
         await eventually(lambda: len(hosted.host.streams) == 1)
 
 
-async def test_a_file_that_is_renamed_within_the_pattern_is_not_read_again(tmp_path: Path) -> None:
+async def test_a_file_renamed_within_the_pattern_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\n")
     async with tailing(tmp_path, str(tmp_path / "a.log*")) as hosted:
@@ -189,7 +189,7 @@ async def test_a_file_that_is_renamed_within_the_pattern_is_not_read_again(tmp_p
         await have(hosted, b"one", b"two")
 
 
-async def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\ntwo\n")
     async with tailing(tmp_path, str(path)) as hosted:
@@ -206,8 +206,8 @@ async def test_a_file_that_is_truncated_is_read_from_its_beginning(tmp_path: Pat
         await have(hosted, b"one", b"two", b"one", b"more")
 
 
-async def test_a_file_that_is_truncated_and_has_grown_since_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """Between two looks, so that it is never seen to be shorter."""
+async def test_a_file_that_was_truncated_and_has_grown_since_is_read_from_its_start(tmp_path: Path) -> None:
+    """Both happen between two polls, so the file is never seen to be shorter."""
     path = tmp_path / "a.log"
     path.write_text("old 1\nold 2\n")
     async with tailing(tmp_path, str(path), poll="300ms") as hosted:
@@ -217,19 +217,19 @@ async def test_a_file_that_is_truncated_and_has_grown_since_is_read_from_its_beg
         assert hosted.host.status().counts["truncations"] == 1
 
 
-async def test_a_new_file_with_the_inode_of_an_old_one_is_new(tmp_path: Path) -> None:
+async def test_a_new_file_with_the_inode_of_an_old_one_is_recognized_as_new(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("the first file\n")
     async with tailing(tmp_path, str(path)) as hosted:
         await have(hosted, b"the first file")
-    with path.open("r+") as file:  # as if the inode were used again
+    with path.open("r+") as file:  # as if the inode were reused
         file.truncate()
         file.write("another file, which is longer\n")
     async with tailing(tmp_path, str(path)) as hosted:
         await have(hosted, b"the first file", b"another file, which is longer")
 
 
-async def test_what_a_file_that_is_removed_still_holds_is_read(tmp_path: Path) -> None:
+async def test_the_rest_of_a_removed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("one\ntwo")
     async with tailing(tmp_path, str(path)) as hosted:
@@ -257,7 +257,7 @@ def test_a_url_is_shorthand_for_mode_write(options: dict[str, Any], url: str) ->
     assert parse_sink(url).votes
 
 
-def test_a_url_can_be_any_mode_with_a_port_in() -> None:
+def test_a_url_can_name_any_mode_with_a_port_in() -> None:
     appended = parse_sink("file:log.txt?mode=append&format=raw")
     assert appended.options == FileOptions(mode="append", path="log.txt", format="raw")
     assert not appended.votes
@@ -276,7 +276,7 @@ async def test_mode_append_has_values_on_disk_when_they_are_delivered(tmp_path: 
         assert path.read_bytes() == b"three\n"
 
 
-async def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Path) -> None:
+async def test_a_partial_line_left_by_a_crash_does_not_corrupt_the_next(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_bytes(b"one\ntor")
     async with hosting(tmp_path / "data", "file", {"mode": "append", "path": str(path)}, has_in=True) as hosted:
@@ -286,7 +286,7 @@ async def test_what_a_crash_left_of_a_line_does_not_spoil_the_next(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("form", "expected"), [("raw", b"onetwo"), ("frames", b"\0\0\0\3one\0\0\0\3two")])
-async def test_values_are_written_as_the_format_reports(tmp_path: Path, form: str, expected: bytes) -> None:
+async def test_values_are_written_in_the_configured_format(tmp_path: Path, form: str, expected: bytes) -> None:
     path = tmp_path / "out"
     config = {"mode": "append", "path": str(path), "format": form}
     async with hosting(tmp_path / "data", "file", config, has_in=True) as hosted:
@@ -294,7 +294,7 @@ async def test_values_are_written_as_the_format_reports(tmp_path: Path, form: st
         assert path.read_bytes() == expected
 
 
-async def test_a_place_that_cannot_be_written_is_lost_until_it_can(tmp_path: Path) -> None:
+async def test_a_path_that_cannot_be_written_is_lost_until_it_can(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out"
     async with hosting(tmp_path / "data", "file", {"mode": "append", "path": str(path)}, has_in=True) as hosted:
         await eventually(lambda: "cannot be appended to" in hosted.host.status().reason)
@@ -331,7 +331,7 @@ def test_each_mode_has_its_own_port_and_guarantee(mode: str, capabilities: Capab
     assert File.capabilities(FileOptions.model_validate({"mode": mode, "path": "x"})) == capabilities
 
 
-def test_interceptors_that_would_not_be_passed_are_a_mistake(tmp_path: Path) -> None:
+def test_interceptors_that_would_have_no_effect_are_refused(tmp_path: Path) -> None:
     (tmp_path / "app.yaml").write_text(
         """
 connector:
@@ -345,6 +345,6 @@ binding: {id: b, links: {connector/clock/out: pipeline/p/in, pipeline/p/out: con
     assert 'interceptors cannot be used under "out" of this connector' in str(result.exception)
 
 
-def test_an_option_that_means_nothing_in_its_mode_is_a_mistake() -> None:
+def test_an_option_without_meaning_in_its_mode_is_refused() -> None:
     with pytest.raises(RequestError, match="rotate is only for mode write, and the mode is read"):
         make_connector("file", {"mode": "read", "path": "x", "rotate": "1h"})

@@ -49,7 +49,9 @@ async def test_the_method_can_be_chosen(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
-async def test_a_server_in_trouble_is_lost_and_what_it_took_is_not_sent_again(tmp_path: Path, status: int) -> None:
+async def test_a_server_that_fails_is_lost_and_values_it_accepted_are_not_sent_again(
+    tmp_path: Path, status: int
+) -> None:
     with serving() as server:
         server.answer = lambda asked: Says(status if asked.body == b"two" else 200, {}, b"later\nplease")
         async with sending(tmp_path, server.url) as hosted:
@@ -62,7 +64,7 @@ async def test_a_server_in_trouble_is_lost_and_what_it_took_is_not_sent_again(tm
 
 
 @pytest.mark.parametrize("status", [400, 404, 301])
-async def test_what_is_refused_is_a_dead_letter_and_the_others_are_sent(tmp_path: Path, status: int) -> None:
+async def test_a_refused_value_is_a_dead_letter_and_the_others_are_sent(tmp_path: Path, status: int) -> None:
     with serving() as server:
         server.answer = lambda asked: Says(status if asked.body == b"two" else 200, {}, b"no such thing")
         async with sending(tmp_path, server.url) as hosted:
@@ -72,7 +74,7 @@ async def test_what_is_refused_is_a_dead_letter_and_the_others_are_sent(tmp_path
     assert server.bodies == [b"one", b"two", b"three"]
 
 
-async def test_with_on_refusal_retry_what_is_refused_is_sent_again(tmp_path: Path) -> None:
+async def test_with_on_refusal_retry_a_refused_value_is_sent_again(tmp_path: Path) -> None:
     with serving() as server:
         server.answer = lambda _: Says(400, {}, b"")
         async with sending(tmp_path, server.url, on_refusal="retry") as hosted:
@@ -81,7 +83,7 @@ async def test_with_on_refusal_retry_what_is_refused_is_sent_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_date", [False, True])
-async def test_a_server_that_asks_to_wait_is_left_alone_so_long(tmp_path: Path, is_date: bool) -> None:
+async def test_retry_after_is_obeyed(tmp_path: Path, is_date: bool) -> None:
     until = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     with serving() as server:
         server.answer = lambda _: Says(503, {"Retry-After": until if is_date else "100"}, b"")
@@ -112,7 +114,7 @@ async def test_a_server_that_does_not_answer_is_lost(tmp_path: Path) -> None:
                 await hosted.deliver([b"one"], [1], 5)
 
 
-async def test_garbage_for_a_response_is_lost(tmp_path: Path) -> None:
+async def test_a_server_that_responds_with_garbage_is_lost(tmp_path: Path) -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(b"\x00\xff" * 100)
@@ -125,7 +127,7 @@ async def test_garbage_for_a_response_is_lost(tmp_path: Path) -> None:
             await hosted.deliver([b"one"], [1], 5)
 
 
-async def test_responses_are_events_that_name_what_they_answer(tmp_path: Path) -> None:
+async def test_responses_are_events_that_name_their_request(tmp_path: Path) -> None:
     with serving() as server:
         server.answer = lambda asked: Says(
             404 if asked.body == b"two" else 200, {"Content-Type": "text/plain"}, asked.body.upper()
@@ -141,14 +143,14 @@ async def test_responses_are_events_that_name_what_they_answer(tmp_path: Path) -
     assert "?" not in first.metadata["peer"], "what follows may be a token"
 
 
-async def test_where_out_is_not_linked_no_response_is_stored(tmp_path: Path) -> None:
+async def test_without_a_link_from_out_no_response_is_stored(tmp_path: Path) -> None:
     with serving() as server:
         async with sending(tmp_path, server.url) as hosted:
             await hosted.deliver([b"one"], [1], 5)
             assert hosted.events() == []
 
 
-async def test_a_response_over_its_limit_is_cut_off_and_reports_it(tmp_path: Path) -> None:
+async def test_a_response_over_its_limit_is_truncated_and_marked(tmp_path: Path) -> None:
     with serving() as server:
         server.answer = lambda _: Says(200, {}, b"x" * 5000)
         async with sending(tmp_path, server.url, has_out=True, response_bytes_max=1000) as hosted:
@@ -157,7 +159,7 @@ async def test_a_response_over_its_limit_is_cut_off_and_reports_it(tmp_path: Pat
     assert (len(event.value), event.metadata["truncated"]) == (1000, True)
 
 
-async def test_what_is_inside_is_sent_during_a_drain(tmp_path: Path) -> None:
+async def test_values_delivered_during_a_drain_are_sent_and_their_responses_dropped(tmp_path: Path) -> None:
     with serving() as server:
         async with sending(tmp_path, server.url, has_out=True) as hosted:
             await hosted.host.drain()
@@ -166,7 +168,7 @@ async def test_what_is_inside_is_sent_during_a_drain(tmp_path: Path) -> None:
     assert server.bodies == [b"one"]
 
 
-async def test_it_speaks_tls(tmp_path: Path) -> None:
+async def test_requests_are_sent_over_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -179,13 +181,13 @@ async def test_it_speaks_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://example.org", "example.org", "http://user:secret@example.org/"])
-def test_its_url_is_checked_and_not_shown(url: str) -> None:
+def test_an_invalid_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(RequestError) as raised:
         make_connector("http-client", {"url": url})
     assert "secret" not in str(raised.value)
 
 
-async def test_a_content_type_that_no_header_can_hold_keeps_no_value_back(tmp_path: Path) -> None:
+async def test_a_content_type_that_no_header_can_hold_does_not_block_its_value(tmp_path: Path) -> None:
     with serving() as server:
         async with sending(tmp_path, server.url) as hosted:
             told = [{"content_type": "text/plain\r\nX-Evil: 1"}, {"content_type": "text/plän"}, {"content_type": 7}]
@@ -205,7 +207,7 @@ async def test_a_content_type_that_no_header_can_hold_keeps_no_value_back(tmp_pa
         {"url": "http://h/", "content_type": "hunter2\nx"},
     ],
 )
-def test_what_could_never_be_sent_is_refused_and_not_shown(wrong: dict[str, Any]) -> None:
+def test_options_that_could_never_be_sent_are_refused_and_not_shown(wrong: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as raised:
         make_connector("http-client", wrong)
     assert "hunter2" not in str(raised.value)

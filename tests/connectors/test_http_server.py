@@ -39,7 +39,7 @@ HOST_OPTIONS = ("interceptors_in", "interceptors_out", "quota_bytes", "ack", "se
 async def answered(
     hosted: Hosted, asked: "asyncio.Task[httpx.Response]", make: Callable[[bytes], bytes | None] = bytes.upper
 ) -> httpx.Response:
-    """The pipeline's part: replies to the events that have come, and completes their epoch."""
+    """Acts as the pipeline: replies to the events that have arrived, and completes their epoch."""
     await eventually(lambda: bool(hosted.values()))
     for event in hosted.events():
         if (reply := make(event.value)) is not None:
@@ -50,7 +50,7 @@ async def answered(
 
 
 async def raw(address: str, data: bytes, *, end: bool = False) -> bytes:
-    """All that comes back until the server closes."""
+    """Send the bytes. Returns everything until the server closes."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -104,7 +104,7 @@ async def test_a_body_of_many_lines_is_many_events_and_one_reply(tmp_path: Path)
         assert response.content == b"A|B|C|"
 
 
-async def test_a_request_for_which_nothing_comes_back_is_answered_204(tmp_path: Path) -> None:
+async def test_a_request_without_replies_is_answered_204(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"quiet"))
@@ -112,7 +112,7 @@ async def test_a_request_for_which_nothing_comes_back_is_answered_204(tmp_path: 
         assert (response.status_code, response.content) == (204, b"")
 
 
-async def test_where_nothing_is_linked_to_in_a_request_is_answered_202_when_it_is_safe(tmp_path: Path) -> None:
+async def test_without_a_link_to_in_a_request_is_answered_202_when_it_is_durable(tmp_path: Path) -> None:
     async with serving(tmp_path, has_in=False, ack="durable") as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         response = await client.post(f"http://{address}/", content=b"x")
@@ -134,7 +134,7 @@ async def test_a_request_that_is_not_answered_in_time_is_answered_504_and_its_re
             await hosted.deliver([b"late"], [event.event_id], event.stream_id)
 
 
-async def test_a_client_that_goes_away_ends_its_stream_and_its_reply_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_ends_its_stream_and_its_reply_is_a_dead_letter(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address):
         hosted.hold()
         host, _, port = address.rpartition(":")
@@ -157,7 +157,7 @@ async def test_replies_that_no_client_waits_for_are_dead_letters(tmp_path: Path)
             await hosted.deliver([b"of before a restart"], [1], 77)
 
 
-async def test_a_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_in_the_middle_of_a_body_leaves_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, interceptors_in=LINES) as (hosted, address):
         sent = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nwhole line\nhalf a li"
         await raw(address, sent, end=True)
@@ -165,7 +165,7 @@ async def test_a_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing(tm
         assert (hosted.values(), hosted.dead_letters()) == ([], [])
 
 
-async def test_a_connection_is_a_stream_and_its_requests_are_events_of_it(tmp_path: Path) -> None:
+async def test_a_connection_is_a_stream_and_its_requests_are_its_events(tmp_path: Path) -> None:
     async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
         for number in range(3):
             await client.post(f"http://{address}/", content=b"%d" % number)
@@ -177,7 +177,7 @@ async def test_a_connection_is_a_stream_and_its_requests_are_events_of_it(tmp_pa
         assert len({event.stream_id for event in hosted.events()}) == 2
 
 
-async def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) -> None:
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address):
         hosted.hold()
         one = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d"
@@ -224,7 +224,7 @@ async def test_headers_of_the_request_are_not_sent_back(tmp_path: Path) -> None:
         assert (response.status_code, "x-mine" in response.headers) == (200, False)
 
 
-async def test_an_event_that_is_a_dead_letter_now_is_answered_400_with_the_reason(tmp_path: Path) -> None:
+async def test_an_event_that_becomes_a_dead_letter_is_answered_400_with_the_reason(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"{"))
@@ -298,7 +298,7 @@ async def test_a_body_over_its_limit_is_answered_413_and_not_stored(tmp_path: Pa
         b"POST / HTTP/1.1\r\nX: " + b"y" * 40_000,
     ],
 )
-async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, garbage: bytes) -> None:
+async def test_garbage_ends_only_its_own_connection(tmp_path: Path, garbage: bytes) -> None:
     async with serving(tmp_path, has_in=False) as (hosted, address), httpx.AsyncClient() as client:
         assert (await client.post(f"http://{address}/", content=b"before")).status_code == 202
         assert b" 400 " in await raw(address, garbage)
@@ -307,7 +307,7 @@ async def test_garbage_ends_its_own_connection_alone(tmp_path: Path, garbage: by
         assert hosted.values() == [b"before", b"after"]
 
 
-async def test_what_interceptors_refuse_is_answered_400_and_kept_as_a_dead_letter(tmp_path: Path) -> None:
+async def test_a_body_refused_by_interceptors_is_answered_400_and_kept_as_a_dead_letter(tmp_path: Path) -> None:
     async with serving(tmp_path, interceptors_in=(PREFIXED,)) as (hosted, address), httpx.AsyncClient() as client:
         response = await client.post(f"http://{address}/", content=b"\xff" * 100)
         assert response.status_code == 400
@@ -327,7 +327,7 @@ async def test_a_body_that_does_not_arrive_is_answered_408(tmp_path: Path) -> No
         assert hosted.values() == []
 
 
-async def test_there_are_no_more_connections_than_its_limit(tmp_path: Path) -> None:
+async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, has_in=False, connections_max=1) as (hosted, address):
         async with httpx.AsyncClient() as client, httpx.AsyncClient() as second:
             assert (await client.post(f"http://{address}/", content=b"x")).status_code == 202
@@ -336,7 +336,7 @@ async def test_there_are_no_more_connections_than_its_limit(tmp_path: Path) -> N
         assert hosted.host.counts["refused_connections"] >= 1
 
 
-async def test_a_drain_answers_accepted_requests_and_accepts_no_more(tmp_path: Path) -> None:
+async def test_a_drain_answers_accepted_requests_and_accepts_no_new_ones(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"last"))
@@ -375,7 +375,7 @@ async def test_a_server_that_is_stopped_can_be_started_again_on_its_port(tmp_pat
         assert len({event.stream_id for event in [*first, *hosted.events()]}) == 2
 
 
-async def test_it_speaks_tls(tmp_path: Path) -> None:
+async def test_requests_are_accepted_over_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     made = authority.issue_cert("127.0.0.1")
     made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
@@ -390,14 +390,14 @@ async def test_it_speaks_tls(tmp_path: Path) -> None:
         assert hosted.values() == [b"x"]
 
 
-def test_its_options_are_checked() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(RequestError, match="body_bytes_max"):
         make_connector("http-server", {"port": 1, "body_bytes_max": "1GiB"})
     with pytest.raises(RequestError, match="methods"):
         make_connector("http-server", {"port": 1, "methods": ["BREW"]})
 
 
-async def test_small_events_behind_large_headers_do_not_fill_the_store(tmp_path: Path) -> None:
+async def test_small_events_with_large_headers_do_not_fill_the_store(tmp_path: Path) -> None:
     headers = {"X-Large": "y" * 10_000}
     async with (
         serving(tmp_path, has_in=False, interceptors_in=LINES, stored_bytes_max="1MiB") as (hosted, address),
@@ -419,7 +419,7 @@ async def test_a_body_without_interceptors_is_one_event_however_small_the_limit(
         assert [len(event.value) for event in hosted.events()] == [100_000]
 
 
-async def test_a_head_that_is_too_long_is_refused_though_it_comes_at_once(tmp_path: Path) -> None:
+async def test_a_head_over_its_limit_is_refused_even_if_it_arrives_at_once(tmp_path: Path) -> None:
     many = b"".join(b"X%d: y\r\n" % number for number in range(2500))
     async with serving(tmp_path, has_in=False) as (hosted, address):
         said = await raw(address, b"POST / HTTP/1.1\r\nHost: x\r\n" + many + b"Content-Length: 1\r\n\r\na")

@@ -37,7 +37,7 @@ async def test_every_block_is_posted_over_one_connection_under_its_own_key(serve
     assert server.connections == 1
 
 
-async def test_json_is_an_object_a_line(server: Server) -> None:
+async def test_json_has_one_object_per_line(server: Server) -> None:
     sink = sink_of(f"http://127.0.0.1:{server.port}/?penstock_format=json")
     await sink.deliver(FakeEpoch([b"a"]))
     await sink.close()
@@ -55,7 +55,7 @@ async def test_json_is_an_object_a_line(server: Server) -> None:
         (Answer(500, body=b"x" * 100_000), "replied 500 Internal Server Error: x{200}$"),
     ],
 )
-async def test_a_refusal_is_reported_and_the_block_comes_again(server: Server, answer: Answer, reason: str) -> None:
+async def test_a_refusal_is_reported_and_the_block_is_sent_again(server: Server, answer: Answer, reason: str) -> None:
     server.answers = [Answer(), answer]
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     epoch = FakeEpoch([b"a", b"b"], block_rows=1)
@@ -66,7 +66,7 @@ async def test_a_refusal_is_reported_and_the_block_comes_again(server: Server, a
     assert [headers["Idempotency-Key"] for _, headers, _ in server.posts] == ["p:1:1/0", "p:1:1/1", "p:1:1/1"]
 
 
-async def test_a_server_that_asks_to_wait_is_not_asked_before(server: Server) -> None:
+async def test_retry_after_of_a_refused_block_is_obeyed(server: Server) -> None:
     server.answers = [Answer(429, {"Retry-After": "3600"})]
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     with pytest.raises(SinkLost, match="replied 429 Too Many Requests"):
@@ -77,7 +77,7 @@ async def test_a_server_that_asks_to_wait_is_not_asked_before(server: Server) ->
     assert len(server.posts) == 1
 
 
-async def test_a_connection_that_the_server_has_closed_is_opened_again(server: Server) -> None:
+async def test_a_connection_closed_by_the_server_is_reopened(server: Server) -> None:
     server.answers = [Answer(closes=True)]
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     await sink.deliver(FakeEpoch([b"a"]))
@@ -96,7 +96,7 @@ async def test_a_server_that_does_not_answer_is_lost_after_the_timeout(server: S
     await sink.close()
 
 
-async def test_a_server_that_is_not_there_is_lost() -> None:
+async def test_an_unreachable_server_is_lost() -> None:
     sink = sink_of("http://127.0.0.1:1/in")
     with pytest.raises(SinkLost, match=r"127\.0\.0\.1:1/in cannot be reached"):
         await sink.deliver(FakeEpoch([b"a"]))
@@ -114,7 +114,7 @@ async def test_close_does_not_wait_for_a_server_that_hangs(server: Server) -> No
     await asyncio.wait_for(sink.close(), 20)
 
 
-async def test_headers_come_from_a_file_that_is_read_again_after_a_failure(server: Server, tmp_path: Path) -> None:
+async def test_headers_come_from_a_file_that_is_reread_after_a_failure(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "headers"
     sink = sink_of(f"http://127.0.0.1:{server.port}/in?penstock_headers_file={file}")
     with pytest.raises(SinkLost, match="cannot read the headers"):
@@ -129,7 +129,7 @@ async def test_headers_come_from_a_file_that_is_read_again_after_a_failure(serve
     assert (headers["Authorization"], headers["X-Team"]) == ("Bearer x:y", "sinks")
 
 
-async def test_https_wants_a_certificate_that_it_can_trust(tmp_path: Path) -> None:
+async def test_https_requires_a_trusted_certificate(tmp_path: Path) -> None:
     authority, file = trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(file)
 

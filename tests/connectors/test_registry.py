@@ -17,7 +17,7 @@ from penstock.protocol.api.deployment import InterceptorSpec
 
 
 @pytest.mark.parametrize("name", CONNECTORS.names())
-def test_every_type_is_what_its_name_reports_and_its_example_is_right(name: str) -> None:
+def test_every_type_has_its_registered_name_and_a_valid_example(name: str) -> None:
     type_ = CONNECTORS.get(name)
     assert type_.about.name == name
     options = type_.about.options.model_validate(type_.about.example) if type_.about.example else None
@@ -32,13 +32,13 @@ def test_every_option_of_a_type_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INTERCEPTORS.names())
-def test_every_interceptor_is_what_its_name_reports_and_documented(name: str) -> None:
+def test_every_interceptor_has_its_registered_name_and_is_documented(name: str) -> None:
     about = INTERCEPTORS.get(name).about
     assert about.name == name
     assert [field for field, info in about.options.model_fields.items() if not info.description] == []
 
 
-def test_an_unknown_name_is_reported_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest_valid_one() -> None:
     with pytest.raises(RequestError, match="unknown connector type 'tcp-sever'") as raised:
         CONNECTORS.get("tcp-sever")
     assert "tcp-server" in raised.value.hint
@@ -53,20 +53,20 @@ def made(value: str) -> Registry[Connector[Any]]:
     return found
 
 
-def test_other_packages_name_types_by_entry_points() -> None:
+def test_other_packages_register_types_with_entry_points() -> None:
     theirs = made("penstock.connectors.null:Null")
     assert theirs.names() == ["theirs"]
     assert theirs.get("theirs").about.name == "null"
 
 
 @pytest.mark.parametrize("value", ["tests.connectors.raising:Theirs", "json:dumps"])
-def test_whatever_another_package_does_when_it_is_loaded_is_reported(value: str) -> None:
+def test_any_error_while_another_package_is_loaded_is_reported(value: str) -> None:
     with pytest.raises(RequestError, match="connector type theirs cannot be loaded") as raised:
         made(value).get("theirs")
     assert "pip install" in raised.value.hint
 
 
-def test_a_package_that_is_broken_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_package_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {"theirs": EntryPoint("theirs", "tests.connectors.raising:Theirs", "penstock.connectors")}
     monkeypatch.setitem(CONNECTORS.__dict__, "_foreign", broken)
     shown = CliRunner().invoke(app, ["connectors"])
@@ -84,14 +84,14 @@ def test_an_entry_point_that_cannot_be_loaded_is_reported() -> None:
     assert "pip install" in raised.value.hint
 
 
-def test_what_is_not_installed_is_reported_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match="needs websockets") as raised:
         make_connector("ws-server", {"port": 0})
     assert raised.value.hint == "Install it where the worker runs: pip install 'penstock-streams[ws]'"
 
 
-def test_a_type_can_be_looked_at_without_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_can_be_described_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] == "websockets" or "ws_" in name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "websockets", None)
@@ -99,20 +99,20 @@ def test_a_type_can_be_looked_at_without_what_it_needs(monkeypatch: pytest.Monke
     assert fresh.get("ws-server").about.extra == "ws"
 
 
-def test_mistakes_in_options_are_reported_without_values() -> None:
+def test_errors_in_options_are_reported_without_values() -> None:
     with pytest.raises(RequestError, match=r"port: .*; hst: ") as raised:
         make_connector("tcp-server", {"port": "s3cret", "hst": "s3cret"})
     assert "s3cret" not in str(raised.value)
 
 
-def test_an_interceptor_stands_only_where_it_can() -> None:
+def test_an_interceptor_in_the_wrong_direction_is_refused() -> None:
     with pytest.raises(RequestError, match="join cannot be used under `interceptors: in`"):
         make_chains([InterceptorSpec(type="join")], [])
     with pytest.raises(RequestError, match="split cannot be used under `interceptors: out`"):
         make_chains([], [InterceptorSpec(type="split")])
 
 
-def test_the_rfc_s_interceptors_work_as_written() -> None:
+def test_the_interceptors_of_the_rfc_work_as_written() -> None:
     lines = InterceptorSpec(type="split", config={"delimiter": r"\n"})
     batches = InterceptorSpec(type="join", config={"delimiter": r"\n", "max_elements": 1000, "max_wait_ms": 1000})
     chains = make_chains([lines], [batches])

@@ -37,14 +37,14 @@ async def test_values_are_appended_as_raw_events(tmp_path: Path) -> None:
         assert await stored(client) == [b"one", b"two", b"three", b"of a window"]
 
 
-async def test_what_is_delivered_again_is_stored_once(tmp_path: Path) -> None:
+async def test_a_repeated_delivery_is_stored_once(tmp_path: Path) -> None:
     async with appending(tmp_path) as (hosted, client):
         for name in ("p:1:7/0", "p:1:7/0", "p:1:7/1", "p:1:7/1"):
             await hosted.deliver([name.encode()], [1], 5, name)
         assert await stored(client) == [b"p:1:7/0", b"p:1:7/1"]
 
 
-async def test_what_is_delivered_again_after_a_restart_is_stored_once(tmp_path: Path) -> None:
+async def test_a_delivery_repeated_after_a_restart_is_stored_once(tmp_path: Path) -> None:
     async with appending(tmp_path) as (hosted, client):
         await hosted.deliver([b"one"], [1], 5, "p:1:7/0")
         await hosted.deliver([b"two"], [2], 6, "p:1:7/1")
@@ -84,7 +84,7 @@ async def test_a_large_delivery_is_stored_in_blocks_and_in_order(tmp_path: Path)
         assert await stored(client) == values
 
 
-async def test_a_value_that_no_segment_takes_is_a_dead_letter_and_the_others_are_stored(tmp_path: Path) -> None:
+async def test_a_value_over_the_segment_limit_is_a_dead_letter_and_the_others_are_stored(tmp_path: Path) -> None:
     async with appending(tmp_path) as (hosted, client):
         with pytest.raises(StreamGone) as raised:
             await hosted.deliver([b"one", bytes(9 << 20), b"three"], [1, 2, 3], 5)
@@ -103,7 +103,7 @@ async def test_another_worker_can_be_appended_to(tmp_path: Path) -> None:
             assert await stored(client) == [b"one"]
 
 
-async def test_it_waits_for_an_unavailable_worker_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_an_unavailable_worker_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     async with hosting(tmp_path / "there", "null", {}) as there:
         config = {"segment": "numbers", "worker": there.host.segment_port.address, "timeout": "200ms"}
     async with hosting(tmp_path / "here", "segment", config, has_in=True) as here:
@@ -128,6 +128,6 @@ def test_pipelines_read_the_segment_itself_but_not_that_of_another_worker() -> N
     assert Segment.capabilities(there).source is None
 
 
-def test_a_segment_that_is_the_worker_s_own_is_refused() -> None:
+def test_a_segment_of_the_worker_itself_is_refused() -> None:
     with pytest.raises(RequestError, match="contains stored events"):
         make_connector("segment", {"segment": "pipeline/p/out"})

@@ -23,7 +23,7 @@ def stdio(stdin: int = 0, stdout: int = 1) -> Stdio:
     return made
 
 
-async def test_standard_input_is_a_stream_that_ends_for_good() -> None:
+async def test_standard_input_is_one_stream_and_its_end_ends_the_source() -> None:
     reading, writing = os.pipe()
     host = RecordingHost()
     host.chains = make_chains([InterceptorSpec(type="split")], [])
@@ -51,7 +51,7 @@ async def test_a_drain_closes_a_silent_input() -> None:
     os.close(writing)
 
 
-async def test_standard_output_gets_values_as_they_are() -> None:
+async def test_standard_output_gets_values_unchanged() -> None:
     reading, writing = os.pipe()
     tested = stdio(stdout=writing)
     await tested.deliver(Outgoing(None, [b"a\n", b"b\n"], [0, 0]), RecordingHost())
@@ -62,7 +62,7 @@ async def test_standard_output_gets_values_as_they_are() -> None:
     os.close(writing)
 
 
-async def test_input_is_left_alone_where_nobody_wants_it() -> None:
+async def test_standard_input_is_not_read_without_a_link() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"for somebody else")
     host = RecordingHost(has_out=False)

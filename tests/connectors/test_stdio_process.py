@@ -1,4 +1,4 @@
-"""The standard input and output of a worker that is a process of its own carry nothing but data."""
+"""Standard input and output of a worker process carry only data."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 
-def test_a_worker_reports_nothing_on_its_standard_output(tmp_path: Path) -> None:
+def test_a_worker_logs_nothing_to_its_standard_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "worker", "--data", str(tmp_path / "data"), "--chapter-size=1MiB"]
     ports = [f"--{name}-port=0" for name in ("connector", "segment", "http")]
     with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

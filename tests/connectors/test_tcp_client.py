@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 class RealServer:
-    """Keeps what it is sent, by connection."""
+    """Keeps what it receives, by connection."""
 
     def __init__(self) -> None:
         self.received: list[bytearray] = []
@@ -69,7 +69,7 @@ def to(stream: StreamRef | None, *values: bytes) -> Outgoing:
 A, B = StreamRef("source", 1), StreamRef("source", 2)
 
 
-async def test_what_leaves_reaches_the_server_and_what_it_reports_comes_in(real: RealServer) -> None:
+async def test_values_reach_the_server_and_its_bytes_are_events(real: RealServer) -> None:
     tested, host = client(real), RecordingHost()
     async with running(tested, host):
         await tested.deliver(to(A, b"one ", b"two"), host)
@@ -78,7 +78,7 @@ async def test_what_leaves_reaches_the_server_and_what_it_reports_comes_in(real:
         await eventually(lambda: host.streams and host.streams[0].events == [b"hello"])
 
 
-async def test_a_server_that_goes_is_lost_and_nothing_leaves_without_one(real: RealServer) -> None:
+async def test_a_server_that_disconnects_is_lost_and_nothing_is_sent_without_one(real: RealServer) -> None:
     tested, host = client(real), RecordingHost()
     async with running(tested, host) as run:
         await eventually(lambda: real.writers)
@@ -89,12 +89,12 @@ async def test_a_server_that_goes_is_lost_and_nothing_leaves_without_one(real: R
             await tested.deliver(to(A, b"x"), host)
 
 
-async def test_a_server_that_is_not_there_is_lost() -> None:
+async def test_an_unreachable_server_is_lost() -> None:
     with pytest.raises(Lost, match="cannot be reached"):
         await TcpClient(TcpClientOptions(port=1)).run(RecordingHost())
 
 
-async def test_events_that_nobody_needs_are_still_read(real: RealServer) -> None:
+async def test_bytes_from_the_server_are_read_even_without_a_link(real: RealServer) -> None:
     tested, host = client(real), RecordingHost(has_out=False)
     async with running(tested, host):
         await eventually(lambda: real.writers)
@@ -103,7 +103,7 @@ async def test_events_that_nobody_needs_are_still_read(real: RealServer) -> None
     assert host.streams == []
 
 
-async def test_a_server_that_accepts_nothing_is_given_up() -> None:
+async def test_a_server_that_reads_nothing_is_lost() -> None:
     writers: list[asyncio.StreamWriter] = []
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +121,7 @@ async def test_a_server_that_accepts_nothing_is_given_up() -> None:
     writers[0].transport.abort()
 
 
-async def test_per_stream_each_has_its_connection_and_is_open_while_it_is_there(real: RealServer) -> None:
+async def test_per_stream_each_stream_is_open_while_its_connection_is(real: RealServer) -> None:
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         for stream in (A, B):
@@ -138,7 +138,7 @@ async def test_per_stream_each_has_its_connection_and_is_open_while_it_is_there(
         await eventually(lambda: real.received[2] == b"again")
 
 
-async def test_per_stream_a_stream_whose_server_is_not_there_stays_closed_until_it_is(real: RealServer) -> None:
+async def test_per_stream_a_stream_stays_closed_until_its_server_is_reachable(real: RealServer) -> None:
     tested, host = client(real, connections="per-stream"), RecordingHost()
     await real.stop()
     async with running(tested, host):
@@ -152,7 +152,7 @@ async def test_per_stream_a_stream_whose_server_is_not_there_stays_closed_until_
         await eventually(lambda: real.received[-1] == b"now")
 
 
-async def test_per_stream_the_connection_ends_with_its_stream_after_its_last_data_is_received(real: RealServer) -> None:
+async def test_per_stream_a_connection_ends_with_its_stream_after_its_last_data_is_received(real: RealServer) -> None:
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         await tested.stream_started(A, host)
@@ -166,14 +166,14 @@ async def test_per_stream_the_connection_ends_with_its_stream_after_its_last_dat
     assert ("closed", A) not in host.told
 
 
-async def test_per_stream_what_comes_from_no_single_stream_has_a_connection_too(real: RealServer) -> None:
+async def test_per_stream_values_without_a_stream_have_a_connection_too(real: RealServer) -> None:
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         await tested.deliver(to(None, b"a window's result"), host)
         await eventually(lambda: real.received and real.received[0] == b"a window's result")
 
 
-async def test_after_a_drain_what_is_left_still_leaves(real: RealServer) -> None:
+async def test_remaining_values_are_sent_after_a_drain(real: RealServer) -> None:
     tested, host = client(real), RecordingHost()
     async with running(tested, host):
         host.drain()
@@ -198,9 +198,7 @@ async def test_per_stream_a_reply_to_a_connection_that_is_gone_is_a_dead_letter(
             await tested.deliver(Outgoing(said, [b"to nobody"], [2]), host)
 
 
-async def test_per_stream_tls_files_that_cannot_be_used_are_reported_and_tried_again(
-    real: RealServer, tmp_path: Path
-) -> None:
+async def test_per_stream_unusable_tls_files_are_reported_and_retried(real: RealServer, tmp_path: Path) -> None:
     host = RecordingHost()
     upstream = StreamRef("upstream", 7)
     tested = client(real, connections="per-stream", tls={"ca": str(tmp_path / "nowhere")})
@@ -209,13 +207,13 @@ async def test_per_stream_tls_files_that_cannot_be_used_are_reported_and_tried_a
         await eventually(lambda: host.told.count(("closed", upstream)) >= 2)
 
 
-async def test_waiting_for_a_peer_may_be_unlimited(real: RealServer) -> None:
+async def test_the_timeout_for_a_peer_may_be_unlimited(real: RealServer) -> None:
     host = RecordingHost()
     async with running(client(real, dead_peer_after="30d"), host):
         await eventually(lambda: ("connected", None) in host.told)
 
 
 @pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 1, "host": ""}, {"port": True}])
-def test_an_address_that_cannot_be_one_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_address_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TcpClientOptions.model_validate(wrong)

@@ -83,7 +83,7 @@ async def test_a_reply_goes_to_the_connection_it_belongs_to() -> None:
         second_writer.close()
 
 
-async def test_a_peer_that_has_finished_sending_still_gets_its_replies_and_then_the_end() -> None:
+async def test_a_half_closed_peer_gets_its_replies_before_the_connection_closes() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         reader, writer = await connect(tested)
@@ -97,7 +97,7 @@ async def test_a_peer_that_has_finished_sending_still_gets_its_replies_and_then_
         writer.close()
 
 
-async def test_a_reply_to_a_connection_that_is_gone_reports_it() -> None:
+async def test_a_reply_to_a_closed_connection_is_an_error() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         _, writer = await connect(tested)
@@ -115,7 +115,7 @@ async def test_a_reply_to_a_connection_that_is_gone_reports_it() -> None:
             await tested.deliver(to(StreamRef("another", 1), b"whose"), host)
 
 
-async def test_a_peer_that_is_reset_in_the_middle_of_a_record_has_its_stream_cut_off() -> None:
+async def test_a_reset_in_the_middle_of_a_record_cuts_off_its_stream() -> None:
     tested, host = server(), in_lines()
     async with running(tested, host):
         _, writer = await connect(tested)
@@ -140,7 +140,7 @@ async def test_nothing_is_read_while_the_stream_may_not_send() -> None:
         writer.transport.abort()
 
 
-async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
+async def test_the_stream_of_a_slow_peer_is_closed_until_the_peer_has_received_everything() -> None:
     tested, host = server(slow_after="100ms"), in_lines()
     async with running(tested, host):
         reader, writer = await connect(tested)
@@ -158,7 +158,7 @@ async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
     assert host.counts["slow_peers"] == 1
 
 
-async def test_a_slow_peer_that_has_finished_sending_gets_the_rest_before_the_end() -> None:
+async def test_a_slow_half_closed_peer_gets_the_rest_before_the_connection_closes() -> None:
     tested, host = server(slow_after="100ms"), in_lines()
     async with running(tested, host):
         reader, writer = await connect(tested)
@@ -226,7 +226,7 @@ def tls_files(tmp_path: Path) -> dict[str, Path]:
     return paths
 
 
-async def test_with_mutual_tls_only_known_clients_are_admitted(tls_files: dict[str, Path]) -> None:
+async def test_with_mutual_tls_only_known_clients_are_accepted(tls_files: dict[str, Path]) -> None:
     tested = server(tls={"cert": tls_files["server"], "client_ca": tls_files["ca"]})
     host = in_lines(has_in=False)
     known = ssl.create_default_context(cafile=tls_files["ca"])
@@ -244,7 +244,7 @@ async def test_with_mutual_tls_only_known_clients_are_admitted(tls_files: dict[s
 
 
 @pytest.mark.parametrize("kind", ["tcp-server", "ws-server", "http-server"])
-async def test_a_server_that_cannot_listen_reports_where(kind: str) -> None:
+async def test_a_server_that_cannot_listen_names_its_address(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Lost, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use"):
@@ -253,7 +253,7 @@ async def test_a_server_that_cannot_listen_reports_where(kind: str) -> None:
         await make_connector(kind, {"port": 0, "host": "no.such.host.invalid"}).run(RecordingHost())
 
 
-async def test_input_to_a_server_that_nobody_reads_is_dropped_and_counted() -> None:
+async def test_input_without_a_link_is_dropped_and_counted() -> None:
     tested, host = server(broadcast=True), in_lines(has_out=False)
     async with running(tested, host):
         _, writer = await asyncio.open_connection(*tested.addresses[0].split(":"))

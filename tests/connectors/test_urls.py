@@ -1,4 +1,4 @@
-"""Sinks by their URLs: the same options as in YAML; mistakes are reported, with the nearest valid name."""
+"""Sinks by their URLs: the same options as in YAML; errors are reported with the nearest valid name."""
 
 import subprocess
 import sys
@@ -137,14 +137,14 @@ def test_a_url_and_yaml_give_the_same_options(url: str, type_name: str, config: 
         ("metronome:", "metronome has no port `in`", "penstock sink types"),
     ],
 )
-def test_a_mistake_is_named_with_what_to_do(url: str, text: str, hint: str) -> None:
+def test_an_error_in_a_url_is_reported_with_what_to_do(url: str, text: str, hint: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_sink(url)
     assert text in str(caught.value)
     assert hint in caught.value.hint
 
 
-def test_all_mistakes_of_a_url_are_reported_at_once() -> None:
+def test_all_errors_in_a_url_are_reported_at_once() -> None:
     with pytest.raises(RequestError) as caught:
         parse_sink("sqlite:a.db?tabel=x&journal=y")
     assert str(caught.value) == ('sqlite:a.db: table is missing; unknown option "tabel"; unknown option "journal"')
@@ -169,7 +169,7 @@ def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str, hint: str) -> N
     assert "hush" not in str(caught.value) + caught.value.hint
 
 
-def test_what_is_shown_has_no_values_of_a_server_s_own_options() -> None:
+def test_a_url_is_shown_without_the_values_of_the_servers_own_options() -> None:
     shown = parse_sink("https://h/in?token=hush&penstock_format=json").shown
     assert shown == "https://h/in?token=…&penstock_format=json"
     assert parse_sink("file:results?format=raw").shown == "file:results?format=raw"
@@ -212,7 +212,7 @@ def test_a_scheme_is_not_the_name_of_another_type() -> None:
 
 
 @pytest.mark.parametrize("url", ["file:OUT", "sqlite:OUT/a.db?table=t", "postgresql:///db?table=t", "connector://h:1"])
-def test_a_type_that_votes_makes_a_sink_that_votes(tmp_path: Path, url: str) -> None:
+def test_a_transactional_type_makes_a_voting_sink(tmp_path: Path, url: str) -> None:
     parsed = parse_sink(url.replace("OUT", str(tmp_path)))
     made = cast("VotingSink", parsed.connector.make_sink("p/s", no_schema))
     assert parsed.votes
@@ -225,7 +225,7 @@ def test_the_sink_of_a_program_has_the_name_of_its_pipeline_unless_the_url_has_o
     assert "'mine'" in repr(parse_sink("connector://h:1?instance=mine").connector.make_sink("p/s", no_schema))
 
 
-def test_what_is_not_installed_is_reported_with_how_to_install_it() -> None:
+def test_a_missing_driver_is_reported_with_how_to_install_it() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from penstock.connectors.registry import NotInstalled\n"
@@ -238,7 +238,7 @@ def test_what_is_not_installed_is_reported_with_how_to_install_it() -> None:
     assert "pip install 'penstock-streams[postgres]'" in done.stdout
 
 
-def test_no_driver_of_a_database_is_loaded_before_it_is_needed() -> None:
+def test_no_database_driver_is_loaded_before_it_is_needed() -> None:
     code = (
         "import sys; from penstock.connectors.urls import parse_sink\n"
         "parse_sink('postgresql:///?table=t'), parse_sink('sqlite:a?table=t'), parse_sink('file:a')\n"

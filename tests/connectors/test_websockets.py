@@ -49,7 +49,7 @@ async def test_each_connection_is_a_stream_and_a_message_an_event() -> None:
     assert host.streams[0].cut_off_because is None
 
 
-async def test_a_reply_goes_to_its_connection_as_text_where_it_is_text() -> None:
+async def test_a_reply_goes_to_its_connection_as_text_if_it_is_text() -> None:
     tested, host = server(), RecordingHost()
     async with running(tested, host), connect(url(tested)) as first:
         await eventually(lambda: len(host.streams) == 1)
@@ -66,7 +66,7 @@ async def test_a_reply_goes_to_its_connection_as_text_where_it_is_text() -> None
             await tested.deliver(to(host.streams[1].ref, b"late"), host)
 
 
-async def test_a_message_over_the_limit_ends_that_connection_alone() -> None:
+async def test_a_message_over_the_limit_ends_only_its_connection() -> None:
     tested, host = server(message_bytes_max=100), RecordingHost(has_in=False)
     async with running(tested, host), connect(url(tested)) as good:
         async with connect(url(tested)) as bad:
@@ -77,7 +77,7 @@ async def test_a_message_over_the_limit_ends_that_connection_alone() -> None:
         await eventually(lambda: any(stream.events == [b"still here"] for stream in host.streams))
 
 
-async def test_garbage_instead_of_a_handshake_harms_nobody() -> None:
+async def test_garbage_instead_of_a_handshake_ends_only_its_connection() -> None:
     tested, host = server(), RecordingHost(has_in=False)
     async with running(tested, host):
         name, _, port = tested.addresses[0].rpartition(":")
@@ -140,7 +140,7 @@ async def test_connections_beyond_the_limit_are_refused_with_a_status() -> None:
         assert raised.value.response.status_code == 503
 
 
-async def test_a_slow_peer_is_closed_until_it_has_taken_what_was_sent() -> None:
+async def test_the_stream_of_a_slow_peer_is_closed_until_the_peer_has_received_everything() -> None:
     tested, host = server(slow_after="100ms"), RecordingHost()
     async with running(tested, host), connect(url(tested), max_size=None, max_queue=1) as peer:
         await eventually(lambda: host.streams)
@@ -200,18 +200,18 @@ async def test_a_client_whose_server_refuses_is_lost() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["ws://", "http://h/", "ws://user:hunter2@h/", "ws://h:99999", "ws://h:x"])
-def test_a_url_that_cannot_be_one_or_that_holds_a_password_is_refused(wrong: str) -> None:
+def test_an_invalid_url_or_one_with_a_password_is_refused(wrong: str) -> None:
     with pytest.raises(RequestError) as raised:
         make_connector("ws-client", {"url": wrong})
     assert "hunter2" not in str(raised.value)
 
 
-def test_tls_for_a_connection_without_it_is_refused() -> None:
+def test_tls_options_for_a_plain_url_are_refused() -> None:
     with pytest.raises(RequestError, match="tls is for wss://"):
         make_connector("ws-client", {"url": "ws://h/", "tls": {}})
 
 
-async def test_a_path_that_would_swell_every_event_is_refused() -> None:
+async def test_an_overlong_path_is_refused() -> None:
     tested, host = server(), RecordingHost()
     async with running(tested, host):
         with pytest.raises(InvalidStatus) as refused:

@@ -30,7 +30,7 @@ def block_of(rows: Sequence[Row], first_id: int = 0) -> Block:
 
 
 class FakeEpoch:
-    """`rows` in blocks of `block_rows`, from message id `start` on. `release` lets `journalled` return."""
+    """`rows` in blocks of `block_rows`, starting at message id `start`. `release` lets `journalled` return."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Sinks in memory, with a disk that outlives them, and a script that makes them fail wherever a test wants."""
+"""Sinks in memory, with a disk that survives them, and a script that makes them fail at any step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Refuse(Exception):
 
 @dataclass
 class Disk:
-    """What survives: of the sink alone, not of the worker."""
+    """What survives a crash of the sink."""
 
     committed: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
     in_doubt: dict[bytes, list[bytes]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Epochs of a pipeline without Spark: what its tasks and its driver would do."""
+"""Epochs of a pipeline without Spark: does what its tasks and its driver would do."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ class Merging:
         self._at: InputOffset = client.initial(name, self.generation, "in")
 
     def epoch(self, values: Sequence[bytes], port: str = "out") -> int:
-        """Merged when it returns; its number."""
+        """Stage and merge an epoch. Returns its number."""
         with self._segments.appender(self._raw) as appender:
             appender.append(b"input")
         self._at = self._client.cut(self._name, self.generation, "in", self._at, wait_ms=5000).offset

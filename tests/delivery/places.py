@@ -1,4 +1,4 @@
-"""Places where sinks store their rows, of every transactional kind: they can be copied, and restored from a copy."""
+"""Where sinks store their rows, for every transactional connector: it can be copied, and restored from a copy."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ class PostgresPlace:
 
 
 class ProgramPlace(FilePlace):
-    """A program on the sink SDK, in a process of its own."""
+    """A program on the sink SDK, in its own process."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

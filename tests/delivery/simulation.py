@@ -1,4 +1,4 @@
-"""Sinks that fail anywhere, votes of no, a worker that dies, sinks that are parked: chosen by a seed."""
+"""Sinks that fail at any step, votes of no, a worker that dies, parked epochs: chosen by a seed."""
 
 import asyncio
 from random import Random
@@ -15,7 +15,7 @@ EPOCHS = 12
 
 
 class Simulation:
-    """`run` raises AssertionError where a sink repeats, lacks or reorders anything, or the system is stuck."""
+    """`run` raises AssertionError if a sink repeats, lacks or reorders anything, or the system is stuck."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -59,7 +59,7 @@ class Simulation:
         await asyncio.sleep(self._random.choice([0.0, 0.001, 0.01]))
 
     async def _park(self) -> None:
-        """What refuses just now; its dead letters are no longer expected of it."""
+        """Park what is refused now; the sink is no longer expected to have it."""
         stage = self._stage
         assert stage.delivery is not None
         waiting = stage.delivery.epochs(PIPELINE)
@@ -92,7 +92,7 @@ class Simulation:
 
 
 def simulate(seed: int) -> None:
-    """Without the pauses between tries."""
+    """Without the pauses between retries."""
     simulation = Simulation(seed)
     with (
         patch.object(service.Delivery, "_make", staticmethod(simulation.stage.make)),

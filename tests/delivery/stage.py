@@ -21,7 +21,7 @@ def values(epoch: int, count: int = 3) -> list[bytes]:
 
 
 class Stage:
-    """`disks` and `taken` are what the sinks have; `scripts` say how they fail."""
+    """`disks` and `taken` are what the sinks have; `scripts` define how they fail."""
 
     def __init__(self) -> None:
         self.scene = Scene()
@@ -42,7 +42,7 @@ class Stage:
         await self.scene.close()
 
     async def crash(self) -> None:
-        """The worker dies where it is: nothing is said to the sinks. What is durable stays."""
+        """Kill the worker, without notifying the sinks. What is durable remains."""
         assert self.delivery is not None
         assert self.delivery._watching is not None
         tasks = [*self.delivery._tasks.values(), self.delivery._watching]
@@ -68,7 +68,7 @@ class Stage:
         await self.scene.coordinator.deliveries.bind(PIPELINE, sinks)
 
     async def put_out(self, outputs: Mapping[str, list[bytes]] | None = None) -> None:
-        """The next epoch."""
+        """Output the next epoch."""
         staged = []
         for port, rows in ({"out": values(self.merged)} if outputs is None else outputs).items():
             segment = f"staging/{PIPELINE}/-/{self.merged}/0-0/{port}"
@@ -77,7 +77,7 @@ class Stage:
         self.merged += 1
 
     async def delivered(self) -> None:
-        """Return when every sink has everything. What is in doubt is settled."""
+        """Return when every sink has everything, and nothing is in doubt."""
         assert self.delivery is not None
         await self.scene.until(self.is_delivered, 20)
 
@@ -87,7 +87,7 @@ class Stage:
         return not self.delivery.epochs(PIPELINE) and not in_doubt
 
     async def shows(self, state: str) -> None:
-        """Return when the first epoch that waits stands so."""
+        """Return when the first waiting epoch has this state."""
         delivery = self.delivery
         assert delivery is not None
         await self.scene.until(lambda: [one.state for one in delivery.epochs(PIPELINE)][:1] == [state])

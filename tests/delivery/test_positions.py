@@ -1,4 +1,4 @@
-"""What a sink reports × what the ledger has: continue, or refuse as older or newer."""
+"""What a sink reports × what the ledger has: the sink continues, or is refused as older or newer."""
 
 from itertools import product
 
@@ -48,7 +48,7 @@ IN_DOUBT = {
 
 @pytest.mark.parametrize("ledger", LEDGERS)
 @pytest.mark.parametrize(("committed", "in_doubt"), [*product(COMMITTED, IN_DOUBT)])
-def test_transactions_are_compared(committed: str, in_doubt: str, ledger: str) -> None:
+def test_the_transactions_of_sink_and_ledger_are_compared(committed: str, in_doubt: str, ledger: str) -> None:
     number = [*LEDGERS].index(ledger)
     reached, fits = COMMITTED[committed]
     voted, overrides = IN_DOUBT[in_doubt]
@@ -75,7 +75,7 @@ def test_bytes_are_compared_if_the_sink_does_not_report_transactions(end: int | 
     ("in_doubt", "fits"),
     [(b"p:5:6", (C, C, C, C)), (b"p:6:7", (C, C, C, C)), (b"p:8:9", (N, N, N, N)), (b"else", (C, C, C, C))],
 )
-def test_a_sink_that_reports_only_what_is_in_doubt_is_compared_once_that_is_settled(
+def test_a_sink_that_reports_only_transactions_in_doubt_is_compared_once_they_are_settled(
     in_doubt: bytes, fits: tuple[Fit, ...]
 ) -> None:
     report = SinkReport(None, Position(in_doubt, 10_000))
@@ -123,7 +123,7 @@ def test_a_transaction_id_has_an_epoch_and_an_attempt(transaction: bytes, epoch:
         ),
     ],
 )
-def test_the_sentence_names_the_sink_and_both_epochs(report: SinkReport, sentence: str) -> None:
+def test_the_refusal_names_the_sink_and_both_epochs(report: SinkReport, sentence: str) -> None:
     decided = LEDGERS["decided"]
     found = Divergence(compare(report, decided), "p", "out", report, decided)
     assert found.sentence == sentence
@@ -131,8 +131,8 @@ def test_the_sentence_names_the_sink_and_both_epochs(report: SinkReport, sentenc
     assert found.hint.endswith(f"penstock sink rewind out --pipeline p {option}")
 
 
-def test_a_sink_that_was_written_before_a_drop_or_a_fork_is_not_taken_for_a_lost_worker_s() -> None:
-    """The ledger does not know which of them it was, so the operator decides."""
+def test_data_written_before_a_drop_or_a_fork_is_not_attributed_to_a_lost_worker() -> None:
+    """The ledger does not know which of the two it was, so the operator decides."""
     report, decided = SinkReport(SAME), LEDGERS["first binding"]
     found = Divergence(compare(report, decided), "p", "out", report, decided)
     assert found.fit is Fit.NEWER

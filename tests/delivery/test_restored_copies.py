@@ -1,4 +1,4 @@
-"""A sink, or the worker, is restored from a copy: nothing is missing and nothing doubled unless an operator agrees."""
+"""A sink, or the worker, is restored from a copy: nothing is lost or duplicated unless an operator agrees."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from tests.delivery.stage import PIPELINE, Stage
 EPOCHS = [[b'{"value": "%d of epoch %d"}' % (number, epoch) for number in range(3)] for epoch in range(5)]
 
 RETAINS = replace(SETTINGS, truncate_seconds=10_000.0)
-"""The output stays for the length of a test, although all sinks have it."""
+"""Keeps the output for the length of a test, although all sinks have it."""
 
 NO_CONSENT = Consent(gap=False, duplicates=False, by="ada", time_us=7)
 GAP = NO_CONSENT._replace(gap=True)
@@ -67,7 +67,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 class Site:
-    """A worker's data in files, and a pipeline with one voting sink. `running` is the worker's life."""
+    """A worker's data in files, and a pipeline with one voting sink. `running` runs the worker."""
 
     def __init__(self, folder: Path, place: Place) -> None:
         self._data = folder / "worker"
@@ -86,7 +86,7 @@ class Site:
             await self.stage.close()
 
     async def deliver(self, *epochs: int) -> None:
-        """Also committed at the sink."""
+        """Output an epoch, and wait until it is committed at the sink."""
         await self.merge(*epochs)
         await self.stage.delivered()
         await self.stage.scene.until(lambda: self.place.rows()[-3:] == texts(epochs[-1]))
@@ -114,14 +114,14 @@ class Site:
         return self.delivery.sinks()[0]
 
     async def refused(self) -> str:
-        """Return when the sink is refused; the sentences of the status."""
+        """Wait until the sink is refused. Returns the sentences of the status."""
         await self.stage.scene.until(lambda: self.status.state == SlotState.DIVERGED.value, 60)
         facts = Facts(pipelines=self.stage.scene.coordinator.pipelines(), sinks=self.delivery.sinks())
         (sentence,) = [str(one) for one in blockages(facts) if one.kind == "sink"]
         return sentence
 
     async def complete(self) -> None:
-        """The sink is open, and has committed everything."""
+        """Wait until the sink is open, and has committed everything."""
         await self.stage.scene.until(
             lambda: self.stage.is_delivered() and self.status.state == SlotState.READY.value, 60
         )
@@ -140,7 +140,7 @@ def site(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path, place)
 
 
-async def test_a_sink_that_is_older_than_the_worker_gets_what_it_lacks_once(site: Site) -> None:
+async def test_a_sink_older_than_the_worker_gets_what_it_lacks_once(site: Site) -> None:
     async with site.running():
         await site.deliver(0, 1)
     site.place.copy("older")
@@ -207,7 +207,7 @@ async def test_a_gap_that_cannot_be_filled_must_be_accepted(site: Site) -> None:
         assert (accepted.what, accepted.by, accepted.time_us) == ("gap", "ada", 7)
 
 
-async def test_a_worker_that_is_older_than_its_sink_does_not_repeat_silently(site: Site) -> None:
+async def test_a_worker_older_than_its_sink_does_not_repeat_silently(site: Site) -> None:
     async with site.running():
         await site.deliver(0, 1)
     site.copy_worker("older")
@@ -259,14 +259,14 @@ async def test_worker_and_sink_of_the_same_copy_continue(site: Site) -> None:
     assert site.place.rows() == texts(0, 1, 2)
 
 
-async def test_a_sink_that_fits_is_not_rewound(site: Site) -> None:
+async def test_a_sink_that_matches_the_ledger_is_not_rewound(site: Site) -> None:
     async with site.running():
         await site.deliver(0)
         with pytest.raises(PipelineError, match="has what the ledger has: there is nothing to rewind"):
             await site.delivery.rewind(PIPELINE, "s", GAP)
 
 
-async def test_a_sink_that_was_moved_to_an_empty_place_continues_there(site: Site) -> None:
+async def test_a_sink_moved_to_an_empty_destination_continues_there(site: Site) -> None:
     async with site.running():
         await site.complete()
     site.place.copy("empty")
@@ -275,14 +275,14 @@ async def test_a_sink_that_was_moved_to_an_empty_place_continues_there(site: Sit
     site.place.restore("empty")
     site.url = "memory:elsewhere"
     async with site.running():
-        if isinstance(site.place, ProgramPlace):  # it accepts no message ids but those that follow what it has
+        if isinstance(site.place, ProgramPlace):  # it accepts only message ids that follow what it has
             await site.refused()
             return
         await site.deliver(1)
     assert site.place.rows() == texts(1)
 
 
-async def test_what_was_parked_is_not_delivered_again(site: Site) -> None:
+async def test_parked_epochs_are_not_delivered_again(site: Site) -> None:
     async with site.running():
         await site.deliver(0)
     site.place.copy("older")

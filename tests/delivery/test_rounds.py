@@ -1,4 +1,4 @@
-"""Rounds: each epoch once, in order, at all sinks that vote or at none; then at those that follow."""
+"""Rounds: each epoch once, in order, at all voting sinks or at none; then at the others."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ STEPS = [
 
 
 def failing(step: str, times: int, error: type[Exception] = SinkLost) -> Script:
-    """At this step, so many times."""
+    """Fail at this step, this many times."""
     left = [times]
 
     def script(now: str) -> None:
@@ -50,7 +50,7 @@ async def test_each_epoch_is_committed_once_and_in_order(stage: Stage) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("lost", ["a", "b"])
-async def test_a_sink_that_is_lost_anywhere_repeats_nothing_and_lacks_nothing(
+async def test_a_sink_that_is_lost_at_any_step_repeats_nothing_and_lacks_nothing(
     stage: Stage, step: str, lost: str
 ) -> None:
     stage.scripts[lost] = failing(step, 2)
@@ -62,7 +62,7 @@ async def test_a_sink_that_is_lost_anywhere_repeats_nothing_and_lacks_nothing(
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_worker_that_dies_anywhere_repeats_nothing_and_lacks_nothing(stage: Stage, step: str) -> None:
+async def test_a_worker_that_dies_at_any_step_repeats_nothing_and_lacks_nothing(stage: Stage, step: str) -> None:
     await stage.bind(voting="a b", following="c")
     stage.scripts["a"] = failing(step, 1)
     await stage.put_out()
@@ -74,7 +74,7 @@ async def test_a_worker_that_dies_anywhere_repeats_nothing_and_lacks_nothing(sta
     assert [*dict.fromkeys(name for name, _ in stage.taken["c"])] == ["p:1:0", "p:1:1"]
 
 
-async def test_two_sinks_hold_the_same_epochs_though_one_votes_no_every_third_time(stage: Stage) -> None:
+async def test_two_sinks_have_the_same_epochs_even_if_one_votes_no_every_third_time(stage: Stage) -> None:
     asked: Counter[str] = Counter()
     agreed: list[bool] = []
 
@@ -123,7 +123,9 @@ async def test_the_decision_is_durable_before_it_is_sent_to_a_sink(stage: Stage)
     assert stage.disks["a"].values == everything(1)
 
 
-async def test_nothing_is_asked_before_the_attempt_is_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_sink_is_asked_to_vote_before_the_attempt_is_durable(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[str] = []
     deliveries = stage.scene.coordinator.deliveries
     begin = deliveries.attempt
@@ -144,7 +146,9 @@ async def test_nothing_is_asked_before_the_attempt_is_durable(stage: Stage, monk
     assert "vote" in steps
 
 
-async def test_those_that_cannot_vote_follow_after_the_decision_and_are_asked_until_they_have_it(stage: Stage) -> None:
+async def test_non_voting_sinks_get_an_epoch_after_the_decision_and_are_retried_until_they_have_it(
+    stage: Stage,
+) -> None:
     stage.scripts["a"] = failing("vote", 2, Refuse)
     seen: list[list[int]] = []
     failure = failing("after deliver", 1)
@@ -162,7 +166,7 @@ async def test_those_that_cannot_vote_follow_after_the_decision_and_are_asked_un
     assert [rows for _, rows in stage.taken["c"]][1:] == [values(0), values(1), values(2)]
 
 
-async def test_a_parked_epoch_goes_to_the_dead_letters_and_the_others_get_it(stage: Stage) -> None:
+async def test_a_parked_epoch_is_kept_and_the_other_sinks_get_it(stage: Stage) -> None:
     delivery = stage.delivery
     assert delivery is not None
     stage.scripts["b"] = failing("vote", 10**6, Refuse)
@@ -182,12 +186,12 @@ async def test_a_parked_epoch_goes_to_the_dead_letters_and_the_others_get_it(sta
     delivery.retry(PIPELINE)
     await stage.delivered()
     assert stage.disks["a"].values == everything(2)
-    assert stage.disks["b"].values == values(1)  # from message id 0 on: its disk would have seen a gap
+    assert stage.disks["b"].values == values(1)  # from message id 0: its disk would have detected a gap
     assert stage.scene.output(port="parked.b") == first_epoch
     assert next(one for one in delivery.sinks() if one.sink == "b").parked == 1
 
 
-async def test_a_sink_that_is_removed_blocks_nothing(stage: Stage) -> None:
+async def test_a_removed_sink_blocks_nothing(stage: Stage) -> None:
     stage.scripts["b"] = failing("before open", 10**6)
     await stage.bind(voting="a b")
     await stage.put_out()
@@ -198,7 +202,7 @@ async def test_a_sink_that_is_removed_blocks_nothing(stage: Stage) -> None:
     assert stage.disks["a"].values == everything(1)
 
 
-async def test_a_sink_that_is_bound_later_gets_what_is_merged_from_then_on(stage: Stage) -> None:
+async def test_a_sink_bound_later_gets_what_is_merged_from_then_on(stage: Stage) -> None:
     await stage.bind(voting="a")
     await stage.put_out()
     await stage.bind(voting="b")
@@ -219,7 +223,7 @@ async def test_a_reset_pipeline_delivers_what_was_waiting_with_its_next_epoch(st
     assert stage.disks["a"].values == everything(2)
 
 
-async def test_sinks_are_notified_of_the_end_when_the_worker_stops_in_order(stage: Stage) -> None:
+async def test_sinks_are_notified_of_the_end_when_the_worker_stops_cleanly(stage: Stage) -> None:
     steps: list[str] = []
     stage.scripts["a"] = steps.append
     await stage.bind(voting="a")

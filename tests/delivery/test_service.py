@@ -1,4 +1,4 @@
-"""A sink that hangs blocks the others only while it is bound; and no sink is blamed for what another refuses."""
+"""A sink that hangs blocks the others only while it is bound, and no sink is blamed for the refusal of another."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from tests.support.supervised import task_named
 
 
 class HangingSink:
-    """A BlockingSink whose vote never comes while `goes_on` is not set."""
+    """A BlockingSink that does not vote until `goes_on` is set."""
 
     def __init__(self, goes_on: threading.Event) -> None:
         self.is_asked = threading.Event()
@@ -67,7 +67,7 @@ def hangs(stage: Stage, name: str, sink: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(service.Delivery, "_make", staticmethod(make))
 
 
-async def test_a_voting_sink_that_hangs_is_left_behind_when_it_is_removed(
+async def test_a_hanging_voting_sink_is_abandoned_when_it_is_removed(
     stage: Stage, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = HangingSink(goes_on)
@@ -84,7 +84,7 @@ async def test_a_voting_sink_that_hangs_is_left_behind_when_it_is_removed(
     assert await asyncio.to_thread(sink.is_closed.wait, 30), "it keeps what it has"
 
 
-async def test_a_following_sink_that_hangs_is_left_behind_when_it_is_bound_elsewhere(
+async def test_a_hanging_non_voting_sink_is_abandoned_when_it_is_bound_elsewhere(
     stage: Stage, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not goes_on.is_set()
@@ -97,7 +97,7 @@ async def test_a_following_sink_that_hangs_is_left_behind_when_it_is_bound_elsew
     assert stage.taken["f"] == [("p:1:0", values(0))]
 
 
-async def test_a_sink_that_has_agreed_since_is_not_blamed_for_what_another_refuses(stage: Stage) -> None:
+async def test_a_sink_that_has_since_agreed_is_not_blamed_for_the_refusal_of_another(stage: Stage) -> None:
     asked = [0]
 
     def first(now: str) -> None:
@@ -127,7 +127,7 @@ def blocked(stage: Stage) -> list[str]:
     return [one.text for one in blockages(facts) if one.kind == "sink"]
 
 
-async def test_a_sink_refuses_nothing_any_more_when_it_was_parked(stage: Stage) -> None:
+async def test_a_parked_refusal_is_no_longer_reported(stage: Stage) -> None:
     def refuse(now: str) -> None:
         if now == "vote":
             raise Refuse
@@ -150,7 +150,7 @@ async def test_a_retry_requested_during_an_attempt_is_not_lost() -> None:
     backoff = Backoff()
     backoff._pauses.failures = 10
     backoff.retry()
-    async with asyncio.timeout(5):  # it would be more than seven seconds
+    async with asyncio.timeout(5):  # without the retry it would take more than seven seconds
         await backoff.wait()
     backoff.retry()
     backoff.succeeded()
@@ -159,7 +159,7 @@ async def test_a_retry_requested_during_an_attempt_is_not_lost() -> None:
             await backoff.wait()
 
 
-async def test_a_thread_ends_with_the_sink_that_it_was_for() -> None:
+async def test_the_thread_of_a_sink_ends_with_it() -> None:
     thread = OneThread("of nobody")
     ident = await thread.call(threading.get_ident)
     del thread

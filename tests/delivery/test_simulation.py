@@ -1,4 +1,4 @@
-"""Any sequence of failures leaves every sink with a prefix of the output, and in the end with all of it."""
+"""After any sequence of failures every sink has a prefix of the output, and eventually all of it."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from tests.delivery.simulation import simulate
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_sinks_hold_each_epoch_once_and_in_order(seed: int) -> None:
+def test_sinks_have_each_epoch_once_and_in_order(seed: int) -> None:
     simulate(seed)

@@ -16,7 +16,7 @@ Shown = tuple[str, ...]
 
 @pytest.fixture
 async def spans(stage: Stage) -> list[Span]:
-    """What is exported from now on."""
+    """The spans that are exported from now on."""
     found: list[Span] = []
     stage.scene.traces = lambda: Traces(time.time_ns, found.append, b"seed")
     await stage.crash()
@@ -24,12 +24,12 @@ async def spans(stage: Stage) -> list[Span]:
 
 
 def attempts(spans: list[Span]) -> list[Shown]:
-    """Sink, vote, decision and error of each."""
+    """Sink, vote, decision and error of each attempt."""
     keys = ("penstock.sink", "penstock.vote", "penstock.decision")
     return sorted((*(str(one.attributes[key]) for key in keys), one.error) for one in spans if one.name == "sink")
 
 
-async def test_a_round_that_a_sink_refuses_shows_every_vote(stage: Stage, spans: list[Span]) -> None:
+async def test_the_trace_of_a_refused_round_shows_every_vote(stage: Stage, spans: list[Span]) -> None:
     stage.scripts["b"] = failing("vote", 1, Refuse)
     await stage.bind(voting="a b")
     await stage.put_out()
@@ -48,7 +48,7 @@ async def test_a_round_that_a_sink_refuses_shows_every_vote(stage: Stage, spans:
     assert {one.parent for one in spans if one.name == "sink"} == {deliver.context}
 
 
-async def test_a_sink_that_is_lost_before_its_vote_shows_that(stage: Stage, spans: list[Span]) -> None:
+async def test_the_trace_shows_that_a_sink_was_lost_before_its_vote(stage: Stage, spans: list[Span]) -> None:
     stage.scripts["a"] = failing("before phase 1", 1)
     await stage.bind(voting="a")
     await stage.put_out()
@@ -60,7 +60,7 @@ async def test_a_sink_that_is_lost_before_its_vote_shows_that(stage: Stage, span
     assert committed == ("a", "yes", "commit", "")
 
 
-async def test_an_epoch_of_before_a_crash_ends_in_the_same_trace(stage: Stage, spans: list[Span]) -> None:
+async def test_an_epoch_that_spans_a_crash_is_one_trace(stage: Stage, spans: list[Span]) -> None:
     stage.scripts["a"] = failing("before open", 1000)
     await stage.bind(voting="a")
     await stage.put_out()
@@ -74,7 +74,7 @@ async def test_an_epoch_of_before_a_crash_ends_in_the_same_trace(stage: Stage, s
     assert [one.attributes["penstock.resumed"] for one in spans if one.name == "epoch"] == [True]
 
 
-async def test_a_sink_that_is_tried_forever_does_not_make_an_endless_trace(
+async def test_a_sink_that_is_retried_forever_does_not_make_an_endless_trace(
     stage: Stage, spans: list[Span], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "SINK_SPANS_MAX", 2)

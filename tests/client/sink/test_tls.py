@@ -27,7 +27,7 @@ def test_epochs_are_delivered_over_tls(serve: Serve, output: Output, mutual: boo
     assert output.committed == b"".join(payload + b"\n" for payload in payloads * 2)
 
 
-def test_an_error_arrives_over_tls_too(serve: Serve, output: Output) -> None:
+def test_errors_of_the_sink_are_received_over_tls(serve: Serve, output: Output) -> None:
     with (
         serve(DataFile(output.path), cookie=b"c", ssl=server_context()) as address,
         ScriptedWorker(address, client_context()) as worker,

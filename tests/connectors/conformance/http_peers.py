@@ -13,8 +13,8 @@ from tests.connectors.http_serving import Says, Server, serving
 
 
 class HttpLine:
-    """A connection: one request after the other. One that is answered 503 is asked again, as clients do. Where it
-    `completes`, it plays the pipelines' part as well: without them no request is answered.
+    """A connection: one request after the other. A request that is answered 503 is repeated, as clients do. If it
+    `completes`, it also acts as the pipelines: without them no request is answered.
     """
 
     def __init__(self, frame: Frame, completes: bool) -> None:
@@ -70,7 +70,7 @@ class HttpLine:
 
 
 def complete(frame: Frame) -> None:
-    """Every pipeline is done with what is stored."""
+    """Every pipeline has completed what is stored."""
     ends = {f"connector/{NAME}/{route}": 0 for route in range(2)}
     ends = {name: int(frame.store.length(name)) for name in ends if frame.store.exists(name)}
     frame.sources.completion(NAME).advance(ends)
@@ -98,7 +98,7 @@ class HttpClients(Peer):
 
 
 class HttpServing(Peer):
-    """Keeps what it is sent, each request once by its Idempotency-Key."""
+    """Keeps what it receives, each request once by its Idempotency-Key."""
 
     def __init__(self) -> None:
         self._port = 0

@@ -27,7 +27,7 @@ from tests.support.segment_bytes import split_events
 
 
 class FileLine:
-    """A file that grows; it is removed when its writer is done."""
+    """A file that grows, and is removed when its writer is done."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class FileLine:
         await asyncio.to_thread(self._path.unlink, missing_ok=True)
 
     async def break_off(self) -> None:
-        """Files do not."""
+        """Files cannot break off."""
 
     def received(self) -> bytes:
         return b""
@@ -79,7 +79,7 @@ class AppendedFile(Peer):
 
 
 class WrittenParts(Peer):
-    """Who reads what is committed."""
+    """Reads what is committed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "out"
@@ -111,7 +111,7 @@ class SqliteRows(Peer):
 
 
 class PostgresRows(Peer):
-    """Each has a table of its own, in a server of its own that it can stop."""
+    """Each has its own table, in its own server, which it can stop."""
 
     def __init__(self) -> None:
         self._server = PostgresServer()
@@ -187,7 +187,7 @@ class SinkProgram(Peer):
 
 
 class AnotherWorker(Peer):
-    """With its segment port."""
+    """A worker with its segment port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

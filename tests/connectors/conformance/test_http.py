@@ -16,7 +16,7 @@ from tests.connectors.conformance.http_peers import HttpClients, HttpServing
 
 
 class TestHttpServerRequests(ConnectorConformance):
-    """A request is over when it is answered, so that no record is broken off, and nothing waits for the next one."""
+    """A request ends with its answer, so no record is broken off, and nothing waits for the next one."""
 
     connector = HttpServer
     breaks_off = False
@@ -27,7 +27,7 @@ class TestHttpServerRequests(ConnectorConformance):
 
     @pytest.mark.slow
     def test_at_the_quota_nothing_is_read_and_nothing_is_lost(self, tmp_path: Path) -> None:
-        self.ack = "durable"  # else a client waits for its answer until nothing counts against the quota
+        self.ack = "durable"  # otherwise a client waits for its answer until nothing counts against the quota
         super().test_at_the_quota_nothing_is_read_and_nothing_is_lost(tmp_path)
 
     def deployed(self) -> Setup:
@@ -40,7 +40,7 @@ class TestHttpServerRequests(ConnectorConformance):
 
 
 class TestHttpServerReplies(ConnectorConformance):
-    """What answers a request has the id of one of its events, and a request has one answer."""
+    """A reply has the id of one of the request's events, and a request has one reply."""
 
     connector = HttpServer
     speaks = False

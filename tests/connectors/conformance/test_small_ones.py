@@ -46,7 +46,7 @@ class PipeLine:
 
 
 class Pipes(Peer):
-    """A process's standard input and output, for each frame that asks."""
+    """Standard input and output of a process, for each frame."""
 
     def __init__(self) -> None:
         self.lines: list[PipeLine] = []
@@ -145,7 +145,7 @@ class TestMetronome(ConnectorConformance):
 
         self.run(tmp_path, scenario, stops_itself=True)
 
-    def test_it_pauses_and_drains(self, tmp_path: Path) -> None:
+    def test_a_metronome_pauses_and_drains(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             await frame.until_stored(2)
             (stream,) = frame.streams()

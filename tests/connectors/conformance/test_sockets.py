@@ -19,9 +19,9 @@ from tests.connectors.conformance.ws_peers import WsConnecting, WsListening
 
 
 class Reconnecting(ConnectorConformance):
-    """A client with one connection, which it makes again."""
+    """A client with one connection, which it reopens."""
 
-    def test_a_connection_that_breaks_while_its_stream_is_blocked_is_made_again(self, tmp_path: Path) -> None:
+    def test_a_connection_that_breaks_while_its_stream_is_blocked_is_reopened(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             frame.give(None, [b"before"])
@@ -67,7 +67,7 @@ class TestTcpServerWithTls(ConnectorConformance):
 
 
 class TestTcpClientPerStream(ConnectorConformance):
-    """Its lines are made for the streams of others."""
+    """Its connections are opened for the streams of other connectors."""
 
     connector = TcpClient
     speaks = False
@@ -76,7 +76,7 @@ class TestTcpClientPerStream(ConnectorConformance):
     def make_peer(self, folder: Path) -> Peer:
         return TcpListening(connections="per-stream", connect_timeout="500ms")
 
-    def test_each_stream_has_its_own_connection_and_waits_for_it_alone(self, tmp_path: Path) -> None:
+    def test_each_stream_has_its_own_connection_and_waits_only_for_that(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             assert isinstance(peer, TcpListening)
             one, two = StreamRef("elsewhere", 1), StreamRef("elsewhere", 2)

@@ -43,7 +43,7 @@ class StoreConformance(ConnectorConformance):
 
 
 class TestFileTail(StoreConformance):
-    """A file takes all that is written: only how much of it is read can be limited."""
+    """A file accepts everything that is written: only how much of it is read can be limited."""
 
     connector = File
     speaks = True
@@ -102,7 +102,7 @@ class TestCallback(StoreConformance):
 
 
 class TestConnectorProtocol(StoreConformance):
-    """Its port `out` are the sessions of the gateway, which are tested in tests/ingest."""
+    """Its port `out` is the sessions of the gateway, which are tested in tests/ingest."""
 
     connector = ConnectorProtocol
     is_dialled = True

@@ -8,7 +8,7 @@ from tests.connectors.connector_protocol.scripted_sink import ScriptedSink, scri
 
 @pytest.fixture
 async def scripted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedSink]:
-    """It does not notice by itself that the worker closes."""
+    """A sink that does not notice by itself that the worker closes."""
     monkeypatch.setattr(connector_connection, "FAREWELL_SECONDS", 0.05)
     async with scripted_sink() as sink:
         yield sink

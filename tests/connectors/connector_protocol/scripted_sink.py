@@ -44,8 +44,8 @@ async def soon(awaitable: Awaitable[T]) -> T:
 
 
 class Peer:
-    """One connection. What the worker sends goes through the machines, so that what is illegal fails the test. What we
-    send does so only where it moves them: a test may send anything.
+    """One connection. Frames of the worker go through the state machines, so an illegal one fails the test. Frames of
+    the test do so only if they are legal: a test may send anything.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,7 +57,7 @@ class Peer:
         self._round = Round()
 
     async def next(self) -> Frame | None:
-        """The next frame; None when the worker has closed."""
+        """The next frame; None if the worker has closed."""
         while not self._frames:
             try:
                 data = await soon(self.reader.read(65536))
@@ -97,7 +97,7 @@ class Peer:
         await soon(self.writer.drain())
 
     async def receive_hello(self) -> tuple[Hello, int]:
-        """Everything that a worker sends first; returns the HELLO and the list's rtag."""
+        """Receive everything that a worker sends first. Returns the HELLO and the list's rtag."""
         hello = await self.expect(Hello)
         notify = await self.expect(Notify)
         assert notify.stream_id == OUTPUT_STREAM
@@ -151,7 +151,7 @@ class ScriptedSink:
         return ConnectorSink(ConnectorProtocolOptions(host="127.0.0.1", port=self.port, **options), INSTANCE)
 
     async def opened(self, *uncommitted: bytes, decided: bytes = b"", **options: Any) -> tuple[ConnectorSink, Peer]:
-        """A sink of delivery and this end of its first connection, after the handshake."""
+        """A sink of delivery, and this end of its first connection, after the handshake."""
         sink = self.sink(**options)
         opening = asyncio.create_task(sink.open(decided))
         peer = await self.accept()

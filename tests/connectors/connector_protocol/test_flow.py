@@ -1,4 +1,4 @@
-"""TCP slows delivery down, and a sink's messages are still received. On both event loops that a worker may have."""
+"""Delivery obeys TCP backpressure, and still receives a sink's frames. On both event loops that a worker may have."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 BLOCK_ROWS, ROW_BYTES, BLOCKS = 16, 64 * 1024, 48
-"""48 MiB in blocks of 1 MiB: more than all buffers of the kernel, some megabytes, hold together."""
+"""48 MiB in blocks of 1 MiB: more than all buffers of the kernel together, which are some megabytes."""
 
 on_both = pytest.mark.parametrize("loop", LOOPS)
 
@@ -69,7 +69,7 @@ def run(loop: str, test: Callable[[ScriptedSink], Coroutine[Any, Any, None]]) ->
 
 
 @on_both
-def test_a_sink_that_does_not_read_stops_the_blocks(loop: str) -> None:
+def test_a_sink_that_does_not_read_stops_the_flow_of_blocks(loop: str) -> None:
     async def test(scripted: ScriptedSink) -> None:
         sink, peer, epoch, preparing = await stalled(scripted)
         assert 0 < epoch.taken < BLOCKS // 2
@@ -89,7 +89,7 @@ def test_a_sink_that_does_not_read_stops_the_blocks(loop: str) -> None:
 
 @on_both
 @pytest.mark.parametrize("frame", [Error("the disk is on fire"), Restart("elsewhere:1")])
-def test_a_sink_is_heard_in_the_middle_of_data_that_it_does_not_read(loop: str, frame: Error | Restart) -> None:
+def test_frames_of_a_sink_are_received_while_it_does_not_read(loop: str, frame: Error | Restart) -> None:
     async def test(scripted: ScriptedSink) -> None:
         sink, peer, _, preparing = await stalled(scripted)
         await peer.send(frame)
@@ -124,7 +124,7 @@ def test_the_last_error_is_received_even_if_a_write_fails_first(loop: str) -> No
             with await greeted as connected:
                 connected.send(encode(Error("the disk is on fire")))
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            # There is a reset, and nothing that lets the event loop look before we write.
+            # There is a reset, and the event loop does not get a chance to notice it before we write.
             with pytest.raises(SinkLost, match="the disk is on fire"):
                 await sink.prepare(FakeEpoch([b"ab"] * 10))
             await sink.close()
@@ -196,7 +196,9 @@ def test_a_loss_while_the_attempt_is_journalled_is_noticed_before_phase_1(loop: 
 
 @on_both
 @pytest.mark.parametrize(("vote_seconds", "stall_seconds"), [(1, 60), (300, 300)])
-def test_frames_leave_at_once_and_dead_peers_are_found(loop: str, vote_seconds: float, stall_seconds: int) -> None:
+def test_frames_are_sent_at_once_and_keepalive_detects_dead_peers(
+    loop: str, vote_seconds: float, stall_seconds: int
+) -> None:
     async def test(scripted: ScriptedSink) -> None:
         sink, _ = await scripted.opened(vote=f"{vote_seconds}s")
         assert sink._connection is not None

@@ -1,4 +1,4 @@
-"""How a session with a sink begins, and what is settled before anything else is sent."""
+"""How a session with a sink starts, and what is settled before anything else is sent."""
 
 import asyncio
 import socket
@@ -82,7 +82,7 @@ async def test_what_is_listed_is_decided_before_any_message(scripted: ScriptedSi
 
 
 @pytest.mark.parametrize("point", [0, 5, 2**40, NOTHING_YET])
-async def test_our_own_offset_is_the_truth(scripted: ScriptedSink, point: int) -> None:
+async def test_the_offset_of_the_ledger_counts_and_not_that_of_the_sink(scripted: ScriptedSink, point: int) -> None:
     sink = scripted.sink()
     opening = asyncio.create_task(sink.open(b""))
     peer = await scripted.accept()
@@ -108,7 +108,7 @@ async def test_acks_and_credits_have_no_effect(scripted: ScriptedSink) -> None:
 
 
 async def lost_by(scripted: ScriptedSink, *frames: object, **options: object) -> SinkLost:
-    """What `open` raises when the sink answers so."""
+    """What `open` raises if the sink answers with these frames."""
     sink = scripted.sink(**options)
     opening = asyncio.create_task(sink.open(b""))
     peer = await scripted.accept()
@@ -120,12 +120,12 @@ async def lost_by(scripted: ScriptedSink, *frames: object, **options: object) ->
     return caught.value
 
 
-async def test_a_refused_stream_is_tried_again_later(scripted: ScriptedSink) -> None:
+async def test_a_refused_stream_is_retried_later(scripted: ScriptedSink) -> None:
     lost = await lost_by(scripted, Ok(0), NotifyAck(False, OUTPUT_STREAM, 0))
     assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} is not accepting output now (it refused NOTIFY)"
 
 
-async def test_an_error_is_reported_in_the_words_of_the_sink(scripted: ScriptedSink) -> None:
+async def test_the_text_of_an_error_of_the_sink_is_reported(scripted: ScriptedSink) -> None:
     lost = await lost_by(scripted, Error("the disk is being exchanged"))
     assert str(lost) == f"the sink at 127.0.0.1:{scripted.port} reports: the disk is being exchanged"
 
@@ -154,7 +154,7 @@ async def test_what_the_sink_reported_last_stays_in_its_status_while_it_is_gone(
     assert "no space left" not in slot.status.reason
 
 
-async def test_a_long_error_is_cut(scripted: ScriptedSink) -> None:
+async def test_a_long_error_is_truncated(scripted: ScriptedSink) -> None:
     assert len(str(await lost_by(scripted, Error("x" * 60_000)))) < 600
 
 
@@ -211,7 +211,7 @@ async def test_a_sink_that_does_not_answer_is_lost(scripted: ScriptedSink, monke
     assert not sink.is_open
 
 
-async def test_where_nobody_listens_the_sink_is_lost() -> None:
+async def test_a_sink_whose_port_is_closed_is_lost() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         options = ConnectorProtocolOptions(host="127.0.0.1", port=unused.getsockname()[1])
@@ -240,7 +240,7 @@ async def test_a_cancelled_open_leaves_no_connection(scripted: ScriptedSink) -> 
     await peer.expect_close()
 
 
-async def test_calls_without_a_session_say_so(scripted: ScriptedSink) -> None:
+async def test_calls_without_a_session_are_errors(scripted: ScriptedSink) -> None:
     sink = scripted.sink()
     assert not sink.is_open
     for call in (sink.prepare(FakeEpoch([b"a"])), sink.abort(b"p:1:1"), sink.end()):

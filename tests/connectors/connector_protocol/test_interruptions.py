@@ -19,11 +19,11 @@ from tests.support.cutting_proxy import CuttingProxy
 EPOCHS = 25
 CUTS_MAX = 1_000_000
 BYTES_MAX = 1_000
-"""Of a connection before it is cut: a handshake and some epochs of a test."""
+"""Bytes of a connection before it is cut: a handshake and some epochs of a test."""
 
 
 class Engine:
-    """Delivers epochs as delivery does: a decision is kept before it is told, and an attempt's number never again."""
+    """Delivers epochs as delivery does: a decision is stored before it is sent, and no attempt's number is reused."""
 
     def __init__(self, sink: ConnectorSink, seed: int) -> None:
         self._sink = sink
@@ -61,7 +61,7 @@ class Engine:
         await self._sink.commit(epoch.transaction)
 
     async def _prepare(self, epoch: FakeEpoch) -> Vote | None:
-        """None when it was cancelled, as another sink's no would do."""
+        """None if it was cancelled, as after a vote of no by another sink."""
         preparing = asyncio.create_task(self._sink.prepare(epoch))
         if self._random.random() < 0.2:
             for _ in range(self._random.randrange(8)):
@@ -87,7 +87,7 @@ async def test_every_epoch_is_committed_once_and_in_order(kind: str, seed: int, 
 
 
 async def _run(proxy: CuttingProxy, seed: int) -> Engine:
-    """All epochs, and one more session without a cut, in which the last decision arrives."""
+    """Deliver all epochs, and open one more session without interruption, in which the last decision arrives."""
     sink = ConnectorSink(ConnectorProtocolOptions(host="127.0.0.1", port=proxy.port), "p/out")
     engine = Engine(sink, seed)
     await engine.run()

@@ -1,4 +1,4 @@
-"""Epochs are sent, voted on and decided, and nothing of an aborted one stays."""
+"""Epochs are sent, voted on and decided, and nothing of an aborted one remains."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ from tests.delivery.fake_epoch import FakeEpoch, Row
 from tests.support.waiting import eventually
 
 
-async def test_an_epoch_is_sent_asked_about_and_committed(scripted: ScriptedSink) -> None:
+async def test_an_epoch_is_sent_voted_on_and_committed(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     epoch = FakeEpoch([Row(b"ab", b"k", 1_500_000), Row(b""), Row(b"cde", b"", -1), Row(b"", b"l", 0)], start=10)
     preparing = asyncio.create_task(sink.prepare(epoch))
@@ -53,7 +53,7 @@ async def test_event_times_are_sent_in_the_unit_of_the_sink(scripted: ScriptedSi
     await sink.close()
 
 
-async def test_nothing_is_asked_before_the_attempt_is_journalled(scripted: ScriptedSink) -> None:
+async def test_phase_1_is_not_sent_before_the_attempt_is_journalled(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     epoch = FakeEpoch([b"ab"], is_journalled=False)
     preparing = asyncio.create_task(sink.prepare(epoch))
@@ -77,7 +77,9 @@ async def test_an_epoch_of_empty_payloads_is_sent_and_has_an_empty_range(scripte
     await sink.close()
 
 
-async def test_a_no_is_aborted_and_the_epoch_comes_again_in_the_same_session(scripted: ScriptedSink) -> None:
+async def test_after_a_vote_of_no_the_epoch_is_aborted_and_sent_again_in_the_same_session(
+    scripted: ScriptedSink,
+) -> None:
     sink, peer = await scripted.opened()
     for attempt in (1, 2):
         epoch = FakeEpoch([b"ab", b"c"], attempt=attempt)
@@ -92,7 +94,7 @@ async def test_a_no_is_aborted_and_the_epoch_comes_again_in_the_same_session(scr
     await sink.close()
 
 
-async def test_a_yes_can_be_aborted(scripted: ScriptedSink) -> None:
+async def test_an_epoch_can_be_aborted_after_a_vote_of_yes(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     preparing = asyncio.create_task(sink.prepare(FakeEpoch([b"ab"])))
     await peer.messages(1)
@@ -104,7 +106,7 @@ async def test_a_yes_can_be_aborted(scripted: ScriptedSink) -> None:
     await sink.close()
 
 
-async def test_an_abort_does_not_wait_for_the_vote_which_is_ignored_when_it_comes(scripted: ScriptedSink) -> None:
+async def test_an_abort_does_not_wait_for_the_vote_and_ignores_a_later_one(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     preparing = asyncio.create_task(sink.prepare(FakeEpoch([b"ab"])))
     await peer.messages(1)
@@ -131,7 +133,7 @@ async def cancel(task: "asyncio.Task[object]") -> None:
         await task
 
 
-async def test_what_was_sent_without_phase_1_is_taken_back_by_a_new_connection(scripted: ScriptedSink) -> None:
+async def test_messages_sent_without_phase_1_are_discarded_by_reconnecting(scripted: ScriptedSink) -> None:
     sink, first = await scripted.opened(decided=b"p:1:1")
     preparing = asyncio.create_task(sink.prepare(FakeEpoch([b"ab"], number=2, attempt=2, is_journalled=False)))
     await first.messages(1)
@@ -178,7 +180,7 @@ async def test_an_epoch_cancelled_before_its_first_byte_needs_no_new_connection(
     await sink.close()
 
 
-async def test_a_commit_that_the_handshake_has_done_is_done(scripted: ScriptedSink) -> None:
+async def test_a_commit_that_was_settled_in_the_handshake_is_not_repeated(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened(b"p:1:1", decided=b"p:1:1")
     assert await peer.decision() == (b"p:1:1", True)
     await sink.commit(Transaction(b"p:1:1", 1, 0, 2))
@@ -186,7 +188,7 @@ async def test_a_commit_that_the_handshake_has_done_is_done(scripted: ScriptedSi
     await sink.close()
 
 
-async def test_a_message_over_the_frame_limit_is_a_no_that_names_it(scripted: ScriptedSink) -> None:
+async def test_a_message_over_the_frame_limit_is_a_vote_of_no_that_names_it(scripted: ScriptedSink) -> None:
     sink, first = await scripted.opened(frame_size_max=1000)
     epoch = FakeEpoch([b"ab", b"c" * 1000], block_rows=1)
     vote = await sink.prepare(epoch)
@@ -201,7 +203,7 @@ async def test_a_message_over_the_frame_limit_is_a_no_that_names_it(scripted: Sc
     await sink.close()
 
 
-async def test_a_vote_that_does_not_come_is_a_loss(scripted: ScriptedSink) -> None:
+async def test_a_sink_that_does_not_vote_in_time_is_lost(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened(vote="100ms")
     with pytest.raises(SinkLost, match=r"has not voted for 0\.1 s"):
         await sink.prepare(FakeEpoch([b"ab"]))
@@ -264,7 +266,7 @@ async def test_a_changed_vote_ends_the_session(scripted: ScriptedSink) -> None:
     await sink.close()
 
 
-async def test_a_loss_is_noticed_while_nothing_is_asked(scripted: ScriptedSink) -> None:
+async def test_a_lost_connection_is_noticed_between_rounds(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await peer.send(Error("maintenance"))
     await eventually(lambda: not sink.is_open)
@@ -273,7 +275,7 @@ async def test_a_loss_is_noticed_while_nothing_is_asked(scripted: ScriptedSink) 
     await sink.close()
 
 
-async def test_the_end_is_sent_and_its_ack_awaited(scripted: ScriptedSink) -> None:
+async def test_the_end_of_the_stream_is_sent_and_its_ack_awaited(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await deliver(sink, peer, FakeEpoch([b"ab", b"c"]))
     ending = asyncio.create_task(sink.end())
@@ -289,7 +291,7 @@ async def test_the_end_is_sent_and_its_ack_awaited(scripted: ScriptedSink) -> No
     await peer.expect_close()
 
 
-async def test_a_vote_is_that_of_its_own_round(scripted: ScriptedSink) -> None:
+async def test_a_vote_counts_only_for_its_own_round(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     await deliver(sink, peer, FakeEpoch([b"ab"]))
     preparing = asyncio.create_task(sink.prepare(FakeEpoch([b"c"], start=2, number=2, attempt=2)))
@@ -302,7 +304,7 @@ async def test_a_vote_is_that_of_its_own_round(scripted: ScriptedSink) -> None:
     await sink.close()
 
 
-async def test_the_end_is_that_of_our_messages_whatever_the_sink_said_at_first(
+async def test_the_end_is_acknowledged_at_the_offset_of_our_messages_whatever_the_sink_reported_at_first(
     scripted: ScriptedSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector_sink, "END_SECONDS", 60.0)
@@ -319,7 +321,7 @@ async def test_the_end_is_that_of_our_messages_whatever_the_sink_said_at_first(
     await sink.close()
 
 
-async def test_a_sink_that_acknowledges_no_end_is_tolerated(
+async def test_a_sink_that_does_not_acknowledge_the_end_of_the_stream_is_tolerated(
     scripted: ScriptedSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector_sink, "END_SECONDS", 0.1)
@@ -329,7 +331,7 @@ async def test_a_sink_that_acknowledges_no_end_is_tolerated(
     await sink.close()
 
 
-async def test_a_sink_that_closes_at_the_end_is_tolerated(scripted: ScriptedSink) -> None:
+async def test_a_sink_that_closes_at_the_end_of_the_stream_is_tolerated(scripted: ScriptedSink) -> None:
     sink, peer = await scripted.opened()
     ending = asyncio.create_task(sink.end())
     await peer.expect(EndOfStream)
@@ -339,7 +341,7 @@ async def test_a_sink_that_closes_at_the_end_is_tolerated(scripted: ScriptedSink
     await sink.close()
 
 
-async def test_after_the_end_an_epoch_begins_in_a_new_session(scripted: ScriptedSink) -> None:
+async def test_after_the_end_of_the_stream_an_epoch_is_sent_in_a_new_session(scripted: ScriptedSink) -> None:
     sink, first = await scripted.opened()
     await deliver(sink, first, FakeEpoch([b"ab"]))
     ending = asyncio.create_task(sink.end())

@@ -1,4 +1,4 @@
-"""Delivery to a real sink program: the SDK's, blocking and asyncio, in a thread."""
+"""Delivery to a real sink program with the SDK, blocking and asyncio, in a thread."""
 
 import asyncio
 from pathlib import Path
@@ -52,7 +52,7 @@ async def test_epochs_arrive_in_order_with_keys_and_times(serve: Serve) -> None:
     assert [call for call in recorder.calls if call[0] == "commit"] == [("commit", b"p:1:1"), ("commit", b"p:2:2")]
 
 
-async def test_a_no_and_an_abort_leave_nothing(serve: Serve) -> None:
+async def test_a_vote_of_no_and_an_abort_leave_nothing_behind(serve: Serve) -> None:
     recorder = Recorder()
     recorder.votes = [False, True, True]
     with serve(recorder) as address:
@@ -68,7 +68,7 @@ async def test_a_no_and_an_abort_leave_nothing(serve: Serve) -> None:
     assert recorder.payloads == [b"ab", b"c"]
 
 
-async def test_an_epoch_cancelled_before_phase_1_leaves_nothing(serve: Serve) -> None:
+async def test_an_epoch_cancelled_before_phase_1_leaves_nothing_behind(serve: Serve) -> None:
     recorder = Recorder()
     with serve(recorder) as address:
         sink = sink_at(address)
@@ -122,7 +122,7 @@ async def test_a_wrong_cookie_is_reported_without_revealing_any(serve: Serve, tm
         await after.close()
 
 
-async def test_many_megabytes_arrive_as_they_were(serve: Serve, tmp_path: Path) -> None:
+async def test_many_megabytes_arrive_unchanged(serve: Serve, tmp_path: Path) -> None:
     with serve(DataFile(tmp_path / "out"), encode=lines) as address:
         sink = sink_at(address)
         await sink.open(b"")
@@ -138,7 +138,7 @@ async def test_many_megabytes_arrive_as_they_were(serve: Serve, tmp_path: Path) 
     assert committed == b"".join(value + b"\n" for value in values * 2)
 
 
-async def test_a_sink_that_stops_is_noticed_and_found_again(serve: Serve, tmp_path: Path) -> None:
+async def test_a_stopped_sink_is_noticed_and_reconnected(serve: Serve, tmp_path: Path) -> None:
     with serve(DataFile(tmp_path / "out"), encode=lines) as address:
         sink = sink_at(address)
         await sink.open(b"")

@@ -1,4 +1,4 @@
-"""TLS, and TLS with certificates on both sides."""
+"""TLS, also with client certificates."""
 
 import ssl
 from pathlib import Path
@@ -73,7 +73,7 @@ async def test_the_certificate_may_name_another_server(serve: Serve, files: dict
         await deliver_one(sink_at(address, tls=True, ca=files["ca"], server_name="sink.example.org"))
 
 
-async def test_a_sink_of_an_unknown_authority_gets_nothing(serve: Serve, tmp_path: Path) -> None:
+async def test_a_sink_with_a_certificate_of_an_unknown_authority_gets_nothing(serve: Serve, tmp_path: Path) -> None:
     other = trustme.CA()
     other.cert_pem.write_to_path(str(tmp_path / "other.pem"))
     with serve(Recorder(), ssl=server_context()) as address:
@@ -83,7 +83,7 @@ async def test_a_sink_of_an_unknown_authority_gets_nothing(serve: Serve, tmp_pat
             await sink_at(address, tls=True).open(b"")
 
 
-async def test_without_a_certificate_there_is_no_session_where_one_is_wanted(
+async def test_a_sink_that_requires_a_client_certificate_refuses_a_session_without_one(
     serve: Serve, files: dict[str, Path]
 ) -> None:
     with serve(Recorder(), ssl=server_context(mutual=True)) as address:
@@ -94,7 +94,7 @@ async def test_without_a_certificate_there_is_no_session_where_one_is_wanted(
         await deliver_one(sink_at(address, tls=True, **files))
 
 
-async def test_an_error_arrives_over_tls_too(serve: Serve, files: dict[str, Path]) -> None:
+async def test_errors_of_the_sink_are_received_over_tls(serve: Serve, files: dict[str, Path]) -> None:
     with (
         serve(Recorder(), ssl=server_context(), cookie=b"c") as address,
         pytest.raises(SinkLost, match="the cookie is wrong"),
@@ -103,13 +103,13 @@ async def test_an_error_arrives_over_tls_too(serve: Serve, files: dict[str, Path
 
 
 @pytest.mark.parametrize("missing", ["ca", "cert", "key"])
-async def test_a_file_that_is_missing_is_reported(files: dict[str, Path], missing: str) -> None:
+async def test_a_missing_tls_file_is_reported(files: dict[str, Path], missing: str) -> None:
     files |= {missing: files[missing].with_suffix(".none")}
     with pytest.raises(SinkLost, match="a file of ours is not usable"):
         await sink_at("127.0.0.1:9", tls=True, **files).open(b"")
 
 
-def test_options_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_options_are_refused() -> None:
     key = Path("x")
     for options in (
         {"ca": key},

@@ -1,4 +1,4 @@
-"""Chains: raw bytes that are consumed, what is buffered, what is left when something is bad."""
+"""Chains: which raw bytes are consumed, what is buffered, and what remains if some bytes are bad."""
 
 from time import process_time
 
@@ -26,13 +26,13 @@ def framed(*records: bytes) -> bytes:
     return b"".join(bytes([len(record)]) + record for record in records)
 
 
-def test_without_interceptors_what_is_fed_is_a_record() -> None:
+def test_without_interceptors_each_piece_is_a_record() -> None:
     chain = IncomingChain()
     assert chain.feed(b"any") == [b"any"]
     assert (chain.consumed, chain.buffered, chain.finish()) == (3, 0, [])
 
 
-def test_consumed_bytes_are_those_of_the_records_that_are_out() -> None:
+def test_consumed_bytes_are_those_of_the_emitted_records() -> None:
     chain = IncomingChain([lines()], resumes=True, position=100)
     assert chain.feed(b"one\ntw") == [b"one"]
     assert (chain.consumed, chain.buffered) == (104, 2)
@@ -48,7 +48,7 @@ def stages() -> list[Incoming]:
     st.lists(st.sampled_from([b"a\n", b"bb\ncc\n", b"d", b"e\nf", b""]), max_size=12),
     st.lists(st.integers(0, 60), max_size=8),
 )
-def test_a_stream_that_continues_at_what_is_consumed_repeats_and_loses_nothing(
+def test_a_stream_that_resumes_after_the_consumed_bytes_repeats_and_loses_nothing(
     frames: list[bytes], places: list[int]
 ) -> None:
     data = framed(*frames)
@@ -62,7 +62,7 @@ def test_a_stream_that_continues_at_what_is_consumed_repeats_and_loses_nothing(
         assert found == expected
 
 
-def test_what_is_bad_leaves_the_records_before_it_and_every_byte_in_order() -> None:
+def test_bad_bytes_keep_the_records_before_them_and_every_byte_in_order() -> None:
     chain = IncomingChain([prefixed(), lines(record_bytes_max=3)])
     with pytest.raises(BadBytes) as raised:
         chain.feed(framed(b"a\nb", b"b\nlonger", b"x\n") + b"\x09part")
@@ -71,7 +71,7 @@ def test_what_is_bad_leaves_the_records_before_it_and_every_byte_in_order() -> N
     assert chain.buffered == 0
 
 
-def test_bad_bytes_end_the_record_that_is_incomplete_before_them() -> None:
+def test_bad_bytes_end_an_incomplete_record_before_them() -> None:
     chain = IncomingChain([prefixed(record_bytes_max=4), lines()])
     with pytest.raises(BadBytes) as raised:
         chain.feed(framed(b"a\nb") + b"\x09too long")
@@ -79,7 +79,7 @@ def test_bad_bytes_end_the_record_that_is_incomplete_before_them() -> None:
     assert raised.value.data == b"b\x09too long"
 
 
-def test_at_the_end_what_is_buffered_comes_out_and_what_is_only_a_part_is_bad() -> None:
+def test_at_the_end_buffered_records_are_emitted_and_partial_ones_are_bad() -> None:
     chain = IncomingChain([prefixed(), lines()])
     assert chain.feed(framed(b"a\nb")) == [b"a"]
     assert chain.finish() == [b"b"]
@@ -89,14 +89,14 @@ def test_at_the_end_what_is_buffered_comes_out_and_what_is_only_a_part_is_bad() 
     assert (raised.value.records, raised.value.data) == ([], b"d\x05")
 
 
-def test_cut_off_returns_what_is_buffered_and_no_record() -> None:
+def test_cut_off_returns_buffered_bytes_and_no_record() -> None:
     chain = IncomingChain([lines()])
     chain.feed(b"a\nhal")
     assert chain.cut_off() == b"hal"
     assert (chain.buffered, chain.finish()) == (0, [])
 
 
-def test_values_pass_through_one_interceptor_after_the_other_with_how_many_end_in_each() -> None:
+def test_values_pass_through_the_interceptors_in_order_with_the_number_of_values_that_end_in_each() -> None:
     chain = OutgoingChain(
         [Joining(JoinOptions(max_elements=2, max_wait_ms=500)), Prefixing(LengthPrefixedOptions(length_bytes=1))]
     )
@@ -125,8 +125,8 @@ def test_without_interceptors_values_leave_as_they_are() -> None:
     assert (chain.counts, chain.buffered, chain.flush()) == ([1, 1], 0, [])
 
 
-def test_many_small_records_cost_as_much_each_as_few() -> None:
-    """Of a chain of two. By the processor's own time; work that grew with the square would take 256 times as long."""
+def test_the_cost_per_record_does_not_grow_with_their_number() -> None:
+    """With a chain of two, measured in CPU time. Quadratic work would take 256 times as long."""
 
     def cost(count: int) -> float:
         chain = IncomingChain([lines(), lines(delimiter=",")])

@@ -1,4 +1,4 @@
-"""Join: batches by number, by bytes and by time, with nothing left out."""
+"""Join: batches by number, by bytes and by time, with nothing lost."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def test_the_last_delimiter_can_be_left_out() -> None:
     assert tested.feed([b"a", b"b"]) == [b"a, b"]
 
 
-def test_a_batch_is_no_longer_than_the_limit_unless_one_value_is() -> None:
+def test_a_batch_is_not_longer_than_the_limit_unless_a_single_value_is() -> None:
     tested = joining(record_bytes_max=6)
     assert tested.feed([b"ab", b"cd", b"ef", b"a long one", b"g"]) == [b"ab\ncd\n", b"ef\n", b"a long one\n"]
     assert list(tested.counts) == [2, 1, 1]

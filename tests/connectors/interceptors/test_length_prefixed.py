@@ -1,4 +1,4 @@
-"""Length-prefixed: whatever the pieces, what one side wrote the other reads."""
+"""Length-prefixed: in any pieces, one side reads what the other has written."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def interceptor(**options: object) -> LengthPrefixed:
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from(["big", "little"]),
 )
-def test_what_is_written_is_read(records: list[bytes], places: list[int], width: int, order: str) -> None:
+def test_records_round_trip_in_any_pieces(records: list[bytes], places: list[int], width: int, order: str) -> None:
     both = interceptor(length_bytes=width, order=order)
     data = b"".join(both.outgoing().feed(records))
     reading = both.incoming()
@@ -32,7 +32,7 @@ def test_what_is_written_is_read(records: list[bytes], places: list[int], width:
     assert reading.finish() == []
 
 
-def test_a_length_over_the_limit_is_bad_before_its_record_comes() -> None:
+def test_a_length_over_the_limit_is_bad_before_its_record_arrives() -> None:
     reading = interceptor(record_bytes_max=10).incoming()
     with pytest.raises(BadBytes, match="record_bytes_max") as raised:
         reading.feed(b"\0\0\0\2ok" + b"\0\0\1\0x")
@@ -40,7 +40,7 @@ def test_a_length_over_the_limit_is_bad_before_its_record_comes() -> None:
     assert raised.value.data == b"\0\0\1\0x"
 
 
-def test_a_record_that_is_cut_off_is_bad() -> None:
+def test_a_truncated_record_is_bad() -> None:
     reading = interceptor().incoming()
     assert reading.feed(b"\0\0\0\5abc") == []
     with pytest.raises(BadBytes) as raised:
@@ -49,6 +49,6 @@ def test_a_record_that_is_cut_off_is_bad() -> None:
     assert reading.buffered == 0
 
 
-def test_a_value_that_is_longer_than_its_length_can_say_does_not_leave() -> None:
+def test_a_value_too_long_for_its_length_field_is_refused() -> None:
     with pytest.raises(BadBytes):
         interceptor(length_bytes=1).outgoing().feed([b"x" * 256])

@@ -1,4 +1,4 @@
-"""Split: whatever the pieces, the same records."""
+"""Split: the same records in any pieces."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     st.lists(st.binary(max_size=8).filter(lambda one: b"\r\n" not in one)),
     st.lists(st.integers(0, 200)),
 )
-def test_records_do_not_depend_on_where_the_pieces_are_cut(records: list[bytes], places: list[int]) -> None:
+def test_records_do_not_depend_on_how_the_bytes_are_chunked(records: list[bytes], places: list[int]) -> None:
     data = b"".join(record + b"\r\n" for record in records)
     tested = splitting(delimiter=r"\r\n", skip_empty=False)
     found: list[bytes] = []
@@ -56,12 +56,12 @@ def test_an_invalid_delimiter_is_refused(written: str) -> None:
         SplitOptions(delimiter=written)
 
 
-def test_empty_records_are_left_out_unless_they_are_wanted() -> None:
+def test_empty_records_are_omitted_unless_configured() -> None:
     assert splitting().feed(b"a\n\nb\n") == [b"a", b"b"]
     assert splitting(skip_empty=False).feed(b"a\n\nb\n") == [b"a", b"", b"b"]
 
 
-def test_a_record_over_the_limit_is_bad_and_those_before_it_are_not() -> None:
+def test_only_the_record_over_the_limit_is_bad() -> None:
     tested = splitting(record_bytes_max=4)
     with pytest.raises(BadBytes, match="record_bytes_max") as raised:
         tested.feed(b"good\nsome more\nrest")
@@ -70,7 +70,7 @@ def test_a_record_over_the_limit_is_bad_and_those_before_it_are_not() -> None:
     assert tested.buffered == 0
 
 
-def test_a_record_that_never_ends_is_bad_before_it_fills_the_memory() -> None:
+def test_a_record_that_never_ends_is_bad_before_it_fills_memory() -> None:
     tested = splitting(record_bytes_max=10)
     assert tested.feed(b"0123456789") == []
     with pytest.raises(BadBytes) as raised:

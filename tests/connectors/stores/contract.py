@@ -1,4 +1,4 @@
-"""What holds for every sink that votes inside the worker, whatever it writes to. Its tests inherit these."""
+"""The contract of every sink that votes inside the worker, whatever it writes to. Test classes inherit these tests."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def opened(store: Store, decided: bytes = b"") -> Iterator[BlockingSink]:
 
 
 class StoreContract:
-    def test_what_is_committed_is_there_and_stays(self, store: Store) -> None:
+    def test_committed_epochs_are_visible_and_stay(self, store: Store) -> None:
         rounds = example(3)
         with opened(store) as sink:
             for done, one in enumerate(rounds, 1):
@@ -39,7 +39,7 @@ class StoreContract:
         with opened(store, rounds[-1].id):
             assert store.found() == store.expected(rounds)
 
-    def test_nothing_is_seen_before_the_commit(self, store: Store) -> None:
+    def test_nothing_is_visible_before_the_commit(self, store: Store) -> None:
         first, second = example(2)
         with opened(store) as sink:
             first.deliver(sink)
@@ -50,7 +50,7 @@ class StoreContract:
             sink.commit(second.transaction)
             assert store.found() == store.expected([first, second])
 
-    def test_an_aborted_epoch_leaves_nothing_and_comes_again(self, store: Store) -> None:
+    def test_an_aborted_epoch_leaves_nothing_and_can_be_delivered_again(self, store: Store) -> None:
         first, second = example(2)
         with opened(store) as sink:
             first.deliver(sink)
@@ -60,7 +60,7 @@ class StoreContract:
             second.again().deliver(sink)
             assert store.found() == store.expected([first, second])
 
-    def test_what_was_written_without_a_vote_is_void_after_an_abort(self, store: Store) -> None:
+    def test_rows_written_without_a_vote_are_discarded_by_an_abort(self, store: Store) -> None:
         first, second = example(2)
         with opened(store) as sink:
             first.write(sink)
@@ -99,7 +99,7 @@ class StoreContract:
                 sink.commit(second.transaction)
         assert store.found() == store.expected([first])
 
-    def test_what_is_in_doubt_is_committed_if_that_was_decided(self, store: Store) -> None:
+    def test_a_transaction_in_doubt_is_committed_if_that_was_decided(self, store: Store) -> None:
         first, second, third = example(3)
         with opened(store) as sink:
             first.deliver(sink)
@@ -110,7 +110,7 @@ class StoreContract:
             third.deliver(sink)
         assert store.found() == store.expected([first, second, third])
 
-    def test_what_is_in_doubt_is_aborted_if_nothing_else_was_decided(self, store: Store) -> None:
+    def test_a_transaction_in_doubt_is_aborted_unless_its_commit_was_decided(self, store: Store) -> None:
         first, second, third = example(3)
         with opened(store) as sink:
             assert first.prepare(sink).yes
@@ -123,7 +123,7 @@ class StoreContract:
             third.deliver(sink)
         assert store.found() == store.expected([first, second, third])
 
-    def test_a_sink_that_was_closed_in_the_middle_begins_the_epoch_again(self, store: Store) -> None:
+    def test_a_sink_closed_during_an_epoch_starts_it_again(self, store: Store) -> None:
         first, second = example(2)
         with opened(store) as sink:
             first.deliver(sink)
@@ -132,7 +132,7 @@ class StoreContract:
             second.again().deliver(sink)
         assert store.found() == store.expected([first, second])
 
-    def test_it_can_be_closed_in_any_state_and_opened_again(self, store: Store) -> None:
+    def test_a_sink_can_be_closed_in_any_state_and_reopened(self, store: Store) -> None:
         (first,) = example(1)
         sink = store.sink()
         sink.close()
@@ -149,7 +149,7 @@ class StoreContract:
         sink.close()
         assert store.found() == store.expected([first])
 
-    async def test_it_votes_in_a_thread(self, store: Store) -> None:
+    async def test_a_sink_works_in_a_thread(self, store: Store) -> None:
         first, second = example(2)
         sink = Threaded(store.sink(), "s")
         await sink.open(b"")
@@ -198,7 +198,7 @@ class StoreContract:
 
     @pytest.mark.process
     @pytest.mark.parametrize("is_decided", [True, False])
-    def test_a_kill_at_any_step_of_the_recovery_changes_nothing_of_the_outcome(
+    def test_a_kill_at_any_step_of_the_recovery_does_not_change_the_outcome(
         self, store: Store, dying: DyingStores, is_decided: bool
     ) -> None:
         first, second, third = example(3)

@@ -56,7 +56,7 @@ class Countdown:
         self.left: int | None = None
 
     def step(self) -> bool:
-        """Whether it is time to die."""
+        """Count a step. Returns whether to die at it."""
         if self.left is None:
             return False
         self.left -= 1
@@ -77,7 +77,7 @@ def _dying(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _torn(write: Callable[..., Any], file: RealFile, offset: int, buffers: Any) -> None:
-    """A step before it, and one in the middle."""
+    """A step before the write, and one in the middle of it."""
     if countdown.step():
         die()
     if countdown.step():
@@ -114,7 +114,7 @@ def _method(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def deliver_second(store: Store, step: int, decision: str, notes: str) -> None:
-    """The first epoch in peace, then the second one up to the step. `notes` is there when the vote was given."""
+    """Deliver the first epoch undisturbed, then the second one up to the step. `notes` exists once it has voted."""
     first, second = example(2)
     sink = store.sink()
     sink.open(b"")
@@ -143,7 +143,7 @@ def run(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Forks for each request: importing all this takes longer than a life."""
+    """Forks for each request: importing all this takes longer than one run."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 class DyingStores:
-    """For tests: asks such a process."""
+    """For tests: sends requests to such a process."""
 
     def __enter__(self) -> "DyingStores":
         arguments = [sys.executable, "-m", "tests.connectors.stores.dying_store"]
@@ -168,7 +168,7 @@ class DyingStores:
         self._process.communicate()
 
     def killed_in_round(self, store: Store, step: int, decision: str, notes: Path) -> bool:
-        """Whether there was such a step. `notes` is there if the vote was given before it."""
+        """Whether there was such a step. `notes` exists if it voted before that."""
         return self._ask(store, step, decision=decision, notes=str(notes))
 
     def killed_in_open(self, store: Store, step: int, decided: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The stores under test, each with what a reader finds in it and should find."""
+"""The stores under test, each with what a reader finds in it, and what it should find."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class Store(Protocol):
     def sink(self) -> BlockingSink: ...
 
     def found(self) -> Any:
-        """What is committed, as a reader gets it."""
+        """What is committed, as a reader sees it."""
 
     def expected(self, rounds: Sequence[Round]) -> Any:
-        """The same, if just these were committed."""
+        """The same, if exactly these rounds were committed."""
 
     def sibling(self, name: str) -> "Store":
-        """Another one, empty."""
+        """Another store, which is empty."""
 
 
 def written_to(folder: str | Path, **given: Any) -> FileOptions:
@@ -136,7 +136,7 @@ class PostgresStore:
 
     def found(self) -> Any:
         micros = "(extract(epoch FROM event_time) * 1000000)::bigint"
-        # An empty value has the id of the one behind it.
+        # An empty value has the id of the one after it.
         wanted = "SELECT message_id, {}, key, value FROM {} ORDER BY message_id, length(value)"
         rows = SQL(wanted).format(SQL(micros), Identifier(self.table))
         return self.query(rows), self.ledger()

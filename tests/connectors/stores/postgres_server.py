@@ -21,7 +21,7 @@ def find(program: str) -> str | None:
 
 
 class PostgresServer:
-    """It refuses to run as root: then it runs as `nobody`."""
+    """PostgreSQL refuses to run as root: then it runs as `nobody`."""
 
     def __init__(self) -> None:
         self.socket_folder = tempfile.mkdtemp(prefix="penstock-postgres-")

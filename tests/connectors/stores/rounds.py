@@ -51,7 +51,7 @@ class Round:
 
 
 def chain(epochs: Sequence[Sequence[Row]]) -> list[Round]:
-    """One epoch behind the other."""
+    """Consecutive epochs."""
     rounds: list[Round] = []
     for number, rows in enumerate(epochs):
         rounds.append(Round(number, rows, rounds[-1].transaction.end if rounds else 0))

@@ -80,6 +80,6 @@ def opened(sink: BlockingSink, decided: bytes = b"") -> Iterator[BlockingSink]:
 
 
 def epoch(number: int, values: Sequence[str | bytes]) -> Round:
-    """Message ids do not matter here, but that they grow."""
+    """Message ids matter only in that they increase."""
     rows = [Row(value if isinstance(value, bytes) else value.encode()) for value in values]
     return Round(number, rows, number * 100_000)

@@ -1,4 +1,4 @@
-"""The file sink's formats: kernels and plain Python give the same bytes."""
+"""The file sink's formats: the kernels write the same bytes as plain Python."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from tests.delivery.fake_epoch import column
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1), st.integers(0, 3))
-def test_the_kernels_do_what_plain_python_does(rows: list[bytes], skipped: int) -> None:
+def test_the_kernels_write_the_same_bytes_as_plain_python(rows: list[bytes], skipped: int) -> None:
     whole = column([b"before"] * skipped + rows)
     values = Bytes(whole.offsets[skipped:], whole.data)  # type: ignore[index]
     assert bytes(file_kernel.lines(values)) == file_plain.lines(values) == b"".join(row + b"\n" for row in rows)

@@ -81,7 +81,7 @@ def test_a_file_has_the_payloads_in_its_format(folder: Path, form: FileFormat, n
     assert (part.path, part.start, part.size, part.is_complete) == (folder / name, 0, len(data), False)
 
 
-def test_a_new_part_begins_between_epochs_when_the_last_one_is_large_enough(folder: Path) -> None:
+def test_a_new_part_starts_between_epochs_when_the_last_one_is_large_enough(folder: Path) -> None:
     rounds = chain([[Row(b"x" * 39)], [Row(b"y" * 59), Row(b"z" * 99)], [Row(b"1")], [Row(b"2")]])
     deliver(written_to(folder, rotate_bytes=100), rounds)
     first, second = read_committed_parts(folder)
@@ -91,7 +91,7 @@ def test_a_new_part_begins_between_epochs_when_the_last_one_is_large_enough(fold
     assert second.path.read_bytes() == b"1\n2\n"
 
 
-def test_a_new_part_begins_when_the_clock_enters_another_stretch(folder: Path) -> None:
+def test_a_new_part_starts_when_the_clock_enters_another_interval(folder: Path) -> None:
     clock = Clock()
     clock.now = 36_000.0
     sink = FileSink(written_to(folder, rotate="1h"), clock)
@@ -103,7 +103,7 @@ def test_a_new_part_begins_when_the_clock_enters_another_stretch(folder: Path) -
     assert sizes(folder) == [16, 16, 8]
 
 
-def test_the_stretch_of_a_part_survives_a_restart(folder: Path) -> None:
+def test_the_interval_of_a_part_survives_a_restart(folder: Path) -> None:
     clock = Clock()
     for number, (written, now) in enumerate(((0, 36_000), (36_010, 36_100), (36_100, 39_700)), 1):
         for part in read_committed_parts(folder) if folder.exists() else ():
@@ -116,7 +116,7 @@ def test_the_stretch_of_a_part_survives_a_restart(folder: Path) -> None:
     assert sizes(folder) == [16, 8]
 
 
-def test_an_epoch_that_begins_a_part_begins_one_again_after_an_abort(folder: Path) -> None:
+def test_an_epoch_that_starts_a_part_starts_one_again_after_an_abort(folder: Path) -> None:
     first, second = EPOCHS
     clock = Clock()
     clock.now = 36_000.0
@@ -131,7 +131,7 @@ def test_an_epoch_that_begins_a_part_begins_one_again_after_an_abort(folder: Pat
     assert sizes(folder) == [11, 5]
 
 
-def test_what_a_kill_has_left_in_a_part_does_not_count_as_written(folder: Path) -> None:
+def test_bytes_left_in_a_part_by_a_kill_do_not_count_as_written(folder: Path) -> None:
     first, second = EPOCHS
     deliver(written_to(folder), [first])
     (part,) = read_committed_parts(folder)
@@ -139,7 +139,7 @@ def test_what_a_kill_has_left_in_a_part_does_not_count_as_written(folder: Path) 
         file.write(b"half an epo")
     os.utime(part.path, (36_000, 36_000))
     clock = Clock()
-    clock.now = part.path.stat().st_ctime  # the same stretch as that in which it is truncated
+    clock.now = part.path.stat().st_ctime  # the same interval as that in which it is truncated
     sink = FileSink(written_to(folder, rotate="1h"), clock)
     sink.open(first.id)
     second.deliver(sink)
@@ -147,7 +147,7 @@ def test_what_a_kill_has_left_in_a_part_does_not_count_as_written(folder: Path) 
     assert sizes(folder) == [11, 5]
 
 
-def test_no_part_begins_inside_an_epoch(folder: Path) -> None:
+def test_no_part_starts_inside_an_epoch(folder: Path) -> None:
     clock = Clock()
     sink = FileSink(written_to(folder, rotate_bytes=10, rotate="1s"), clock)
     sink.open(b"")
@@ -161,7 +161,7 @@ def test_no_part_begins_inside_an_epoch(folder: Path) -> None:
     assert sizes(folder) == [909]
 
 
-def test_an_aborted_epoch_takes_its_part_with_it(folder: Path) -> None:
+def test_an_aborted_epoch_removes_the_part_it_started(folder: Path) -> None:
     first, second = EPOCHS
     deliver(written_to(folder, rotate_bytes=1), [first])
     sink = FileSink(written_to(folder, rotate_bytes=1))
@@ -173,7 +173,7 @@ def test_an_aborted_epoch_takes_its_part_with_it(folder: Path) -> None:
     sink.close()
 
 
-def test_another_format_begins_another_part(folder: Path) -> None:
+def test_a_changed_format_starts_a_new_part(folder: Path) -> None:
     first, second = EPOCHS
     deliver(written_to(folder, format="lines"), [first])
     deliver(written_to(folder, format="raw"), [second], first.id)
@@ -195,7 +195,7 @@ def test_parts_that_are_complete_may_be_removed(folder: Path) -> None:
 
 
 class FullDisk:
-    """Takes so many bytes, then no more."""
+    """Accepts this many bytes, then no more."""
 
     def __init__(self, patch: pytest.MonkeyPatch, room: int, number: int = errno.ENOSPC) -> None:
         self.room = room
@@ -211,7 +211,7 @@ class FullDisk:
         patch.setattr(DataFile, "write_at", limited)
 
 
-def test_a_full_disk_is_a_vote_of_no_and_there_may_be_room_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_vote_of_no_until_there_is_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = example(2)
     sink = FileSink(written_to(folder))
     sink.open(b"")
@@ -228,7 +228,7 @@ def test_a_full_disk_is_a_vote_of_no_and_there_may_be_room_later(folder: Path, m
     assert part.read_bytes() == FileStore(str(folder)).expected([first, second])
 
 
-def test_any_other_error_of_the_disk_loses_the_sink_and_the_next_open_recovers(
+def test_any_other_disk_error_loses_the_sink_and_the_next_open_recovers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = example(2)
@@ -262,7 +262,7 @@ def test_data_that_cannot_be_synced_is_a_vote_of_no(folder: Path, monkeypatch: p
 
 
 def test_a_part_and_its_name_are_durable_before_the_vote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill does not show that: the page cache survives it."""
+    """A kill would not show that: the page cache survives it."""
     (first,) = example(1)
     sink = FileSink(written_to(folder))
     sink.open(b"")
@@ -371,6 +371,6 @@ def test_a_file_in_place_of_the_directory_is_reported(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_what_is_committed_cannot_be_asked_of_a_directory_without_a_sink(tmp_path: Path) -> None:
+def test_reading_the_committed_data_of_a_directory_without_a_sink_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"state directory .* not found"):
         read_committed_parts(tmp_path)

@@ -1,4 +1,4 @@
-"""Sessions in SQL tables: a pane deletes those that it replaces, in the transaction that brings its own row."""
+"""Sessions in SQL tables: a pane deletes those that it replaces, in the transaction that inserts its own row."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def at(minute: int) -> str:
 
 
 def pane(person: str | None, start: int, end: int, clicks: int, revision: int, *replaces: tuple[int, int]) -> str:
-    """As a session leaves: see docs/windows.md."""
+    """A pane of a session, as a pipeline emits it: see docs/windows.md."""
     replaced = [{"window_start": at(one), "window_end": at(other)} for one, other in replaces]
     fields = {"person": person, "window_start": at(start), "window_end": at(end)}
     fields |= {"pane": "update" if revision else "on_time"}
@@ -39,9 +39,9 @@ def pane(person: str | None, start: int, end: int, clicks: int, revision: int, *
 
 FIRST = [pane("ann", 0, 10, 1, 0), pane("ann", 20, 30, 1, 0), pane("bob", 0, 10, 5, 0)]
 MERGED = [pane("ann", 0, 30, 3, 1, (0, 10), (20, 30))]
-"""A late event at 12:10 joins the two sessions of ann."""
+"""A late event at 12:10 merges the two sessions of ann."""
 LATE = [pane("ann", 0, 31, 4, 2, (0, 30))]
-"""Another one makes it longer."""
+"""Another one extends it."""
 
 
 def make(table: Table, key: tuple[str, ...] = FULL_KEY, more: str = "") -> None:
@@ -55,7 +55,7 @@ def found(table: Table) -> list[Any]:
 
 @each_database
 @pytest.mark.parametrize("key", [FULL_KEY, START_KEY])
-def test_a_session_that_merges_and_a_late_update_leave_one_row(table: Table, key: tuple[str, ...]) -> None:
+def test_a_merged_session_with_a_late_update_leaves_one_row(table: Table, key: tuple[str, ...]) -> None:
     make(table, key)
     with opened(table.sink(upsert=key)) as sink:
         epoch(1, FIRST).deliver(sink)
@@ -67,7 +67,7 @@ def test_a_session_that_merges_and_a_late_update_leave_one_row(table: Table, key
 
 
 @each_database
-def test_panes_of_one_epoch_replace_each_other_in_their_order(table: Table) -> None:
+def test_panes_of_one_epoch_replace_each_other_in_order(table: Table) -> None:
     make(table)
     with opened(table.sink(upsert=FULL_KEY)) as sink:
         epoch(1, [*FIRST, *MERGED, *LATE, pane("ann", 20, 30, 9, 3)]).deliver(sink)
@@ -117,7 +117,7 @@ def test_a_null_in_one_of_several_keys_is_compared_with_the_others(table: Table)
 
 
 @each_database
-def test_a_key_may_have_a_name_that_the_statements_use(table: Table) -> None:
+def test_a_key_may_be_named_like_an_identifier_in_the_statements(table: Table) -> None:
     key = ("number", "key", "window_start", "window_end")
     table.query(f"CREATE TABLE {table.name} (number int, key int, {COLUMNS}, UNIQUE ({', '.join(key)}))")
     rows = [json.dumps(json.loads(one) | {"number": 7, "key": 8}) for one in (*FIRST[:2], *MERGED, *LATE)]
@@ -134,7 +134,7 @@ def test_a_key_may_have_a_name_that_the_statements_use(table: Table) -> None:
         f"({COLUMNS}, rowid text, OID text, PRIMARY KEY ({', '.join(FULL_KEY)}))",
     ],
 )
-def test_sqlite_tables_that_have_no_rowid_or_a_column_of_that_name(tmp_path: Path, definition: str) -> None:
+def test_sqlite_tables_without_a_rowid_or_with_a_column_of_that_name_work(tmp_path: Path, definition: str) -> None:
     table = SqliteTable(tmp_path / "rows.db")
     table.query(f"CREATE TABLE {table.name} {definition}")
     with opened(table.sink(upsert=FULL_KEY)) as sink:
@@ -191,7 +191,7 @@ def test_nothing_is_deleted_before_the_commit_nor_by_an_epoch_that_is_aborted(ta
 
 @each_database
 @pytest.mark.parametrize("is_decided", [True, False])
-def test_a_vote_that_a_crash_has_left_is_settled_with_its_deletions(table: Table, is_decided: bool) -> None:
+def test_a_vote_left_by_a_crash_is_settled_with_its_deletions(table: Table, is_decided: bool) -> None:
     make(table)
     second = epoch(2, MERGED)
     with opened(table.sink(upsert=FULL_KEY)) as sink:
@@ -204,7 +204,7 @@ def test_a_vote_that_a_crash_has_left_is_settled_with_its_deletions(table: Table
 
 
 @each_database
-def test_without_upsert_the_table_is_a_log_of_all_panes_with_what_they_replace(table: Table) -> None:
+def test_without_upsert_the_table_is_a_log_of_all_panes_and_what_they_replace(table: Table) -> None:
     make(table, ("person", "window_start", "window_end", "revision"), ", replaces text")
     with opened(table.sink()) as sink:
         epoch(1, FIRST).deliver(sink)
@@ -215,7 +215,7 @@ def test_without_upsert_the_table_is_a_log_of_all_panes_with_what_they_replace(t
 
 
 @each_database
-def test_a_field_called_replaces_that_is_no_list_of_panes_replaces_nothing(table: Table) -> None:
+def test_a_field_called_replaces_that_is_not_a_list_of_panes_replaces_nothing(table: Table) -> None:
     make(table, FULL_KEY, ", replaces text")
     others = [
         json.loads(pane("ann", 0, 10, 1, 0)) | {"replaces": other} for other in ("x", 7, None, {"a": 1}, ["x", 1])
@@ -227,7 +227,7 @@ def test_a_field_called_replaces_that_is_no_list_of_panes_replaces_nothing(table
 
 
 @each_database
-def test_a_pane_that_is_refused_is_named_and_deletes_nothing(table: Table) -> None:
+def test_a_refused_pane_is_named_and_deletes_nothing(table: Table) -> None:
     table.query(f"CREATE TABLE {table.name} ({COLUMNS}, CHECK (clicks < 10), UNIQUE ({', '.join(FULL_KEY)}))")
     with opened(table.sink(upsert=FULL_KEY)) as sink:
         epoch(1, FIRST).deliver(sink)
@@ -238,7 +238,7 @@ def test_a_pane_that_is_refused_is_named_and_deletes_nothing(table: Table) -> No
         assert found(table) == before
 
 
-def test_a_reader_of_files_applies_them_as_the_documentation_shows() -> None:
+def test_a_reader_of_files_can_apply_panes_as_the_documentation_shows() -> None:
     text = (Path(__file__).parents[3] / "docs" / "windows.md").read_text()
     (snippet,) = (one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def apply" in one)
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Binary COPY: the kernel and plain Python give the same bytes. The sink's tests show that PostgreSQL reads them."""
+"""Binary COPY: the kernel writes the same bytes as plain Python. The sink's tests show that PostgreSQL reads them."""
 
 from struct import Struct
 
@@ -36,13 +36,13 @@ def _since_2000(time: int) -> int:
 
 
 @given(ROWS, st.integers(0, 2**62), st.integers(0, 2**62))
-def test_the_kernel_does_what_plain_python_does(rows: list[Row], first_id: int, number: int) -> None:
+def test_the_kernel_writes_the_same_bytes_as_plain_python(rows: list[Row], first_id: int, number: int) -> None:
     block = block_of(rows, first_id)
     assert bytes(compiled(block, number)) == plain(block, number)
 
 
 @given(ROWS)
-def test_a_time_out_of_range_is_found(rows: list[Row]) -> None:
+def test_a_time_out_of_range_is_detected(rows: list[Row]) -> None:
     bad = [
         sum(len(row.value) for row in rows[:at]) for at, row in enumerate(rows) if NO_TIME < row.time_us < TIME_US_MIN
     ]

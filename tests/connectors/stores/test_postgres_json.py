@@ -41,7 +41,7 @@ def epoch(*values: str | bytes, number: int = 1, start: int = 0) -> Round:
     return Round(number, [Row(value if isinstance(value, bytes) else value.encode()) for value in values], start)
 
 
-def test_fields_go_to_the_columns_of_their_names(sinks: Sinks) -> None:
+def test_fields_are_written_to_the_columns_of_the_same_name(sinks: Sinks) -> None:
     sink = sinks.on('id bigint, "The %s Name" text, at timestamptz, tags text[], rest jsonb, ok boolean')
     epoch(
         '{"id": 9007199254740993, "The %s Name": "größe", "at": "2026-01-02T03:04:05Z", "tags": ["a", "b"]}',
@@ -62,7 +62,7 @@ def test_a_field_without_a_column_is_refused_rather_than_lost(sinks: Sinks) -> N
     assert "message 9 (row 2 of the epoch): no column for its field 'nmae'" in vote.reason
 
 
-def test_a_field_without_a_column_can_be_left_out(sinks: Sinks) -> None:
+def test_a_field_without_a_column_can_be_ignored(sinks: Sinks) -> None:
     sink = sinks.on("id int", unknown_fields=UnknownFields.IGNORE)
     epoch('{"id": 2, "name": "Ada"}').deliver(sink)
     assert sinks.store.rows() == [(2,)]
@@ -96,9 +96,7 @@ def test_a_column_without_a_field_gets_its_default(sinks: Sinks) -> None:
         ("n int, s varchar(2)", '{"n": 9, "s": "abc"}', "value too long for type character varying(2)"),
     ],
 )
-def test_a_row_that_is_refused_is_a_vote_of_no_that_names_it(
-    sinks: Sinks, definition: str, value: Any, reason: str
-) -> None:
+def test_a_refused_row_is_a_vote_of_no_that_names_it(sinks: Sinks, definition: str, value: Any, reason: str) -> None:
     sink = sinks.on(definition)
     good = [f'{{"n": {number}}}' for number in (1, 2, 3, 4, 0, -1)]
     vote = epoch(*good, value, '{"n": "bad as well"}').prepare(sink)
@@ -112,7 +110,7 @@ def test_a_row_that_is_refused_is_a_vote_of_no_that_names_it(
 
 
 @pytest.mark.parametrize("bad", [0, 1, 499, 998, 999])
-def test_the_first_of_many_rows_is_found_wherever_it_is(sinks: Sinks, bad: int) -> None:
+def test_the_first_refused_row_of_many_is_named_wherever_it_is(sinks: Sinks, bad: int) -> None:
     sink = sinks.on("n int")
     values = [f'{{"n": "{number}"}}' if number < bad else '{"n": "x"}' for number in range(1000)]
     assert f"(row {bad + 1} of the epoch)" in epoch(*values).prepare(sink).reason
@@ -125,7 +123,7 @@ def test_a_row_that_collides_with_an_earlier_epoch_is_named(sinks: Sinks) -> Non
     assert vote.reason.startswith(f"table {sinks.store.table}: message 16 (row 2 of the epoch): duplicate key")
 
 
-def test_a_trigger_may_refuse(sinks: Sinks) -> None:
+def test_a_refusal_by_a_trigger_is_a_vote_of_no(sinks: Sinks) -> None:
     sink = sinks.on("n int")
     sinks.store.query(
         "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
@@ -137,7 +135,7 @@ def test_a_trigger_may_refuse(sinks: Sinks) -> None:
     assert epoch('{"n": 1}', '{"n": 2}').prepare(sink).reason.endswith("message 8 (row 2 of the epoch): not 2")
 
 
-def test_a_column_that_was_dropped_is_seen_at_the_next_epoch(sinks: Sinks) -> None:
+def test_a_dropped_column_is_noticed_at_the_next_epoch(sinks: Sinks) -> None:
     sink = sinks.on("n int, m int")
     sinks.store.query(SQL("ALTER TABLE {} DROP COLUMN m").format(Identifier(sinks.store.table)))
     vote = epoch('{"n": 1, "m": 2}').prepare(sink)
@@ -146,7 +144,7 @@ def test_a_column_that_was_dropped_is_seen_at_the_next_epoch(sinks: Sinks) -> No
     assert sinks.store.rows() == [(1,)]
 
 
-def test_a_column_that_was_added_after_a_vote_of_no_is_seen_when_the_epoch_is_tried_again(sinks: Sinks) -> None:
+def test_a_column_added_after_a_vote_of_no_is_used_when_the_epoch_is_retried(sinks: Sinks) -> None:
     sink = sinks.on("n int")
     first = epoch('{"n": 1, "m": 2}')
     assert "no column for its field 'm'; add one (penstock sink ddl" in first.prepare(sink).reason
@@ -171,7 +169,7 @@ def test_rows_without_a_key_replace_nothing(sinks: Sinks) -> None:
     assert sorted(sinks.store.rows(), key=str) == [("x", 4), (None, 1), (None, 2)]
 
 
-def test_a_table_of_keys_alone_can_be_upserted(sinks: Sinks) -> None:
+def test_a_table_of_only_keys_can_be_upserted(sinks: Sinks) -> None:
     sink = sinks.on("a text PRIMARY KEY", ("a",))
     epoch('{"a": "x"}', '{"a": "y"}', '{"a": "x"}').deliver(sink)
     epoch('{"a": "x"}', number=2, start=30).deliver(sink)

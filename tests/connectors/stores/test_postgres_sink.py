@@ -1,4 +1,4 @@
-"""The PostgreSQL sink: what holds for it alone. JSON rows are in `test_postgres_json.py`."""
+"""The PostgreSQL sink: what is specific to it. JSON rows are in `test_postgres_json.py`."""
 
 import threading
 from collections.abc import Callable
@@ -43,8 +43,8 @@ def test_the_staging_table_is_empty_between_epochs(postgres: PostgresStore) -> N
         assert postgres.query(staged) == [(0,)]
 
 
-def test_two_sinks_of_one_database_do_not_disturb_each_other(postgres: PostgresStore) -> None:
-    """Not even on the same table."""
+def test_two_sinks_in_one_database_do_not_affect_each_other(postgres: PostgresStore) -> None:
+    """Not even in the same table."""
     raw = postgres.options(format=PostgresFormat.RAW)
     one, other = PostgresSink(raw, f"{postgres.table} one"), PostgresSink(raw, f"{postgres.table} other")
     first, second = example(2)
@@ -63,7 +63,7 @@ def test_two_sinks_of_one_database_do_not_disturb_each_other(postgres: PostgresS
     assert postgres.query(ledger) == [(f"{postgres.table} one",)]
 
 
-def test_one_connection_at_a_time_has_the_sink(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_at_a_time_can_use_the_sink(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_sink, "LOCK_SECONDS", 1)
     with opened(postgres):
         other = postgres.sink()
@@ -92,7 +92,7 @@ def test_many_sinks_can_create_their_tables_at_once(postgres: PostgresStore) -> 
     assert not lost
 
 
-def test_a_raw_row_is_replaced_by_key_if_that_is_wanted(postgres: PostgresStore) -> None:
+def test_a_raw_row_is_replaced_by_key_with_upsert(postgres: PostgresStore) -> None:
     sink = PostgresSink(postgres.options(format=PostgresFormat.RAW, upsert=("key",)), postgres.table)
     first, second = chain([[Row(b"1", b"a"), Row(b"2", b"b"), Row(b"3", b"a")], [Row(b"4", b"b"), Row(b"5", b"c")]])
     sink.open(b"")
@@ -102,7 +102,7 @@ def test_a_raw_row_is_replaced_by_key_if_that_is_wanted(postgres: PostgresStore)
     assert sorted(row[2:] for row in postgres.rows()) == [(b"a", b"3"), (b"b", b"4"), (b"c", b"5")]
 
 
-def test_a_time_that_postgresql_does_not_have_is_a_vote_of_no(postgres: PostgresStore) -> None:
+def test_a_time_outside_the_range_of_postgresql_is_a_vote_of_no(postgres: PostgresStore) -> None:
     with opened(postgres) as sink:
         vote = Round(1, [Row(b"12345", time_us=1), Row(b"6", time_us=-(2**63) + 1), Row(b"7")] * 2).prepare(sink)
         assert not vote.yes
@@ -128,7 +128,7 @@ RAW = "message_id bigint, event_time timestamptz, key bytea, value bytea"
         (RAW.replace("bigint", "numeric"), True),
     ],
 )
-def test_the_move_is_tried_before_the_vote_where_the_table_could_refuse(
+def test_where_the_table_could_refuse_rows_the_move_is_tried_before_the_vote(
     postgres: PostgresStore, definition: str, is_tried: bool
 ) -> None:
     if definition:
@@ -151,9 +151,7 @@ def test_the_move_is_tried_before_the_vote_where_the_table_could_refuse(
         (RAW.replace("bigint", "bigint CHECK (message_id > 0)"), 0, "violates check constraint"),
     ],
 )
-def test_a_raw_row_that_is_refused_is_named(
-    postgres: PostgresStore, definition: str, message: int, reason: str
-) -> None:
+def test_a_refused_raw_row_is_named(postgres: PostgresStore, definition: str, message: int, reason: str) -> None:
     table(postgres, definition)
     rows = [Row(b"a", b"1", 5), Row(b"b", b"2"), Row(b"c", b"3", 5), Row(b"d", b"1", 5)]
     with opened(postgres) as sink:
@@ -164,7 +162,7 @@ def test_a_raw_row_that_is_refused_is_named(
     assert postgres.rows() == []
 
 
-def test_a_target_that_was_dropped_is_a_vote_of_no(postgres: PostgresStore) -> None:
+def test_a_dropped_target_table_is_a_vote_of_no(postgres: PostgresStore) -> None:
     (first,) = example(1)
     with opened(postgres) as sink:
         postgres.query(SQL("DROP TABLE {}").format(Identifier(postgres.table)))
@@ -177,7 +175,7 @@ def test_a_target_that_was_dropped_is_a_vote_of_no(postgres: PostgresStore) -> N
     assert postgres.found() == postgres.expected([first])
 
 
-def test_a_missing_table_is_reported_where_it_cannot_be_made(postgres: PostgresStore) -> None:
+def test_a_missing_table_that_cannot_be_created_is_reported(postgres: PostgresStore) -> None:
     sink = PostgresSink(postgres.options(), postgres.table)
     with pytest.raises(SinkLost, match="no such table") as lost:
         sink.open(b"")
@@ -185,7 +183,7 @@ def test_a_missing_table_is_reported_where_it_cannot_be_made(postgres: PostgresS
     assert "format=raw" in lost.value.hint
 
 
-def test_a_table_of_another_shape_is_reported_at_once(postgres: PostgresStore) -> None:
+def test_a_table_with_other_columns_is_reported_at_once(postgres: PostgresStore) -> None:
     table(postgres, "id int")
     sink = postgres.sink()
     with pytest.raises(SinkLost, match=r'column "message_id" of relation .* does not exist'):
@@ -201,7 +199,7 @@ def test_columns_without_a_unique_index_cannot_be_upserted(postgres: PostgresSto
     sink.close()
 
 
-def test_a_role_without_the_right_to_create_tables_can_use_those_that_are_there(postgres: PostgresStore) -> None:
+def test_a_role_that_cannot_create_tables_can_use_existing_ones(postgres: PostgresStore) -> None:
     first, second = example(2)
     with opened(postgres) as sink:
         first.deliver(sink)
@@ -271,7 +269,9 @@ def _cut(postgres: PostgresStore) -> None:
 
 
 @pytest.mark.process
-def test_votes_and_epochs_survive_the_server(postgres: PostgresStore, postgres_server: PostgresServer) -> None:
+def test_votes_and_epochs_survive_a_kill_of_the_server(
+    postgres: PostgresStore, postgres_server: PostgresServer
+) -> None:
     first, second, third = example(3)
     sink = postgres.sink()
     sink.open(b"")
@@ -291,7 +291,7 @@ def test_votes_and_epochs_survive_the_server(postgres: PostgresStore, postgres_s
     assert postgres.found() == postgres.expected([first, second, third])
 
 
-def test_a_vote_is_durable_whatever_the_role_prefers(postgres: PostgresStore) -> None:
+def test_a_vote_is_durable_whatever_synchronous_commit_the_role_has(postgres: PostgresStore) -> None:
     postgres.query("ALTER ROLE postgres SET synchronous_commit = off")
     try:
         with opened(postgres) as sink:
@@ -302,7 +302,7 @@ def test_a_vote_is_durable_whatever_the_role_prefers(postgres: PostgresStore) ->
         postgres.query("ALTER ROLE postgres RESET synchronous_commit")
 
 
-def test_the_ledger_keeps_the_latest_epochs_only(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_keeps_only_the_latest_epochs(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_statements, "LEDGER_EPOCHS_MAX", 3)
     with opened(postgres) as sink:
         for one in example(5):
@@ -310,7 +310,7 @@ def test_the_ledger_keeps_the_latest_epochs_only(postgres: PostgresStore, monkey
     assert [epoch for epoch, *_ in postgres.ledger()] == [2, 3, 4]
 
 
-def test_a_password_is_in_no_error(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_contains_the_password(postgres: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", "very secret")
     options = PostgresOptions.model_validate(
         {"host": "127.0.0.1", "port": 1, "user": "u", "table": "t", "connect_timeout": "2s"}
@@ -336,7 +336,7 @@ def test_staging_tables_of_long_names_are_different() -> None:
     assert all(len(name.encode()) <= 63 for name in names)
 
 
-def test_psycopg_is_the_compiled_one() -> None:
+def test_psycopg_uses_its_compiled_implementation() -> None:
     assert psycopg.pq.__impl__ == "binary"
 
 

@@ -21,7 +21,7 @@ def rows(table: SqliteTable) -> list[tuple[object, ...]]:
     return table.query(f"SELECT * FROM {table.name}")
 
 
-def test_fields_go_to_the_columns_of_their_names(table: SqliteTable) -> None:
+def test_fields_are_written_to_the_columns_of_the_same_name(table: SqliteTable) -> None:
     table.query(f"""CREATE TABLE {table.name} (id INTEGER, "The 'Name'" TEXT, ok INTEGER, rest TEXT, share REAL)""")
     with opened(table.sink()) as sink:
         values = [
@@ -37,7 +37,7 @@ def test_fields_go_to_the_columns_of_their_names(table: SqliteTable) -> None:
     ]
 
 
-def test_every_row_is_inserted_once_over_epochs_and_restarts(table: SqliteTable) -> None:
+def test_every_row_is_inserted_once_across_epochs_and_restarts(table: SqliteTable) -> None:
     table.query(f"CREATE TABLE {table.name} (n INTEGER)")
     first, second = epoch(1, ['{"n": 1}'] * 7), epoch(2, ['{"n": 2}'])
     with opened(table.sink()) as sink:
@@ -60,7 +60,7 @@ def test_a_field_without_a_column_is_refused_until_the_column_is_added(table: Sq
     assert rows(table) == [(1, None), (2, "Ada")]
 
 
-def test_a_field_without_a_column_can_be_left_out(table: SqliteTable) -> None:
+def test_a_field_without_a_column_can_be_ignored(table: SqliteTable) -> None:
     table.query(f"CREATE TABLE {table.name} (id INTEGER)")
     with opened(table.sink(unknown_fields=UnknownFields.IGNORE)) as sink:
         epoch(1, ['{"id": 2, "name": "Ada"}']).deliver(sink)
@@ -80,7 +80,7 @@ def test_names_that_differ_only_in_case_are_one_column(table: SqliteTable) -> No
         assert rows(table) == [("ann", 2), ("bob", 3)]
 
 
-def test_of_two_fields_for_one_column_none_is_lost(table: SqliteTable) -> None:
+def test_two_fields_for_one_column_are_a_vote_of_no(table: SqliteTable) -> None:
     table.query(f"CREATE TABLE {table.name} (user TEXT, Ä TEXT)")
     with opened(table.sink()) as sink:
         vote = epoch(1, ['{"User": "ann", "user": "bob"}']).prepare(sink)
@@ -114,7 +114,7 @@ def test_rows_are_replaced_by_key_and_the_last_one_wins(table: SqliteTable) -> N
         (b'{"n": 5}', "(row 2 of the epoch): CHECK constraint failed"),
     ],
 )
-def test_a_row_that_is_refused_is_a_vote_of_no_that_names_it(table: SqliteTable, value: bytes, reason: str) -> None:
+def test_a_refused_row_is_a_vote_of_no_that_names_it(table: SqliteTable, value: bytes, reason: str) -> None:
     table.query(f"CREATE TABLE {table.name} (n INTEGER CHECK (n < 5))")
     with opened(table.sink()) as sink:
         vote = epoch(1, ['{"n": 1}', value]).prepare(sink)

@@ -29,7 +29,7 @@ class TestContract(StoreContract):
 
 @pytest.fixture
 def database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Another program's."""
+    """A database of another program."""
     path.parent.mkdir(exist_ok=True)
     connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     yield connection
@@ -40,7 +40,7 @@ def plain(path: Path, table: str = "t") -> SqliteSink:
     return SqliteSink(SqliteOptions(path=path, table=table))
 
 
-def test_the_last_value_of_a_key_wins_within_an_epoch_and_over_epochs(path: Path, database: sqlite3.Connection) -> None:
+def test_the_last_value_of_a_key_wins_within_and_across_epochs(path: Path, database: sqlite3.Connection) -> None:
     first, second = chain([[Row(b"1", b"a", 7), Row(b"2", b"a"), Row(b"3", b"b", 8)], [Row(b"4", b"b", -9)]])
     sink = plain(path)
     sink.open(b"")
@@ -83,7 +83,7 @@ def test_two_sinks_share_a_database(path: Path) -> None:
     database.close()
 
 
-def test_a_reader_blocks_nobody(path: Path) -> None:
+def test_a_reader_of_the_database_does_not_block_the_sink(path: Path) -> None:
     store = SqliteStore(str(path))
     first, second = example(2)
     with opened(store) as sink:
@@ -97,7 +97,7 @@ def test_a_reader_blocks_nobody(path: Path) -> None:
     assert store.found() == store.expected([first, second])
 
 
-def test_a_database_that_another_program_holds_loses_the_sink(
+def test_a_database_locked_by_another_program_loses_the_sink(
     path: Path, database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_sink, "BUSY_SECONDS", 0.05)
@@ -125,7 +125,7 @@ def test_a_database_that_another_program_holds_loses_the_sink(
     assert database.execute("SELECT count(*) FROM t WHERE epoch = 1").fetchone() == (5,)
 
 
-def test_a_full_database_is_a_vote_of_no_and_there_may_be_room_later(path: Path) -> None:
+def test_a_full_database_is_a_vote_of_no_until_there_is_room(path: Path) -> None:
     store = SqliteStore(str(path))
     small, large = chain([[Row(b"1", b"a")], [Row(bytes(50_000), b"%d" % number) for number in range(20)]])
     with opened(store) as sink:
@@ -142,7 +142,7 @@ def test_a_full_database_is_a_vote_of_no_and_there_may_be_room_later(path: Path)
     assert store.found() == store.expected([small, large])
 
 
-def test_a_rule_of_the_table_that_fails_is_a_vote_of_no(path: Path, database: sqlite3.Connection) -> None:
+def test_a_violated_constraint_is_a_vote_of_no(path: Path, database: sqlite3.Connection) -> None:
     database.execute(
         "CREATE TABLE t (key BLOB PRIMARY KEY, value BLOB CHECK (length(value) < 5), event_time INTEGER, epoch INTEGER)"
     )
@@ -156,7 +156,7 @@ def test_a_rule_of_the_table_that_fails_is_a_vote_of_no(path: Path, database: sq
     assert database.execute("SELECT value FROM t").fetchall() == [(b"tiny",)]
 
 
-def test_a_table_of_another_shape_is_reported_at_once(path: Path, database: sqlite3.Connection) -> None:
+def test_a_table_with_other_columns_is_reported_at_once(path: Path, database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
     sink = plain(path)
     with pytest.raises(SinkLost, match="no column named key"):
@@ -164,7 +164,7 @@ def test_a_table_of_another_shape_is_reported_at_once(path: Path, database: sqli
     sink.close()
 
 
-def test_the_ledger_keeps_the_latest_epochs_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_keeps_only_the_latest_epochs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_sink, "LEDGER_EPOCHS_MAX", 3)
     store = SqliteStore(str(path))
     with opened(store) as sink:
@@ -173,8 +173,8 @@ def test_the_ledger_keeps_the_latest_epochs_only(path: Path, monkeypatch: pytest
     assert store.query("SELECT epoch FROM penstock_ledger ORDER BY epoch") == [(2,), (3,), (4,)]
 
 
-def test_a_vote_survives_in_a_database_that_is_not_ours(path: Path, database: sqlite3.Connection) -> None:
-    """Its journal mode stays as it is."""
+def test_a_vote_survives_in_an_existing_database_of_another_program(path: Path, database: sqlite3.Connection) -> None:
+    """The journal mode of the database is not changed."""
     database.execute("CREATE TABLE mine (a)")
     store = SqliteStore(str(path))
     first, second = example(2)
@@ -203,7 +203,7 @@ def test_a_second_sink_on_the_table_is_refused(path: Path) -> None:
     other.close()
 
 
-def test_a_path_through_a_file_is_reported(tmp_path: Path) -> None:
+def test_a_path_with_a_file_as_its_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkLost, match="Not a directory"):
         plain(tmp_path / "file" / "values.db").open(b"")

@@ -1,4 +1,4 @@
-"""The statements that make a table fit the rows of a pipeline, and sinks that run them by themselves."""
+"""The statements that create or extend a table for the rows of a pipeline, and sinks that run them themselves."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_the_printed_ddl_adds_the_columns_that_a_table_lacks(table: Table) -> No
 
 
 @each_database
-def test_a_sink_with_create_creates_its_table_and_what_it_lacks_later(table: Table) -> None:
+def test_a_sink_with_create_creates_its_table_and_adds_missing_columns_later(table: Table) -> None:
     with opened(table.sink(lambda: SCHEMA, upsert=KEY, create=True)) as sink:
         epoch(1, [VALUE]).deliver(sink)
     assert found(table) == [("n", 2, 5.5)]
@@ -99,7 +99,7 @@ def test_a_table_created_for_a_refused_epoch_does_not_remain(table: Table) -> No
 
 
 @each_database
-def test_what_a_pane_replaces_needs_no_column_where_it_is_applied(table: Table) -> None:
+def test_the_replaces_field_needs_no_column_where_it_is_applied(table: Table) -> None:
     schema = (*SCHEMA, ("replaces", "array<struct<window_start:timestamp,window_end:timestamp>>"))
     assert "replaces" not in table.ddl(schema, upsert=KEY).statements[0]
     assert "replaces" in table.ddl(schema).statements[0]
@@ -111,7 +111,7 @@ def test_a_key_that_the_rows_do_not_have_is_reported(table: Table) -> None:
         table.ddl(SCHEMA, upsert=("shp",))
 
 
-def test_a_missing_database_is_not_created_by_looking(tmp_path: Path) -> None:
+def test_reading_the_ddl_does_not_create_a_missing_database(tmp_path: Path) -> None:
     made = sqlite_ddl.describe(SqliteOptions(path=tmp_path / "none.db", table="t"), ())
     assert not made.exists
     assert "PRIMARY KEY" in made.statements[0]
@@ -141,9 +141,9 @@ def test_a_missing_database_is_not_created_by_looking(tmp_path: Path) -> None:
         ("interval day to second", "text", "TEXT"),
     ],
 )
-def test_types(spark: str, postgres: str, sqlite: str) -> None:
+def test_a_spark_type_has_a_column_type_in_each_database(spark: str, postgres: str, sqlite: str) -> None:
     assert (postgres_type(spark), sqlite_type(spark)) == (postgres, sqlite)
 
 
-def test_a_table_that_has_all_columns_and_its_key_is_left_alone() -> None:
+def test_a_table_with_all_columns_and_its_key_is_left_unchanged() -> None:
     assert fitting("t", {"a": "int"}, ["a"], FoundTable({"a", "b"}, has_key=True)) == []

@@ -37,7 +37,7 @@ async def test_a_breaker_that_passes_again_while_the_gate_is_shut_reports_nothin
     assert recorded.changes == []
 
 
-async def test_it_reports_streams_of_connectors_whether_it_is_shut_or_not() -> None:
+async def test_streams_of_connectors_are_reported_whether_the_gate_is_shut_or_not() -> None:
     recorded = Recorded()
     recorded.signals.relink("connector", ["sink"])
     recorded.signals.started(CONNECTOR)

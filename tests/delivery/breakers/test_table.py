@@ -1,4 +1,4 @@
-"""Breakers and started streams by example; against a model: test_table_model.py."""
+"""Breakers and started streams, by example. They are tested against a model in test_table_model.py."""
 
 import pytest
 
@@ -12,7 +12,7 @@ A, B, C = StreamRef("src", 1), StreamRef("src", 2), StreamRef("src", 3)
 
 @pytest.fixture
 def breakers() -> Breakers:
-    """Two sinks that are connected."""
+    """Two connected sinks."""
     made = Breakers()
     for name in ("x", "y"):
         made.configure(name, BreakerSpec(probe_after_seconds=1.0, probe_after_seconds_max=3.0))
@@ -38,12 +38,12 @@ def test_a_stream_sends_when_all_its_sinks_have_opened_it_and_not_before(
     assert streams.why(A) == ""
 
 
-def test_a_stream_that_leads_nowhere_sends_at_once(breakers: Breakers, streams: StartedStreams) -> None:
+def test_a_stream_without_sinks_sends_at_once(breakers: Breakers, streams: StartedStreams) -> None:
     streams.started(A, [])
     assert streams.may_send(A)
 
 
-def test_closing_one_stream_leaves_the_others(breakers: Breakers, streams: StartedStreams) -> None:
+def test_closing_one_stream_does_not_close_the_others(breakers: Breakers, streams: StartedStreams) -> None:
     for stream in (A, B):
         streams.started(stream, ["x"])
         breakers.opened("x", stream)
@@ -53,7 +53,7 @@ def test_closing_one_stream_leaves_the_others(breakers: Breakers, streams: Start
     assert breakers.tripped_streams("x") == {A: "reset by peer"}
 
 
-def test_a_sink_that_reconnects_has_its_streams_as_they_were(breakers: Breakers, streams: StartedStreams) -> None:
+def test_a_sink_that_reconnects_finds_its_streams_unchanged(breakers: Breakers, streams: StartedStreams) -> None:
     streams.started(A, ["x"])
     breakers.opened("x", A)
     streams.started(B, ["x"])
@@ -64,7 +64,7 @@ def test_a_sink_that_reconnects_has_its_streams_as_they_were(breakers: Breakers,
     assert not streams.may_send(B)
 
 
-def test_probes_come_less_and_less_often_up_to_a_limit_and_start_again_after_a_success(breakers: Breakers) -> None:
+def test_probes_back_off_to_a_limit_and_start_over_after_a_success(breakers: Breakers) -> None:
     waits, now = [], 0.0
     breakers.lost("x", "nobody answers", now)
     for _ in range(4):
@@ -86,7 +86,7 @@ def test_probes_come_less_and_less_often_up_to_a_limit_and_start_again_after_a_s
     assert breakers.due() == 101.0
 
 
-def test_one_that_was_opened_without_a_probe_waits_longer_after_the_next_failure(breakers: Breakers) -> None:
+def test_a_sink_opened_without_a_probe_backs_off_further_after_the_next_failure(breakers: Breakers) -> None:
     breakers.lost("x", "nobody answers", 0.0)
     breakers.tick(1.0)
     breakers.nothing_to_probe("x", None)
@@ -135,7 +135,7 @@ def test_a_pause_survives_breakers_and_applies_to_later_streams(breakers: Breake
     assert breakers.pauses.all() == [("src", 1)]
 
 
-def test_a_sink_that_is_paused_gets_nothing_not_even_a_probe(breakers: Breakers) -> None:
+def test_a_paused_sink_gets_nothing_not_even_a_probe(breakers: Breakers) -> None:
     breakers.lost("x", "nobody answers", 0.0)
     breakers.pauses.pause("x")
     assert breakers.due() is None
@@ -146,7 +146,7 @@ def test_a_sink_that_is_paused_gets_nothing_not_even_a_probe(breakers: Breakers)
     assert breakers.admits("x", None)
 
 
-def test_a_sink_that_is_linked_later_has_to_open_the_stream_and_one_that_is_unlinked_blocks_nothing(
+def test_a_sink_linked_later_must_open_the_stream_and_an_unlinked_one_blocks_nothing(
     breakers: Breakers, streams: StartedStreams
 ) -> None:
     streams.started(A, ["x"])
@@ -194,7 +194,7 @@ def test_ten_thousand_streams_that_fail_are_probed_one_after_the_other(
     assert all(map(streams.may_send, refs))
 
 
-def test_a_probe_that_the_whole_sink_has_cut_short_is_made_when_it_passes_again(
+def test_a_probe_interrupted_by_a_trip_of_the_whole_sink_is_made_when_it_passes_again(
     breakers: Breakers, streams: StartedStreams
 ) -> None:
     streams.started(A, ["x"])

@@ -65,7 +65,7 @@ class Model:
             self.signals[sink, stream] = signal
 
     def fails(self, sink: str, stream: StreamRef, now: float) -> bool:
-        """Whether it is one too many."""
+        """Whether it is one failure too many."""
         spec = SPECS[sink]
         self.failures.append((sink, stream, now))
         recent = {who for name, who, at in self.failures if name == sink and now - at <= spec.within_seconds}
@@ -219,7 +219,7 @@ class BreakersAgainstModel(RuleBasedStateMachine):
             del self.probes[sink]
 
     def whole_closes(self, sink: str) -> None:
-        """Whatever probe there was cannot be made."""
+        """A pending probe can no longer be made."""
         self.model.whole[sink] = "closed"
         self.probes.pop(sink, None)
 

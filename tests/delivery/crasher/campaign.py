@@ -11,9 +11,9 @@ from tests.delivery.crasher.killers import Killer, Random
 from tests.delivery.crasher.system import System
 
 KILL_SECONDS = 90.0
-"""Then everything may come to its end."""
+"""Afterwards everything may finish."""
 RATE = 60.0
-"""Messages a second of each stream, while its program lives."""
+"""Messages per second of each stream, while its program runs."""
 LOOK_SECONDS = 0.1
 
 

@@ -15,15 +15,15 @@ from tests.delivery.crasher.events import ALL, KEYS_A_STREAM, LINES, Line, count
 
 class Check(Protocol):
     def take(self, lines: Sequence[bytes], epoch: int) -> None:
-        """The next ones that are committed, up to the end of this epoch. AssertionError for what must not be there."""
+        """Check the next committed lines, up to the end of this epoch. Raises AssertionError for a wrong one."""
 
     @property
     def positions(self) -> dict[Line, int]:
-        """How many messages of each stream have had their effect."""
+        """How many messages of each stream have taken effect."""
 
 
 class CopyCheck:
-    """Of a pipeline without a shuffle: byte for byte what was sent, per stream, in order, once."""
+    """For a pipeline without a shuffle: byte for byte what was sent, per stream, in order, once."""
 
     def __init__(self) -> None:
         self._positions = dict.fromkeys(LINES, 0)
@@ -42,9 +42,9 @@ class CopyCheck:
 
 
 class TallyCheck:
-    """Of a pipeline with state, which puts out all its results with every epoch: each is that of a prefix of the
-    streams, and there is one for each epoch. An epoch that holds no message, only that a stream was opened again, puts
-    out what the one before it did.
+    """For a pipeline with state, which outputs all its results in every epoch: each result is that of a prefix of the
+    streams, and there is one for each epoch. An epoch without messages, in which a stream was only reopened, repeats
+    the results of the one before.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class TallyCheck:
 
 
 class Watched:
-    """A sink's file: `read_on` takes in what was committed since."""
+    """A sink's file: `read_on` reads what was committed since the last call."""
 
     def __init__(self, file: Path, check: Check) -> None:
         self.file = file
@@ -94,7 +94,7 @@ class Watched:
     def read_on(self) -> None:
         try:
             committed = read_committed(f"{self.file}.state")
-        except (RequestError, FileNotFoundError):  # it has not begun
+        except (RequestError, FileNotFoundError):  # it has not started
             return
         end = committed.size
         assert end >= self.size, f"{self.file.name}: {self.size} bytes were committed, and now {end} are"
@@ -111,7 +111,7 @@ class Watched:
 
     @property
     def committed(self) -> int:
-        """Messages."""
+        """The number of messages that have taken effect."""
         return sum(self._check.positions.values())
 
     def lacks(self, messages: int) -> dict[Line, int]:

@@ -9,11 +9,11 @@ STREAMS = ("a", "b")
 KEYS_A_STREAM = 3
 
 ALL = "*"
-"""The key under which everything is counted: there is one such result in each epoch."""
+"""The key that counts everything: there is one such result in each epoch."""
 
 
 class Line(NamedTuple):
-    """A stream of a program."""
+    """One stream of a program."""
 
     program: str
     stream: str
@@ -26,7 +26,7 @@ LINES = tuple(Line(program, stream) for program in PROGRAMS for stream in STREAM
 
 
 def text(line: Line, number: int) -> bytes:
-    """Messages of a stream are numbered from 1."""
+    """The message with this number; numbers start at 1."""
     return f"{line}:{number}:".encode() + b"." * (number % 50)
 
 
@@ -35,11 +35,11 @@ def key(line: Line, number: int) -> str:
 
 
 def sum_of_first(residue: int, count: int) -> int:
-    """Of the numbers of a key's first `count` messages."""
+    """The sum of the numbers of a key's first `count` messages."""
     first = residue or KEYS_A_STREAM
     return count * first + KEYS_A_STREAM * (count * (count - 1) // 2)
 
 
 def count_of(residue: int, last: int) -> int:
-    """How many of a stream's messages up to `last` are of this key."""
+    """How many of a stream's messages up to `last` have this key."""
     return (last - residue) // KEYS_A_STREAM + (1 if residue else 0)

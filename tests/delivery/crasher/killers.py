@@ -1,4 +1,4 @@
-"""Who is killed when."""
+"""Which part is killed when."""
 
 import random
 import time
@@ -9,16 +9,16 @@ from tests.delivery.crasher.events import PROGRAMS
 from tests.delivery.crasher.system import SINKS
 
 PAUSE_SECONDS_MAX = 5.0
-"""Between two kills; half of that on average."""
+"""The longest time between two kills; the average is half of it."""
 
 DOWN_SECONDS_MAX = 1.5
-"""For which a part is away, now and then."""
+"""How long a killed part sometimes stays away."""
 
 WEIGHTS = {"worker": 3, "driver": 1} | dict.fromkeys(SINKS, 2) | dict.fromkeys(PROGRAMS, 1)
 
 HASTY = 0.1
-"""How often a driver is killed that has not put anything out since its last start. Always, and nothing would ever come
-of it: it takes longer to start than a kill is away.
+"""The probability of killing a driver that has output nothing since its last start. With 1 there would be no progress:
+a driver takes longer to start than the pause between two kills.
 """
 
 
@@ -29,11 +29,11 @@ class Kill(NamedTuple):
 
 class Killer(Protocol):
     def next(self, share: float) -> Kill | None:
-        """Whom to kill now, if anybody; given how much of all has come out."""
+        """The part to kill now, if any, given the share of all messages that has come out."""
 
 
 class Scripted:
-    """Each one when so large a share of all messages has come out."""
+    """Each part once, when a given share of all messages has come out."""
 
     def __init__(self, script: Sequence[tuple[float, str]]) -> None:
         self._script = [*script]
@@ -45,7 +45,7 @@ class Scripted:
 
 
 class Random:
-    """Anybody, at any time, for `seconds`."""
+    """Any part, at any time, for `seconds`."""
 
     def __init__(self, seed: int, seconds: float) -> None:
         self._random = random.Random(seed)

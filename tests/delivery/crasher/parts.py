@@ -1,4 +1,4 @@
-"""The processes: each is started, may be killed with SIGKILL, and is started again."""
+"""The processes: each is started, may be killed with SIGKILL, and is restarted."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ LAST_WORDS_SIZE = 1500
 
 
 class Part:
-    """A process in a group of its own, so that a kill takes its children along (Spark's JVM, its Python workers)."""
+    """A process in its own group, so that a kill includes its children (Spark's JVM, its Python workers)."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""The pipelines that run while everything is killed: one without a shuffle, one with state."""
+"""The pipelines that run during the kills: one without a shuffle, one with state."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -13,7 +13,7 @@ def copy(north: DataFrame, south: DataFrame) -> DataFrame:
 
 @pipeline(mode="complete")
 def tally(north: DataFrame, south: DataFrame) -> DataFrame:
-    """Every message counts twice: for its key, and for all of them."""
+    """Every message counts twice: for its key, and for the total."""
     keys = F.explode(F.array(F.col("key").cast("string"), F.lit("*")))
     events = north.union(south).select(keys.alias("key"), "message_id")
     return events.groupBy("key").agg(F.count("*").alias("count"), F.sum("message_id").alias("sum"))

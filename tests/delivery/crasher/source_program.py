@@ -1,4 +1,4 @@
-"""A source program: its streams at a steady rate. It ends when everything is acknowledged.
+"""A source program that sends its streams at a steady rate. It ends when everything is acknowledged.
 
 python -m tests.delivery.crasher.source_program HOST:PORT PROGRAM MESSAGES_A_STREAM RATE
 """

@@ -19,7 +19,7 @@ that is busy."""
 
 
 class System:
-    """`look` as often as you like: it raises AssertionError as soon as something is wrong, or nothing moves."""
+    """Call `look` repeatedly: it raises AssertionError as soon as something is wrong, or there is no progress."""
 
     def __init__(self, directory: Path, pipeline: str, messages: int, rate: float) -> None:
         self.pipeline = pipeline
@@ -81,7 +81,7 @@ class System:
             coordinator.status()
 
     def _wait_for_pipeline(self) -> None:
-        """A program is acknowledged by the pipelines that are registered: without one, when its events are stored."""
+        """Only registered pipelines delay acknowledgements: without one, a program is acknowledged once stored."""
         deadline = time.monotonic() + START_SECONDS_MAX
         with CoordinatorClient(self._address("http"), START_SECONDS_MAX) as coordinator:
             while not any(len(known.inputs) == len(PROGRAMS) for known in coordinator.pipelines()):
@@ -106,7 +106,7 @@ class System:
             raise AssertionError(f"nothing has moved for {STUCK_SECONDS:g} s\n{self.report()}")
 
     def _check_alive(self) -> None:
-        """Nobody ends by itself, but for programs that are done."""
+        """No process ends by itself, except programs that are done."""
         started = [part for part in self.parts.values() if part.is_started]
         ended = [part for part in started if part.exit_status not in ((None, 0) if part.name in PROGRAMS else (None,))]
         if ended:
@@ -114,16 +114,16 @@ class System:
 
     @property
     def share(self) -> float:
-        """Of all messages that were ever to be sent: how many have had their effect at every sink."""
+        """The share of all messages to be sent that have taken effect at every sink."""
         return min(sink.committed for sink in self.sinks.values()) / (len(LINES) * self.messages)
 
     @property
     def is_done(self) -> bool:
-        """Everything is acknowledged, and has had its effect at every sink."""
+        """Everything is acknowledged, and has taken effect at every sink."""
         return self.share >= 1 and all(source.exit_status == 0 for source in self.sources.values())
 
     def check_end(self) -> None:
-        """Everything is there, and the sinks hold the same bytes."""
+        """Everything is there, and the sinks have the same bytes."""
         self.look()
         for sink in self.sinks.values():
             assert sink.lacks(self.messages) == {}
@@ -134,7 +134,7 @@ class System:
         return {name: part.kills for name, part in self.parts.items()}
 
     def report(self) -> str:
-        """What every part last said."""
+        """The last output of every part."""
         positions = {name: (sink.size, sink.lacks(self.messages)) for name, sink in self.sinks.items()}
         said = [part.last_words() for part in self.parts.values()]
         return "\n".join([f"committed: {positions}", *said, self._worker_says()])

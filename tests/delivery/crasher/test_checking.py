@@ -1,4 +1,4 @@
-"""The crasher notices what it is there for: repeats, gaps, wrong bytes, and a system that does not move."""
+"""The crasher detects what it should: repeats, gaps, wrong bytes, and a system that makes no progress."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ FIRST = LINES[0]
 
 
 def tally(**last: int) -> list[bytes]:
-    """All results when so many messages of the first program's streams have come."""
+    """All results after these numbers of messages of the first program's streams."""
     lines = [(Line(FIRST.program, stream), number) for stream, number in last.items()]
     rows = [
         {"key": f"{line}/{residue}", "count": count, "sum": sum_of_first(residue, count)}
@@ -25,7 +25,7 @@ def tally(**last: int) -> list[bytes]:
     return [json.dumps(row).encode() for row in rows]
 
 
-def test_the_calculation_agrees_with_counting() -> None:
+def test_the_formula_agrees_with_counting() -> None:
     for last in range(20):
         numbers = range(1, last + 1)
         for residue in range(KEYS_A_STREAM):
@@ -34,7 +34,7 @@ def test_the_calculation_agrees_with_counting() -> None:
             assert sum_of_first(residue, len(mine)) == sum(mine)
 
 
-def test_a_copy_may_mix_streams_and_is_in_order_within_each() -> None:
+def test_a_copy_may_interleave_streams_but_not_reorder_one() -> None:
     check = CopyCheck()
     check.take([text(LINES[0], 1), text(LINES[3], 1), text(LINES[0], 2)], 1)
     check.take([text(LINES[3], 2)], 2)
@@ -44,7 +44,7 @@ def test_a_copy_may_mix_streams_and_is_in_order_within_each() -> None:
 @pytest.mark.parametrize(
     "wrong", [text(FIRST, 1), text(FIRST, 2), text(FIRST, 4), text(FIRST, 3) + b".", b"east/a:1:."], ids=str
 )
-def test_a_copy_that_repeats_leaves_out_or_changes_a_message_is_noticed(wrong: bytes) -> None:
+def test_a_copy_that_repeats_omits_or_changes_a_message_is_detected(wrong: bytes) -> None:
     check = CopyCheck()
     check.take([text(FIRST, 1), text(FIRST, 2)], 1)
     with pytest.raises(AssertionError):
@@ -62,13 +62,13 @@ def test_a_tally_grows_and_an_epoch_without_messages_repeats_it() -> None:
     ("lines", "epoch"),
     [
         pytest.param(tally(a=4, b=1), 2, id="an epoch twice"),
-        pytest.param(tally(a=6, b=1), 4, id="an epoch left out"),
-        pytest.param(tally(a=3, b=1), 3, id="back"),
-        pytest.param(tally(a=6, b=1)[1:], 3, id="no prefix"),
+        pytest.param(tally(a=6, b=1), 4, id="an epoch omitted"),
+        pytest.param(tally(a=3, b=1), 3, id="a step back"),
+        pytest.param(tally(a=6, b=1)[1:], 3, id="not a prefix"),
         pytest.param([line.replace(b'"sum": 9', b'"sum": 8') for line in tally(a=6, b=1)], 3, id="a wrong sum"),
     ],
 )
-def test_a_tally_that_is_not_the_next_one_is_noticed(lines: list[bytes], epoch: int) -> None:
+def test_a_tally_that_is_not_the_next_one_is_detected(lines: list[bytes], epoch: int) -> None:
     check = TallyCheck()
     check.take(tally(a=4, b=1), 2)
     with pytest.raises(AssertionError):

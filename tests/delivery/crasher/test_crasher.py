@@ -1,4 +1,4 @@
-"""Everything is killed once; `script/test --campaign delivery` does it at random, for as long as asked."""
+"""Every process is killed once. `script/test --campaign delivery` does it at random, for as long as requested."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def _java() -> None:
         pytest.skip(str(error))
 
 
-def test_the_sinks_hold_every_message_once_when_source_sink_worker_and_driver_are_killed(tmp_path: Path) -> None:
+def test_every_message_is_at_the_sinks_once_after_source_sink_worker_and_driver_were_killed(tmp_path: Path) -> None:
     with System(tmp_path, "copy", messages=1000, rate=100.0) as system:
         crash_and_check(system, Scripted(SCRIPT))
         assert {name for name, kills in system.kills().items() if kills} == {part for _, part in SCRIPT}

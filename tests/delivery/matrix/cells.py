@@ -1,4 +1,4 @@
-"""The matrix: what the sink votes, where the connection is lost, who is killed there; and what must follow."""
+"""The matrix: the sink's vote, where the connection is lost, which process is killed there, and the outcome."""
 
 from enum import Enum
 from itertools import product
@@ -70,11 +70,11 @@ TABLE: dict[Cell, Outcome] = {
     for lost, outcomes in _YES.items()
     for killed, outcome in zip(Killed, outcomes, strict=True)
 } | {Cell(Answer.NO, lost, killed): _NOT_VOTED for lost, killed in product(Lost, Killed)}
-"""A no never leaves anything in doubt: the sink has discarded the data before it says so."""
+"""A vote of no never leaves anything in doubt: the sink discards the data before it votes."""
 
 
 def as_markdown() -> str:
-    """The table as it stands in docs/internals/delivery.md."""
+    """The table as in docs/internals/delivery.md."""
     lines = [
         "| vote | the connection is lost | killed there | in doubt at the sink | committed attempt |",
         "|---|---|---|---|---|",

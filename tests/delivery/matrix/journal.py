@@ -1,4 +1,4 @@
-"""What a worker's journal records of transactions, read from its ledger."""
+"""The transactions in a worker's journal, read from its ledger."""
 
 import struct
 
@@ -10,7 +10,7 @@ from penstock.protocol.stored.names import LEDGER
 
 
 def decisions(segments: SegmentClient, pipeline: str) -> list[str]:
-    """The transactions of a pipeline that are decided: to commit, for nothing else is ever written down."""
+    """The decided transactions of a pipeline. The decision is always to commit: nothing else is recorded."""
     return [
         transaction_id(pipeline, entry.epoch, entry.attempt)
         for entry in _entries(segments)
@@ -19,7 +19,7 @@ def decisions(segments: SegmentClient, pipeline: str) -> list[str]:
 
 
 def attempts(segments: SegmentClient, pipeline: str) -> int:
-    """How many rounds have begun."""
+    """How many rounds have started."""
     return sum(isinstance(entry, Attempt) and entry.pipeline == pipeline for entry in _entries(segments))
 
 

@@ -12,7 +12,7 @@ from tests.delivery.fake_epoch import column
 def put_out(
     client: CoordinatorClient, segments: SegmentClient, pipeline: str, epoch: int, values: Sequence[bytes]
 ) -> None:
-    """Merged when it returns."""
+    """Stage and merge an epoch."""
     name = f"staging/{pipeline}/-/{epoch}/0-0/out"
     encoded = encode(column(values))
     starts = encoded.starts.tolist()

@@ -1,4 +1,4 @@
-"""The sink program as a test sees it: what it will vote, what it has received, what it has committed."""
+"""The sink program as a test sees it: its votes, what it has received, what it has committed."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ class ScriptedSinkProcess(SinkProcess):
         return int(self.address.rpartition(":")[2])
 
     def hold(self, prefix: str) -> None:
-        """Do not vote on a transaction whose id begins like this."""
+        """Do not vote on a transaction whose id starts with this prefix."""
         (self.directory / "hold").write_text(prefix)
 
     def release(self) -> None:
@@ -51,10 +51,10 @@ class ScriptedSinkProcess(SinkProcess):
 
     @property
     def committed_offset(self) -> int:
-        """As the SDK's log has it."""
+        """From the SDK's log."""
         return read_committed(self.directory / "state").offset
 
     def _lines(self, name: str) -> list[str]:
-        """Those that are whole: it may be writing."""
+        """The complete lines: the program may be writing."""
         file = self.directory / name
         return file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []

@@ -2,9 +2,9 @@
 
 python -m tests.delivery.matrix.sink_program DIRECTORY HOST:PORT
 
-The directory has, for whoever runs it:
-  votes    a letter for each vote, `y` or `n`, counted over all its lives; yes where there is none
-  hold     while it is there, a transaction whose id begins like this is not voted on
+The files in the directory:
+  votes    one character for each vote, `y` or `n`, counted across restarts; yes after the last one
+  hold     while it exists, a transaction whose id starts with its content is not voted on
   history  a line for each call: `asked ID`, `commit ID`, `abort ID`
   committed  a line of JSON for each transaction that is committed: [id, start, end, [payload, …]]
 

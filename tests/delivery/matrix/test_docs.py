@@ -1,4 +1,4 @@
-"""The table that people read is the one that is tested."""
+"""The table in the docs is the one that is tested."""
 
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ def test_the_table_in_the_docs_is_the_one_in_the_code() -> None:
     assert as_markdown() in DOCS.read_text()
 
 
-def test_every_test_that_the_docs_name_is_there() -> None:
+def test_every_test_that_the_docs_name_exists() -> None:
     root = DOCS.parents[2]
     named = [part for part in DOCS.read_text().split("`") if part.startswith("tests/")]
     assert named

@@ -1,4 +1,4 @@
-"""Vote × where the connection is lost × who is killed there, with real processes: the outcome is that of the table.
+"""Vote × where the connection is lost × which process is killed there, with real processes: the outcome is the table's.
 
 Every cell has a sink program and a pipeline of its own, with three epochs; it happens in the second one.
 """
@@ -60,7 +60,7 @@ class Scene:
                 return f"asked {txn.decode()}" in self.sink.history
             case Cell(answer=Answer.YES, lost=Lost.AFTER_PHASE2):
                 return f"commit {txn.decode()}" in self.sink.history
-            case _:  # it is in the kernel of whom it is for
+            case _:  # it is in the kernel of its receiver
                 return True
 
     def _strike(self) -> None:
@@ -70,7 +70,7 @@ class Scene:
             self.sink.kill()
 
     def play(self) -> None:
-        """Until the sink has all epochs, and the worker knows of nothing more to do."""
+        """Run until the sink has all epochs, and the worker has nothing more to do."""
         self.sink.start()
         self.coordinator.bind(self.pipeline, {"s": SinkSpec("out", f"connector://127.0.0.1:{self.proxy.port}")})
         for number, values in enumerate(EPOCHS):
@@ -88,9 +88,9 @@ class Scene:
         elif self.cell.killed is Killed.SINK:
             self.sink.start()
 
-    def _wait(self, is_so: Callable[[], bool]) -> None:
+    def _wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS_MAX
-        while not is_so():
+        while not condition():
             if time.monotonic() > deadline:
                 states = [sink for sink in self.coordinator.sinks() if sink.pipeline == self.pipeline]
                 raise AssertionError(f"{self.cell}: {states}\n{self.sink.history}\n{self.proxy.seen}")
@@ -111,7 +111,7 @@ def worker_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPr
 
 @pytest.fixture
 def worker(worker_of_all: WorkerProcess) -> WorkerProcess:
-    """It runs: a cell that failed may have left it killed."""
+    """A running worker: a failed cell may have left it killed."""
     if not worker_of_all.is_running:
         worker_of_all.start()
     return worker_of_all
@@ -141,7 +141,7 @@ def check_attempt(scene: Scene) -> None:
 
 
 def check_settling(scene: Scene) -> None:
-    """What was in doubt is listed in the next session, and the worker's journal alone decides on it."""
+    """Transactions in doubt are listed in the next session, and only the worker's journal decides on them."""
     tripped = scene.proxy.tripped
     listed = next(frame for frame in scene.proxy.seen if isinstance(frame, ReplyUncommitted))
     assert listed.txn_ids == ((tripped,) if TABLE[scene.cell].in_doubt else ())
@@ -151,7 +151,7 @@ def check_settling(scene: Scene) -> None:
 
 
 def check_agreement(scene: Scene) -> None:
-    """Sink and worker tell the same story: every epoch once, in order, under the ids that were decided."""
+    """Sink and worker agree: every epoch once, in order, under the ids that were decided."""
     committed = scene.sink.committed
     assert [payload for each in committed for payload in each.payloads] == PAYLOADS
     assert [each.epoch for each in committed] == [0, 1, 2]

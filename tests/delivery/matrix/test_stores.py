@@ -1,4 +1,4 @@
-"""Vote × where the sink is lost × whether the worker is killed there, for the stores that vote inside of the worker.
+"""Vote × where the sink is lost × whether the worker is killed there, for the stores that vote inside the worker.
 
 They have no process of their own: `tests/connectors/stores` kills the whole process at each of their steps. Every cell
 has three epochs; it happens in the second one. "Lost" is what the connection is to a sink program: the call fails.
@@ -44,7 +44,7 @@ class Store(Protocol):
         """What is committed."""
 
     def in_doubt(self) -> bool:
-        """While no sink has it."""
+        """The transactions in doubt. Call it while no sink has the store open."""
 
 
 class FileStore:
@@ -126,7 +126,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 class Struck:
-    """What has happened in a cell, over all sinks that the worker has made of the store."""
+    """What has happened in a cell, across all sinks that the worker has opened on the store."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -139,7 +139,7 @@ class Struck:
 
 
 class Tripping:
-    """A VotingSink over that of the store, which is lost once, where the cell says."""
+    """Wraps the store's VotingSink; it is lost once, where the cell says."""
 
     def __init__(self, store: Store, struck: Struck) -> None:
         self._store = store
@@ -198,7 +198,7 @@ class Tripping:
 
     async def _trip(self, lost: Lost) -> None:
         if self._is_now(lost):
-            await self._sink.close()  # what a process that dies leaves is the same
+            await self._sink.close()  # a process that dies leaves the same
             self._struck.has_happened.set()
             if self._cell.killed is Killed.WORKER:
                 await asyncio.Event().wait()

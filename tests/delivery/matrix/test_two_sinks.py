@@ -1,4 +1,4 @@
-"""Two sink programs on one pipeline, one of which votes no every third time: they hold the same epochs."""
+"""Two sink programs on one pipeline, one of which votes no every third time: they have the same epochs."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 EPOCHS = 30
 BURST = 6
-"""Epochs that are put out at once; then all is waited for."""
+"""Epochs that are output before all of them are awaited."""
 
 
 def payloads(epoch: int) -> list[bytes]:
@@ -27,14 +27,14 @@ def payloads(epoch: int) -> list[bytes]:
 
 
 class Pair:
-    """Both sinks, watched: at any time one has at most the epoch more that was decided last."""
+    """Both sinks: at any time, one is at most one epoch ahead, the one that was decided last."""
 
     def __init__(self, willing: ScriptedSinkProcess, moody: ScriptedSinkProcess) -> None:
         self.willing, self.moody = willing, moody
         self.looks = 0
 
     def look(self) -> None:
-        """The first is read before and after the second, for it goes on meanwhile."""
+        """The first is read before and after the second, since it continues in the meantime."""
         before = self._ids(self.willing)
         other = self._ids(self.moody)
         after = self._ids(self.willing)
@@ -43,9 +43,9 @@ class Pair:
         assert len(before) - 1 <= len(other) <= len(after) + 1
         self.looks += 1
 
-    def look_until(self, is_so: Callable[[], bool]) -> None:
+    def look_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS_MAX
-        while not is_so():
+        while not condition():
             self.look()
             assert time.monotonic() < deadline, (self.willing.history[-10:], self.moody.history[-10:])
             time.sleep(0.002)
@@ -59,7 +59,7 @@ class Pair:
 
 
 def held_when_asked(sink: ScriptedSinkProcess) -> dict[str, list[str]]:
-    """For every transaction that the sink was asked about: those that it had committed by then."""
+    """For every transaction that the sink voted on: those that it had committed by then."""
     held: list[str] = []
     found: dict[str, list[str]] = {}
     for line in sink.history:
@@ -71,7 +71,7 @@ def held_when_asked(sink: ScriptedSinkProcess) -> dict[str, list[str]]:
     return found
 
 
-def test_both_sinks_hold_the_same_epochs_at_every_moment_of_agreement_when_one_votes_no_every_third_time(
+def test_two_sinks_have_the_same_epochs_at_every_round_even_if_one_votes_no_every_third_time(
     tmp_path: Path,
 ) -> None:
     with (
@@ -102,7 +102,7 @@ def test_both_sinks_hold_the_same_epochs_at_every_moment_of_agreement_when_one_v
 
 
 def check_what_they_held(willing: ScriptedSinkProcess, moody: ScriptedSinkProcess) -> None:
-    """A round is a moment of agreement: nobody is asked while a decision is on its way to it."""
+    """At each round both sinks agree: none is asked to vote while a decision is on its way to it."""
     ours, theirs = held_when_asked(willing), held_when_asked(moody)
     both = ours.keys() & theirs.keys()
     assert len(both) >= EPOCHS

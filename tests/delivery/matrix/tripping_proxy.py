@@ -1,4 +1,4 @@
-"""A proxy between a worker and a sink that parses frames: at the chosen one it has a process killed, then cuts."""
+"""A proxy between a worker and a sink that parses frames: at the chosen one it kills a process, then disconnects."""
 
 import asyncio
 import fcntl
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.001
 
 
 class Wire(NamedTuple):
-    """The first frame of this kind about a transaction whose id begins like this."""
+    """The first frame of this kind about a transaction whose id starts with this prefix."""
 
     kind: type[Phase1] | type[Reply] | type[Phase2]
     txn_prefix: bytes
@@ -31,8 +31,8 @@ class Wire(NamedTuple):
 
 
 class TrippingProxy:
-    """Once: `pulled` is called, in a thread, and then both connections are cut. After that it
-    only passes on.
+    """At the first match `pulled` is called, in a thread, and both connections are cut. After that it
+    only forwards.
     """
 
     def __init__(self, sink_port: int, wire: Wire, pulled: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class TrippingProxy:
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._sink_port)
-        except OSError:  # the sink is not there: neither is its port
+        except OSError:  # the sink is not running, so its port is closed
             writer.transport.abort()
             return
         cut = asyncio.Event()
@@ -92,13 +92,13 @@ class TrippingProxy:
                 raise ended
 
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, cut: asyncio.Event) -> None:
-        """Until one side closes, or the wire is touched: then nothing more passes, either way."""
+        """Forward until one side closes, or the wire is tripped: then nothing more passes in either direction."""
         decoder = Decoder(Use.SINK)
         with suppress(ConnectionError):
             while data := await source.read(65536):
                 for frame in decoder.feed(data):
                     if cut.is_set():
-                        await asyncio.Event().wait()  # until the other way has done what is to be done
+                        await asyncio.Event().wait()  # until the other direction has finished
                     if self.tripped is None and self._wire.touches(frame):
                         cut.set()
                         await self._trip(frame, target)
@@ -119,13 +119,13 @@ class TrippingProxy:
         await asyncio.to_thread(self._strike)
 
     def _strike(self) -> None:
-        """To its end, also when the connection ends meanwhile because somebody is dead."""
+        """Runs to its end, even if the connection ends in the meantime because a process was killed."""
         self._pulled()
         self.done.set()
 
 
 def _unacknowledged(writer: asyncio.StreamWriter) -> int:
-    """Bytes that the other end's kernel does not have yet."""
+    """Bytes that the kernel of the other end has not acknowledged."""
     queued = fcntl.ioctl(writer.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     waiting: int = struct.unpack("i", queued)[0]
     return waiting + writer.transport.get_write_buffer_size()

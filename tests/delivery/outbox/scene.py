@@ -1,4 +1,4 @@
-"""A pipeline whose epochs leave through scripted connectors: real store, coordinator, delivery, in the test's loop."""
+"""A pipeline that delivers to scripted connectors, with a real store, coordinator and delivery, in the test's loop."""
 
 import asyncio
 from array import array
@@ -33,12 +33,12 @@ Happened = tuple[str, StreamRef | None, bytes]
 
 @dataclass
 class Outside:
-    """What a connector's peer has seen, and how it behaves. It outlives the worker."""
+    """What a connector's peer has received, and how it behaves. It survives the worker."""
 
     seen: list[Happened] = field(default_factory=list)
     given: list[Outgoing] = field(default_factory=list)
     shy: set[StreamRef] = field(default_factory=set)
-    """Streams that it does not open when it is told of them."""
+    """Streams that it does not open when it is notified of their start."""
     is_down: bool = False
     """Whether a connector that is made now says that it is not connected."""
     trouble: Callable[[Outgoing], Exception | None] = lambda outgoing: None
@@ -88,7 +88,7 @@ class Scripted(Connector[Options]):
 
 
 class SinkScene:
-    """Sinks are named after their connectors. `crash` keeps what is durable, and the outside."""
+    """Sinks are named after their connectors. `crash` keeps what is durable, and the peers."""
 
     def __init__(self, files: Files | None = None) -> None:
         self.scene = Scene(files)
@@ -113,7 +113,7 @@ class SinkScene:
         self.delivery = Delivery(self.scene.coordinator.deliveries, self)
         self.delivery.start()
 
-    # What delivery asks of an application.
+    # What delivery requires of an application.
 
     def connector(self, name: str) -> Scripted | None:
         return Scripted(self.outsides[name]) if name in self.outsides else None
@@ -129,7 +129,7 @@ class SinkScene:
         connector = Scripted(self.outsides[name])
         host = InPort(spec, connector, self.signals, chain=self.chains.get(name), clock=self.clock)
         self.hosts[name] = host
-        self.sinks.attach(host, cast("Host", host))  # of a Host, a sink needs contraflow alone
+        self.sinks.attach(host, cast("Host", host))  # a sink uses only the contraflow of a Host
         if not self.outsides[name].is_down:
             host.connected()
         return host
@@ -155,7 +155,7 @@ class SinkScene:
         self.sinks.stop()
 
     async def crash(self, files: Files | None = None) -> None:
-        """The worker dies where it is. All stays that was written, or the files as they are given."""
+        """Kill the worker. What was written remains, or the given files."""
         assert self.delivery._watching is not None
         tasks = [*self.delivery._tasks.values(), self.delivery._watching]
         for task in tasks:
@@ -181,7 +181,7 @@ class SinkScene:
     # Epochs.
 
     async def put_out(self, *rows: tuple[StreamRef | None, bytes], port: str = "out") -> None:
-        """The next epoch."""
+        """Output the next epoch."""
         encoded = encode_rows(rows, first_id=100 * self.merged + 1)
         segment = f"staging/{PIPELINE}/-/{self.merged}/0-0/{port}"
         staged = [Staged(port, segment, await self.scene.append(segment, encoded))]
@@ -189,19 +189,19 @@ class SinkScene:
         self.merged += 1
 
     async def delivered(self) -> None:
-        """Every epoch is followed by every sink."""
+        """Wait until every sink has every epoch."""
         await self.scene.until(lambda: not self.delivery.epochs(PIPELINE), 20)
 
     @property
     def waiting(self) -> int:
-        """Epochs."""
+        """The epochs that wait."""
         return len(self.delivery.epochs(PIPELINE))
 
     async def until(self, condition: Callable[[], object]) -> None:
         await self.scene.until(condition, 20)
 
     def retained_values(self, sink: str) -> list[bytes]:
-        """In the segment, whether they have left or not."""
+        """The values in the segment, whether they were sent or not."""
         return [letter.event.payload for letter in self._events(f"pipeline/{PIPELINE}/held.{sink}")]
 
     def dead_letters(self, sink: str) -> list[StoredDeadLetter]:

@@ -1,4 +1,4 @@
-"""Interceptors of the way out that wait for more: epochs are followed in order when their rows have left."""
+"""Outgoing interceptors that buffer rows: epochs complete in order when their rows were sent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +27,9 @@ def join(elements: int = 1000, wait_ms: int = 150) -> MakeChain:
     return lambda: OutgoingChain([Joining(options)])
 
 
-async def test_values_of_several_epochs_leave_together_when_the_first_has_waited_long_enough(scene: SinkScene) -> None:
+async def test_values_of_several_epochs_are_sent_together_when_the_first_has_waited_long_enough(
+    scene: SinkScene,
+) -> None:
     x = await scene.add("x", join(wait_ms=1000))
     for number in range(3):
         await scene.put_out((A, b"a%d" % number), (B, b"b%d" % number))
@@ -43,7 +45,7 @@ async def test_values_of_several_epochs_leave_together_when_the_first_has_waited
     ]
 
 
-async def test_enough_values_leave_at_once_and_the_rest_waits(scene: SinkScene) -> None:
+async def test_enough_values_are_sent_at_once_and_the_rest_waits(scene: SinkScene) -> None:
     x = await scene.add("x", join(elements=2, wait_ms=60_000))
     await scene.put_out((A, b"1"), (A, b"2"), (A, b"3"))
     await scene.until(lambda: x.given)
@@ -54,14 +56,14 @@ async def test_enough_values_leave_at_once_and_the_rest_waits(scene: SinkScene) 
     assert x.values(A) == [b"1\n2\n", b"3\n4\n"]
 
 
-async def test_without_a_wait_what_came_in_one_step_leaves_together(scene: SinkScene) -> None:
+async def test_without_a_wait_the_values_of_one_step_are_sent_together(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=0))
     await scene.put_out((A, b"1"), (B, b"2"), (A, b"3"))
     await scene.delivered()
     assert x.values(A) == [b"1\n3\n"]
 
 
-async def test_a_stop_lets_everything_leave_at_once(scene: SinkScene) -> None:
+async def test_a_stop_sends_everything_at_once(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"1"))
     await scene.put_out((A, b"2"))
@@ -71,7 +73,7 @@ async def test_a_stop_lets_everything_leave_at_once(scene: SinkScene) -> None:
     assert scene.waiting == 0
 
 
-async def test_a_drain_lets_everything_leave_at_once(scene: SinkScene) -> None:
+async def test_a_drain_sends_everything_at_once(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"1"))
     await scene.until(lambda: scene.hosts["x"].buffered == 1)
@@ -83,7 +85,7 @@ async def test_a_drain_lets_everything_leave_at_once(scene: SinkScene) -> None:
     assert x.values(A) == [b"1\n"]
 
 
-async def test_after_a_failure_all_unsettled_epochs_are_delivered_again_from_the_oldest_on_and_nothing_twice(
+async def test_after_a_failure_all_unsettled_epochs_are_delivered_again_from_the_oldest_and_nothing_twice(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x", join(elements=3, wait_ms=100))
@@ -99,7 +101,7 @@ async def test_after_a_failure_all_unsettled_epochs_are_delivered_again_from_the
         assert lines == [name + b"%d" % number for number in range(5)]
 
 
-async def test_rows_that_wait_are_retained_when_their_stream_is_lost_and_their_epochs_complete(
+async def test_waiting_rows_are_retained_when_their_stream_is_lost_and_their_epochs_complete(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x", join(wait_ms=50), probe_after_seconds=60.0, probe_after_seconds_max=60.0)
@@ -115,7 +117,7 @@ async def test_rows_that_wait_are_retained_when_their_stream_is_lost_and_their_e
     await scene.until(lambda: b"".join(x.values(A)) == b"a1\na2\n")
 
 
-async def test_rows_that_wait_are_retained_when_the_sink_closes_their_stream(scene: SinkScene) -> None:
+async def test_waiting_rows_are_retained_when_the_sink_closes_their_stream(scene: SinkScene) -> None:
     x = await scene.add("x", join(wait_ms=60_000))
     await scene.put_out((A, b"a1"))
     await scene.until(lambda: scene.hosts["x"].buffered == 1)
@@ -138,7 +140,7 @@ async def test_after_a_crash_waiting_rows_are_delivered_again(scene: SinkScene) 
     assert x.values(A) == [b"a1\na2\n"]
 
 
-async def test_no_more_epochs_are_under_way_than_the_window_has(
+async def test_no_more_epochs_are_in_flight_than_the_window_allows(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(non_voting, "UNSETTLED_EPOCHS_MAX", 3)
@@ -152,7 +154,7 @@ async def test_no_more_epochs_are_under_way_than_the_window_has(
     assert b"".join(x.values(A)) == b"0\n1\n2\n3\n4\n"
 
 
-async def test_an_epoch_that_has_left_waits_for_those_before_it(scene: SinkScene) -> None:
+async def test_an_epoch_that_was_sent_waits_for_those_before_it(scene: SinkScene) -> None:
     x = await scene.add("x", join(elements=2, wait_ms=60_000))
     await scene.put_out((A, b"a1"))
     await scene.put_out((B, b"b1"), (B, b"b2"))
@@ -165,7 +167,7 @@ async def test_an_epoch_that_has_left_waits_for_those_before_it(scene: SinkScene
 
 
 class _Picky:
-    """Writes no value that begins with `!`."""
+    """Refuses values that start with `!`."""
 
     buffered = 0
     wait_seconds = None
@@ -181,7 +183,7 @@ class _Picky:
         return []
 
 
-async def test_what_no_interceptor_lets_out_is_a_dead_letter_and_the_rest_leaves(scene: SinkScene) -> None:
+async def test_a_value_that_an_interceptor_refuses_is_a_dead_letter_and_the_rest_is_sent(scene: SinkScene) -> None:
     x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
     x.shy = {B}
     await scene.put_out((A, b"a1"), (A, b"!a2"), (A, b"a3"), (B, b"!b1"), (B, b"b2"))
@@ -202,7 +204,9 @@ async def test_outgoing_values_that_are_not_joined_keep_their_keys(scene: SinkSc
     assert (given.values, given.ids, given.keys) == ([b"a1", b"a2"], [1, 2], [b"key", b"key"])
 
 
-async def test_rows_that_can_leave_are_not_lost_with_one_that_cannot_when_the_connector_fails(scene: SinkScene) -> None:
+async def test_rows_that_can_be_sent_are_not_lost_with_one_that_cannot_when_the_connector_fails(
+    scene: SinkScene,
+) -> None:
     x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
     is_down = True
     x.trouble = lambda outgoing: Lost("not now") if is_down else None
@@ -215,7 +219,9 @@ async def test_rows_that_can_leave_are_not_lost_with_one_that_cannot_when_the_co
     assert [one.event.payload for one in scene.dead_letters("x")] == [b"!a2"]
 
 
-async def test_one_that_cannot_leave_is_retained_with_the_others_when_their_stream_is_lost(scene: SinkScene) -> None:
+async def test_a_row_that_cannot_be_sent_is_retained_with_the_others_when_their_stream_is_lost(
+    scene: SinkScene,
+) -> None:
     x = await scene.add("x", lambda: OutgoingChain([_Picky()]))
     is_lost = True
     x.trouble = lambda outgoing: StreamLost("reset") if is_lost else None
@@ -228,7 +234,7 @@ async def test_one_that_cannot_leave_is_retained_with_the_others_when_their_stre
     assert [one.event.payload for one in scene.dead_letters("x")] == [b"!a2"]
 
 
-async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkScene) -> None:
+async def test_only_refused_values_become_dead_letters(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.trouble = lambda outgoing: StreamGone("too large", places=[1]) if len(outgoing.values) == 3 else None
     await scene.put_out((A, b"a1"), (A, b"a2"), (A, b"a3"), (B, b"b1"))
@@ -239,7 +245,7 @@ async def test_only_the_values_that_are_refused_become_dead_letters(scene: SinkS
     assert x.values(B) == [b"b1"]
 
 
-async def test_rows_that_were_retained_in_part_when_the_disk_was_full_are_not_retained_twice(
+async def test_rows_partly_retained_on_a_full_disk_are_not_retained_twice(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "APPEND_BYTES", 1)
@@ -266,7 +272,7 @@ async def test_rows_that_were_retained_in_part_when_the_disk_was_full_are_not_re
 
 
 class BlockByBlock(FakeEpoch):
-    """Every row is a block, and comes when the test lets it."""
+    """Every row is a block, which the test releases."""
 
     def __init__(self, number: int, *values: bytes) -> None:
         super().__init__(values, number=number)
@@ -288,7 +294,7 @@ def at_once(number: int, *values: bytes) -> BlockByBlock:
 
 
 async def fail_buffered(scene: SinkScene) -> None:
-    """The connector refuses what is buffered, and works again at once."""
+    """The connector fails with what is buffered, and works again at once."""
     x = scene.outsides["x"]
     x.trouble = lambda outgoing: Lost("not now")
     await scene.hosts["x"].flush()

@@ -17,11 +17,11 @@ from tests.delivery.outbox.scene import A, B, C, SinkScene
 
 
 class Died(BaseException):
-    """Nothing that handles errors survives it."""
+    """No handler of exceptions catches it."""
 
 
 class Deaths:
-    """Counts what a worker does with its store and its connector, and ends it at the place `at`."""
+    """Counts the operations of a worker on its store and its connector, and kills it at operation `at`."""
 
     def __init__(self, scene: SinkScene, at: int, *, is_durable: bool) -> None:
         self.at = at
@@ -36,7 +36,7 @@ class Deaths:
 
     def _around(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
         def around(*args: Any, **more: Any) -> Any:
-            if name == "truncate" and "/held." not in args[0]:  # retention's, now and then
+            if name == "truncate" and "/held." not in args[0]:  # truncations by retention happen at any time
                 return call(*args, **more)
             self.pass_by(f"before {name}")
             result = call(*args, **more)
@@ -65,7 +65,7 @@ CHAINS: dict[str, MakeChain | None] = {"plain": None, "joined": joined}
 
 
 async def prepared(files: FaultyFiles, chain: MakeChain | None = None) -> SinkScene:
-    """Four epochs wait for a sink that is not connected; it will open stream A late, and C is gone."""
+    """Four epochs wait for a sink that is not connected. It will open stream A late, and C is gone."""
     scene = SinkScene(files)
     await scene.open()
     x = await scene.add("x", chain)
@@ -84,7 +84,7 @@ def gone(outgoing: Outgoing) -> Exception | None:
 
 
 async def play(scene: SinkScene) -> None:
-    """All of it: the sink connects, the epochs complete without stream A, which opens, and then has everything."""
+    """The whole scenario: the sink connects, the epochs complete without stream A, which opens and gets everything."""
     host = scene.hosts["x"]
     host.connected()
     await scene.until(lambda: host.users)
@@ -109,7 +109,7 @@ async def start_again(scene: SinkScene, files: FaultyFiles) -> None:
     await scene.crash(files)
     scene.outsides["x"].before = lambda outgoing: (
         None
-    )  # only now: tasks of the dead worker run until they are cancelled
+    )  # only now, since tasks of the dead worker run until they are cancelled
 
 
 def lines(values: list[bytes]) -> list[bytes]:
@@ -146,7 +146,7 @@ def check_once(scene: SinkScene) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("is_durable", [True, False], ids=["on disk", "not on disk"])
-async def test_wherever_the_worker_dies_nothing_is_lost_retained_twice_or_twice_a_dead_letter(
+async def test_wherever_the_worker_dies_nothing_is_lost_or_retained_twice_or_made_a_dead_letter_twice(
     is_durable: bool, chain: str
 ) -> None:
     count = len(await places(CHAINS[chain]))
@@ -166,8 +166,8 @@ async def test_wherever_the_worker_dies_nothing_is_lost_retained_twice_or_twice_
 
 
 @pytest.mark.slow
-async def test_a_worker_that_dies_again_and_again_makes_progress() -> None:
-    """Each life dies a few steps after the one before: what each has done stays done."""
+async def test_a_worker_that_dies_repeatedly_makes_progress() -> None:
+    """Each run dies a few steps after the previous one: completed work is not repeated."""
     for seed in range(20):
         files = FaultyFiles(seed)
         scene = await prepared(files, joined if seed % 2 else None)

@@ -1,4 +1,4 @@
-"""Sinks that hang, that are slow to answer, that lose their links while rows are retained for them."""
+"""Sinks that hang, are slow to answer, or lose their links while rows are retained for them."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def test_a_connector_that_hangs_in_deliver_can_be_replaced_and_the_next_ge
     assert x.values(B) == [b"b1"]
 
 
-async def test_many_streams_that_a_sink_does_not_open_are_waited_for_together(
+async def test_streams_that_a_sink_does_not_open_are_waited_for_concurrently(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = await scene.add("x")
@@ -55,7 +55,7 @@ async def test_many_streams_that_a_sink_does_not_open_are_waited_for_together(
     assert waits.count(sink.ANNOUNCE_SECONDS) == 1
 
 
-async def test_retained_rows_leave_although_their_stream_leads_elsewhere_by_now(scene: SinkScene) -> None:
+async def test_retained_rows_are_sent_even_if_their_stream_was_linked_elsewhere(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     scene.signals.relink("src", ["x"])
@@ -73,7 +73,7 @@ async def test_retained_rows_leave_although_their_stream_leads_elsewhere_by_now(
     await scene.until(lambda: x.what(A) == ["started", "event", "closed"])
 
 
-async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_behind(
+async def test_a_stream_that_stays_closed_does_not_retain_rows_of_others_that_were_sent(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "SLACK_BYTES", 1000)
@@ -100,7 +100,7 @@ async def test_a_stream_that_stays_closed_does_not_keep_what_others_have_left_be
     assert x.values(A) == [b"a1", b"a2", b"a3"]
 
 
-async def test_a_pause_in_the_middle_of_a_probe_delays_no_other_sink_and_retained_rows_leave_afterwards(
+async def test_a_pause_during_a_probe_delays_no_other_sink_and_retained_rows_are_sent_afterwards(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")

@@ -7,7 +7,7 @@ from tests.coordinator.scene import opened, raw, stored
 from tests.delivery.outbox.scene import A, B, SinkScene
 
 
-async def test_what_the_first_pipeline_has_emitted_has_passed_when_the_second_has_completed_it() -> None:
+async def test_output_of_the_first_pipeline_has_passed_when_the_second_has_completed_it() -> None:
     async with opened() as scene:
         await scene.append("raw", raw(b"1"))
         await scene.start("first", "segment:raw", ["out"])
@@ -20,7 +20,7 @@ async def test_what_the_first_pipeline_has_emitted_has_passed_when_the_second_ha
         await asyncio.wait_for(passing, 10)
 
 
-async def test_where_nobody_reads_a_pipelines_output_everything_has_passed_at_once() -> None:
+async def test_unread_output_of_a_pipeline_has_passed_at_once() -> None:
     async with opened() as scene:
         await scene.append("raw", raw(b"1"))
         await scene.start("first", "segment:raw", ["out"])
@@ -28,7 +28,7 @@ async def test_where_nobody_reads_a_pipelines_output_everything_has_passed_at_on
         await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("unheard"), 10)
 
 
-async def test_closed_waits_for_the_end_of_the_stream_and_is_not_sent_for_one_that_has_started_again(
+async def test_closed_is_sent_after_the_end_of_the_stream_and_not_if_it_has_started_again(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")

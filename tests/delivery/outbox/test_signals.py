@@ -1,4 +1,4 @@
-"""Signals to sinks when they fail, when links change, and of sinks that delivery serves by itself."""
+"""Signals to sinks when they fail and when links change, and signals of sinks that are not per stream."""
 
 from penstock.connectors.api import StreamRef
 from penstock.protocol.api.deployment import BreakerSpec
@@ -20,7 +20,7 @@ async def test_a_stream_that_cannot_be_announced_to_a_sink_is_closed_and_announc
     assert tries == [A, A, A]
 
 
-async def test_a_sink_that_delivery_serves_by_itself_is_closed_as_a_whole_while_delivery_waits_for_it(
+async def test_a_sink_that_is_not_per_stream_is_closed_as_a_whole_while_delivery_waits_for_it(
     scene: SinkScene,
 ) -> None:
     scene.breakers.configure("file", BreakerSpec(), per_stream=False, is_passing=True)
@@ -36,7 +36,7 @@ async def test_a_sink_that_delivery_serves_by_itself_is_closed_as_a_whole_while_
     assert scene.signals.may_send(A)
 
 
-async def test_a_sink_that_streams_no_longer_lead_to_is_notified_of_their_end_and_of_their_start_when_they_do_again(
+async def test_an_unlinked_sink_is_notified_of_the_end_of_its_streams_and_of_their_start_when_it_is_linked_again(
     scene: SinkScene,
 ) -> None:
     x, y = await scene.add("x"), await scene.add("y")

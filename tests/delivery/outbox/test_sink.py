@@ -1,4 +1,4 @@
-"""What sinks receive: streams in order, rows of closed ones retained, signals around them, dead letters."""
+"""What sinks receive: streams in order, signals before and after them, retained rows, dead letters."""
 
 import asyncio
 from dataclasses import replace
@@ -13,7 +13,7 @@ from penstock.delivery.outbox.rows import Row
 from tests.delivery.outbox.scene import PIPELINE, A, B, C, SinkScene
 
 
-async def test_rows_go_to_the_connector_by_their_streams_in_order_with_ids_keys_and_a_name(scene: SinkScene) -> None:
+async def test_rows_go_to_the_connector_by_stream_in_order_with_ids_keys_and_a_name(scene: SinkScene) -> None:
     sink = await scene.add("x")
     await scene.put_out((A, b"a1"), (B, b"b1"), (A, b"a2"), (None, b"n1"), (C, b"c1"))
     await scene.delivered()
@@ -72,7 +72,7 @@ async def test_a_sink_that_is_slow_to_open_a_stream_blocks_no_other(scene: SinkS
     await scene.until(lambda: x.values(A) == [b"a1", b"a2"])
 
 
-async def test_rows_of_a_closed_stream_are_retained_for_that_sink_alone_and_go_first_when_it_opens(
+async def test_rows_of_a_closed_stream_are_retained_only_for_that_sink_and_sent_first_when_it_opens(
     scene: SinkScene,
 ) -> None:
     x, y = await scene.add("x"), await scene.add("y")
@@ -95,7 +95,7 @@ async def test_rows_of_a_closed_stream_are_retained_for_that_sink_alone_and_go_f
     assert scene.hosts["y"].outbox_bytes == 0
 
 
-async def test_what_was_sent_is_removed_from_the_segment_of_retained_rows(scene: SinkScene) -> None:
+async def test_retained_rows_that_were_sent_are_removed_from_their_segment(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"))
@@ -122,7 +122,7 @@ async def test_after_stream_lost_the_rows_of_the_stream_are_retained_until_a_pro
     assert scene.breakers.takes("x", A)
 
 
-async def test_lost_closes_the_whole_sink_and_the_same_is_given_again_once_a_probe_has_succeeded(
+async def test_lost_closes_the_whole_sink_and_the_same_rows_are_delivered_again_once_a_probe_has_succeeded(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")
@@ -149,7 +149,7 @@ async def test_lost_closes_the_whole_sink_and_the_same_is_given_again_once_a_pro
     assert scene.signals.may_send(A)
 
 
-async def test_a_sink_that_failed_and_has_nothing_to_be_probed_with_opens_by_itself(scene: SinkScene) -> None:
+async def test_a_failed_sink_without_rows_to_probe_with_opens_by_itself(scene: SinkScene) -> None:
     await scene.add("x")
     scene.signals.relink("src", ["x"])
     scene.signals.started(A)
@@ -228,7 +228,7 @@ async def test_retained_rows_that_were_sent_are_not_sent_again_by_an_epoch_that_
     assert x.all_values == [b"a1", b"b1"]
 
 
-async def test_a_full_outbox_makes_epochs_wait_until_some_rows_have_left(scene: SinkScene) -> None:
+async def test_with_a_full_outbox_epochs_wait_until_some_rows_were_sent(scene: SinkScene) -> None:
     x = await scene.add("x", outbox_bytes_max=1000)
     x.shy = {A}
     for number in range(4):
@@ -295,7 +295,7 @@ async def test_no_breaker_undoes_an_operators_pause(scene: SinkScene) -> None:
     assert scene.signals.may_send(A)
 
 
-async def test_a_connector_that_is_created_again_gets_what_the_one_before_has_not_accepted(scene: SinkScene) -> None:
+async def test_a_recreated_connector_gets_what_the_previous_one_did_not_accept(scene: SinkScene) -> None:
     x = await scene.add("x")
     x.shy = {A}
     await scene.put_out((A, b"a1"), (B, b"b1"))
@@ -311,7 +311,7 @@ async def test_a_connector_that_is_created_again_gets_what_the_one_before_has_no
     assert x.values(B) == [b"b1", b"b2"]
 
 
-async def test_two_ports_that_lead_to_one_connector_deliver_one_at_a_time_and_retain_rows_separately(
+async def test_two_ports_linked_to_one_connector_deliver_one_at_a_time_and_retain_rows_separately(
     scene: SinkScene,
 ) -> None:
     x = await scene.add("x")
@@ -350,7 +350,7 @@ async def test_retention_removes_nothing_from_the_outbox(scene: SinkScene) -> No
     await scene.until(lambda: x.values(A) == [b"a1", b"a2"])
 
 
-async def test_what_is_retained_is_sent_after_its_task_has_died(
+async def test_retained_rows_are_sent_after_their_task_has_died(
     scene: SinkScene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))
