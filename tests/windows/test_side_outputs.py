@@ -13,7 +13,7 @@ from penstock import windows
 from penstock.spark.late_rows import _Judge
 from penstock.spark.python_worker import Task
 from penstock.windows.engine import Plan
-from penstock.windows.operator import Kind, Operator, written
+from penstock.windows.operator import Kind, Operator, WindowOperator, written
 from penstock.windows.stages import NO_EVENT_TIME, map_rows, unpack
 from tests.spark.epochs import SEGMENT, Epoch, running_epoch
 from tests.support.running_worker import RunningWorker
@@ -47,8 +47,10 @@ def epoch(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ep
 
 
 def operator(epoch: Epoch) -> Operator:
-    carried = ("segment", "offset", "value")
-    return Operator(name="w", side="001 windows w", plan=PLAN, origin=epoch.origin, carried=carried, output=OUTPUT)
+    carried = {"segment": "c0", "offset": "c1", "value": "c2"}
+    return WindowOperator(
+        name="w", side="001 windows w", plan=PLAN, origin=epoch.origin, carried=carried, output=OUTPUT
+    )
 
 
 def carrying(epoch: Epoch, *numbers: int | None) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def test_late_rows_are_staged_once_per_event_and_panes_continue(epoch: Epoch) ->
     pane = {"window_start": [0], "window_end": [10_000_000], "pane": ["on_time"], "revision": [0], "r0": [3]}
     panes = pa.table(pane, PLAN.pane_schema)
     data = [*written(panes), *written(late)]
-    batch = pa.RecordBatch.from_pydict({"kind": [int(Kind.PANES), int(Kind.LATE)], "data": data})
+    batch = pa.RecordBatch.from_pydict({"kind": [int(Kind.RESULTS), int(Kind.LATE)], "data": data})
     (found,) = [row for one in unpack(operator(epoch), [batch]) for row in one.to_pylist()]
     assert (found["n"], found["pane"]) == (3, "on_time")
     epoch.merge()

@@ -15,18 +15,23 @@ def staying_open(pipelines: Iterable[PipelineStatus]) -> Iterator[str]:
     """For pipelines that have stopped: how many windows they leave open, and what closes them."""
     for each in pipelines:
         if each.open_windows:
-            is_one = each.open_windows == 1
-            stay, them = ("1 window stays", "it") if is_one else (f"{each.open_windows:,} windows stay", "them")
-            yield printable(f"{each.name}: {stay} open{_closing(each, them)}")
+            stay, them = _staying(each.open_windows, "window")
+            yield printable(f"{each.name}: {stay} open{_ending(each, f'closes {them}', f'close {them}')}")
+        if each.buffered_events:
+            stay, them = _staying(each.buffered_events, "event")
+            yield printable(f"{each.name}: {stay} buffered{_ending(each, f'emits {them}', f'emit {them}')}")
 
 
-def _closing(pipeline: PipelineStatus, them: str) -> str:
+def _staying(count: int, what: str) -> tuple[str, str]:
+    return (f"1 {what} stays", "it") if count == 1 else (f"{count:,} {what}s stay", "them")
+
+
+def _ending(pipeline: PipelineStatus, does: str, do: str) -> str:
     """Suggests the command that ends a source only where no clock closes the windows: it cannot be undone."""
     if pipeline.open_windows_by_clock:
-        return f"; the next run closes {them}, by the worker's clock"
+        return f"; the next run {does}, by the worker's clock"
     ends = ", ".join(f"penstock source end {source}" for source in pipeline.open_windows_sources)
-    close = f"; to close {them} for good, run this while it runs: {ends}" if ends else ""
-    return f" until the next run{close}"
+    return f" until the next run{f'; to {do} for good, run this while it runs: {ends}' if ends else ''}"
 
 
 def report_staying_open(worker: str, names: Collection[str], report: Callable[[str], None]) -> None:

@@ -152,7 +152,11 @@ def fork(
         known = _known(client, old)
         forked = client.fork(new, old)
     typer.echo(f"{new} starts where {old} is: after epoch {show_epoch(forked.epoch)}")
-    if known.open_windows or known.open_windows_wait is not None:
+    if known.buffered_events:
+        typer.echo(
+            f"{old} has buffered {known.buffered_events:,} events to emit them in order: {new} does not get them"
+        )
+    if known.open_windows or (known.open_windows_wait is not None and not known.buffered_events):
         count = "windows" if known.open_windows is None else f"{known.open_windows} windows"
         typer.echo(f"{old} has {count} open: in {new} they contain only events from here on")
     if known.state in ("STARTING", "RUNNING"):

@@ -269,10 +269,10 @@ def _seconds_until(monotonic: float | None) -> int:
 
 
 def _open_windows(known: PipelineStatus) -> str:
-    """How many windows are open, and what they wait for."""
-    if not known.open_windows:
-        return ""
-    return printable(f"{known.open_windows:,}, {known.open_windows_wait}")
+    """How many windows are open, and events buffered, and what they wait for."""
+    held = [f"{known.open_windows:,}"] if known.open_windows else []
+    held += [f"{known.buffered_events:,} events"] if known.buffered_events else []
+    return printable(f"{' and '.join(held)}, {known.open_windows_wait}") if held else ""
 
 
 def _shown(running: RunningPipeline) -> list[str]:

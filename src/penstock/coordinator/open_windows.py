@@ -45,6 +45,7 @@ class Summary(NamedTuple):
     waiting: int = 0
     first_end: int | None = None
     next_time: int | None = None
+    buffered: int = 0
 
 
 class WindowReports:
@@ -135,6 +136,7 @@ def _together(name: str, operator: str, statuses: Sequence[BucketStatus]) -> Ope
         late_dropped=sum(one.late_dropped for one in numbers),
         waiting=sum(one.waiting for one in numbers),
         first_end=_least(one.first_end for one in numbers),
+        buffered=sum(one.buffered for one in numbers),
     )
 
 
@@ -144,6 +146,7 @@ def _summary(statuses: Sequence[BucketStatus]) -> Summary:
         sum(one.numbers.waiting for one in statuses),
         _least(one.numbers.first_end for one in statuses),
         _least(one.numbers.next_time for one in statuses),
+        sum(one.numbers.buffered for one in statuses),
     )
 
 
@@ -241,9 +244,9 @@ class OpenWindows:
     def shown(self, status: PipelineStatus) -> PipelineStatus:
         """The status, extended by what is known about the pipeline's windows."""
         summary = self._windows.summary(status.name)
-        known = None if summary.epoch < 0 else summary.waiting
-        found = replace(status, open_windows=known, open_windows_end=summary.first_end)
-        if not summary.waiting and not self._demand.is_unknown(status.name):
+        windows, events = (None, None) if summary.epoch < 0 else (summary.waiting, summary.buffered)
+        found = replace(status, open_windows=windows, open_windows_end=summary.first_end, buffered_events=events)
+        if not summary.waiting and not summary.buffered and not self._demand.is_unknown(status.name):
             return found
         upstream = upstream_connectors(self._shared.state.pipelines, status.name)
         unfinished = {one: self._connectors.times(one) for one in upstream if not self._connectors.has_finished(one)}

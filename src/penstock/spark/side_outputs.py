@@ -90,6 +90,11 @@ class SideOutputs:
         task = Task.running()
         return cls(origin, task.batch, SideKey(True, operator, task.partition, task.stage))
 
+    @property
+    def partition(self) -> int:
+        """Of the task."""
+        return self._key.partition
+
     def stage(self, rows: pa.Table, rejected: Rejected) -> None:
         """Rows of an operator. Where they have kept the position of their event, `segment` and `offset`, the stored
         event leaves, once; any other row, and one whose event retention has removed, leaves as `value` or as JSON, and

@@ -11,13 +11,15 @@
         turnover=windows.sum("amount"),
     )
 
+    windows.ordered(sales, keys=["shop"])  # the events of a shop in the order of their times
+
 Late events are not lost: with `late="keep"` they are emitted at the pipeline's port `late`. See docs/windows.md.
 """
 
 from typing import TYPE_CHECKING
 
 from penstock.core.lazy_names import lazy_name
-from penstock.windows.api import aggregate, session, sliding, tumbling
+from penstock.windows.api import aggregate, ordered, session, sliding, tumbling
 from penstock.windows.kinds import Session, Sliding, Tumbling
 from penstock.windows.measures import (
     Measure,
@@ -53,6 +55,7 @@ __all__ = [
     "max",
     "measure",
     "min",
+    "ordered",
     "session",
     "sliding",
     "sum",

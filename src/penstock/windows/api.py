@@ -77,7 +77,7 @@ def aggregate(
     _check_window(window)
     _check_choice("late", late, get_args(Late))
     _check_choice("late_rule", late_rule, get_args(LateRule))
-    listed = [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else [*keys]
+    listed = _listed(keys)
     return build(
         frame,
         window,
@@ -88,9 +88,60 @@ def aggregate(
         late_rule=late_rule,
         event_time=event_time,
         buckets=check_buckets(buckets),
-        bucket_bytes_max=parse_size(bucket_bytes_max) if isinstance(bucket_bytes_max, str) else bucket_bytes_max,
-        name=name or _name(window, listed),
+        bucket_bytes_max=_bytes(bucket_bytes_max),
+        name=name or _name(_kind(window), listed),
     )
+
+
+def ordered(
+    frame: DataFrame,
+    *,
+    keys: ColumnLike | Sequence[ColumnLike] = (),
+    late: Late = "keep",
+    event_time: str = "event_time",
+    buckets: int = BUCKETS,
+    bucket_bytes_max: int | str = "256MiB",
+    name: str | None = None,
+) -> DataFrame:
+    """The same rows with the same columns, those of a key in the order of their event times: each row is held until the
+    pipeline's watermark has passed it, then emitted.
+
+    Rows of the same time are in the order of `stream_id` and `message_id`, if the frame has kept them, then as they
+    were read. The rows of a key are in one partition of an epoch, and all rows of an epoch are earlier than those of
+    later epochs. The order holds as long as nothing shuffles the rows: operations on single rows and Penstock's sink
+    keep it. Without keys, all rows are in one order, and in one task.
+
+    `frame` is derived from a pipeline's inputs and has kept a timestamp column `event_time`. An event behind the
+    watermark is late: with `late="keep"` it goes to the port `late` with its original bytes, `late="drop"` only counts
+    it. An event without a time goes to the port `err`.
+
+    State is kept in `buckets` of keys, each of at most `bucket_bytes_max`: what lies between the watermark and the
+    newest event. Their number, `event_time` and the keys cannot be changed while there is state. A column that is added
+    is null in rows that are held already. `name` is the operator's name in metrics.
+
+    Raises RequestError.
+    """
+    from penstock.windows.ordering import build_ordered
+
+    _check_choice("late", late, get_args(Late))
+    listed = _listed(keys)
+    return build_ordered(
+        frame,
+        listed,
+        late=late,
+        event_time=event_time,
+        buckets=check_buckets(buckets),
+        bucket_bytes_max=_bytes(bucket_bytes_max),
+        name=name or _name("ordered", listed),
+    )
+
+
+def _listed(keys: ColumnLike | Sequence[ColumnLike]) -> list[ColumnLike]:
+    return [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else [*keys]
+
+
+def _bytes(given: int | str) -> int:
+    return parse_size(given) if isinstance(given, str) else given
 
 
 def _check_window(window: object) -> None:
@@ -128,14 +179,17 @@ def _inputs(name: str, aggregate: Aggregate) -> tuple[str, ...]:
     return inputs
 
 
-def _name(window: Window, keys: Sequence[ColumnLike]) -> str:
-    """The operator's default name, as metrics show it."""
+def _kind(window: Window) -> str:
     match window:
         case Tumbling():
-            kind = f"tumbling {format_duration(window.size_us)}"
+            return f"tumbling {format_duration(window.size_us)}"
         case Sliding():
-            kind = f"sliding {format_duration(window.size_us)} every {format_duration(window.slide_us)}"
+            return f"sliding {format_duration(window.size_us)} every {format_duration(window.slide_us)}"
         case Session():
-            kind = f"session {format_duration(window.gap_us)}"
+            return f"session {format_duration(window.gap_us)}"
+
+
+def _name(kind: str, keys: Sequence[ColumnLike]) -> str:
+    """The operator's default name, as metrics show it."""
     names = [key for key in keys if isinstance(key, str)]
     return f"{kind} by {', '.join(names)}" if names else kind

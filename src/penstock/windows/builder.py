@@ -1,4 +1,4 @@
-"""A window operator as a part of Spark's plan: rows → partials → state, with the epoch's control rows → results.
+"""A window operator as a part of Spark's plan: rows → blobs → state, with the epoch's control rows → results.
 
 One pass over the data: late rows, and those without a time, leave beside the results.
 """
@@ -21,7 +21,7 @@ from penstock.spark.source.control import control_rows
 from penstock.windows.engine import BUCKET, TIME, Plan
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late, LateRule, Session, Window
 from penstock.windows.measures import Measure
-from penstock.windows.operator import CARRIED, ENTERING, LEAVING, TIES, Kind, Operator
+from penstock.windows.operator import CARRIED, ENTERING, LEAVING, TIES, Kind, Operator, WindowOperator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +50,8 @@ class Chosen:
     """With the user's names; their columns are k0, k1, …"""
     aggregates: Mapping[str, Aggregate]
     """By the name of their result; they read the columns v0, v1, …"""
-    carried: tuple[str, ...]
-    """The column of an event that each of the columns c0, c1, … contains."""
+    carried: Mapping[str, str]
+    """Column of an event → the column that contains it: c0, c1, …"""
 
     @property
     def fields(self) -> StructType:
@@ -74,13 +74,9 @@ def choose(
     """
     from pyspark.sql import functions as F  # noqa: N812  as PySpark's own documentation writes it
 
-    time = _time(frame, event_time)
-    key_columns = [_column(frame, key) for key in keys]
-    key_fields = tuple(frame.select(*key_columns).schema.fields) if key_columns else ()
-    _check_keys(key_fields)
-    micros = F.unix_micros(time)
-    time_us = F.when(micros.between(TIME_MIN_US, TIME_MAX_US), micros)
-    columns = {TIME: time_us, BUCKET: _bucket(key_columns, buckets)}
+    time_us = times(frame, event_time)
+    key_columns, key_fields = chosen_keys(frame, keys)
+    columns = {TIME: time_us, BUCKET: bucket_of(key_columns, buckets)}
     columns |= {f"{KEY}{number}": column for number, column in enumerate(key_columns)}
     inputs = _Inputs(frame)
     aggregates = {name: inputs.take(measure) for name, measure in measures.items()}
@@ -89,7 +85,8 @@ def choose(
         columns[f"{CARRIED}{number}"] = column if late else F.when(time_us.isNull(), column)
     columns |= inputs.columns
     chosen = frame.select(*(column.alias(name) for name, column in columns.items()))
-    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=tuple(event_columns))
+    carrying = {name: f"{CARRIED}{number}" for number, name in enumerate(event_columns)}
+    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=carrying)
 
 
 class _Inputs:
@@ -120,20 +117,36 @@ class _Inputs:
 
     def _order(self) -> list[str]:
         """The columns that order events: by time, then among events of the same time."""
-        kinds = dict(self._frame.dtypes)
-        ties = [name for name in TIES if kinds.get(name) == "bigint"]
+        ties = tie_columns(self._frame)
         self.columns |= {f"{TIE}{name}": self._frame[name] for name in ties}
         return [TIME, *(f"{TIE}{name}" for name in ties)]
 
 
-def _bucket(keys: Sequence[Column], buckets: int) -> Column:
+def tie_columns(frame: DataFrame) -> list[str]:
+    """The columns that order events of the same time, if the frame has kept them."""
+    kinds = dict(frame.dtypes)
+    return [name for name in TIES if kinds.get(name) == "bigint"]
+
+
+def chosen_keys(frame: DataFrame, keys: Sequence[ColumnLike]) -> tuple[list[Column], tuple[StructField, ...]]:
+    """Their columns, and their names and types. Raises RequestError."""
+    columns = [_column(frame, key) for key in keys]
+    fields = tuple(frame.select(*columns).schema.fields) if columns else ()
+    _check_keys(fields)
+    return columns, fields
+
+
+def bucket_of(keys: Sequence[Column], buckets: int) -> Column:
     """Equal keys have equal hashes, including 0.0 and -0.0, and all NaNs."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return (F.pmod(F.xxhash64(*keys), F.lit(buckets)) if keys else F.lit(0)).cast("int")
 
 
-def _time(frame: DataFrame, name: str) -> Column:
+def times(frame: DataFrame, name: str) -> Column:
+    """The event time in microseconds; null if it cannot be written as a date. Raises RequestError."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     column = _column(frame, name)
     kind = frame.select(column).dtypes[0][1]
     if kind == "timestamp_ntz":
@@ -146,7 +159,8 @@ def _time(frame: DataFrame, name: str) -> Column:
             f"`{name}` is {kind}, not a timestamp",
             f"Convert it: withColumn({name!r}, timestamp_millis({name!r})), or name the column: event_time='…'.",
         )
-    return column
+    micros = F.unix_micros(column)
+    return F.when(micros.between(TIME_MIN_US, TIME_MAX_US), micros)
 
 
 def _column(frame: DataFrame, given: ColumnLike) -> Column:
@@ -200,7 +214,7 @@ def build(
     name: str,
 ) -> DataFrame:
     """Raises RequestError for what cannot be computed."""
-    _check_frame(frame)
+    check_frame(frame)
     context = current_pipeline("windows.aggregate")
     chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep")
     plan = Plan(
@@ -209,7 +223,7 @@ def build(
         aggregates={f"r{number}": each for number, each in enumerate(chosen.aggregates.values())},
         schema=_arrow(chosen.fields),
         buckets=buckets,
-        carry=tuple(f"{CARRIED}{number}" for number in range(len(chosen.carried))) if late == "keep" else (),
+        carry=tuple(chosen.carried.values()) if late == "keep" else (),
         lateness_us=lateness_us,
         late=late,
         late_rule=late_rule,
@@ -219,15 +233,15 @@ def build(
         closed_to_us=closed_to(name),
     )
     output = _output(chosen, plan)
-    operator = Operator(
+    operator = WindowOperator(
         name=name,
         side=context.operator(f"windows {name}", ERR, LATE),
         plan=plan,
         origin=context.origin(),
         carried=chosen.carried,
-        output=_to_arrow(output),
+        output=to_arrow(output),
     )
-    return _stages(context, chosen, operator, output, _stateful(name, plan, chosen, event_time))
+    return stages(context, chosen.frame, operator, output, _stateful(name, plan, chosen, event_time))
 
 
 def _stateful(name: str, plan: Plan, chosen: Chosen, event_time: str) -> StatefulOperator:
@@ -235,7 +249,7 @@ def _stateful(name: str, plan: Plan, chosen: Chosen, event_time: str) -> Statefu
     lengths = (f"{name.removesuffix('_us')} {format_duration(us)}" for name, us in asdict(plan.window).items())
     facts = {
         "window": f"{type(plan.window).__name__.lower()} {', '.join(lengths)}",
-        "keys": ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in chosen.keys) or "none",
+        "keys": shown_keys(chosen.keys),
         AGGREGATES: ", ".join(one.text for one in plan.stored),
         "event_time": event_time,
         LATENESS: format_duration(plan.lateness_us) if plan.lateness_us else "none",
@@ -245,17 +259,23 @@ def _stateful(name: str, plan: Plan, chosen: Chosen, event_time: str) -> Statefu
     return StatefulOperator("windows", facts, plan.buckets, windows)
 
 
+def shown_keys(keys: Sequence[StructField]) -> str:
+    """As a fact of an operator with state."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in keys) or "none"
+
+
 def _named(measure: Measure) -> tuple[str | None, ...]:
     """The columns that the user has named; None for expressions."""
     return tuple(column if isinstance(column, str) else None for column in measure.columns)
 
 
-def _stages(
-    context: PipelineContext, chosen: Chosen, operator: Operator, output: StructType, stateful: StatefulOperator
+def stages(
+    context: PipelineContext, rows: DataFrame, operator: Operator, output: StructType, stateful: StatefulOperator
 ) -> DataFrame:
+    """The operator's result, of rows with a time and a bucket."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    from penstock.windows.stages import WindowProcessor
+    from penstock.windows.stages import BucketProcessor
 
     def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from penstock.windows.stages import map_rows
@@ -268,20 +288,20 @@ def _stages(
         return unpack(operator, batches)
 
     ids = F.array(*(F.lit(number) for number in operator.ids))
-    spark = chosen.frame.sparkSession
-    control = control_rows(spark, context, range(operator.plan.buckets), reports=True).select(
+    control = control_rows(rows.sparkSession, context, range(operator.buckets), reports=True).select(
         F.element_at(ids, F.col("bucket") + 1).alias("bucket"),
         F.lit(int(Kind.CONTROL)).alias("kind"),
         F.lit(None).cast("binary").alias("data"),
         *("epoch", "before", "watermark"),
     )
-    entering = chosen.frame.mapInArrow(mapped, ENTERING).unionByName(control)
+    entering = rows.mapInArrow(mapped, ENTERING).unionByName(control)
     grouped = entering.groupBy("bucket")
-    left = described(grouped.transformWithState(WindowProcessor(operator), LEAVING, "Append", "None"), stateful)
+    left = described(grouped.transformWithState(BucketProcessor(operator), LEAVING, "Append", "None"), stateful)
     return left.mapInArrow(unpacked, output)
 
 
-def _check_frame(frame: DataFrame) -> None:
+def check_frame(frame: DataFrame) -> None:
+    """Raises RequestError for a frame whose rows cannot be kept in state."""
     if not frame.isStreaming:
         raise RequestError("windows need a stream, and this frame is not one", "Read it with readStream.")
     _check_session(frame.sparkSession)
@@ -332,10 +352,10 @@ def _arrow(fields: StructType) -> pa.Schema:
     """The types of the columns that the engine knows by name."""
     import pyarrow as pa
 
-    return pa.schema([field for field in _to_arrow(fields) if field.name not in (TIME, BUCKET)])
+    return pa.schema([field for field in to_arrow(fields) if field.name not in (TIME, BUCKET)])
 
 
-def _to_arrow(fields: StructType) -> pa.Schema:
+def to_arrow(fields: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(fields, timezone="UTC")

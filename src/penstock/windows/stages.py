@@ -1,10 +1,10 @@
-"""The Spark stages of a window operator: partials before the shuffle, a bucket's state after it, then result rows."""
+"""The Spark stages of an operator: blobs before the shuffle, a bucket's state after it, then result rows."""
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,8 @@ from penstock.protocol.api.pipelines import BucketNumbers
 from penstock.protocol.stored.dead_letters import ERR, LATE
 from penstock.spark.python_worker import coordinator, freeze, hinted
 from penstock.spark.side_outputs import Rejected, SideOutputs, side_outputs
-from penstock.windows.engine import TIME, advance, prepare
-from penstock.windows.operator import CARRIED, Kind, Operator, as_batch, read, written
+from penstock.windows.engine import TIME, Stats
+from penstock.windows.operator import TIMESTAMP, Kind, Leaving, Operator, as_batch, converted, read, written
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -106,7 +106,7 @@ class _Received:
     """The start watermarks that the tasks before the shuffle have used."""
 
 
-class WindowProcessor(StatefulProcessor):
+class BucketProcessor(StatefulProcessor):
     """Spark creates one per task and processes groups one after the other."""
 
     def __init__(self, operator: Operator) -> None:
@@ -125,15 +125,14 @@ class WindowProcessor(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: TimerValues,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """Apply the batch's partials, then fire and purge by its watermarks; returns rows for `unpack`."""
+        """Apply the batch's blobs, then its watermarks; returns rows for `unpack`."""
         with hinted():
             bucket, received = self._numbers[int(key[0])], _read(rows)
             epoch, before, after = _checked(received)
-            advanced = advance(self._operator.plan, bucket, self._state, received.partials, before, after)
+            tables = self._operator.advanced(bucket, self._state, received.partials, before, after)
+            stats = yield from _leaving(tables, self._operator.compression)
             self._epoch = max(self._epoch, epoch)
-            self._reported.append(BucketNumbers(bucket=bucket, **asdict(advanced.stats)))
-        yield from (_leaving(Kind.PANES, data) for data in written(advanced.panes))
-        yield from (_leaving(Kind.LATE, data) for data in written(advanced.late))
+            self._reported.append(BucketNumbers(bucket=bucket, **asdict(stats)))
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -191,8 +190,12 @@ def _checked(received: _Received) -> tuple[int, int | None, int | None]:
     return received.control
 
 
-def _leaving(kind: Kind, data: bytes) -> Row:
-    return Row(kind=int(kind), data=data)
+def _leaving(tables: Leaving, compression: str | None) -> Generator[Row, None, Stats]:
+    def rows(given: tuple[Kind, pa.Table]) -> Iterator[Row]:
+        kind, table = given
+        return (Row(kind=int(kind), data=data) for data in written(table, compression))
+
+    return converted(tables, rows)
 
 
 # The stage before the shuffle: rows are reduced to partials, one per key and slice of time.
@@ -202,6 +205,9 @@ ROWS_AT_ONCE = 1 << 20
 
 BYTES_AT_ONCE = 128 << 20
 """The same limit for wide rows: a task has a few copies of them in memory."""
+
+ROWS_OF_TASK_MAX = 1 << 40
+"""For numbers of rows that grow with partitions: more than a task can read in a batch."""
 
 _ENTERING = pa.schema(
     [
@@ -236,6 +242,7 @@ class _Mapper:
     def __init__(self, operator: Operator, sides: SideOutputs) -> None:
         self._operator = operator
         self._sides = sides
+        self._number = sides.partition * ROWS_OF_TASK_MAX
 
     @cached_property
     def _before(self) -> int | None:
@@ -248,8 +255,9 @@ class _Mapper:
             timeless, table = _split(table, table.column(TIME).is_null())
             self._sides.stage(_carried(self._operator, timeless), Rejected(ERR, [NO_EVENT_TIME] * timeless.num_rows))
         if table.num_rows:
-            partials = prepare(self._operator.plan, table, self._before).partials
-            for bucket, blob in partials.items():
+            blobs = self._operator.prepared(table, self._before, self._number)
+            self._number += table.num_rows
+            for bucket, blob in blobs.items():
                 yield self._row(bucket, Kind.PARTIALS, blob)
 
     def _row(self, bucket: int, kind: Kind, data: bytes) -> pa.RecordBatch:
@@ -263,8 +271,6 @@ def _split(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table
 
 # The stage after the state: turns what the state emits into result rows; late events leave beside them.
 
-_TIMESTAMP = pa.timestamp("us", "UTC")
-
 NO_EVENT_TIME = "it has no event time between the years 1 and 9999"
 
 
@@ -276,7 +282,7 @@ def unpack(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
             if kind is Kind.LATE:
                 _stage_late(operator, table, sides)
             else:
-                yield from _panes(operator, table).combine_chunks().to_batches()
+                yield from operator.result(table).combine_chunks().to_batches()
 
 
 def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]]:
@@ -285,29 +291,14 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Kind, pa.Table]
             yield Kind(kind), read(data.as_buffer())
 
 
-def _panes(operator: Operator, table: pa.Table) -> pa.Table:
-    """The engine's panes: keys, bounds, pane, revision, results, replaced panes; times as timestamps from here on."""
-    ends = table.column("window_end")
-    columns = [_cast(column, field.type) for column, field in zip(table.columns, operator.output, strict=False)]
-    columns.append(pc.subtract(ends, 1).cast(_TIMESTAMP))
-    return pa.Table.from_arrays(columns, schema=operator.output)
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
-    return column if column.type == kind else column.cast(kind)
-
-
 def _stage_late(operator: Operator, table: pa.Table, sides: SideOutputs) -> None:
-    reason = "event time is behind the watermark, and its windows are closed"
-    if operator.plan.late_rule == "strict":
-        reason = "event time is behind the watermark"
     rows = _carried(operator, table)
     if "event_time" not in rows.column_names:
-        rows = rows.append_column("event_time", table.column(TIME).cast(_TIMESTAMP))
+        rows = rows.append_column("event_time", table.column(TIME).cast(TIMESTAMP))
     numbers = [table.column(name).cast(pa.int64()).to_pylist() for name in ("watermark", "behind")]
-    sides.stage(rows, Rejected(LATE, [reason] * table.num_rows, *numbers))
+    sides.stage(rows, Rejected(LATE, [operator.late_reason] * table.num_rows, *numbers))
 
 
 def _carried(operator: Operator, table: pa.Table) -> pa.Table:
     """The columns of the events that the rows have carried, by their names."""
-    return pa.table({name: table.column(f"{CARRIED}{number}") for number, name in enumerate(operator.carried)})
+    return pa.table({name: table.column(column) for name, column in operator.carried.items()})

@@ -283,6 +283,9 @@ _WINDOWS: list[Line[OperatorStatus]] = [
         "Bytes of state of its largest bucket: the limit applies to it",
         attrgetter("bucket_bytes"),
     ),
+    Line(
+        GAUGE, "buffered_events", "Events that wait for the watermark, to be emitted in order", attrgetter("buffered")
+    ),
     Line(COUNTER, "late_kept", "Late events that left through the late port", lambda one: one.late_kept),
     Line(COUNTER, "late_dropped", "Late events that were only counted", lambda one: one.late_dropped),
 ]

@@ -339,10 +339,14 @@ class PipelineStatus:
     open_windows: int | None = None
     """Windows that have not fired, one for each key and window; None: nothing was reported since the worker started."""
     open_windows_end: int | None = None
-    """When the first of them ends, in microseconds."""
+    """When the first of them ends, or the first buffered event can be emitted, in microseconds."""
     open_windows_wait: str | None = None
     """What they wait for, as a phrase that follows "2 windows open, "; None: no window is open. Some may be open
     without being reported: those of Spark's own operators, or after a restart of the worker.
+    """
+    buffered_events: int | None = None
+    """Events that wait for the watermark, to be emitted in order; they wait for the same as open windows. None: nothing
+    was reported since the worker started.
     """
 
     open_windows_sources: Sequence[str] = ()
@@ -366,11 +370,14 @@ class PipelineStatus:
         """A sentence about open windows; None: no window is open, as far as the worker knows."""
         if self.open_windows_wait is None:
             return None
-        windows = (
-            "1 window" if self.open_windows == 1 else f"{self.open_windows:,} windows" if self.open_windows else ""
-        )
-        open_ones = f"{windows} open" if windows else "windows may be open"
-        return f"{self.name}: {open_ones}, {self.open_windows_wait}"
+        windows, events = _counted(self.open_windows, "window"), _counted(self.buffered_events, "event")
+        held = [f"{windows} open"] if windows else []
+        held += [f"{events} buffered"] if events else []
+        return f"{self.name}: {' and '.join(held) or 'windows may be open'}, {self.open_windows_wait}"
+
+
+def _counted(count: int | None, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count:,} {what}s" if count else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +396,8 @@ class BucketNumbers:
     """When the first of them ends, in microseconds."""
     next_time: Time | None = None
     """The watermark at which something fires or is removed next."""
+    buffered: Count = 0
+    """Events that wait for the watermark, to be emitted in order."""
 
 
 class StartInput(Request, frozen=True, kw_only=True):

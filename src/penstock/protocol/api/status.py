@@ -259,6 +259,7 @@ class OperatorStatus(Part, frozen=True, kw_only=True):
     late_dropped: int
     waiting: int
     first_end: int | None
+    buffered: int = 0
 
 
 # How fast everything flows.

@@ -52,14 +52,25 @@ _LENGTH = re.compile(r"(?<![#\w])(\d{4,})\b|cast\(([^()]*) as interval\)")
 
 _COMPATIBLE = (
     "You may change filters, computed columns, decoding, sinks, triggers and limits, add or remove sources of an "
-    "existing input, and in windows add and remove aggregates, and change allowed_lateness, late, late_rule and "
-    "bucket_bytes_max. To start {name} from scratch instead, stop it and run: penstock pipeline reset {name}. Or give "
-    "the changed pipeline a new name, and start that where {name} is: penstock pipeline fork {name} NEW"
+    "existing input, in windows add and remove aggregates, and change allowed_lateness, late, late_rule and "
+    "bucket_bytes_max, and add and remove columns of events that windows.ordered holds. To start {name} from scratch "
+    "instead, stop it and run: penstock pipeline reset {name}. Or give the changed pipeline a new name, and start that "
+    "where {name} is: penstock pipeline fork {name} NEW"
 )
 _UNKNOWN_AGGREGATES = "its state was written by an earlier version: run the unchanged pipeline for an epoch first"
 
 AGGREGATES, LATENESS = "aggregates", "allowed_lateness"
 """The facts of windows that may change under existing state."""
+
+ORDERED = "ordered"
+"""The name of the operator of `windows.ordered`. Columns may be added to its state, and removed from it."""
+
+_COLUMN = "column "
+
+
+def column_fact(name: str) -> str:
+    """The fact that has the type of a column that an operator stores."""
+    return _COLUMN + name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +97,9 @@ class StatefulOperator:
     name: str
     facts: Mapping[str, str]
     buckets: int | None = None
-    """Only for our windows."""
+    """Only for our own operators."""
     windows: WindowState | None = None
-    """Likewise; None in plans that earlier versions stored."""
+    """Only for windows; None in plans that earlier versions stored."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> StatefulOperator:
@@ -156,7 +167,7 @@ def differences(stored: StatePlan, new: StatePlan) -> list[str]:
 def _differences(old: StatefulOperator, new: StatefulOperator, names: Sequence[str]) -> Iterator[str]:
     for fact in dict.fromkeys((*old.facts, *new.facts)):
         before, now = old.facts.get(fact, "none"), new.facts.get(fact, "none")
-        if before == now:
+        if before == now or (new.name == ORDERED and fact.startswith(_COLUMN) and "none" in (before, now)):
             continue
         text = f"{fact}: stored {before}; now {now}"
         if new.windows is None or fact not in (AGGREGATES, LATENESS):
@@ -174,6 +185,8 @@ def changes_taken_over(stored: StatePlan, new: StatePlan) -> list[str]:
     """What is different and taken over, after `check_compatible`."""
     found = []
     for old, one in zip(stored.operators, new.operators, strict=True):
+        if one.name == ORDERED:
+            found += [f"{ORDERED}: {text}" for text in _columns_taken_over(old.facts, one.facts)]
         if old.windows is None or one.windows is None:
             continue
         match = matched(old.windows.stored, one.windows.stored)
@@ -184,6 +197,14 @@ def changes_taken_over(stored: StatePlan, new: StatePlan) -> list[str]:
             texts.append(f"allowed_lateness changes from {old.facts[LATENESS]} to {one.facts[LATENESS]}")
         found += [f"windows {one.windows.name!r}: {text}" for text in texts]
     return found
+
+
+def _columns_taken_over(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for fact in dict.fromkeys((*old, *new)):
+        if fact.startswith(_COLUMN) and fact not in old:
+            yield f"the {fact} is added, null in events that are held already"
+        elif fact.startswith(_COLUMN) and fact not in new:
+            yield f"the {fact} is removed with its state"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.errors import LimitExceeded, RequestError
+from penstock.core.errors import LimitExceeded
 from penstock.windows.engine import bucket as indices
 from penstock.windows.engine.bucket import (
     Advanced,
@@ -22,8 +22,18 @@ from penstock.windows.engine.fixed import advance_fixed, late_below, slice_parti
 from penstock.windows.engine.plan import TIME, Plan
 from penstock.windows.engine.sessions import advance_sessions, open_below, session_partials
 from penstock.windows.engine.state_takeover import take_over
-from penstock.windows.engine.tables import LATE, PARTIALS, RAW, Rows, pack, pieces_of, read_batch
-from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session
+from penstock.windows.engine.tables import (
+    LATE,
+    PARTIALS,
+    RAW,
+    Rows,
+    check_times,
+    late_table,
+    pieces_of,
+    prepared_blob,
+    read_batch,
+)
+from penstock.windows.kinds import TIME_MAX_US, Session
 
 
 def advance(
@@ -56,7 +66,7 @@ def advance(
     _write(plan, state, taken.with_rewritten(changes, stored), stored, following)
     panes = pa.concat_tables([plan.pane_schema.empty_table(), *changes.panes])
     stats = _stats(plan, following, changes.waiting)
-    return Advanced(panes=panes, late=_late(plan, late if kept else [], before), stats=stats)
+    return Advanced(panes=panes, late=late_table(plan.late_schema, late if kept else [], before), stats=stats)
 
 
 def _blobs(index: Index, changes: Changes) -> Mapping[int, BlobInfo]:
@@ -79,16 +89,6 @@ def _write(plan: Plan, state: BucketState, changes: Changes, index: Index, follo
         state.remove(number)
     if following != index:
         state.put_index(indices.dump(plan, following))
-
-
-def _late(plan: Plan, tables: list[pa.Table], before: int | None) -> pa.Table:
-    if not tables or before is None:
-        return plan.late_schema.empty_table()
-    table = pa.concat_tables(tables)
-    times = table.column(TIME).to_numpy()
-    watermark, behind = pa.array(np.full(len(times), before, np.int64)), pa.array(before - times)
-    columns = [table.column(name) for name in (*plan.carry, TIME)]
-    return pa.Table.from_arrays([*columns, watermark, behind], schema=plan.late_schema)
 
 
 def _stats(plan: Plan, index: Index, waiting: Waiting) -> Stats:
@@ -118,10 +118,7 @@ def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) ->
     rows = Rows.of(plan, table)
     if not len(rows):
         return Prepared(partials={})
-    if rows.times.min() < TIME_MIN_US or rows.times.max() > TIME_MAX_US:
-        raise RequestError(
-            "an event time is before year 1 or after year 9999", "Filter such rows, or correct their time."
-        )
+    check_times(rows.times)
     behind = np.zeros(len(rows), bool) if before is None else rows.times < _behind_below(plan, before)
     partials = session_partials if isinstance(plan.window, Session) else slice_partials
     pieces: dict[int, dict[str, pa.Table]] = {}
@@ -131,7 +128,7 @@ def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) ->
     rest = rows.where(behind)
     for bucket, piece in pieces_of(rest.table(columns), rest.buckets):
         pieces.setdefault(bucket, {})[name] = piece
-    return Prepared(partials={bucket: _blob(plan, tables, before) for bucket, tables in pieces.items()})
+    return Prepared(partials={bucket: prepared_blob(plan.late, each, before) for bucket, each in pieces.items()})
 
 
 def _behind_below(plan: Plan, before: int) -> int:
@@ -152,8 +149,3 @@ def _judged_later(plan: Plan) -> tuple[str, tuple[str, ...]]:
     if isinstance(plan.window, Session) and plan.late_rule == "window":
         return RAW, (*plan.columns, TIME)
     return LATE, (*plan.carry, TIME)
-
-
-def _blob(plan: Plan, tables: dict[str, pa.Table], before: int | None) -> bytes:
-    dropped = tables.pop(LATE).num_rows if plan.late == "drop" and LATE in tables else 0
-    return pack(tables, {"before": before, "dropped": dropped})

@@ -57,6 +57,8 @@ class Stats:
     """When the first of them ends, in microseconds; None if there is none."""
     next_time: int | None
     """The watermark at which something fires or is removed next; None if nothing will."""
+    buffered: int = 0
+    """Events that wait for the watermark, to be emitted in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Prepared:
 # The index of a bucket's state: its blobs, what is in them, and the watermark the bucket has reached.
 
 _VERSION = 2
+_WHAT = "the state of these windows"
 _RESET = "Start from scratch: penstock pipeline reset NAME"
 
 
@@ -133,14 +136,22 @@ def load(plan: Plan, state: BucketState, before: int | None) -> Index:
         return Index(watermark=before)
     version, *fields = msgpack.unpackb(data, strict_map_key=False, use_list=False)
     if version not in (1, _VERSION):
-        unreadable = UnreadableFormat("the state of these windows", version, _VERSION, _RESET)
-        raise RequestError(str(unreadable), unreadable.hint)  # a restart of the query does not help
+        raise unreadable(_WHAT, version, _VERSION)
     index = _decoded(plan, fields) if version == _VERSION else _decoded_1(plan, fields)
-    if index.watermark != before:
-        raise RequestError(
-            f"the windows' state ends at watermark {index.watermark}, the batch starts at {before}", _RESET
-        )
+    check_continued(_WHAT, index.watermark, before)
     return index
+
+
+def unreadable(what: str, version: int, newest: int) -> RequestError:
+    """The error for state of a newer version. It is not UnreadableFormat: a restart of the query does not help."""
+    error = UnreadableFormat(what, version, newest, _RESET)
+    return RequestError(str(error), error.hint)
+
+
+def check_continued(what: str, watermark: int | None, before: int | None) -> None:
+    """Raises RequestError unless the batch starts where the state ends."""
+    if watermark != before:
+        raise RequestError(f"{what} ends at watermark {watermark}, the batch starts at {before}", _RESET)
 
 
 def _decoded(plan: Plan, fields: list[Any]) -> Index:
@@ -168,7 +179,7 @@ def _decoded_1(plan: Plan, fields: list[Any]) -> Index:
 
 def other_plan() -> RequestError:
     """The state belongs to a plan that this one cannot continue."""
-    return RequestError("the state of these windows was written by other windows, keys or aggregates", _RESET)
+    return RequestError(f"{_WHAT} was written by other windows, keys or aggregates", _RESET)
 
 
 def dump(plan: Plan, index: Index) -> bytes:
@@ -194,20 +205,28 @@ def write_state(table: pa.Table) -> bytes:
     """The inverse of `read_state`."""
     if not table.column(REVISION).to_numpy().any():
         table = table.drop_columns([REVISION])
-    return tables.pack({_STATE: table}, {}, _COMPRESSION)
+    return packed_state(table)
 
 
 def read_state(state: Blobs, number: int) -> pa.Table:
     """Raises Damaged if a blob named in the index is missing."""
-    data = state.get(number)
-    if data is None:
-        raise Damaged(
-            f"the state of windows from {number} is missing", "Start from scratch: penstock pipeline reset NAME"
-        )
-    table = tables.unpack(data).tables[_STATE]
+    table = stored_table(state, number, _WHAT)
     if REVISION in table.column_names:
         return table
     return table.append_column(REVISION, pa.array(np.zeros(table.num_rows, np.int32)))
+
+
+def packed_state(table: pa.Table) -> bytes:
+    """The inverse of `stored_table`."""
+    return tables.pack({_STATE: table}, {}, _COMPRESSION)
+
+
+def stored_table(state: Blobs, number: int, what: str) -> pa.Table:
+    """Raises Damaged if there is none."""
+    data = state.get(number)
+    if data is None:
+        raise Damaged(f"{what} is damaged: part {number} is missing", _RESET)
+    return tables.unpack(data).tables[_STATE]
 
 
 # Intervals of keys that overlap, directly or through others: sessions.

@@ -212,9 +212,7 @@ class Plan:
 
     @cached_property
     def late_schema(self) -> pa.Schema:
-        """The schema of late rows: carried columns, t, watermark, behind (µs)."""
-        carried = [self.schema.field(name).remove_metadata() for name in self.carry]
-        return pa.schema([*carried, *(pa.field(name, pa.int64()) for name in (TIME, "watermark", "behind"))])
+        return late_schema(self.schema, self.carry)
 
     @cached_property
     def stored(self) -> tuple[StoredAggregate, ...]:
@@ -241,7 +239,7 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of what no state survives a change of. Aggregates and lateness are not in it."""
-        return _hash([*self._fixed, self.buckets, *self.meaning])
+        return hash_of([*self._fixed, self.buckets, *self.meaning])
 
     @cached_property
     def fingerprint_1(self) -> str:
@@ -252,7 +250,7 @@ class Plan:
         ]
         named = [[column for column in columns if column is not None] for _, columns in self.measures]
         meaning = json.dumps([*self.meaning, named])
-        return _hash([*self._fixed, aggregates, self.lateness_us, self.buckets, meaning])
+        return hash_of([*self._fixed, aggregates, self.lateness_us, self.buckets, meaning])
 
     @property
     def _fixed(self) -> tuple[Any, Any]:
@@ -260,5 +258,12 @@ class Plan:
         return window, [(field.name, str(field.type)) for field in self.key_fields]
 
 
-def _hash(value: Any) -> str:
+def late_schema(schema: pa.Schema, carry: Sequence[str]) -> pa.Schema:
+    """The schema of late rows: carried columns, t, watermark, behind (µs)."""
+    carried = [schema.field(name).remove_metadata() for name in carry]
+    return pa.schema([*carried, *(pa.field(name, pa.int64()) for name in (TIME, "watermark", "behind"))])
+
+
+def hash_of(value: Any) -> str:
+    """Short, and the same in all processes and versions."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]

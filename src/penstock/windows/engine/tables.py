@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.core.errors import RequestError
 from penstock.windows.engine.plan import BUCKET, TIME, Grouping, Plan, normalized
+from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late
 
 # Tables as bytes: a header, then an Arrow stream for each table.
 
@@ -89,6 +90,14 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def check_times(times: NDArray[np.int64]) -> None:
+    """Raises RequestError for times that cannot be written as dates."""
+    if times.min() < TIME_MIN_US or times.max() > TIME_MAX_US:
+        raise RequestError(
+            "an event time is before year 1 or after year 9999", "Filter such rows, or correct their time."
+        )
 
 
 # Tables of partials, in blobs and in state: keys, bounds in time, and a partial of each aggregate.
@@ -178,6 +187,12 @@ PARTIALS, LATE, RAW = "partials", "late", "raw"
 """The tables of a prepared blob: partials of slices or sessions, late rows, rows for the state to decide."""
 
 
+def prepared_blob(late: Late, tables: dict[str, pa.Table], before: int | None) -> bytes:
+    """The blob of a bucket. Late rows that are dropped are only counted."""
+    dropped = tables.pop(LATE).num_rows if late == "drop" and LATE in tables else 0
+    return pack(tables, {"before": before, "dropped": dropped})
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Tables of partials, of late rows and of undecided rows; and how many late rows the mappers dropped."""
@@ -199,3 +214,14 @@ def read_batch(blobs: Iterable[bytes], before: int | None) -> Batch:
             )
     tables = {name: [each.tables[name] for each in read if name in each.tables] for name in (PARTIALS, LATE, RAW)}
     return Batch(tables[PARTIALS], tables[LATE], tables[RAW], sum(each.facts["dropped"] for each in read))
+
+
+def late_table(schema: pa.Schema, tables: list[pa.Table], before: int | None) -> pa.Table:
+    """Late rows as a plan's `late_schema`: what they carry and their time, with the watermark that they have missed."""
+    if not tables or before is None:
+        return schema.empty_table()
+    table = pa.concat_tables(tables)
+    times = table.column(TIME).to_numpy()
+    watermark, behind = pa.array(np.full(len(times), before, np.int64)), pa.array(before - times)
+    columns = [table.column(name) for name in schema.names[:-2]]
+    return pa.Table.from_arrays([*columns, watermark, behind], schema=schema)
