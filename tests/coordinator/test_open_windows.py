@@ -29,7 +29,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the end has passed": (
         {"sources": {"orders": OF_ARRIVAL}, "first_end": LAST},
-        "waiting for the next epoch: the worker's clock has passed the end of the first one",
+        "waiting for the next epoch: the worker's clock has passed the first of them",
     ),
     "a backlog": (
         {"sources": {"orders": PLAIN}, "blocker": BLOCKER, "lag_bytes": 8},

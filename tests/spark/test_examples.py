@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,7 +39,7 @@ DOUBLE = click("ann", "/")
 CLICKS = minutes((1, DOUBLE), (1.2, DOUBLE), (20, click("ann", "/b")), (60, DOUBLE), (61, b"no JSON"))
 
 
-def ran(spark: SparkSession, name: str, **inputs: list[Event]) -> Result:
+def ran(spark: SparkSession, name: str, **inputs: Sequence[Any]) -> Result:
     """The pipeline in the example of its name, over sources that end."""
     (pipeline,) = load_pipelines(EXAMPLES / f"{name}.py")
     return run_pipeline(pipeline, inputs, spark=spark)
@@ -79,6 +80,22 @@ def test_orders_are_matched_with_payments_within_an_hour(spark: SparkSession) ->
 def test_a_click_that_is_sent_twice_counts_once(spark: SparkSession) -> None:
     values = sorted(row.value for row in ran(spark, "without_duplicates", clicks=CLICKS).rows)
     assert values == sorted([DOUBLE, click("ann", "/b"), b"no JSON"]), "one batch: its state is not given up"
+
+
+def test_the_bookings_of_an_account_are_in_the_order_in_which_they_were_made(spark: SparkSession) -> None:
+    def booked(account: str, amount: int, at: int, till: str) -> Event:
+        return Event(data={"account": account, "amount": amount}, event_time=at, stream=till)
+
+    tills = [
+        [booked("ann", 1, 10, "north"), booked("bob", 2, 30, "north"), booked("ann", 3, 20, "south")],
+        [booked("ann", 4, 50, "north"), booked("bob", 5, 60, "north"), booked("bob", 6, 25, "south")],
+        [booked("bob", 7, 5, "south")],
+    ]
+    result = ran(spark, "account_history", tills=tills)
+    per_account = {name: [row["amount"] for row in result.rows if row["account"] == name] for name in ("ann", "bob")}
+    assert per_account == {"ann": [1, 3, 4], "bob": [6, 2, 5]}
+    assert [[row["amount"] for row in epoch.rows] for epoch in result.epochs[:2]] == [[1], [3]], "as the slower till is"
+    assert [json.loads(letter.value or b"") for letter in result.late] == [{"account": "bob", "amount": 7}]
 
 
 def test_views_of_a_page_are_counted_per_minute(spark: SparkSession) -> None:

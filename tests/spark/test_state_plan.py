@@ -53,6 +53,22 @@ def test_an_aggregate_that_computes_something_else_does_not_fit_and_the_ways_out
     assert differences(OLD, plan({"n": "count() int64"}, keys="k int")) == ["windows: keys: stored k string; now k int"]
 
 
+def ordered(**facts: str) -> StatePlan:
+    return StatePlan(("in",), (StatefulOperator("ordered", {"keys": "k string", **facts}, 16),))
+
+
+def test_columns_of_ordered_events_may_come_and_go_but_not_change_their_type() -> None:
+    old, new = ordered(**{"column a": "string", "column b": "int"}), ordered(**{"column b": "int", "column c": "int"})
+    assert differences(old, new) == []
+    assert changes_taken_over(old, new) == [
+        "ordered: the column a is removed with its state",
+        "ordered: the column c is added, null in events that are held already",
+    ]
+    other = ordered(**{"column a": "string", "column b": "bigint"})
+    assert differences(old, other) == ["ordered: column b: stored int; now bigint"]
+    assert differences(old, ordered(keys="other string")) == ["ordered: keys: stored k string; now other string"]
+
+
 def test_a_plan_of_an_earlier_version_has_to_run_unchanged_first() -> None:
     (operator,) = OLD.operators
     earlier = replace(OLD, operators=(replace(operator, windows=None),))

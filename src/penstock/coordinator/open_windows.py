@@ -316,7 +316,7 @@ def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
         progress = f"catching up ({pipeline.lag_bytes:,} bytes)"
         return f"waiting for pipeline {pipeline.name}, which is {progress}" if pipeline.is_upstream else progress
     if follows_clock:
-        return "waiting for the next epoch: the worker's clock has passed the end of the first one"
+        return "waiting for the next epoch: the worker's clock has passed the first of them"
     return f"waiting for {_event_awaited(pipeline, times, now_us)}"
 
 

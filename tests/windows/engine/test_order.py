@@ -125,7 +125,7 @@ SIZES = st.sampled_from([(64, 64), (300, 900), (order.PIECE_BYTES, order.EMIT_BY
 """Of pieces and of emitted tables: with the small ones, a bucket has many of both."""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(EPOCHS, SIZES, st.integers(0, 99))
 def test_each_bucket_emits_what_the_reference_emits_in_its_order(
     epochs: list[Any], sizes: tuple[int, int], seed: int

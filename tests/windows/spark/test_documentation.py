@@ -38,6 +38,11 @@ def test_the_rows_of_the_documented_pipeline_are_as_shown(bench: Bench) -> None:
     assert list(row) == list(shown)
 
 
+def test_the_pipeline_that_orders_events_is_the_example() -> None:
+    shown = next(one for one in blocks("python") if "windows.ordered" in one)
+    assert (Path(__file__).parents[3] / "examples" / "account_history.py").read_text().endswith(f"\n\n{shown}")
+
+
 def test_the_documented_aggregate_can_be_split_and_merged_anywhere() -> None:
     names: dict[str, Any] = {}
     exec(next(one for one in blocks("python") if "class Spread" in one), names)

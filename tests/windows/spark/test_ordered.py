@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.spark
 
 SECOND = 1_000_000
 KEYS = ["a", "b", "c", None]
+SPAN = "cast(json.n as interval second) span"
 
 
 def ingest_epochs(scene: Scene, chance: random.Random, start: int, count: int) -> None:
@@ -41,7 +43,9 @@ def decoded(events: DataFrame) -> DataFrame:
     json_kind = "k string, n bigint"
     rows = events.selectExpr("*", f"from_json(cast(value as string), '{json_kind}') json")
     value = "named_struct('k', json.k, 'n', json.n, 'at', array(event_time)) v"
+    kinds = ["cast(json.n as decimal(20, 3)) as `a.decimal`", "parse_json(cast(value as string)) json", SPAN]
     return rows.selectExpr(
+        *kinds,
         "event_time",
         "segment",
         "offset",
@@ -56,7 +60,8 @@ def decoded(events: DataFrame) -> DataFrame:
 
 def build(events: DataFrame) -> DataFrame:
     rows = windows.ordered(decoded(events).repartition(3), keys="k", buckets=5, name="in order")
-    return rows.selectExpr("*", "spark_partition_id() part", "unix_micros(event_time) us", "unix_micros(v.at[0]) at")
+    seen = ["spark_partition_id() part", "unix_micros(event_time) us", "unix_micros(v.at[0]) at"]
+    return rows.selectExpr("*", *seen, "to_json(json) text").drop("json")
 
 
 def referred(sent: Sent) -> Event:
@@ -113,6 +118,8 @@ def test_every_key_is_in_the_order_of_the_reference_with_all_columns_over_a_rest
             sent.stream,
         )
         assert (row["v"]["k"], row["v"]["n"], row["fixed"], row["m"]) == (value["k"], value["n"], 1, {"n": value["n"]})
+        assert (row["a.decimal"], row["span"]) == (value["n"], timedelta(seconds=value["n"]))
+        assert json.loads(row["text"]) == value
     left = scene.left()
     assert sorted(letter.event_id for letter in left) == sorted(event.number for event in late)
     assert all(letter.payload == by_number[letter.event_id].payload for letter in left)

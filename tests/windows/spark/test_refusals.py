@@ -124,3 +124,29 @@ def test_a_user_defined_aggregate_declares_its_columns_or_gets_them_as_arguments
     assert (kinds["named"], kinds["given"]) == ("bigint", "bigint")
     with pytest.raises(RequestError, match="'strem' is not a column"):
         windows.aggregate(events, MINUTE, given=windows.measure(Longest(), "strem"))
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "why", "hint"),
+    [
+        (["*"], {"keys": ["strem"]}, "'strem' is not a column of the frame", 'Did you mean "stream"?'),
+        (["value"], {}, "'event_time' is not a column", "It has: value"),
+        (["*", "map('a', 1) as m"], {"keys": "m"}, "cannot be a key", "plain types"),
+        (["*", "stream as STREAM"], {}, "two columns of the frame are named `stream`", "Rename or drop"),
+        (["*", "interval '1' month as i"], {}, "`i` is interval month, which cannot be kept in state", "cast it"),
+        (["*"], {"buckets": 0}, "buckets=0 is not valid", "Choose"),
+        (["*"], {"late": "ignore"}, "late='ignore' is not valid", "Write"),
+    ],
+)
+def test_what_cannot_be_ordered_is_said_with_a_hint(
+    events: DataFrame, change: list[str], options: dict[str, Any], why: str, hint: str
+) -> None:
+    with pytest.raises(RequestError, match=why) as caught:
+        windows.ordered(events.selectExpr(*change), **options)
+    assert hint in caught.value.hint
+
+
+def test_ordered_rows_have_the_columns_of_the_frame(events: DataFrame) -> None:
+    more = ["cast(1 as decimal(10, 2)) d", "array(struct(1 as a, event_time as t)) list", "map('a', 1) m"]
+    frame = events.selectExpr("*", *more, "interval '1' second as `an.i`", "parse_json('1') v")
+    assert windows.ordered(frame, keys=["stream", frame["key"]]).dtypes == frame.dtypes
