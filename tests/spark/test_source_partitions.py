@@ -54,7 +54,13 @@ def test_small_ranges_share_a_task() -> None:
 def test_large_ranges_are_divided_among_all_tasks() -> None:
     splits = [Range("s", n * 10 * MIB, (n + 1) * 10 * MIB) for n in range(4)]
     assert [partition.ranges for partition in packed(splits, 4)] == [(split,) for split in splits]
-    assert [len(partition.ranges) for partition in packed(splits, 2)] == [2, 2]
+    halves = [(Range("s", 0, 20 * MIB),), (Range("s", 20 * MIB, 40 * MIB),)]
+    assert [partition.ranges for partition in packed(splits, 2)] == halves
+
+
+def test_splits_with_a_gap_between_them_are_separate_ranges() -> None:
+    splits = [Range("s", 0, MIB), Range("s", 2 * MIB, 3 * MIB), Range("t", 3 * MIB, 4 * MIB)]
+    assert [partition.ranges for partition in packed(splits, 2)] == [tuple(splits)]
 
 
 @given(st.lists(st.integers(1, 40 * MIB), max_size=30), st.integers(1, 16))

@@ -15,6 +15,7 @@ from penstock.spark.source.arrow import SegmentBatches, read_events, read_partit
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges
 from tests.protocol.stored.events import raw, stored
+from tests.spark.asking import get
 from tests.spark.stored_data import store_events, truncate
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tls import CA, server_context
@@ -92,6 +93,19 @@ def test_bytes_that_retention_removed_are_an_error_unless_the_load_says_otherwis
     kept = values(link, SEGMENT, 0, len(DATA), fail_on_data_loss=False)
     assert kept == [b"value %d" % n * (n % 50) for n in range(100, 9000)]
     assert values(link, SEGMENT, 0, gone - 1, fail_on_data_loss=False) == []
+
+
+@pytest.mark.parametrize(("option", "by_socket"), [("true", 0), ("false", len(DATA))])
+def test_a_task_on_the_workers_machine_reads_its_files_unless_the_load_says_otherwise(
+    worker: RunningWorker, option: str, by_socket: int
+) -> None:
+    store_events(worker, SEGMENT, STORED)
+    options = SourceOptions.parse({"source": "a", "worker": worker.http, "shortCircuit": option})
+    partition = SegmentRanges((Range(SEGMENT, 0, len(DATA)),))
+    rows = [row for batch in read_partition(options, ("value",), partition) for row in batch.to_pylist()]
+    assert [row["value"] for row in rows] == [b"value %d" % n * (n % 50) for n in range(9000)]
+    assert get(worker, "/status")["segment_server"]["read_bytes"] == by_socket
+    python_worker.link(worker.http, *options.tls).drop()
 
 
 def test_a_task_reads_over_tls_and_knows_the_names_of_streams(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def running_worker(
     cookie: bytes = b"",
     coordinator: CoordinatorSettings | None = None,
     files: Files | None = None,
+    short_circuit: bool = True,
 ) -> Iterator[RunningWorker]:
     settings = WorkerSettings(
         data=data,
@@ -37,7 +38,7 @@ def running_worker(
         http_port=0,
         store=store,
         coordinator=coordinator or CoordinatorSettings(),
-        segment=ServerSettings(port=0, ssl=ssl),
+        segment=ServerSettings(port=0, ssl=ssl, short_circuit=short_circuit),
         gateway=GatewaySettings(port=0, ssl=ssl, cookie=cookie, source=connector or SourceSettings()),
     )
     worker = RunningWorker(settings, files)

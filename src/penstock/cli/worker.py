@@ -201,6 +201,11 @@ def worker(
     sessions: int = typer.Option(1000, min=1, help="Sources connected at the same time.", rich_help_panel=_LIMITS),
     frame_size: int = _option_size("4MiB", "Largest frame of a source."),
     streams: int = typer.Option(100_000, min=1, help="Open streams of one session.", rich_help_panel=_LIMITS),
+    short_circuit: bool = typer.Option(
+        True,
+        envvar="PENSTOCK_SHORT_CIRCUIT",
+        help="Let Spark's tasks on this machine read the journal's files themselves, if they run as the same user.",
+    ),
     log_file: Path | None = typer.Option(
         None, help="Log to this file instead of stderr; it rotates at 10 MiB.", rich_help_panel=_LOGS
     ),
@@ -231,7 +236,7 @@ def worker(
     connector, named = with_windows(connector, named, window or [])
     store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port)
-    segment = replace(segment, connections_max=connections, block_bytes_max=block_size)
+    segment = replace(segment, connections_max=connections, block_bytes_max=block_size, short_circuit=short_circuit)
     secret = read_cookie(cookie, cookie_file)
     gateway = GatewaySettings(host=host, port=connector_port, cookie=secret, source=connector)
     gateway = replace(gateway, auto_create=auto_create, sessions_max=sessions, successor=successor, sources=named)

@@ -1,7 +1,9 @@
-"""Where a worker listens."""
+"""Where a worker listens, and on which machine something runs."""
 
 import ipaddress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from penstock.core.errors import RequestError
 
@@ -52,3 +54,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower().rstrip(".") == "localhost"
+
+
+@cache
+def this_machine() -> str:
+    """The id of the running kernel, which containers on it share and no other machine has; empty if it has none (only
+    Linux does). Equal ids mean that device and inode numbers refer to the same files.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,6 +1,6 @@
 """Who is at the other end of a connection, and what it may do with which segment.
 
-    read                          GetSegmentInfo, GetAttribute, ReadSegment
+    read                          GetSegmentInfo, GetAttribute, ReadSegment, LocateSegment
     write                         every change of a segment of one's own: one without a prefix of the system's
     deploy on the pipeline        creating and appending to what the tasks of its last generation stage; deleting what
                                   any of its tasks have staged
@@ -26,6 +26,7 @@ from penstock.protocol.segment import (
     DeleteSegment,
     GetAttribute,
     GetSegmentInfo,
+    LocateSegment,
     MergeSegments,
     Message,
     ReadSegment,
@@ -51,7 +52,7 @@ _OWNED = {
     OUTPUT_PREFIX: "its pipeline writes it, and retention truncates it",
     COORDINATOR_PREFIX: "it is the coordinator's ledger",
 }
-_Read: TypeAlias = ReadSegment | GetSegmentInfo | GetAttribute
+_Read: TypeAlias = ReadSegment | LocateSegment | GetSegmentInfo | GetAttribute
 _Change: TypeAlias = (
     CreateSegment | SetupAppend | SealSegment | TruncateSegment | DeleteSegment | MergeSegments | UpdateAttribute
 )

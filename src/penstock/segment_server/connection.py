@@ -10,6 +10,7 @@ from typing import Any, cast
 from penstock.access.principals import certificate_names
 from penstock.access.refusals import Port
 from penstock.core import errors
+from penstock.core.address import this_machine
 from penstock.core.connection_limits import address_of, find_dead_peers
 from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated, Unavailable
 from penstock.core.logs import one_line
@@ -30,6 +31,9 @@ from penstock.protocol.segment import (
     Hello,
     Incoming,
     KeepAlive,
+    LocatedFile,
+    LocatedRow,
+    LocateSegment,
     MergeSegments,
     Message,
     OperationUnsupported,
@@ -39,6 +43,7 @@ from penstock.protocol.segment import (
     SegmentCreated,
     SegmentDeleted,
     SegmentInfo,
+    SegmentLocated,
     SegmentRead,
     SegmentSealed,
     SegmentsMerged,
@@ -48,8 +53,10 @@ from penstock.protocol.segment import (
     UpdateAttribute,
 )
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
+from penstock.protocol.segment.primitives import LOCATED_ROWS_MAX
 from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
+from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.state import ServerState
 from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located
@@ -102,14 +109,17 @@ Handled = tuple[Message, Position]
 
 
 class Managing:
-    def __init__(self, store: SegmentStore, caller: Caller) -> None:
+    def __init__(self, store: SegmentStore, caller: Caller, settings: ServerSettings, counters: Counters) -> None:
         self._store = store
         self._caller = caller
+        self._settings = settings
+        self._counters = counters
         self.handlers: dict[type[Message], Callable[[Any], Handled]] = {
             CreateSegment: self._create,
             DeleteSegment: self._delete,
             GetAttribute: self._get_attribute,
             GetSegmentInfo: self._info,
+            LocateSegment: self._locate,
             MergeSegments: self._merge,
             SealSegment: self._seal,
             TruncateSegment: self._truncate,
@@ -162,6 +172,19 @@ class Managing:
             return AttributeUpdated(success=False, request_id=request.request_id), self._store.journal.end
         return AttributeUpdated(success=True, request_id=request.request_id), position
 
+    def _locate(self, request: LocateSegment) -> Handled:
+        """For a reader that opens the journal's files itself: whether it may, their permissions decide."""
+        if not self._settings.short_circuit or not request.machine or request.machine != this_machine():
+            self._counters.locates_refused += 1
+            why = "is off" if not self._settings.short_circuit else "is for readers on the same machine"
+            return OperationUnsupported("LocateSegment", f"reading files {why}", request.request_id), Position(0)
+        length = min(max(request.length, 1), self._settings.located_bytes_max)
+        located = self._store.locate(request.segment, request.offset, length, LOCATED_ROWS_MAX)
+        files, rows = _local_rows(self._store, located)
+        self._counters.locates += 1
+        self._counters.located_bytes += sum(row.take for row in rows)
+        return SegmentLocated(request.segment, request.offset, files, rows, request.request_id), Position(0)
+
     def _merge(self, request: MergeSegments) -> Handled:
         updates = []
         for update in request.updates:
@@ -175,6 +198,22 @@ class Managing:
         position = self._store.merge([(request.target, request.source)], updates)
         length = self._store.length(request.target)
         return SegmentsMerged(request.target, request.source, length, request.request_id), position
+
+
+def _local_rows(store: SegmentStore, located: Located) -> tuple[tuple[LocatedFile, ...], tuple[LocatedRow, ...]]:
+    """The pieces as places in files; only those before a chapter that is not a file here."""
+    journal = store.journal
+    files: dict[Position, tuple[int, LocatedFile]] = {}
+    rows: list[LocatedRow] = []
+    for chapter, row, _, skip, take in located.pieces:
+        if chapter not in files:
+            found = journal.local_file(chapter)
+            if found is None:
+                break
+            files[chapter] = len(files), LocatedFile(*found)
+        position = journal.local_offset(chapter, row.position)
+        rows.append(LocatedRow(files[chapter][0], position, row.head_length, row.length, row.checksum, skip, take))
+    return tuple(file for _, file in files.values()), tuple(rows)
 
 
 log = logging.getLogger(__name__)
@@ -196,7 +235,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._outbox = Outbox(self._send)
         self._caller = caller = Caller(server.store, server.access, server.check_staging)
         self._appending = Appending(server.store, server.counters, server.settings.appenders_max, caller, self._answer)
-        self._managing = Managing(server.store, caller)
+        self._managing = Managing(server.store, caller, server.settings, server.counters)
         self._tail_reads: dict[int, Callable[[], None]] = {}
         self._unacknowledged = 0
         self._fetching = 0

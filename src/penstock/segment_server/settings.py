@@ -46,6 +46,13 @@ class ServerSettings:
     read_bytes_max: int = MIB
     """Data in one reply to a read; a message has less than 16 MiB."""
 
+    short_circuit: bool = True
+    """Whether readers on this machine learn where the journal's files are, which they then read themselves."""
+
+    located_bytes_max: int = 64 * MIB
+    """Data that one reply locates: a reader has the files open while it reads them, and a file that is removed in the
+    meantime takes up space until then."""
+
     read_threads: int = 4
     """Threads that fetch from the disk, so that a slow read does not delay appends."""
 
@@ -81,3 +88,6 @@ class Counters:
     refused: int = 0
     reads: int = 0
     read_bytes: int = 0
+    locates: int = 0
+    located_bytes: int = 0
+    locates_refused: int = 0

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.credentials import parse_worker, tls_context
+from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import set_up_logging
 from penstock.protocol.stored.names import epoch_prefix
@@ -96,3 +97,9 @@ def link(worker: str, ca: str | None, cert: str | None, key: str | None, use: st
     """
     tls = tls_context(parse_worker(worker)[0].host, ca, cert, key)
     return Link(lambda: segment_address(worker, tls=tls is not None), tls)
+
+
+@cache
+def journal_files(worker: str) -> ShortCircuit:  # noqa: ARG001  one for each worker: it remembers what the worker allows
+    """Reads the worker's files, if it runs on this machine."""
+    return ShortCircuit()

@@ -8,7 +8,7 @@ from threading import Lock
 
 from penstock.core.errors import Damaged, Unavailable, UnreadableFormat
 from penstock.core.types import Position
-from penstock.store.files import File, Files
+from penstock.store.files import File, Files, LocalFile
 from penstock.store.operations import Index, unpack
 from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
@@ -114,6 +114,9 @@ class OpenChapters:
     def size(self, base: Position) -> int:
         return self._readable(base).size()
 
+    def local(self, base: Position) -> LocalFile | None:
+        return self._files.local(chapter_name(base))
+
     def _readable(self, base: Position) -> "_Readable":
         return _Readable(self.get(base), chapter_name(base))
 
@@ -206,3 +209,9 @@ class ChapterReads:
 
     def locate(self, chapter: Position, position: Position) -> str:
         return locate(chapter, position)
+
+    def local_file(self, chapter: Position) -> LocalFile | None:
+        return self._open.local(chapter)
+
+    def local_offset(self, chapter: Position, position: Position) -> int:
+        return file_offset(chapter, position)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from errno import EIO
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.durable_files import sync_directory
 from penstock.core.errors import StoreInUse
@@ -66,6 +66,14 @@ class File(Protocol):
         ...
 
 
+class LocalFile(NamedTuple):
+    """Where other processes of this machine find a file, and the numbers by which they recognize it."""
+
+    path: str
+    device: int
+    inode: int
+
+
 class Files(Protocol):
     """The files of one directory, by name. A name has no slash in it, and is not `lock`.
 
@@ -100,6 +108,10 @@ class Files(Protocol):
 
         It makes no file's bytes durable.
         """
+        ...
+
+    def local(self, name: str) -> LocalFile | None:
+        """The file as other processes see it; None if they cannot, or if there is none."""
         ...
 
     def free_bytes(self) -> int:
@@ -218,6 +230,7 @@ class RealFiles:
         if create:
             _make_directory(directory)
         self._directory = directory
+        self._absolute = directory.absolute()  # other processes have other working directories
         self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._lock_fd = _CLOSED
 
@@ -243,6 +256,14 @@ class RealFiles:
 
     def sync(self) -> None:
         os.fsync(self._fd)
+
+    def local(self, name: str) -> LocalFile | None:
+        try:
+            found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+            str(self._absolute).encode()
+        except (FileNotFoundError, UnicodeEncodeError):  # a path that is not a text cannot be sent
+            return None
+        return LocalFile(str(self._absolute / name), found.st_dev, found.st_ino)
 
     def free_bytes(self) -> int:
         disk = os.statvfs(self._fd)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.core.types import Buffer, Position
+from penstock.store.files import LocalFile
 from penstock.store.record import Entry, Found
 
 
@@ -130,6 +131,14 @@ class Journal(Protocol):
 
     def locate(self, chapter: Position, position: Position) -> str:
         """File and offset, for people."""
+        ...
+
+    def local_file(self, chapter: Position) -> LocalFile | None:
+        """The file that has the chapter, if other processes of this machine can find it."""
+        ...
+
+    def local_offset(self, chapter: Position, position: Position) -> int:
+        """Where the position is in that file."""
         ...
 
     @property

@@ -322,9 +322,9 @@ class SegmentStore:
             self._sealing = {number: at for number, at in self._sealing.items() if at > durable}
         self.indexes.settle(durable)
 
-    def locate(self, name: str, offset: int, length: int) -> Located:
-        """Where to find about `length` durable bytes at `offset`, in whole appends; none at the tail. Raises
-        SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
+    def locate(self, name: str, offset: int, length: int, rows_max: int | None = None) -> Located:
+        """Where to find about `length` durable bytes at `offset`, in whole appends, at most `rows_max` of them; none at
+        the tail. Raises SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
         """
         self._settle()
         segment = self._segment(name)
@@ -342,7 +342,7 @@ class SegmentStore:
                 break
             located.append(piece._replace(take=min(piece.take, length)))
             taken += located[-1].take
-            if taken >= length:
+            if taken >= length or len(located) == rows_max:
                 break
         at_tail = offset + taken >= segment.durable and not doubtful
         return Located(located, at_tail, at_tail and self._sealed(segment))

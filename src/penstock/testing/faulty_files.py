@@ -232,6 +232,9 @@ class FaultyFiles(Faults):
     def sync(self) -> None:
         self.perform("sync .", self._sync_directory)
 
+    def local(self, name: str) -> None:
+        """No other process sees this disk."""
+
     def free_bytes(self) -> int:
         self.check_alive()
         return self._free_bytes()

@@ -115,6 +115,9 @@ class MemoryFiles:
     def sync(self) -> None:
         """Does nothing: memory has no durable state."""
 
+    def local(self, name: str) -> None:
+        """No other process sees this memory."""
+
     def free_bytes(self) -> int:
         if self._space is None:
             return sys.maxsize

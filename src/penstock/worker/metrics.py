@@ -82,7 +82,8 @@ def sessions(status: Callable[[], SessionTotals]) -> Collector:
 def segment_server(status: Callable[[], SegmentServerStatus]) -> Collector:
     connections = ("connections", "connections_refused", "connections_evicted", "protocol_errors")
     data = ("appends", "appended_bytes", "duplicates", "refused", "reads", "read_bytes")
-    return Numbered("segment", status, counters=(*connections, *data))
+    located = ("locates", "located_bytes", "locates_refused")
+    return Numbered("segment", status, counters=(*connections, *data, *located))
 
 
 class Line(NamedTuple, Generic[T]):

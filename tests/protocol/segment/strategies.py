@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.protocol.segment import AttributeUpdate, Dialect, Message, Part, frame_events
+from penstock.protocol.segment import AttributeUpdate, Dialect, LocatedFile, LocatedRow, Message, Part, frame_events
 from penstock.protocol.segment.dialect import Layout
 from penstock.protocol.segment.primitives import (
     I8,
@@ -15,6 +15,8 @@ from penstock.protocol.segment.primitives import (
     Field,
     Flags,
     FramedEvent,
+    LocatedFiles,
+    LocatedRows,
     PartOf,
     Rest,
     Updates,
@@ -30,6 +32,10 @@ blobs = st.binary(max_size=200)
 
 _UPDATE = st.builds(AttributeUpdate, uuids, st.integers(-128, 127), i64s, i64s)
 
+_U32, _U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+_FILE = st.builds(LocatedFile, texts, _U64, _U64)
+_ROW = st.builds(LocatedRow, _U32, _U64, *[_U32] * 5)
+
 _VALUES: dict[type[Field], st.SearchStrategy[Any]] = {
     I8: st.integers(-128, 127),
     I32: st.integers(-(2**31), 2**31 - 1),
@@ -43,6 +49,8 @@ _VALUES: dict[type[Field], st.SearchStrategy[Any]] = {
     Rest: blobs,
     Zeros: st.integers(0, 200),
     FramedEvent: blobs.map(lambda data: frame_events([data])),
+    LocatedFiles: st.lists(_FILE, max_size=3).map(tuple),
+    LocatedRows: st.lists(_ROW, max_size=3).map(tuple),
     Updates: st.lists(_UPDATE, max_size=3).map(tuple),
 }
 

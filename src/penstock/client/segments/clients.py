@@ -5,7 +5,7 @@ import ssl as tls
 from collections.abc import AsyncGenerator, Generator, Iterable
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 from uuid import uuid4
 
 from penstock.client.segments import operations
@@ -32,7 +32,7 @@ from penstock.client.steps import run_steps, run_steps_async
 from penstock.core.address import PORT, Address
 from penstock.core.errors import PenstockError, ProtocolError
 from penstock.core.types import Buffer
-from penstock.protocol.segment import HEADER_SIZE, Reply, take_events
+from penstock.protocol.segment import HEADER_SIZE, take_events
 
 # Splits a segment's bytes, read piece by piece, into events.
 
@@ -200,7 +200,7 @@ class SegmentClient(_ClientBase[BlockingConnection]):
         if self._connection is None:
             self._connection = self._connect()
         try:
-            return attempts.result(self._ask(self._connection, attempts))
+            return attempts.result(self._connection.ask(attempts.encode, attempts.call.wait_seconds))
         except Interrupted as error:
             self.close()
             raise attempts.interrupted(error) from error
@@ -209,32 +209,8 @@ class SegmentClient(_ClientBase[BlockingConnection]):
                 self.close()
             raise
 
-    def _ask(self, connection: BlockingConnection, attempts: Attempts[Any]) -> Reply:
-        answer = _Answer()
-        request_id = connection.session.expect(answer)
-        try:
-            connection.send([attempts.encode(request_id, connection.session.token)])
-            connection.exchange_until(lambda: answer.reply is not None, attempts.call.wait_seconds)
-        finally:
-            connection.session.forget(request_id)
-        assert answer.reply is not None
-        return answer.reply
-
     def _connect(self) -> BlockingConnection:
         return BlockingConnection(self._address, self._ssl, self._timeout_seconds, self._token)
-
-
-class _Answer:
-    """Stores the reply; if there will be none, the connection itself raises."""
-
-    def __init__(self) -> None:
-        self.reply: Reply | None = None
-
-    def on_reply(self, reply: Reply) -> None:
-        self.reply = reply
-
-    def on_lost(self, error: PenstockError) -> None:
-        pass
 
 
 # The asyncio client.

@@ -135,6 +135,18 @@ class BlockingConnection(DuplexSocket):
         """Queue the parts, which must stay as they are; `exchange` sends them."""
         self._outgoing.add(parts)
 
+    def ask(self, encode: Callable[[int, str], bytes], extra_seconds: float = 0.0) -> Reply:
+        """The reply to one request. `encode` makes its bytes of a request id and the token."""
+        answer = _OneReply()
+        request_id = self.session.expect(answer)
+        try:
+            self.send([encode(request_id, self.session.token)])
+            self.exchange_until(lambda: answer.reply is not None, extra_seconds)
+        finally:
+            self.session.forget(request_id)
+        assert answer.reply is not None
+        return answer.reply
+
     def exchange_until(self, done: Callable[[], bool], extra_seconds: float = 0.0) -> None:
         while not done():
             self.exchange(self.timeout_seconds + extra_seconds)
@@ -170,6 +182,29 @@ class BlockingConnection(DuplexSocket):
     def _closed(self) -> Interrupted:
         before = "" if self.session.is_open else " before its Hello"
         return Interrupted(f"the worker at {self.session.address} closed the connection{before}")
+
+
+class _OneReply:
+    """Stores the reply; if there will be none, the connection itself raises."""
+
+    def __init__(self) -> None:
+        self.reply: Reply | None = None
+
+    def on_reply(self, reply: Reply) -> None:
+        self.reply = reply
+
+    def on_lost(self, error: PenstockError) -> None:
+        pass
+
+
+class Connected(Protocol):
+    """Provides a connection, and keeps it for the next use."""
+
+    def connected(self) -> BlockingConnection:
+        """Raises Interrupted while the worker is unavailable."""
+
+    def drop(self) -> None:
+        """The connection is no longer usable."""
 
 
 def _connect(address: Address, tls: ssl.SSLContext | None, timeout_seconds: float) -> socket.socket:

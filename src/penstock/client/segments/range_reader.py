@@ -1,25 +1,19 @@
-"""Reads a range of a segment as fast as the worker can send it: one request is always in flight."""
+"""Reads a range of a segment: from the journal's files where that is possible, otherwise as fast as the worker can send
+it, with one request always in flight.
+"""
 
 from collections.abc import Generator
-from typing import NamedTuple, Protocol
+from contextlib import closing
+from typing import NamedTuple
 
-from penstock.client.segments.connections import BlockingConnection
+from penstock.client.segments.connections import BlockingConnection, Connected
 from penstock.client.segments.failures import RETRY_SECONDS, Interrupted, error_of, retrying
+from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.errors import Damaged, PenstockError, ProtocolError
 from penstock.protocol.segment import VERSIONED, Failure, ReadSegment, Reply, SegmentRead
 
 READ_BYTES = 2**20
 """Requested at a time. A worker returns whole appends, about this much at most."""
-
-
-class Connected(Protocol):
-    """Provides the connection, and keeps it for the next range."""
-
-    def connected(self) -> BlockingConnection:
-        """Raises Interrupted while the worker is unavailable."""
-
-    def drop(self) -> None:
-        """The connection is no longer usable."""
 
 
 class Piece(NamedTuple):
@@ -30,13 +24,23 @@ class Piece(NamedTuple):
 
 
 def read_range(
-    link: Connected, segment: str, start: int, end: int, retry_seconds: float = RETRY_SECONDS
+    link: Connected,
+    segment: str,
+    start: int,
+    end: int,
+    retry_seconds: float = RETRY_SECONDS,
+    files: ShortCircuit | None = None,
 ) -> Generator[Piece, None, None]:
     """The bytes [start, end), which are durable, in order and in pieces. After a lost connection it reconnects and
-    continues, for up to `retry_seconds` without progress.
+    continues, for up to `retry_seconds` without progress. `files`: where to read first, as far as that is possible.
 
     Raises the worker's error, such as SegmentTruncated, and Damaged if the segment ends before `end`.
     """
+    if files is not None:
+        with closing(files.read(link, segment, start, end)) as found:
+            for offset, data in found:
+                start = offset + len(data)
+                yield Piece(offset, data)
     asked = _Asked(link, segment, min(start, end), end)
     try:
         while asked.offset < end:

@@ -68,6 +68,11 @@ class SegmentServerStatus(Part, frozen=True, kw_only=True):
     refused: int
     reads: int
     read_bytes: int
+    locates: int = 0
+    """Replies to readers on the same machine, which then read the journal's files themselves."""
+    located_bytes: int = 0
+    locates_refused: int = 0
+    """Of readers on other machines, or all while short-circuit reads are off."""
 
 
 # Sources, and the sessions of programs that send to them.

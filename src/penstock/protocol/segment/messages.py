@@ -10,6 +10,7 @@ the document's, `AppendBlock`, `AppendBlockEnd` and `PartialEvent` (the public p
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
@@ -353,6 +354,55 @@ class SegmentsMerged(Reply):
     target: str
     source: str
     write_offset: int = -1
+    request_id: int = NO_REQUEST
+
+
+# Short-circuit reads: messages of our own, which no version of the public protocol has.
+
+
+class LocatedFile(NamedTuple):
+    """A file of the journal: a reader opens `path`, and has found the file if device and inode are these."""
+
+    path: str
+    device: int
+    inode: int
+
+
+class LocatedRow(NamedTuple):
+    """Stored bytes: `head_length` + `length` of them at offset `position` of a file, which is given by its number in
+    the reply. The checksum is the CRC-32C of them all. The segment has `take` bytes of them, after the head and `skip`
+    more.
+    """
+
+    file: int
+    position: int
+    head_length: int
+    length: int
+    checksum: int
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocateSegment(Request):
+    """Where up to `length` durable bytes at `offset` are. `machine`: the sender's, as `core.address.this_machine`."""
+
+    segment: str
+    offset: int
+    length: int
+    machine: str
+    token: str = field(default="", repr=False)
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLocated(Reply):
+    """The bytes from `offset` on, row by row; no rows if there are none now."""
+
+    segment: str
+    offset: int
+    files: tuple[LocatedFile, ...]
+    rows: tuple[LocatedRow, ...]
     request_id: int = NO_REQUEST
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from penstock.core.errors import LimitExceeded, ProtocolError, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import EVENT, HEADER_SIZE, PAYLOAD_SIZE_MAX, pack_header, unpack_header
-from penstock.protocol.segment.messages import AttributeUpdate, Part
+from penstock.protocol.segment.messages import AttributeUpdate, LocatedFile, LocatedRow, Part
 
 # Java's modified UTF-8, both ways: NUL is two bytes, characters beyond U+FFFF are two surrogates of three bytes each.
 #
@@ -60,9 +60,14 @@ TEXT_SIZE_MAX = 2**16 - 1
 UPDATES_MAX = 1024
 """Attribute updates in one merge: as objects they are far larger than on the wire."""
 
+LOCATED_ROWS_MAX = 4096
+"""Rows in one reply to LocateSegment, and files: finding a row takes a worker some microseconds."""
+
 _U16 = Struct(">H")
 _I32 = Struct(">i")
 _UPDATE = Struct(">16sbqq")
+_IDENTITY = Struct(">QQ")
+_ROW = Struct(">IQIIIII")
 
 
 class Field(ABC):
@@ -297,4 +302,56 @@ class Updates(Field):
             raise ProtocolError(f"{count} updates are over the limit of {UPDATES_MAX}")
         end = _end(payload, start, count * _UPDATE.size)
         values[self.name] = tuple(AttributeUpdate(*fields) for fields in _UPDATE.iter_unpack(payload[start:end]))
+        return end
+
+
+def _count(payload: memoryview, at: int, what: str) -> int:
+    """An i32 that counts what follows it in a reply to LocateSegment."""
+    _end(payload, at, _I32.size)
+    count: int = _I32.unpack_from(payload, at)[0]
+    if not 0 <= count <= LOCATED_ROWS_MAX:
+        raise ProtocolError(f"{count} {what} are over the limit of {LOCATED_ROWS_MAX}")
+    return count
+
+
+class LocatedFiles(Field):
+    """i32 count and as many files: utf path, u64 device, u64 inode."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        files: tuple[LocatedFile, ...] = getattr(message, self.name)
+        parts.append(_I32.pack(len(files)))
+        for file in files:
+            path = encode_text(file.path)
+            parts += (_U16.pack(len(path)), path, _IDENTITY.pack(file.device, file.inode))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        files = []
+        count = _count(payload, at, "files")
+        at += _I32.size
+        for _ in range(count):
+            start = _end(payload, at, _U16.size)
+            end = _end(payload, start, _U16.unpack_from(payload, at)[0])
+            at = _end(payload, end, _IDENTITY.size)
+            path = decode_text(bytes(payload[start:end]))
+            files.append(LocatedFile(path, *_IDENTITY.unpack_from(payload, end)))
+        values[self.name] = tuple(files)
+        return at
+
+
+class LocatedRows(Field):
+    """i32 count and as many rows: u32 file, u64 position, and u32 head length, length, checksum, skip, take."""
+
+    __slots__ = ()
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        rows: tuple[LocatedRow, ...] = getattr(message, self.name)
+        parts.append(_I32.pack(len(rows)) + b"".join([_ROW.pack(*row) for row in rows]))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        count = _count(payload, at, "rows")
+        start = at + _I32.size
+        end = _end(payload, start, count * _ROW.size)
+        values[self.name] = tuple(map(LocatedRow._make, _ROW.iter_unpack(payload[start:end])))
         return end

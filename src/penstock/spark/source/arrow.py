@@ -17,13 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.client.segments.range_reader import READ_BYTES, Connected, read_range
+from penstock.client.segments.connections import Connected
+from penstock.client.segments.range_reader import READ_BYTES, read_range
+from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.errors import Damaged, DataLoss, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
 from penstock.protocol.stored.names import Form, Source, kind_of
-from penstock.spark.python_worker import coordinator, freeze, hinted, link
+from penstock.spark.python_worker import coordinator, freeze, hinted, journal_files, link
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges
 from penstock.spark.source.schema import ASKED_COLUMNS, arrow_schema
@@ -257,20 +259,26 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
     freeze()
     with hinted():
         worker = link(options.worker, *options.tls)
+        files = journal_files(options.worker) if options.short_circuit else None
         for piece in partition.ranges:
             batches = SegmentBatches(piece.segment, columns, lambda name: stream_names(options.worker, name))
-            for events in read_events(worker, piece, batches, fail_on_data_loss=options.fail_on_data_loss):
+            for events in read_events(worker, piece, batches, files, fail_on_data_loss=options.fail_on_data_loss):
                 yield batches.batch(events)
 
 
 def read_events(
-    worker: Connected, piece: Range, batches: SegmentBatches, *, fail_on_data_loss: bool
+    worker: Connected,
+    piece: Range,
+    batches: SegmentBatches,
+    files: ShortCircuit | None = None,
+    *,
+    fail_on_data_loss: bool,
 ) -> Iterator[Events]:
     """Yields nothing for bytes without events. Raises DataLoss, and Damaged for bytes that are not whole events."""
     start = piece.start
     while start < piece.end:
         try:
-            yield from _decoded(worker, Range(piece.segment, start, piece.end), batches)
+            yield from _decoded(worker, Range(piece.segment, start, piece.end), batches, files)
             return
         except SegmentTruncated as error:
             if fail_on_data_loss:
@@ -279,20 +287,25 @@ def read_events(
             start = max(error.start, start + 1)
 
 
-def _decoded(worker: Connected, piece: Range, batches: SegmentBatches) -> Iterator[Events]:
+def _decoded(worker: Connected, piece: Range, batches: SegmentBatches, files: ShortCircuit | None) -> Iterator[Events]:
     waiting = _Waiting(min(BATCH_BYTES + READ_BYTES, piece.end - piece.start))
     offset = piece.start
-    with closing(read_range(worker, piece.segment, piece.start, piece.end)) as pieces:
+    with closing(read_range(worker, piece.segment, piece.start, piece.end, files=files)) as pieces:
         for at, data in pieces:
-            waiting.add(data)
             is_last = at + len(data) == piece.end
-            del data  # the receive buffer is used again for the next piece
-            if len(waiting) >= BATCH_BYTES or is_last:
-                events = decode(waiting.data, offset, batches.kind, batches.wanted)
-                waiting.drop(events.end - offset)
-                offset = events.end
-                if len(events):
-                    yield events
+            if len(waiting) + len(data) < BATCH_BYTES and not is_last:
+                waiting.add(data)
+                del data  # the receive buffer is used again for the next piece
+                continue
+            if len(waiting):
+                waiting.add(data)
+                data = waiting.data  # noqa: PLW2901
+            events = decode(data, offset, batches.kind, batches.wanted)
+            waiting.keep(data[events.end - offset :])
+            del data
+            offset = events.end
+            if len(events):
+                yield events
     if len(waiting):
         raise Damaged(
             f"segment {piece.segment!r}: the range that ends at {piece.end} ends inside the event at {offset}",
@@ -322,11 +335,11 @@ class _Waiting:
         self._memory[self._filled : end] = data
         self._filled = end
 
-    def drop(self, count: int) -> None:
-        """Drop the first `count` bytes."""
-        left = self._memory[count : self._filled]
-        self._memory[: len(left)] = left
-        self._filled = len(left)
+    def keep(self, data: memoryview) -> None:
+        """Drop everything but these bytes, which may be the last of its own."""
+        left = bytes(data)
+        self._filled = 0
+        self.add(memoryview(left))
 
 
 class LostBytes(DataLoss):

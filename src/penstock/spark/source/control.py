@@ -18,7 +18,10 @@ FORMAT = "penstock"
 PRETENDED = "penstock.pretended."
 """The prefix of options on a placeholder stream: after it come the options that the real load would have."""
 
-_OF_EVENTS = ("columns", "rows", "buckets", "reports", "minPartitions", "codec", "schema", "codecMap", "decoding")
+_OF_EVENTS = (
+    *("columns", "rows", "buckets", "reports", "minPartitions", "shortCircuit"),
+    *("codec", "schema", "codecMap", "decoding"),
+)
 """Options for which rows a load returns and how: the control load beside it does not inherit them."""
 
 

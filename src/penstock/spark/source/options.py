@@ -29,6 +29,7 @@ OPTIONS = (
     "maxRowsPerEpoch",
     "failOnDataLoss",
     "minPartitions",
+    "shortCircuit",
     "pipeline",
     "input",
     "generation",
@@ -65,6 +66,8 @@ class SourceOptions:
     """Limits of an epoch; None: those of the pipeline, or the worker's defaults."""
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
+    short_circuit: bool = True
+    """Whether tasks on the worker's machine read the journal's files themselves."""
     pipeline: str | None = None
     """None: the load is anonymous. Nothing is registered or recorded, and the load delays neither acknowledgements nor
     retention."""
@@ -94,6 +97,7 @@ class SourceOptions:
             ending=given.get("endingOffsets", _ending) or "latest",
             limits=_limits(given.get("maxBytesPerEpoch", _size), given.get("maxRowsPerEpoch", _positive)),
             fail_on_data_loss=given.get("failOnDataLoss", _boolean) is not False,
+            short_circuit=given.get("shortCircuit", _boolean) is not False,
             min_partitions=given.get("minPartitions", _positive),
             pipeline=given.get("pipeline", check_pipeline_name),
             input=given.get("input", lambda text: check_pipeline_name(text, "input")) or DEFAULT_INPUT,

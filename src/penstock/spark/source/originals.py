@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.client.segments.range_reader import Connected, read_range
+from penstock.client.segments.connections import Connected
+from penstock.client.segments.range_reader import read_range
 from penstock.core.errors import Damaged, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
 from penstock.spark.source.arrow import LostBytes, SegmentBatches, read_events, stream_names

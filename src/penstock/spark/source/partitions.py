@@ -114,6 +114,13 @@ def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
     for split in splits:
         size = split.end - split.start
         middle = before + size // 2
-        taken.setdefault(middle * count // total, []).append(split)
+        _add(taken.setdefault(middle * count // total, []), split)
         before += size
     return [SegmentRanges(tuple(ranges)) for ranges in taken.values()]
+
+
+def _add(ranges: list[Range], split: Range) -> None:
+    """A split that continues the last one becomes part of it: a task reads long ranges faster than short ones."""
+    if ranges and (ranges[-1].segment, ranges[-1].end) == (split.segment, split.start):
+        split = Range(split.segment, ranges.pop().start, split.end)
+    ranges.append(split)
