@@ -17,7 +17,7 @@ from penstock.access.file import create_private_directory
 from penstock.cli.connect import local_worker
 from penstock.client.credentials import LocalWorker
 from penstock.core.errors import Unavailable
-from penstock.worker.ports_file import PortsFile
+from penstock.worker.ports_file import PORT_TAKEN, PortsFile
 
 _START_SECONDS_MAX = 300.0
 """It recovers the end of its journal first. The first start of an installation also compiles its kernels: some 10 s of
@@ -79,7 +79,7 @@ def _started(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio
         return FoundWorker(started.http, started.ports, process)
     except BaseException as error:
         _stop(process)
-        if not isinstance(error, Unavailable) or ports is not _DEFAULT_PORTS or _ports() is _DEFAULT_PORTS:
+        if ports is not _DEFAULT_PORTS or PORT_TAKEN not in str(error):
             raise
     return _started(data, options, _FREE_PORTS, stdio=stdio)  # another program has taken a port since we looked
 

@@ -50,6 +50,7 @@ from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.certificates import TlsFiles
+from penstock.worker.ports_file import PORT_TAKEN
 from penstock.worker.settings import WorkerSettings
 
 # Retention on the command line: complete, keep, 7d, 10GiB.
@@ -362,7 +363,7 @@ def _with_data(data: Path) -> str:
 def _hint(error: OSError, data: Path) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return "Another program listens there: choose another port, or 0 for a free one."
+            return f"{PORT_TAKEN}: choose another port, or 0 for a free one."
         case errno.EADDRNOTAVAIL | errno.EACCES if error.filename is None:
             return "Choose an address of this machine with --host, and a port above 1023."
         case errno.ENOSPC | errno.EDQUOT:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+PORT_TAKEN = "Another program listens there"
+"""What a worker that cannot listen on a port writes before it ends: those that start one recognize it."""
+
 
 class PortsFile:
     """Readers see all of it or nothing. While no worker runs, the file is kept under another name and never deleted:

@@ -253,7 +253,8 @@ async def test_a_source_that_never_reads_its_acks_gets_no_more_credits(serve: Se
     running = await serve(window_bytes=4096 * 64, write_buffer_bytes_max=4096)
     async with a_good_source(running, connect):
         reader = await Raw(running).connect(HELLO + encode(Notify(5, "s")))
-        await eventually(lambda: running.sources.counters.streams_opened == 2)
+        await eventually(lambda: joined(running) and joined(running)[0].streams == 1)
+        await eventually(lambda: joined(running)[0].credits == 64)  # the one that NOTIFY used is granted again
         (connection,) = [one for one in running.connections if one._session._program == "hostile"]
         connection.pause_writing()  # as the transport does when its buffer is full
         for number in range(63):
