@@ -96,7 +96,7 @@ def test_a_result_that_cannot_be_used_is_reported_with_a_hint(spark: SparkSessio
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_what_the_json_of_each_port_holds_is_known(spark: SparkSession, codec: str) -> None:
+def test_the_schema_of_the_json_of_each_port_is_known(spark: SparkSession, codec: str) -> None:
     def call(frame: DataFrame) -> Any:
         good = frame.drop("value")
         return {"out": good.select("id", "name", "event_time"), "big": good.selectExpr("struct(id, name) AS data")}

@@ -78,7 +78,7 @@ class RecordingHost:
         self.chains = Chains()
         self.streams: list[RecordingStream] = []
         self.counts: Counter[str] = Counter()
-        self.told: list[tuple[str, Any]] = []
+        self.reported: list[tuple[str, Any]] = []
         self.has_finished = False
         self.segment_port = SegmentPort("")
         self.downstream = NoPipelines()
@@ -111,16 +111,16 @@ class RecordingHost:
         self.has_finished = True
 
     def connected(self) -> None:
-        self.told.append(("connected", None))
+        self.reported.append(("connected", None))
 
     def disconnected(self, reason: str) -> None:
-        self.told.append(("disconnected", reason))
+        self.reported.append(("disconnected", reason))
 
     def opened(self, stream: StreamRef) -> None:
-        self.told.append(("opened", stream))
+        self.reported.append(("opened", stream))
 
     def closed(self, stream: StreamRef, reason: str) -> None:
-        self.told.append(("closed", stream))
+        self.reported.append(("closed", stream))
 
     def outgoing_chain(self) -> OutgoingChain:
         return self.chains.outgoing()
@@ -134,7 +134,7 @@ async def running(connector: Connector[Any], host: RecordingHost) -> AsyncIterat
     """Its `run`, once it has reported that it is connected."""
     task = asyncio.create_task(connector.run(host))
     try:
-        await eventually(lambda: ("connected", None) in host.told or task.done())
+        await eventually(lambda: ("connected", None) in host.reported or task.done())
         if task.done():
             task.result()
         yield task

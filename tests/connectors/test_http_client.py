@@ -31,8 +31,8 @@ async def sending(folder: Path, url: str, *, has_out: bool = False, **config: An
 async def test_each_value_is_a_request_with_an_idempotency_key(tmp_path: Path) -> None:
     with serving() as server:
         async with sending(tmp_path, server.url, headers={"Authorization": "Bearer x"}) as hosted:
-            told = [{"content_type": "text/plain"}, {}]
-            await hosted.deliver([b"one", b"two"], [1, 2], 5, "p:1:3/9", metadata=told)
+            metadata = [{"content_type": "text/plain"}, {}]
+            await hosted.deliver([b"one", b"two"], [1, 2], 5, "p:1:3/9", metadata=metadata)
     first, second = server.asked
     assert (first.method, first.path, first.body, second.body) == ("POST", "/take?a=b", b"one", b"two")
     assert (first.headers["content-type"], second.headers["content-type"]) == ("text/plain", "application/octet-stream")
@@ -190,8 +190,8 @@ def test_an_invalid_url_is_refused_and_not_shown(url: str) -> None:
 async def test_a_content_type_that_no_header_can_hold_does_not_block_its_value(tmp_path: Path) -> None:
     with serving() as server:
         async with sending(tmp_path, server.url) as hosted:
-            told = [{"content_type": "text/plain\r\nX-Evil: 1"}, {"content_type": "text/plän"}, {"content_type": 7}]
-            await hosted.deliver([b"one", b"two", b"three"], [1, 2, 3], 5, metadata=told)
+            metadata = [{"content_type": "text/plain\r\nX-Evil: 1"}, {"content_type": "text/plän"}, {"content_type": 7}]
+            await hosted.deliver([b"one", b"two", b"three"], [1, 2, 3], 5, metadata=metadata)
     assert {one.headers["content-type"] for one in server.asked} == {"application/octet-stream"}
     assert server.bodies == [b"one", b"two", b"three"]
 
@@ -213,6 +213,6 @@ def test_options_that_could_never_be_sent_are_refused_and_not_shown(wrong: dict[
     assert "hunter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize("told", ["\xb2", "soon", "-1", "Mon, 99 Foo 9999", ""])
-def test_an_unreadable_retry_after_is_ignored(told: str) -> None:
-    assert wait_of(told, datetime.now(UTC), 60.0) == 0.0
+@pytest.mark.parametrize("value", ["\xb2", "soon", "-1", "Mon, 99 Foo 9999", ""])
+def test_an_unreadable_retry_after_is_ignored(value: str) -> None:
+    assert wait_of(value, datetime.now(UTC), 60.0) == 0.0

@@ -77,16 +77,16 @@ async def test_an_event_describes_its_request_without_its_secrets(tmp_path: Path
         headers = {"content-type": "text/plain", "x-mine": "1", "authorization": "Bearer s3cret", "cookie": "a=s3cret"}
         await client.put(f"http://{address}/a%20b?c=d", content=b"x", headers=headers)
         (event,) = hosted.events()
-        told = event.metadata
-        assert (told["method"], told["path"], told["query"], told["content_type"]) == (
+        metadata = event.metadata
+        assert (metadata["method"], metadata["path"], metadata["query"], metadata["content_type"]) == (
             "PUT",
             "/a b",
             "c=d",
             "text/plain",
         )
-        assert told["headers"]["x-mine"] == "1"
-        assert told["peer"].startswith("127.0.0.1:")
-        assert "s3cret" not in json.dumps(told)
+        assert metadata["headers"]["x-mine"] == "1"
+        assert metadata["peer"].startswith("127.0.0.1:")
+        assert "s3cret" not in json.dumps(metadata)
 
 
 async def test_a_body_of_many_lines_is_many_events_and_one_reply(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ async def test_the_pipeline_may_set_status_content_type_and_headers(tmp_path: Pa
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"x"))
         await eventually(lambda: bool(hosted.values()))
         (event,) = hosted.events()
-        told = {
+        metadata = {
             "status": 418,
             "content_type": "text/x-pot",
             "headers": {"X-Pot": "tea", "Content-Length": "9", "a b": "c"},
         }
-        await hosted.deliver([b"short"], [event.event_id], event.stream_id, metadata=[told])
+        await hosted.deliver([b"short"], [event.event_id], event.stream_id, metadata=[metadata])
         hosted.complete()
         response = await asked
         assert (response.status_code, response.content) == (418, b"short")
@@ -230,8 +230,8 @@ async def test_an_event_that_becomes_a_dead_letter_is_answered_400_with_the_reas
         asked = asyncio.create_task(client.post(f"http://{address}/", content=b"{"))
         await eventually(lambda: bool(hosted.values()))
         (event,) = hosted.events()
-        told = {"reason": "it is not JSON", **event.metadata}
-        await hosted.deliver([b"{"], [event.event_id], event.stream_id, metadata=[told])
+        metadata = {"reason": "it is not JSON", **event.metadata}
+        await hosted.deliver([b"{"], [event.event_id], event.stream_id, metadata=[metadata])
         hosted.complete()
         response = await asked
         assert (response.status_code, response.text) == (400, "it is not JSON\n")

@@ -19,7 +19,7 @@ def test_a_worker_logs_nothing_to_its_standard_output(tmp_path: Path) -> None:
         while not (tmp_path / "data" / "ports.json").exists() and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        said, told = process.communicate(timeout=60)
-    assert said == b""
-    assert b"is ready" in told
+        output, errors = process.communicate(timeout=60)
+    assert output == b""
+    assert b"is ready" in errors
     assert process.returncode == 0

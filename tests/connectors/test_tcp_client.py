@@ -126,14 +126,14 @@ async def test_per_stream_each_stream_is_open_while_its_connection_is(real: Real
     async with running(tested, host):
         for stream in (A, B):
             await tested.stream_started(stream, host)
-            await eventually(partial(host.told.__contains__, ("opened", stream)))
+            await eventually(partial(host.reported.__contains__, ("opened", stream)))
         await tested.deliver(to(A, b"of a"), host)
         await tested.deliver(to(B, b"of b"), host)
         await eventually(lambda: sorted(map(bytes, real.received)) == [b"of a", b"of b"])
         real.writers[0].close()
-        await eventually(lambda: ("closed", A) in host.told)
-        assert ("closed", B) not in host.told
-        await eventually(lambda: host.told[-1] == ("opened", A))
+        await eventually(lambda: ("closed", A) in host.reported)
+        assert ("closed", B) not in host.reported
+        await eventually(lambda: host.reported[-1] == ("opened", A))
         await tested.deliver(to(A, b"again"), host)
         await eventually(lambda: real.received[2] == b"again")
 
@@ -143,11 +143,11 @@ async def test_per_stream_a_stream_stays_closed_until_its_server_is_reachable(re
     await real.stop()
     async with running(tested, host):
         await tested.stream_started(A, host)
-        await eventually(lambda: ("closed", A) in host.told)
+        await eventually(lambda: ("closed", A) in host.reported)
         with pytest.raises(StreamLost):
             await tested.deliver(to(A, b"early"), host)
         await real.start()
-        await eventually(lambda: host.told[-1] == ("opened", A))
+        await eventually(lambda: host.reported[-1] == ("opened", A))
         await tested.deliver(to(A, b"now"), host)
         await eventually(lambda: real.received[-1] == b"now")
 
@@ -156,14 +156,14 @@ async def test_per_stream_a_connection_ends_with_its_stream_after_its_last_data_
     tested, host = client(real, connections="per-stream"), RecordingHost()
     async with running(tested, host):
         await tested.stream_started(A, host)
-        await eventually(lambda: ("opened", A) in host.told)
+        await eventually(lambda: ("opened", A) in host.reported)
         await tested.deliver(to(A, b"all"), host)
         real.writers[0].write(b"last words")
         await tested.stream_closed(A, host)
         await eventually(lambda: host.streams and host.streams[0].is_closed)
         assert host.streams[0].events == [b"last words"]
     assert real.received == [b"all"]
-    assert ("closed", A) not in host.told
+    assert ("closed", A) not in host.reported
 
 
 async def test_per_stream_values_without_a_stream_have_a_connection_too(real: RealServer) -> None:
@@ -204,13 +204,13 @@ async def test_per_stream_unusable_tls_files_are_reported_and_retried(real: Real
     tested = client(real, connections="per-stream", tls={"ca": str(tmp_path / "nowhere")})
     async with running(tested, host):
         await tested.stream_started(upstream, host)
-        await eventually(lambda: host.told.count(("closed", upstream)) >= 2)
+        await eventually(lambda: host.reported.count(("closed", upstream)) >= 2)
 
 
 async def test_the_timeout_for_a_peer_may_be_unlimited(real: RealServer) -> None:
     host = RecordingHost()
     async with running(client(real, dead_peer_after="30d"), host):
-        await eventually(lambda: ("connected", None) in host.told)
+        await eventually(lambda: ("connected", None) in host.reported)
 
 
 @pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 1, "host": ""}, {"port": True}])

@@ -147,11 +147,11 @@ async def test_the_stream_of_a_slow_peer_is_closed_until_the_peer_has_received_e
         await eventually(lambda: host.streams)
         ref, much = host.streams[0].ref, b"x" * (16 << 20)
         await tested.deliver(to(ref, much), host)
-        assert host.told[-1] == ("closed", ref)
+        assert host.reported[-1] == ("closed", ref)
         with pytest.raises(StreamLost):
             await tested.deliver(to(ref, b"more"), host)
         assert await reader.readexactly(len(much)) == much
-        await eventually(lambda: host.told[-1] == ("opened", ref))
+        await eventually(lambda: host.reported[-1] == ("opened", ref))
         await tested.deliver(to(ref, b"more"), host)
         assert await reader.readexactly(4) == b"more"
         writer.close()

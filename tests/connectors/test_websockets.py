@@ -146,12 +146,12 @@ async def test_the_stream_of_a_slow_peer_is_closed_until_the_peer_has_received_e
         await eventually(lambda: host.streams)
         ref, much = host.streams[0].ref, [b"x" * 1_000_000] * 30
         await tested.deliver(to(ref, *much), host)
-        assert host.told[-1] == ("closed", ref)
+        assert host.reported[-1] == ("closed", ref)
         with pytest.raises(StreamLost):
             await tested.deliver(to(ref, b"more"), host)
         for _ in much:
             assert len(await peer.recv()) == 1_000_000
-        await eventually(lambda: host.told[-1] == ("opened", ref))
+        await eventually(lambda: host.reported[-1] == ("opened", ref))
 
 
 async def test_a_batch_leaves_as_one_message() -> None:

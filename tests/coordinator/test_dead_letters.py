@@ -23,8 +23,15 @@ PORTS = ("out", "err", "late")
 
 
 def letter(number: int, segment: str | None = A, **more: Any) -> bytes:
-    told = {"source": "s", "stream": "lane", "reason": f"reason {number}", "segment": segment, "offset": number, **more}
-    return stored(7, number, number, b"k", b"value %d" % number, told)
+    metadata = {
+        "source": "s",
+        "stream": "lane",
+        "reason": f"reason {number}",
+        "segment": segment,
+        "offset": number,
+        **more,
+    }
+    return stored(7, number, number, b"k", b"value %d" % number, metadata)
 
 
 def original(number: int) -> bytes:

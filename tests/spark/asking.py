@@ -1,4 +1,4 @@
-"""What a worker's HTTP side says, for tests."""
+"""Requests to a worker's HTTP port, for tests."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2], with the settings that `penstock run` gives. Tests must stop the queries that they start."""
+    """local[2], with the settings of `penstock run`. Tests must stop the queries that they start."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     from penstock.spark.run.session import build_session
 

@@ -54,7 +54,7 @@ class Epoch:
 
 @contextmanager
 def running_epoch(worker: RunningWorker) -> Iterator[Epoch]:
-    """Of the first events of the source `sales`."""
+    """An epoch with the first events of the source `sales`."""
     events = [stored(7, number, number * 10, b"k", value, TYPED) for number, value in enumerate(VALUES, 1)]
     store_events(worker, SEGMENT, events)
     offsets = [sum(map(len, events[:number])) for number in range(len(events))]

@@ -1,4 +1,4 @@
-"""A source whose streams stay open and say what a test tells them to: all of them count for the watermark."""
+"""A source whose streams stay open and send what a test wants: all of them count for the watermark."""
 
 import threading
 import time
@@ -18,8 +18,8 @@ POLL_SECONDS = 0.02
 
 
 class Feed:
-    """One connection, in a thread of its own. `streams` are open from the beginning. Event times are in milliseconds;
-    ids are given here.
+    """One connection, in its own thread. `streams` are open from the start. Event times are in milliseconds; ids are
+    assigned here.
     """
 
     def __init__(self, worker: RunningWorker, source: str, streams: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class Feed:
         self._thread.join(SECONDS_MAX)
 
     def say(self, stream: str, *events: tuple[int, bytes], key: bytes = b"") -> None:
-        """Pairs of event time and payload. They are stored when it returns; nobody waits for their completion."""
+        """Send pairs of event time and payload. They are stored when it returns, but not necessarily complete."""
         self.say_all({stream: events}, key=key)
 
     def say_all(self, said: Mapping[str, Sequence[tuple[int, bytes]]], *, key: bytes = b"") -> None:
@@ -57,7 +57,7 @@ class Feed:
             time.sleep(POLL_SECONDS)
 
     def finish(self) -> None:
-        """The source has ended for good."""
+        """Declare the end of the source."""
         with CoordinatorClient(f"127.0.0.1:{self._worker.ports['http']}") as coordinator:
             coordinator.end_source(self._source)
 

@@ -1,4 +1,4 @@
-"""Queries over sources that go at different speeds, step by step, for tests of event time on Spark."""
+"""Queries over sources of different speeds, step by step, for tests of event time on Spark."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ NOON = 1_704_110_400_000
 
 
 def at(second: float, text: bytes = b"") -> tuple[int, bytes]:
-    """An event, so many seconds past noon."""
+    """An event this many seconds after noon."""
     return NOON + round(second * SECOND), text
 
 
 def seconds(instant: datetime) -> float:
-    """Past noon."""
+    """Seconds after noon."""
     return instant.timestamp() - NOON / SECOND
 
 
 class Following:
-    """A query that runs, and what it has given so far."""
+    """A running query, and its rows so far."""
 
     def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
         self.rows: list[Row] = []
@@ -40,12 +40,12 @@ class Following:
         self.query: StreamingQuery = writer.option("checkpointLocation", str(checkpoint)).start()
 
     def step(self) -> None:
-        """All that is stored is processed, and what follows from its watermark. Raises what has ended the query."""
+        """Process everything that is stored, and what follows from its watermark. Raises what has ended the query."""
         self.query.processAllAvailable()
 
     @property
     def dropped(self) -> int:
-        """Rows that Spark's operators took for late."""
+        """Rows that Spark's operators dropped as late."""
         return sum(operator["numRowsDroppedByWatermark"] for one in self.query.recentProgress for operator in _of(one))
 
     @property
@@ -67,7 +67,7 @@ def load(spark: SparkSession, worker: RunningWorker, pipeline: str, source: str)
 
 
 def in_pipeline(spark: SparkSession, worker: RunningWorker, pipeline: str, source: str) -> Any:
-    """Around the code that builds a frame of this load."""
+    """The context for code that builds a frame of this load."""
     http = f"127.0.0.1:{worker.ports['http']}"
     return penstock.session(spark, pipeline=pipeline, worker=http, input=source, source=source)
 
@@ -79,7 +79,7 @@ def late(worker: RunningWorker, pipeline: str) -> list[Any]:
 
 @contextmanager
 def following(folder: Path, frames: Mapping[str, DataFrame]) -> Iterator[dict[str, Following]]:
-    """A query for each of them, side by side. They start one after the other: each has processes of its own."""
+    """A query for each frame, at the same time. They start one after the other: each has its own processes."""
     with ExitStack() as stack:
         started = {}
         for name, frame in frames.items():

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark's keeps from call to call, in a test that calls its functions itself."""
+"""What a Python worker of Spark keeps between calls, in a test that calls its functions itself."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

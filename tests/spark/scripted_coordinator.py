@@ -1,4 +1,4 @@
-"""A coordinator that answers as it is told to, over real HTTP, and remembers what it was asked."""
+"""A coordinator with scripted answers, over real HTTP, that records its requests."""
 
 import json
 import threading

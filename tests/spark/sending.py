@@ -1,4 +1,4 @@
-"""Sends messages to a worker, and reads what a pipeline has put out."""
+"""Sends messages to a worker, and reads the output of a pipeline."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ ACK_SECONDS_MAX = 120
 
 
 def send(connector: str, source: str, stream: str, payloads: Sequence[bytes], *, key: bytes = b"") -> None:
-    """The payloads are the whole stream so far, their numbers are the message ids: what is there already is not sent
-    again. Returns when all are acknowledged: by the pipelines that read them, if there are any.
+    """The payloads are the whole stream so far, and their numbers the message ids: what is stored already is not sent
+    again. Returns when all are acknowledged, by the pipelines that read them, if there are any.
     """
 
     def messages(after: int | None) -> Iterator[Message]:
@@ -32,7 +32,7 @@ def send(connector: str, source: str, stream: str, payloads: Sequence[bytes], *,
 
 
 def outputs(segment_address: str, pipeline: str, port: str = "out") -> list[StoredEvent]:
-    """Nothing as long as there is no such output."""
+    """Empty while there is no such output."""
     with SegmentClient(segment_address) as client:
         try:
             events = [parse_event(event.data) for event in client.events(f"pipeline/{pipeline}/{port}")]

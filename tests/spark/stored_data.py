@@ -1,4 +1,4 @@
-"""Events in segments that nobody may write over the segment port: put there by the worker's own thread."""
+"""Events in segments that cannot be written over the segment port: stored by the worker's own thread."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ EVENTS_A_RECORD = 300
 
 
 def store_events(worker: RunningWorker, segment: str, events: Sequence[bytes]) -> int:
-    """Whole events, several to a record; returns where the segment ends, when that is durable."""
+    """Whole events, several per record. Returns where the segment ends, when that is durable."""
 
     def store(store: SegmentStore) -> int:
         if not store.exists(segment):

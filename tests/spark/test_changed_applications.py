@@ -1,4 +1,4 @@
-"""`penstock apply` with pipelines that have state: what does not fit it is refused, and what runs runs on."""
+"""`penstock apply` with pipelines that have state: incompatible changes are refused, and running pipelines continue."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Stage:
 
     @contextmanager
     def driven(self) -> Iterator[None]:
-        """What is in the file is deployed, and a driver follows, as in `penstock run`."""
+        """The application in the file is deployed, and a driver runs it, as in `penstock run`."""
         from penstock.application.driver import Driver
         from penstock.application.functions import pipelines_of
         from penstock.spark.run.attempt import RunSettings
@@ -125,7 +125,7 @@ class Stage:
         until(condition, lambda: f"it never happened: {self.said} {self.failures()}", WAIT_SECONDS_MAX)
 
     def completes(self, sender: Sender) -> None:
-        """An event goes through both."""
+        """An event passes through both pipelines."""
         before = self.status().complete, self.status("passthrough.b").complete
         sender.send("a line")
         self.until(lambda: self.status().complete > before[0] and self.status("passthrough.b").complete > before[1])

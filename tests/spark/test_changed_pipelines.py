@@ -1,4 +1,4 @@
-"""Pipelines that come, go and change while a runner runs: each goes on where it was, and the others never stop."""
+"""Pipelines that are added, removed and changed while a runner runs: each continues, and the others never stop."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def numbers(source: str, count: int) -> list[str]:
     return [f"{source} {number}" for number in range(count)]
 
 
-def test_sources_are_added_and_taken_away_without_a_reset_and_the_others_run_on(bench: Bench) -> None:
+def test_sources_are_added_and_removed_without_a_reset_and_other_pipelines_keep_running(bench: Bench) -> None:
     with bench.running():
         bench.change(lambda runner: runner.put(copying("p", "a")))
         bench.change(lambda runner: runner.put(copying("other", "a")))

@@ -22,7 +22,7 @@ def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:
     assert is_fresh(f"file:{checkpoint}") is False
 
 
-def test_a_checkpoint_that_was_moved_refers_to_itself(tmp_path: Path) -> None:
+def test_a_moved_checkpoint_refers_to_its_new_location(tmp_path: Path) -> None:
     """As Spark writes it for transformWithState, with its checksum beside it."""
     old, new = tmp_path / "old" / "counts", tmp_path / "new" / "counts"
     place = old / "state/0/_metadata/v2"
@@ -39,14 +39,14 @@ def test_a_checkpoint_that_was_moved_refers_to_itself(tmp_path: Path) -> None:
     assert [one.name for one in found.iterdir()] == ["0"]
 
 
-def test_what_is_not_on_this_machine_is_not_known() -> None:
+def test_whether_a_remote_checkpoint_is_fresh_is_unknown() -> None:
     assert checkpoint_of("s3a://bucket/checkpoints/", "counts") == "s3a://bucket/checkpoints/counts"
     assert is_fresh("hdfs://namenode/counts") is None
 
 
 def test_a_failure_of_the_disk_names_the_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "p"
-    folder.touch()  # where a folder should be
+    folder.touch()  # in place of a folder
     checkpoint = LocalCheckpoint(folder)
     (tmp_path / "q").mkdir()
     (tmp_path / "q~reset").touch()  # neither a folder that can be deleted nor one that can be replaced
@@ -62,7 +62,7 @@ def test_a_failure_of_the_disk_names_the_checkpoint(tmp_path: Path) -> None:
 
 
 class Refusing:
-    """A file system that renames nothing, and says so as Hadoop's may: without an exception."""
+    """A file system that renames nothing, and returns False without an exception, as those of Hadoop may."""
 
     def delete(self, path: Any, recursive: bool) -> bool:
         return True
@@ -71,7 +71,7 @@ class Refusing:
         return False
 
 
-def test_a_rename_that_did_not_happen_is_no_move() -> None:
+def test_a_rename_that_returns_false_is_an_error() -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     path = SimpleNamespace(getFileSystem=lambda _: Refusing())
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda _: path))

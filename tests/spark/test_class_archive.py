@@ -1,4 +1,4 @@
-"""The class archive is created once, used if it fits, and never keeps Spark from starting."""
+"""The class archive is created once, used if it is valid, and never prevents Spark from starting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def jars(tmp_path: Path) -> Path:
     return tmp_path / "jars"
 
 
-def test_another_java_or_other_jars_have_an_archive_of_their_own_which_replaces_the_old_one(jars: Path) -> None:
+def test_another_java_or_other_jars_get_a_new_archive_that_replaces_the_old_one(jars: Path) -> None:
     old = put(archive_for(Java(None, 17, "17.0.14"), jars))
     assert archive_for(Java(None, 17, "17.0.14"), jars) == old
     new_java = archive_for(Java(None, 17, "17.0.15"), jars)
@@ -70,7 +70,7 @@ def test_a_discarded_archive_is_not_created_again(tmp_path: Path) -> None:
     assert not archive.is_missing
 
 
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_archive_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
     assert find_archive() is None
 
@@ -94,7 +94,7 @@ def run_java(java: str, *options: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("damage", ["none", "truncated", "empty", "other bytes"])
-def test_a_damaged_archive_does_not_keep_a_jvm_from_starting(java: str, tmp_path: Path, damage: str) -> None:
+def test_a_jvm_starts_with_a_damaged_archive(java: str, tmp_path: Path, damage: str) -> None:
     archive = ClassArchive(tmp_path / "a folder" / "classes-1-2.jsa")
     partial = tmp_path / "partial"
     run_java(java, *shlex.split(archive.creating_options(partial)))
@@ -114,10 +114,10 @@ def test_a_damaged_archive_does_not_keep_a_jvm_from_starting(java: str, tmp_path
 
 
 @pytest.mark.spark
-def test_spark_starts_without_an_archive_that_keeps_its_jvm_from_starting(
+def test_spark_starts_without_an_archive_that_its_jvm_rejects(
     java: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With a Java that fails if it is given one."""
+    """With a Java that fails if it gets one."""
     home = tmp_path / "home"
     (home / "bin").mkdir(parents=True)
     program = f'#!/bin/sh\ncase "$*" in *SharedArchive*) exit 1;; esac\nexec {shutil.which(java)} "$@"\n'
@@ -145,7 +145,7 @@ def test_spark_maps_the_archive_that_was_created(monkeypatch: pytest.MonkeyPatch
 
 
 def jvm_maps(archive: Path, folder: Path) -> bool:
-    """Whether the JVM of a driver maps the file, in a process of its own: this one may have a session already."""
+    """Whether the JVM of a driver maps the file; in a separate process, since this one may have a session already."""
     program = f"""
 from pathlib import Path
 from penstock.spark.run.driver import spark_driver

@@ -1,4 +1,4 @@
-"""Control rows tell, batch by batch, where the watermark of a frame's pipeline was and is."""
+"""Control rows contain, batch by batch, the previous and the current watermark of a frame's pipeline."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_every_batch_has_a_row_for_each_bucket_beside_the_events(
         rows = sorted((row["epoch"], row["bucket"], row["before"], row["watermark"]) for row in both.rows)
         assert rows[:5] == [(0, -1, None, None)] * 5
         assert [bucket for _, bucket, _, _ in rows[5:]] == [0, 7] * (len(rows[5:]) // 2)
-        told = [row[2:] for row in rows[5::2]]
-        assert told == [row[2:] for row in rows[6::2]]
-        assert [before for before, _ in told] == [None, *(watermark for _, watermark in told[:-1])]
-        assert [watermark for _, watermark in told if watermark] == [3000, 5000]
+        watermarks = [row[2:] for row in rows[5::2]]
+        assert watermarks == [row[2:] for row in rows[6::2]]
+        assert [before for before, _ in watermarks] == [None, *(watermark for _, watermark in watermarks[:-1])]
+        assert [watermark for _, watermark in watermarks if watermark] == [3000, 5000]
 
 
 def test_an_operator_outside_a_pipeline_is_refused(spark: SparkSession) -> None:
@@ -68,7 +68,7 @@ def test_an_operator_outside_a_pipeline_is_refused(spark: SparkSession) -> None:
         pass
 
 
-def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
+def test_the_ports_of_a_pipeline_are_found_without_a_worker(spark: SparkSession) -> None:
     from penstock.spark.pipeline_context import current_pipeline
     from penstock.spark.run.attempt import plan_of
     from penstock.spark.source.control import control_rows

@@ -1,4 +1,4 @@
-"""Driver and worker are killed with SIGKILL, checkpoints lose what was not synced, an old driver comes back.
+"""Driver and worker are killed with SIGKILL, checkpoints lose what was not synced, an old driver resumes.
 
 The tests are about one system, which goes on from one to the next: each looks at everything that was ever sent.
 `script/test --campaign spark` kills in every window, many times.
@@ -23,7 +23,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield running
 
 
-def test_every_event_has_its_effect_once_when_driver_and_worker_are_killed_in_the_middle_of_an_epoch(
+def test_every_event_takes_effect_once_when_driver_and_worker_are_killed_in_the_middle_of_an_epoch(
     scene: Scene,
 ) -> None:
     kill_and_check(
@@ -37,7 +37,7 @@ def test_every_event_has_its_effect_once_when_driver_and_worker_are_killed_in_th
     )
 
 
-def test_files_that_no_sync_has_covered_may_vanish_and_nothing_is_lost_or_repeated(scene: Scene) -> None:
+def test_unsynced_checkpoint_files_may_vanish_and_nothing_is_lost_or_repeated(scene: Scene) -> None:
     scene.start_sender()
     scene.wait_for_progress()
     removed: list[str] = []
@@ -50,8 +50,8 @@ def test_files_that_no_sync_has_covered_may_vanish_and_nothing_is_lost_or_repeat
     check(scene)
 
 
-def test_an_old_driver_that_comes_back_after_a_new_one_has_started_can_merge_nothing(scene: Scene) -> None:
-    """It was just going to: the new one runs this epoch again."""
+def test_an_old_driver_that_resumes_after_a_new_one_has_started_can_merge_nothing(scene: Scene) -> None:
+    """It was about to merge: the new one runs this epoch again."""
     scene.start_sender()
     scene.wait_for_progress()
     scene.stop_driver_at(Place(Victim.DRIVER, Window.BEFORE_MERGE, "windowed"))

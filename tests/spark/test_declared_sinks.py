@@ -8,7 +8,7 @@ from penstock.spark import pipeline
 from penstock.spark.pipelines import Declared, check_ports, sinks_of
 
 
-def test_a_url_several_or_urls_by_name() -> None:
+def test_sinks_are_declared_as_a_url_a_list_of_urls_or_urls_by_name() -> None:
     assert sinks_of({"out": "file:a", "late": ["file:b", "stdout:"], "bad": {"letters": "sqlite:c?table=t"}}) == {
         "letters": SinkSpec("bad", "sqlite:c?table=t"),
         "file": SinkSpec("out", "file:a"),
@@ -18,11 +18,11 @@ def test_a_url_several_or_urls_by_name() -> None:
 
 
 @pytest.mark.parametrize("declared", ["file:a", ["file:a"], {"out": "file:a"}])
-def test_without_a_port_it_is_that_of_a_dataframe_which_names_none(declared: Declared) -> None:
+def test_a_sink_declared_without_a_port_is_for_the_default_port(declared: Declared) -> None:
     assert sinks_of(declared) == {"file": SinkSpec("out", "file:a")}
 
 
-def test_a_given_name_is_not_taken_by_another() -> None:
+def test_an_explicit_name_is_not_used_for_another_sink() -> None:
     assert sinks_of({"out": "file:a", "late": {"file": "file:b"}}) == {
         "file": SinkSpec("late", "file:b"),
         "file-2": SinkSpec("out", "file:a"),
@@ -44,7 +44,7 @@ def test_the_same_sink_twice_is_one() -> None:
         5,
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_declared(declared: dict[str, object]) -> None:
+def test_an_invalid_sink_is_refused_where_it_is_declared(declared: dict[str, object]) -> None:
     with pytest.raises(RequestError) as caught:
         pipeline(sinks=declared)(lambda lines: lines)  # type: ignore[arg-type]
     assert caught.value.hint

@@ -42,7 +42,7 @@ def test_the_newest_rows_of_a_stream_are_printed_as_they_arrive(
 
 
 @pytest.mark.spark
-def test_only_streams_are_displayed(spark: SparkSession) -> None:
+def test_only_streaming_frames_are_displayed(spark: SparkSession) -> None:
     with pytest.raises(RequestError, match="shows streams"):
         penstock.display(spark.range(3))
     with pytest.raises(RequestError, match="0 rows cannot be shown"):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 def counts(spark: SparkSession, worker: RunningWorker) -> DataFrame:
-    """With an operator of Spark's own: Spark closes its windows in batches without new input."""
+    """With Spark's own operator: Spark closes its windows in batches without new input."""
     from pyspark.sql import functions
 
     from penstock.spark.watermark import watermarked
@@ -37,7 +37,7 @@ def counts(spark: SparkSession, worker: RunningWorker) -> DataFrame:
 
 
 def read_by_batch(query: StreamingQuery) -> dict[int, int]:
-    """Of each batch that Spark has run, the epoch of the offset that it has read up to."""
+    """For each batch that Spark has run, the epoch of its end offset."""
     ran = [one for one in query.recentProgress if "addBatch" in one["durationMs"]]
     return {one["batchId"]: json.loads(one["sources"][0]["endOffset"])["epoch"] for one in ran}
 
@@ -49,7 +49,7 @@ def committed_at(database: Path) -> dict[int, str]:
     return {epoch: txn_id.decode() for epoch, txn_id in found}
 
 
-def test_an_epoch_has_one_number_from_spark_s_batch_to_the_sink_s_transaction(
+def test_an_epoch_has_one_number_from_the_spark_batch_to_the_transaction_of_the_sink(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
     address, database = f"127.0.0.1:{worker.ports['http']}", tmp_path / "last.db"

@@ -1,4 +1,4 @@
-"""The pipelines in examples/ compute what their first lines promise."""
+"""The pipelines in examples/ compute what their docstrings say."""
 
 from __future__ import annotations
 

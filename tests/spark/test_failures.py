@@ -1,4 +1,4 @@
-"""What Spark tells of a query that has ended becomes a sentence and a decision."""
+"""What Spark reports about a failed query becomes a message and a decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPARK = penstock.__file__.replace("penstock/__init__.py", "penstock/spark/source.py")
 
 
-def told(trace: str) -> str:
+def reported(trace: str) -> str:
     return (
         "[STREAM_FAILED] Query [id = 96248d1b, runId = 91820dee] terminated with exception: [PYTHON_EXCEPTION] An "
         f"exception was thrown from the Python worker: {trace}\n SQLSTATE: 38000 SQLSTATE: XXKST\n"
@@ -38,8 +38,8 @@ ValueError: invalid literal
 for int()"""
 
 
-def test_a_users_error_shows_the_users_lines_and_may_pass() -> None:
-    failure = failure_of(told(USERS))
+def test_an_error_in_user_code_shows_the_users_lines_and_is_retried() -> None:
+    failure = failure_of(reported(USERS))
     assert not failure.is_final
     assert 'File "/home/me/count.py", line 12, in parse' in failure.text
     assert failure.text.endswith("ValueError: invalid literal\nfor int()")
@@ -47,25 +47,25 @@ def test_a_users_error_shows_the_users_lines_and_may_pass() -> None:
 
 def test_the_last_of_several_tracebacks_counts() -> None:
     chained = USERS.replace("ValueError", "KeyError") + "\n\nDuring handling of it:\n\n" + USERS
-    assert "KeyError" not in failure_of(told(chained)).text
+    assert "KeyError" not in failure_of(reported(chained)).text
 
 
-def test_an_older_generation_is_not_started_again() -> None:
+def test_a_fenced_generation_is_not_restarted() -> None:
     trace = f'Traceback (most recent call last):\n  File "{SPARK}", line 5, in latestOffset\n    ask()\n'
-    failure = failure_of(told(trace + "penstock.core.errors.Fenced: generation 3 has taken over"))
+    failure = failure_of(reported(trace + "penstock.core.errors.Fenced: generation 3 has taken over"))
     assert failure.is_final
     assert failure.text == "generation 3 has taken over"
     assert failure.hint == Fenced.hint
-    hinted = failure_of(told(trace + "penstock.core.errors.Fenced: generation 3 has taken over\nStop this one."))
+    hinted = failure_of(reported(trace + "penstock.core.errors.Fenced: generation 3 has taken over\nStop this one."))
     assert (hinted.text, hinted.hint) == ("generation 3 has taken over", "Stop this one.")
 
 
-def test_lost_data_is_final_and_a_worker_that_is_away_is_not() -> None:
+def test_data_loss_is_final_and_an_unavailable_worker_is_not() -> None:
     trace = "Traceback (most recent call last):\n"
-    lost = failure_of(told(trace + "penstock.core.errors.DataLoss: bytes 0 to 100 of connector/a/0 are gone"))
+    lost = failure_of(reported(trace + "penstock.core.errors.DataLoss: bytes 0 to 100 of connector/a/0 are gone"))
     assert (lost.is_final, lost.hint) == (True, DataLoss.hint)
-    assert not failure_of(told(trace + "penstock.core.errors.Unavailable: no worker answers")).is_final
-    assert not failure_of(told(trace + "penstock.core.errors.QuotaReached: full")).is_final
+    assert not failure_of(reported(trace + "penstock.core.errors.Unavailable: no worker answers")).is_final
+    assert not failure_of(reported(trace + "penstock.core.errors.QuotaReached: full")).is_final
 
 
 def test_a_message_of_one_word_is_reported_with_its_class() -> None:
@@ -78,19 +78,19 @@ def test_a_message_of_one_word_is_reported_with_its_class() -> None:
     assert failure_of(text.replace("/state/0/1.delta", "No such file")).text == "No such file"
 
 
-def test_an_error_outside_of_python_is_reported_in_sparks_words() -> None:
+def test_an_error_outside_python_is_reported_with_the_text_of_spark() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 9] terminated with exception: No space left SQLSTATE: XX000\n=== Streaming Query"
     )
     assert failure_of(text + " ===\nmore").text == "No space left"
 
 
-def test_the_same_mistake_at_the_same_line_has_the_same_cause_whatever_the_row() -> None:
-    failure = failure_of(told(USERS))
+def test_the_same_error_at_the_same_line_has_the_same_cause_whatever_the_row() -> None:
+    failure = failure_of(reported(USERS))
     assert failure.cause == "ValueError /home/me/count.py:12"
-    assert failure.cause == failure_of(told(USERS.replace("literal", "number"))).cause
+    assert failure.cause == failure_of(reported(USERS.replace("literal", "number"))).cause
     assert "penstock.dead_letters.apply" in failure.hint
-    assert failure_of(told(USERS.replace("line 12", "line 13"))).cause != failure.cause
+    assert failure_of(reported(USERS.replace("line 12", "line 13"))).cause != failure.cause
 
 
 OUTAGE = f"""Traceback (most recent call last):
@@ -105,7 +105,7 @@ Is the worker running?"""
 
 
 def test_an_outage_of_the_worker_is_one_sentence_without_any_code() -> None:
-    failure = failure_of(told(OUTAGE))
+    failure = failure_of(reported(OUTAGE))
     assert (failure.text, failure.hint) == (
         "127.0.0.1:7102 cannot be reached: Connection refused",
         "Is the worker running?",
@@ -115,28 +115,28 @@ def test_an_outage_of_the_worker_is_one_sentence_without_any_code() -> None:
 
 def test_only_the_users_own_files_are_shown_as_the_users_code() -> None:
     frames = OUTAGE.rpartition("\npenstock.client")[0]
-    internal = failure_of(told(f"{frames}\nKeyError: 'epoch'"))
+    internal = failure_of(reported(f"{frames}\nKeyError: 'epoch'"))
     assert (internal.text, internal.cause) == ("KeyError: 'epoch'", None), "none of the frames is the user's"
     users = """  File "/home/me/count.py", line 12, in parse
     return requests.get(text)
   File "/venv/lib/python3.11/site-packages/requests/api.py", line 73, in get
     return request("get")"""
-    mixed = failure_of(told(f"{frames}\n{users}\nKeyError: 'epoch'"))
+    mixed = failure_of(reported(f"{frames}\n{users}\nKeyError: 'epoch'"))
     assert mixed.text.splitlines() == [*users.splitlines()[:2], "KeyError: 'epoch'"]
     installed = users.replace("/home/me", "/venv/lib/python3.11/site-packages/mine")
-    assert "site-packages/mine/count.py" in failure_of(told(f"{frames}\n{installed}\nKeyError: 'epoch'")).text
+    assert "site-packages/mine/count.py" in failure_of(reported(f"{frames}\n{installed}\nKeyError: 'epoch'")).text
 
 
-def test_what_cannot_be_reached_or_used_now_is_an_outage() -> None:
+def test_an_unreachable_or_unavailable_service_is_an_outage() -> None:
     trace = "Traceback (most recent call last):\n"
     for name in ("Unavailable", "DiskFull", "QuotaReached", "CheckpointFailed", "StoreFailed"):
-        assert failure_of(told(f"{trace}penstock.core.errors.{name}: not now")).is_outage, name
+        assert failure_of(reported(f"{trace}penstock.core.errors.{name}: not now")).is_outage, name
     for name in ("DataLoss", "Fenced", "Damaged"):
-        assert not failure_of(told(f"{trace}penstock.core.errors.{name}: never")).is_outage, name
+        assert not failure_of(reported(f"{trace}penstock.core.errors.{name}: never")).is_outage, name
     for name in ("ConnectionResetError", "requests.exceptions.ReadTimeout", "urllib.error.URLError"):
-        assert failure_of(told(USERS.replace("ValueError", name))).is_outage, name
+        assert failure_of(reported(USERS.replace("ValueError", name))).is_outage, name
     for name in ("OSError", "ValueError"):
-        assert not failure_of(told(USERS.replace("ValueError", name))).is_outage, name
+        assert not failure_of(reported(USERS.replace("ValueError", name))).is_outage, name
     java = "[STREAM_FAILED] Query [id = 9] terminated with exception: Job aborted.\nCaused by: java.net.{}: broker:9092"
     assert failure_of(java.format("ConnectException")).is_outage
     assert not failure_of(java.format("URISyntaxException")).is_outage
@@ -144,7 +144,7 @@ def test_what_cannot_be_reached_or_used_now_is_an_outage() -> None:
 
 @pytest.mark.spark
 def test_a_service_that_a_source_of_sparks_own_cannot_reach_is_an_outage(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's text has the message of its cause alone, and not its class."""
+    """Spark's text has only the message of its cause, without its class."""
     stream = spark.readStream.format("socket").options(host="127.0.0.1", port=free_port()).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     until(lambda: not query.isActive)
@@ -155,33 +155,33 @@ def test_a_service_that_a_source_of_sparks_own_cannot_reach_is_an_outage(spark: 
 
 
 def test_a_failure_has_a_summary_of_one_line() -> None:
-    assert failure_of(told(USERS)).summary == "ValueError: invalid literal: for int()"
+    assert failure_of(reported(USERS)).summary == "ValueError: invalid literal: for int()"
 
 
-def test_what_a_function_depends_on_may_come_back() -> None:
+def test_a_connection_error_in_user_code_has_no_fixed_cause() -> None:
     for name in ("ConnectionError", "requests.exceptions.ReadTimeout", "OSError", "urllib.error.URLError"):
-        assert failure_of(told(USERS.replace("ValueError", name))).cause is None, name
+        assert failure_of(reported(USERS.replace("ValueError", name))).cause is None, name
 
 
-def test_no_stack_of_the_jvm_is_shown() -> None:
+def test_no_jvm_stack_trace_is_shown() -> None:
     text = failure_of(
-        told(USERS + "\n\n\tat org.apache.spark.api.python(PythonRunner.scala:1)\n\nDriver stacktrace:")
+        reported(USERS + "\n\n\tat org.apache.spark.api.python(PythonRunner.scala:1)\n\nDriver stacktrace:")
     ).text
     assert text.endswith("ValueError: invalid literal\nfor int()")
 
 
 def test_a_line_that_the_executor_does_not_have_is_shown_by_the_driver() -> None:
     here = f'Traceback (most recent call last):\n  File "{__file__}", line 1, in parse\nValueError: bad'
-    assert '"""What Spark tells' in failure_of(told(here)).text
+    assert '"""What Spark reports' in failure_of(reported(here)).text
 
 
-def test_a_python_worker_that_ends_is_called_so() -> None:
-    failure = failure_of(told("SparkException: Python worker exited unexpectedly (crashed).\n\tat org.apache"))
+def test_a_python_worker_that_dies_is_reported_as_such() -> None:
+    failure = failure_of(reported("SparkException: Python worker exited unexpectedly (crashed).\n\tat org.apache"))
     assert failure.text == "the Python worker ended in the middle of a task"
     assert "os._exit" in failure.hint
 
 
-def test_errors_of_spark_about_data_are_the_users() -> None:
+def test_spark_errors_about_data_are_errors_of_the_user() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 9] terminated with exception: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
     )
@@ -189,7 +189,7 @@ def test_errors_of_spark_about_data_are_the_users() -> None:
     assert failure_of(text.replace("22012", "XXKST")).cause is None
 
 
-def test_the_ranges_of_a_batch_are_listed_and_cut_short() -> None:
+def test_the_ranges_of_a_batch_are_listed_up_to_a_limit() -> None:
     batch = BatchRanges(7, {"in": [Range(f"connector/s/{number}", 5, 9) for number in range(12)]})
     text = ranges_text(batch)
     assert text.startswith("at an event of epoch 7: connector/s/0 @ 5 to 9, connector/s/1 @ 5 to 9")
@@ -201,10 +201,10 @@ def test_the_ranges_of_several_inputs_are_named_by_input() -> None:
     assert ranges_text(batch) == "at an event of epoch 7: left: connector/s/0 @ 5 to 9, right: connector/t/0 @ 0 to 4"
 
 
-def test_a_function_that_does_not_decide_the_same_twice_is_started_again() -> None:
+def test_a_query_with_a_nondeterministic_function_is_restarted() -> None:
     from penstock.spark.side_outputs import NotRepeatable
 
     error = f"{NotRepeatable.__module__}.NotRepeatable: apply share did not decide the same twice\n{NotRepeatable.hint}"
-    failure = failure_of(told(USERS.partition("ValueError")[0] + error))
+    failure = failure_of(reported(USERS.partition("ValueError")[0] + error))
     assert (failure.is_final, failure.is_outage, failure.cause) == (False, False, None)
     assert (failure.text, failure.hint) == ("apply share did not decide the same twice", NotRepeatable.hint)

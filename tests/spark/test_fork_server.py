@@ -46,7 +46,7 @@ with fork_server(Path(sys.argv[1])):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What a JVM has, and its PYTHONPATH for a process."""
+    """The environment of a JVM, with its PYTHONPATH for a process."""
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     folder = tmp_path_factory.mktemp("modules")
     (folder / "describe.py").write_text(DESCRIBE)
@@ -83,7 +83,7 @@ def is_alive(pid: object) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_forked_process_is_like_the_one_that_was_asked_for(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_forked_process_is_like_the_requested_one(environment: dict[str, str], tmp_path: Path) -> None:
     process = start(environment, tmp_path, ["one", "two"])
     found = described(process)
     pid = found.pop("pid")
@@ -97,11 +97,13 @@ def test_a_forked_process_is_like_the_one_that_was_asked_for(environment: dict[s
         "zip": False,
     }
     assert pid != process.pid
-    process.communicate()  # ends what it reads, and so the process
+    process.communicate()  # ends its input, and thus the process
     until(lambda: not is_alive(pid))
 
 
-def test_the_signal_that_ends_a_process_reaches_the_forked_one(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_signal_that_ends_the_client_reaches_the_forked_process(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     process = start(environment, tmp_path)
     pid = described(process)["pid"]
     process.terminate()
@@ -117,7 +119,7 @@ def test_without_a_server_the_process_is_started(environment: dict[str, str], tm
     process.communicate()
 
 
-def test_a_client_whose_server_has_been_killed_becomes_the_process(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_client_whose_server_was_killed_runs_the_process_itself(environment: dict[str, str], tmp_path: Path) -> None:
     with TemporaryDirectory() as sockets:
         driver = [sys.executable, "-c", DRIVER, sockets]
         path = Path(sockets, "fork-server")
@@ -133,7 +135,7 @@ def test_a_client_whose_server_has_been_killed_becomes_the_process(environment: 
 
 
 def identity_here() -> str:
-    """As of a process that this one has started without a server."""
+    """Like that of a process started from this one without a server."""
     command = [sys.executable, "-c", "from penstock.spark.source.stream import *; print(driver_identity())"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

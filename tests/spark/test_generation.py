@@ -1,4 +1,4 @@
-"""A generation in a session of one's own: kept alive, fenced by the next, and complete when Spark has committed."""
+"""A generation in the user's own session: kept alive, fenced by the next, and complete when Spark has committed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status(worker: RunningWorker, name: str = "mine") -> PipelineStatus:
         return next(each for each in coordinator.pipelines() if each.name == name)
 
 
-def test_it_gives_the_options_of_loads_and_sink(worker: RunningWorker) -> None:
+def test_a_generation_has_the_options_for_its_loads_and_its_sink(worker: RunningWorker) -> None:
     with begin("mine", worker=http(worker), inputs={"a": "north", "b": ["south", "segment:raw"]}) as run:
         assert run.input("b", min_partitions=4) == {
             "worker": http(worker),
@@ -49,7 +49,7 @@ def test_it_gives_the_options_of_loads_and_sink(worker: RunningWorker) -> None:
     assert status(worker).outputs == ["out"]
 
 
-def test_one_that_fails_is_known_to_fail_at_once(worker: RunningWorker) -> None:
+def test_a_generation_that_fails_is_reported_as_failing_at_once(worker: RunningWorker) -> None:
     with pytest.raises(ZeroDivisionError), begin("mine", worker=http(worker), inputs={"a": "north"}):
         raise ZeroDivisionError
     assert status(worker).state == "FAILING", "nobody waits for its heartbeat to lapse"
@@ -74,17 +74,17 @@ def test_a_failure_is_reported_at_once_and_until_the_next_start(
             assert (status(worker).state, status(worker).failure) == ("STARTING", None)
 
 
-def test_the_next_one_fences_it(worker: RunningWorker) -> None:
+def test_the_next_generation_fences_it(worker: RunningWorker) -> None:
     first = begin("mine", worker=http(worker), inputs={"a": "north"})
     with begin("mine", worker=http(worker), inputs={"a": "north"}) as second:
         assert second.number > first.number
-        first.committed(0)  # it would say so at its next heartbeat anyway
+        first.committed(0)  # its next heartbeat would report it anyway
         until(lambda: first.fenced)
         first.stop()
         assert status(worker).state == "STARTING", "the old one's farewell does not count"
 
 
-def test_a_worker_that_goes_away_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+def test_a_generation_can_end_while_its_worker_is_gone(tmp_path: Path) -> None:
     with running_worker(tmp_path / "data") as worker:
         run = begin("mine", worker=http(worker), inputs={"a": "north"})
     began = time.monotonic()
@@ -93,7 +93,7 @@ def test_a_worker_that_goes_away_does_not_keep_it_from_ending(tmp_path: Path) ->
 
 
 @pytest.mark.spark
-def test_a_query_of_ones_own_commits_with_sparks_own_sink(
+def test_a_users_own_query_completes_epochs_with_sparks_own_sink(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
     from penstock.spark import watch
@@ -115,7 +115,9 @@ def test_a_query_of_ones_own_commits_with_sparks_own_sink(
 
 
 @pytest.mark.spark
-def test_a_query_of_ones_own_writes_to_our_sink(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_users_own_query_writes_to_the_penstock_sink(
+    worker: RunningWorker, spark: SparkSession, tmp_path: Path
+) -> None:
     send(f"127.0.0.1:{worker.ports['connector']}", "north", "numbers", [b"1", b"2"])
     with begin("mine", worker=http(worker), inputs={"in": "north"}) as run:
         load = spark.readStream.format("penstock").options(**run.input("in")).load()

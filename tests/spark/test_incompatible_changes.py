@@ -1,4 +1,4 @@
-"""A changed pipeline that does not fit the stored state is refused before the one that runs is touched."""
+"""A changed pipeline that is incompatible with the stored state is refused before the running one is stopped."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Bench:
         return Runner(self.spark, pipelines, self.settings, **options)
 
     def run_all(self, given: Pipeline) -> None:
-        """All that is there now."""
+        """Run on everything that is stored now."""
         from penstock.spark.run.runner import Runner
 
         Runner(self.spark, [given], replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
@@ -88,7 +88,7 @@ class Bench:
             return next(one for one in coordinator.pipelines() if one.name == "count")
 
     def offsets(self) -> list[str]:
-        """Lines of Spark's log of its first batch."""
+        """Lines of Spark's offset log for its first batch."""
         return (self.checkpoint / "offsets" / "0").read_text().splitlines()
 
 
@@ -97,7 +97,7 @@ def bench(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> Bench:
     return Bench(worker, spark, tmp_path)
 
 
-def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_starts_from_scratch(bench: Bench) -> None:
+def test_windows_with_other_keys_are_refused_with_the_difference_and_a_reset_starts_from_scratch(bench: Bench) -> None:
     bench.send(5)
     bench.run_all(counting("stream"))
     generation = bench.status().generation
@@ -128,8 +128,8 @@ def test_windows_with_other_keys_are_refused_with_what_differs_and_a_reset_start
     assert bench.status().complete >= 0
 
 
-def test_a_checkpoint_is_left_alone_where_the_worker_knows_of_no_reset(bench: Bench) -> None:
-    """It may be the one of the same name at another worker."""
+def test_a_checkpoint_is_left_alone_if_the_worker_has_no_reset(bench: Bench) -> None:
+    """It may belong to a pipeline of the same name at another worker."""
     from penstock.spark.run.checkpoints import LocalCheckpoint
     from penstock.spark.run.generation import is_outdated
 
@@ -181,7 +181,7 @@ def test_a_plan_is_written_to_file_systems_that_cannot_replace_a_file(spark: Spa
         hadoop.set(setting, supported)
 
 
-def test_what_a_file_system_of_sparks_refuses_names_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_a_hadoop_file_system_names_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     from penstock.spark.run.checkpoints import HadoopCheckpoint
 
     (tmp_path / "p" / "penstock.json").mkdir(parents=True)
@@ -193,7 +193,7 @@ def test_what_a_file_system_of_sparks_refuses_names_the_checkpoint(spark: SparkS
             HadoopCheckpoint(spark, wrong)
 
 
-def test_what_only_spark_can_find_out_brings_the_one_before_back(bench: Bench) -> None:
+def test_a_change_that_only_spark_can_refuse_is_rolled_back(bench: Bench) -> None:
     def joined(sides: str) -> Pipeline:
         """Rows of both sides are state: with another column Spark refuses it."""
 

@@ -1,4 +1,4 @@
-"""Java is found where it is, and made usable where only the package brings one."""
+"""Java is found where it is installed, and the packaged one is made usable otherwise."""
 
 import os
 import subprocess
@@ -40,14 +40,14 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert os.environ["JAVA_HOME"] == str(home)
 
 
-def test_one_on_the_path_is_taken_when_java_home_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_on_the_path_is_used_if_java_home_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(pretended_java(tmp_path / "old", "1.8.0_402")))
     monkeypatch.setenv("PATH", str(pretended_java(tmp_path / "new", "17.0.15") / "bin"))
     assert java.use_java() == java.Java(None, 17)
     assert "JAVA_HOME" not in os.environ, "Spark would take the old one"
 
 
-def test_without_any_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"Spark needs Java 17 or newer, and there is none$") as caught:
         java.find_java()
     assert "penstock-streams[java]" in caught.value.hint
@@ -57,14 +57,14 @@ def test_without_any_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatc
         java.find_java()
 
 
-def test_a_java_that_does_not_run_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_that_fails_to_run_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "broken" / "bin" / "java", "exit 1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "broken"))
     with pytest.raises(RequestError, match="not usable"):
         java.find_java()
 
 
-def test_the_packaged_one_gets_a_wrapper_that_leaves_the_missing_module_out(
+def test_the_packaged_java_gets_a_wrapper_without_the_missing_module(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = program(tmp_path / "it's packaged" / "java", f'exec {sys.executable} -c "{SAY}" "$@"')
@@ -75,14 +75,14 @@ def test_the_packaged_one_gets_a_wrapper_that_leaves_the_missing_module_out(
     assert found.home.is_relative_to(tmp_path / "cache" / "penstock")
     wrapper = found.home / "bin" / "java"
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "it's"]
-    told = subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == str(["-Xmx1g", "a b", "", "it's"])
+    done = subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(["-Xmx1g", "a b", "", "it's"])
 
 
 SAY = "import sys; print(sys.argv[1:]); print('openjdk version', chr(34) + '21.0.8' + chr(34), file=sys.stderr)"
 
 
-def test_the_wrapper_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_wrapper_is_created_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(java, "_packaged", lambda: pretended_java(tmp_path / "packaged", "21.0.8") / "bin" / "java")
     home = java.find_java().home
     assert home is not None
@@ -91,7 +91,7 @@ def test_the_wrapper_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert (home / "bin" / "java").stat().st_mtime_ns == made.st_mtime_ns
 
 
-def test_a_cache_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(java, "_packaged", lambda: pretended_java(tmp_path / "packaged", "21.0.8") / "bin" / "java")

@@ -1,4 +1,4 @@
-"""What a function gives leaves as rows of the sink, all of it through one query."""
+"""The result of a function is written as rows of the sink, all of it by one query."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _stored(table: Any, plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def test_events_may_leave_as_they_came(events: DataFrame, tmp_path: Path) -> None:
+def test_events_can_be_written_unchanged(events: DataFrame, tmp_path: Path) -> None:
     given = left(events)
     assert given.ports == ("out",)
     (row,) = rows(given, tmp_path)
@@ -78,7 +78,7 @@ def test_events_may_leave_as_they_came(events: DataFrame, tmp_path: Path) -> Non
     }
 
 
-def test_without_a_value_rows_leave_as_json_of_their_columns(events: DataFrame, tmp_path: Path) -> None:
+def test_rows_without_a_value_are_written_as_json_of_their_columns(events: DataFrame, tmp_path: Path) -> None:
     counted = events.selectExpr("cast(key as string) key", "1 as `the count`", "event_time", "'x' as offset")
     (row,) = rows(left(counted), tmp_path)
     assert json.loads(row["value"]) == {"key": "k", "the count": 1, "event_time": None, "offset": "x"}
@@ -86,7 +86,7 @@ def test_without_a_value_rows_leave_as_json_of_their_columns(events: DataFrame, 
     assert set(row) == {"value", "key", "event_time", "metadata", "port"}
 
 
-def test_several_ports_leave_through_one_query(events: DataFrame, tmp_path: Path) -> None:
+def test_several_ports_are_written_by_one_query(events: DataFrame, tmp_path: Path) -> None:
     given = left({"good": events.select("value", "key"), "bad": events.selectExpr("'why' as reason")})
     assert given.ports == ("good", "bad")
     found = {row["port"]: row for row in rows(given, tmp_path)}
@@ -104,7 +104,7 @@ def test_columns_may_have_any_name(events: DataFrame, tmp_path: Path) -> None:
     assert json.loads(row["value"]) == {"a.b": 1, "c`d": 2}
 
 
-def test_a_declared_port_is_where_a_frame_goes(events: DataFrame, tmp_path: Path) -> None:
+def test_a_frame_is_written_to_the_declared_port(events: DataFrame, tmp_path: Path) -> None:
     (row,) = rows(left(events.select("value"), ("results",)), tmp_path)
     assert row["port"] == "results"
 
@@ -114,14 +114,14 @@ def test_rows_may_name_their_ports(events: DataFrame, tmp_path: Path) -> None:
     assert (row["value"], row["port"]) == (b'{"a":1}', "bad")
 
 
-def test_sparks_own_sinks_are_left_as_they_are(events: DataFrame) -> None:
+def test_a_query_with_sparks_own_sink_is_not_changed(events: DataFrame) -> None:
     writer = events.writeStream.format("noop")
     given = left(writer)
     assert given.ports == ()
     assert given.writer is writer
 
 
-def test_what_cannot_leave_is_refused_with_what_to_do(events: DataFrame, spark: SparkSession) -> None:
+def test_a_result_that_cannot_be_written_is_refused_with_what_to_do(events: DataFrame, spark: SparkSession) -> None:
     mistakes: list[tuple[Any, tuple[str, ...] | None, str]] = [
         (None, None, "returns NoneType"),
         ([events], None, "returns list"),
@@ -139,7 +139,7 @@ def test_what_cannot_leave_is_refused_with_what_to_do(events: DataFrame, spark: 
         assert caught.value.hint
 
 
-def test_what_the_json_of_each_port_holds_is_known(events: DataFrame) -> None:
+def test_the_schema_of_the_json_of_each_port_is_known(events: DataFrame) -> None:
     counts = events.selectExpr("stream", "message_id AS count", "array('a') AS tags", "event_time")
     fields = [("stream", "string"), ("count", "bigint"), ("tags", "array<string>"), ("event_time", "timestamp")]
     assert left(counts).schemas == {"out": fields}

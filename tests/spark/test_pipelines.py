@@ -23,7 +23,7 @@ def test_a_parameter_reads_the_source_of_its_name() -> None:
     assert counts("a", "b") == ("a", "b", "5 seconds"), "a test calls it like the function"
 
 
-def test_everything_else_is_said_in_the_declaration() -> None:
+def test_everything_else_is_an_option_of_the_declaration() -> None:
     @pipeline(
         name="by-hour",
         inputs={"events": ["north", "segment:raw"], "old": "pipeline:counts/out"},
@@ -46,7 +46,7 @@ def test_everything_else_is_said_in_the_declaration() -> None:
     assert counts.starting == AtTime(1_704_067_200_000_000)
 
 
-def test_it_may_start_at_a_cut() -> None:
+def test_a_pipeline_may_start_at_given_offsets() -> None:
     @pipeline(starting={"connector/a/0": 17})
     def counts(a: Any) -> None:
         pass
@@ -83,7 +83,7 @@ def one(a: Any) -> None:
         (one, {"max_bytes_per_epoch": "lots"}, "not a size"),
     ],
 )
-def test_what_cannot_be_run_is_refused_at_once(function: Any, options: dict[str, Any], said: str) -> None:
+def test_an_invalid_declaration_is_refused_at_once(function: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         pipeline(**options)(function)
 

@@ -38,7 +38,7 @@ def as_text(offset: object) -> object:
 
 
 @pytest.mark.parametrize("form", [lambda offset: offset, as_text], ids=["as JSON", "as text"])
-def test_offsets_of_our_loads_count_whichever_form_they_have(form: Any) -> None:
+def test_only_offsets_of_penstock_loads_count_in_either_form(form: Any) -> None:
     sources = [source | {"endOffset": form(source["endOffset"])} for source in REPORT["sources"]]
     progress = Progress.of(REPORT | {"sources": sources})
     assert progress == Progress(

@@ -48,7 +48,7 @@ def probing(ask: Ask, clock: Clock) -> Iterator[QueryProbe]:
         probe.stop()
 
 
-def test_a_jvm_that_answers_shows_how_long_nothing_has_moved() -> None:
+def test_a_responsive_jvm_reports_how_long_there_was_no_progress() -> None:
     jvm, clock = Jvm(), Clock()
     with probing(jvm, clock) as probe:
         until(lambda: probe.report().tasks_done == 1)
@@ -60,14 +60,14 @@ def test_a_jvm_that_answers_shows_how_long_nothing_has_moved() -> None:
         assert probe.report().unmoved_seconds == 0
 
 
-def test_a_jvm_that_does_not_answer_is_silent_for_longer_and_longer() -> None:
+def test_the_silence_of_an_unresponsive_jvm_grows() -> None:
     jvm, clock = Jvm(), Clock()
     with probing(jvm, clock) as probe:
         until(lambda: probe.report().tasks == 4)
         jvm.goes_on.clear()
 
         def is_silent_for(seconds: float) -> bool:
-            """An answer that was on its way may still arrive once."""
+            """An answer that was already sent may still arrive."""
             clock.now += seconds
             return probe.report().jvm_silent_seconds >= seconds
 
@@ -76,7 +76,7 @@ def test_a_jvm_that_does_not_answer_is_silent_for_longer_and_longer() -> None:
         until(lambda: probe.report().jvm_silent_seconds == 0)
 
 
-def test_a_question_that_fails_is_no_answer_and_is_asked_again() -> None:
+def test_a_request_that_fails_counts_as_no_answer_and_is_repeated() -> None:
     jvm, clock = Jvm(), Clock()
     failing = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A failed query is started again: later and later, a limited number of times, counted again after it was healthy."""
+"""A failed query is restarted after growing pauses, a limited number of times; the count is reset by progress."""
 
 from itertools import pairwise
 
@@ -19,11 +19,11 @@ def test_each_pause_is_twice_the_one_before_up_to_a_limit() -> None:
     assert pauses([0, 0, 0, 0]) == [1, 2, 4, 5]
 
 
-def test_after_so_many_in_a_row_it_is_given_up() -> None:
+def test_after_the_maximum_of_failures_in_a_row_there_is_no_restart() -> None:
     assert pauses([0, 0, 0, 0, 59.9]) == [1, 2, 4, 5, None]
 
 
-def test_an_outage_is_retried_forever_and_ever_more_slowly() -> None:
+def test_an_outage_is_retried_forever_at_growing_intervals() -> None:
     assert pauses([0] * 100, is_outage=True) == [1, 2, 4] + [5] * 97
 
 

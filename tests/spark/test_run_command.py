@@ -1,4 +1,4 @@
-"""`penstock run` as a person uses it: real processes, ended in every way there is, and nothing is left behind."""
+"""`penstock run` as a user runs it: real processes, ended in every possible way, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 START_SECONDS_MAX = 120
 END_SECONDS_MAX = 150
 ASKING = "python_streaming_source_runner"
-"""One that was just asking for an offset tries a worker that is gone for a minute, and ends then."""
+"""A process that was just requesting an offset retries a worker that is gone for a minute, and then ends."""
 SMALL = ["--master", "local[2]"]
 
 
@@ -44,7 +44,7 @@ def _java() -> None:
 
 
 class Run:
-    """A `penstock run` in a process group of its own. Everything that it starts can be told by a mark."""
+    """A `penstock run` in its own process group. Everything that it starts is identified by a mark."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self._mark = uuid.uuid4().hex
@@ -78,7 +78,7 @@ class Run:
         return self._log.read_text(errors="replace")
 
     def alive(self) -> list[int]:
-        """All processes that this run has started, itself among them."""
+        """All processes that this run has started, including itself."""
         marked = f"PENSTOCK_TEST_MARK={self._mark}".encode()
         return [pid for pid, environment in environments() if marked in environment]
 
@@ -90,7 +90,7 @@ class Run:
             time.sleep(0.05)
 
     def ended(self, but: str = "nothing") -> int:
-        """Its exit status, when everything that it has started is gone, but for these."""
+        """Its exit status, once everything that it has started is gone, except these."""
         try:
             status = self.process.wait(END_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -136,7 +136,7 @@ def is_running(worker: str, pipeline: str) -> bool:
 
 
 def counts(segment_address: str) -> dict[str, int]:
-    """The last that was said of each word."""
+    """The last count of each word."""
     rows = [json.loads(event.payload) for event in outputs(segment_address, "count_words")]
     return {row["key"]: row["count"] for row in rows}
 
@@ -201,10 +201,10 @@ def kill_jvm(run: Run) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_after_a_kill_of_the_jvm_or_the_run_it_goes_on_and_after_ctrl_c_everything_is_gone(
+def test_a_run_continues_after_a_kill_of_its_jvm_or_itself_and_ctrl_c_leaves_no_process(
     tmp_path: Path,
 ) -> None:
-    """A run restarts its JVM. A killed run takes its worker along, and the next one goes on."""
+    """A run restarts its JVM. The worker of a killed run ends with it, and the next run continues."""
     data = tmp_path / "data"
     (tmp_path / "count_words.py").write_text(COUNT_WORDS)
     arguments = ("count_words.py", "--data", str(data))
@@ -266,7 +266,7 @@ def in_capitals(batch):
 def test_pipelines_of_a_file_run_in_one_session_on_a_running_worker_which_is_left_alone(
     worker: RunningWorker, tmp_path: Path
 ) -> None:
-    """The examples, and a function of the file that Spark's Python workers need, with a module beside it."""
+    """The examples, and a function of the file that Spark's Python workers need, with another module."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "beside.py").write_text(BESIDE)
     connector, http = (f"127.0.0.1:{worker.ports[name]}" for name in ("connector", "http"))

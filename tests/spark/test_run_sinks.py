@@ -1,4 +1,4 @@
-"""`penstock run --sink`: what a pipeline puts out has reached its sinks when the command ends."""
+"""`penstock run --sink`: the output of a pipeline has reached its sinks when the command ends."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def committed(path: Path) -> bytes:
     return b"".join(part.path.read_bytes()[: part.size] for part in read_committed_parts(path))
 
 
-def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends_and_a_port_can_be_added_with_its_sink(
+def test_all_sinks_have_everything_when_the_run_ends_and_a_port_can_be_added_with_its_sink(
     worker: RunningWorker, tmp_path: Path
 ) -> None:
-    """The first run also has windows, of which one stays open: it says so."""
+    """The first run also has windows, of which one stays open: that is reported."""
     connector = f"127.0.0.1:{worker.ports['connector']}"
     send(connector, "lines", "one", [b"first", b"second"])
     send(connector, "doors", "front", [b"bell"])
@@ -111,7 +111,7 @@ def test_declared_sinks_and_those_of_the_command_line_have_it_when_the_run_ends_
 
 
 def check_delivered(worker: RunningWorker, folder: Path) -> None:
-    """Of the first run: at the sinks, in what the worker reports of them, and in its metrics."""
+    """Check the first run: at the sinks, in what the worker reports about them, and in its metrics."""
     assert committed(folder / "declared") == b"first\nsecond\n"
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
         reported = {one.sink: (one.guarantee, one.sent) for one in client.sinks()}
@@ -125,9 +125,7 @@ def check_delivered(worker: RunningWorker, folder: Path) -> None:
     assert value("pipeline_end_to_end_latency_seconds_count", pipeline="copy") == 1
 
 
-def test_a_sink_of_a_port_that_is_not_there_is_reported_and_nothing_is_bound(
-    worker: RunningWorker, tmp_path: Path
-) -> None:
+def test_a_sink_of_an_unknown_port_is_reported_and_nothing_is_bound(worker: RunningWorker, tmp_path: Path) -> None:
     done = run(tmp_path, worker, "--sink", "uot=stdout:")
     assert done.returncode == 1
     assert "the sink 'stdout' is bound to the port 'uot', which is not there" in done.stderr

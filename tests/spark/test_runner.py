@@ -1,4 +1,4 @@
-"""Pipelines run in a session: what goes in comes out once, over restarts; what fails is started again, or said."""
+"""Pipelines run in a session: every event is processed once, across restarts; failures are retried or reported."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Bench:
         return Runner(self.spark, pipelines, settings or self.settings)
 
     def run_all(self, *pipelines: Pipeline) -> None:
-        """All that is there now."""
+        """Run on everything that is stored now."""
         self.runner(*pipelines, settings=replace(self.settings, available_now=True)).run(WAIT_SECONDS_MAX)
 
     @contextmanager
     def running(self, *pipelines: Pipeline, runner: Runner | None = None) -> Iterator[RunnerThread]:
-        """What it raises is raised at the end."""
+        """In a thread. What it raises is raised at the end."""
         with running(runner or self.runner(*pipelines)) as thread:
             yield thread
         thread.check()
@@ -95,7 +95,7 @@ def copy(numbers: DataFrame) -> DataFrame:
     return numbers
 
 
-def test_what_is_there_is_processed_once_and_then_it_ends(bench: Bench) -> None:
+def test_all_stored_events_are_processed_once_and_then_the_run_ends(bench: Bench) -> None:
     bench.send("numbers", payloads(1, 2, 3), key=b"k")
     bench.run_all(copy)
     assert bench.out("copy") == payloads(1, 2, 3)
@@ -111,14 +111,14 @@ def test_what_is_there_is_processed_once_and_then_it_ends(bench: Bench) -> None:
     assert bench.status("copy").state == "STOPPED"
 
 
-def test_it_ends_after_a_time(bench: Bench) -> None:
+def test_a_run_ends_after_the_given_time(bench: Bench) -> None:
     began = time.monotonic()
     bench.runner(copy).run(0.5)
     assert time.monotonic() - began < WAIT_SECONDS_MAX
     assert bench.status("copy").state == "STOPPED"
 
 
-def test_a_running_pipeline_acknowledges_what_it_has_put_out(bench: Bench) -> None:
+def test_a_running_pipeline_acknowledges_what_it_has_output(bench: Bench) -> None:
     with bench.running(copy) as running:
         running.until(lambda: running.first.is_running)
         running.until(lambda: bench.status("copy").state == "RUNNING")
@@ -139,7 +139,7 @@ def sort(numbers: DataFrame) -> dict[str, DataFrame]:
     return {"even": number.where("number % 2 = 0"), "odd": number.where("number % 2 = 1")}
 
 
-def test_several_ports_leave_together(bench: Bench) -> None:
+def test_several_ports_are_output_together(bench: Bench) -> None:
     bench.send("numbers", payloads(1, 2, 3, 4))
     bench.run_all(sort)
     assert [json.loads(row)["number"] for row in bench.out("sort", "even")] == [2, 4]
@@ -189,7 +189,7 @@ def test_an_error_in_the_function_is_final_and_shows_its_line(bench: Bench) -> N
         assert coordinator.pipelines() == [], "nothing was registered for it"
 
 
-def test_a_query_that_fails_is_started_again_and_loses_nothing(bench: Bench) -> None:
+def test_a_failed_query_is_restarted_and_loses_nothing(bench: Bench) -> None:
     mended = bench.folder / "mended"
 
     def check(batches: Iterator[Any]) -> Iterator[Any]:
@@ -210,14 +210,14 @@ def test_a_query_that_fails_is_started_again_and_loses_nothing(bench: Bench) -> 
         assert failure.text.endswith("ConnectionError: not yet")
         assert "in check" in failure.text
         more = bench.settings.restarts.restarts_max + 1
-        running.until(lambda: running.first.restarts.in_a_row > more)  # an outage may last for any time
-        running.until(lambda: (told := bench.status("careful").failure) and told.failures > more)
+        running.until(lambda: running.first.restarts.in_a_row > more)  # an outage may last any length of time
+        running.until(lambda: (found := bench.status("careful").failure) and found.failures > more)
         assert "ConnectionError: not yet" in str(bench.status("careful").failure)
         mended.touch()
         running.until(lambda: bench.out("careful") == payloads(1, 2))
 
 
-def test_a_pipeline_waits_for_its_worker_for_as_long_as_that_takes(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_pipeline_waits_for_its_worker_as_long_as_necessary(spark: SparkSession, tmp_path: Path) -> None:
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.runner import Runner
 
@@ -257,7 +257,7 @@ def skip_words(numbers: DataFrame) -> DataFrame:
     return digits.mapInArrow(parse, "value binary")
 
 
-def test_an_error_in_the_users_code_is_one_message_with_the_line_the_events_and_the_ways_out(bench: Bench) -> None:
+def test_an_error_in_user_code_is_one_message_with_the_line_the_events_and_what_to_do(bench: Bench) -> None:
     bench.send("numbers", [*payloads(1), b"two"])
     runner = bench.runner(strict)
     with pytest.raises(RequestError) as caught:
@@ -275,7 +275,7 @@ def test_an_error_in_the_users_code_is_one_message_with_the_line_the_events_and_
     assert bench.status("strict").state == "FAILING"
 
 
-def test_a_python_worker_that_ends_is_called_so(bench: Bench) -> None:
+def test_a_python_worker_that_dies_is_reported_as_such(bench: Bench) -> None:
     def leave(batches: Iterator[Any]) -> Iterator[Any]:
         os._exit(3)
 
@@ -290,7 +290,7 @@ def test_a_python_worker_that_ends_is_called_so(bench: Bench) -> None:
     assert "os._exit" in caught.value.hint
 
 
-def test_one_that_fails_does_not_end_the_others(bench: Bench) -> None:
+def test_a_failed_pipeline_does_not_end_the_others(bench: Bench) -> None:
     from penstock.spark.run.runner import Runner
 
     @pipeline
@@ -325,13 +325,13 @@ def test_one_that_fails_does_not_end_the_others(bench: Bench) -> None:
         assert bench.out("strict") == [b"2"], "a changed one goes on where it was"
 
 
-def test_a_checkpoint_that_cannot_be_used_holds_up_its_own_pipeline_alone(bench: Bench) -> None:
+def test_an_unusable_checkpoint_blocks_only_its_own_pipeline(bench: Bench) -> None:
     from penstock.spark.run.runner import Runner
 
     blocked = replace(copy, name="blocked")
     folder = bench.folder / "checkpoints" / "blocked"
     folder.parent.mkdir()
-    folder.touch()  # a file where the folder should be
+    folder.touch()  # a file in place of the folder
     patient = RestartPolicy(restarts_max=1000, pause_seconds_first=0.1, pause_seconds_max=0.5)
     runner = Runner(bench.spark, [copy, blocked], replace(bench.settings, restarts=patient), until_stopped=True)
     with bench.running(runner=runner) as running:
@@ -356,7 +356,7 @@ def failing_with(error: Exception) -> Callable[[], None]:
     return fail
 
 
-def test_only_a_connection_that_fails_is_taken_for_the_end_of_sparks_jvm(bench: Bench) -> None:
+def test_only_a_failed_connection_counts_as_the_end_of_the_jvm(bench: Bench) -> None:
     from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
     from penstock.spark.run.runner import Runner
@@ -368,7 +368,7 @@ def test_only_a_connection_that_fails_is_taken_for_the_end_of_sparks_jvm(bench: 
         Runner(bench.spark, [copy], bench.settings, change=failing_with(PermissionError())).run(WAIT_SECONDS_MAX)
 
 
-def test_an_application_none_of_whose_pipelines_can_be_built_ends_at_once(bench: Bench) -> None:
+def test_a_run_in_which_no_pipeline_can_be_built_ends_at_once(bench: Bench) -> None:
     @pipeline
     def broken(numbers: DataFrame) -> DataFrame:
         return numbers.select("no_such_column")

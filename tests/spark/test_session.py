@@ -1,4 +1,4 @@
-"""Spark settings, and the user's."""
+"""Our Spark settings, and the user's."""
 
 from penstock.spark.run.session import JAVA_OPTIONS, spark_settings, with_conf
 
@@ -9,7 +9,7 @@ def test_a_setting_of_the_user_replaces_ours() -> None:
     assert settings[JAVA_OPTIONS] == spark_settings("local[2]")[JAVA_OPTIONS]
 
 
-def test_java_options_of_the_user_follow_ours_so_that_java_takes_them() -> None:
+def test_java_options_of_the_user_follow_and_thus_override_ours() -> None:
     ours = spark_settings("local[2]")[JAVA_OPTIONS]
     assert with_conf(spark_settings("local[2]"), {JAVA_OPTIONS: "-Xss4m"})[JAVA_OPTIONS] == f"{ours} -Xss4m"
 

@@ -1,4 +1,4 @@
-"""A task stages what it cannot hand on beside its query: with its bytes, once, if it decides the same twice."""
+"""A task stages what it cannot pass on beside its query: with its bytes, once, if every attempt decides the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def epoch(worker: RunningWorker) -> Iterator[Epoch]:
         yield running
 
 
-def test_the_stored_event_leaves_with_its_metadata_and_the_reason(epoch: Epoch) -> None:
+def test_a_dead_letter_is_the_stored_event_with_its_metadata_and_the_reason(epoch: Epoch) -> None:
     with registered(epoch.sides()) as sides:
         sides.stage(epoch.rows(1, 3), Rejected("err", ["Bad: one", "Bad: two"]))
         sides.stage(epoch.rows(2), Rejected("late", ["late"], [90], [60]))
@@ -46,7 +46,7 @@ def test_the_stored_event_leaves_with_its_metadata_and_the_reason(epoch: Epoch) 
     assert letter.reason == "Bad: one"
 
 
-def test_rows_without_a_position_leave_as_json_and_say_so(epoch: Epoch) -> None:
+def test_rows_without_a_position_are_staged_as_json_and_marked_derived(epoch: Epoch) -> None:
     rows = pa.table({"segment": pa.array([None], pa.string()), "offset": pa.array([5], pa.int64()), "n": [b"\xff"]})
     with registered(epoch.sides()) as sides:
         sides.stage(rows, Rejected("err", ["Bad"]))
@@ -57,7 +57,7 @@ def test_rows_without_a_position_leave_as_json_and_say_so(epoch: Epoch) -> None:
     assert epoch.client.dead_letter("p", "err", 0).segment is None
 
 
-def test_an_event_leaves_once_however_many_rows_and_partitions_have_it(epoch: Epoch) -> None:
+def test_an_event_is_staged_once_however_many_rows_and_partitions_have_it(epoch: Epoch) -> None:
     for partition in (0, 1):
         with registered(epoch.sides(partition=partition)) as sides:
             sides.stage(epoch.rows(1, 1, 2), Rejected("err", ["Bad"] * 3))
@@ -68,7 +68,7 @@ def test_an_event_leaves_once_however_many_rows_and_partitions_have_it(epoch: Ep
     assert [letter.event_id for letter in epoch.left("late")] == [2]
 
 
-def test_rows_are_told_apart_by_position_or_by_ids() -> None:
+def test_rows_are_distinguished_by_position_or_by_ids() -> None:
     rows = pa.table(
         {
             "segment": pa.array(["s", None, None, "s"]),
@@ -81,7 +81,7 @@ def test_rows_are_told_apart_by_position_or_by_ids() -> None:
     assert identities(pa.table({"segment": [1], "offset": [2]})) == [(None, False)]
 
 
-def test_a_joined_row_with_two_positions_leaves_itself(epoch: Epoch) -> None:
+def test_a_joined_row_with_two_positions_is_staged_as_json(epoch: Epoch) -> None:
     columns = epoch.rows(1).columns
     rows = pa.table([*columns, *columns], names=["segment", "offset", "n", "segment", "offset", "m"])
     with registered(epoch.sides()) as sides:
@@ -93,7 +93,7 @@ def test_a_joined_row_with_two_positions_leaves_itself(epoch: Epoch) -> None:
     assert (json.loads(letter.payload), letter.metadata["derived"]) == (both, True)
 
 
-def test_a_row_keeps_those_columns_of_its_event_that_it_has() -> None:
+def test_a_derived_row_keeps_the_event_columns_that_it_has() -> None:
     rows = pa.table({"value": ["text"], "key": [5], "more": [1]})
     (row,) = derived(rows).to_pylist()
     assert (row["value"], row["key"], row["segment"]) == (b"text", None, None)
@@ -101,7 +101,7 @@ def test_a_row_keeps_those_columns_of_its_event_that_it_has() -> None:
     assert "01:46:40" in json.loads(derived(beyond).column("value")[0].as_py())["event_time"]
 
 
-def test_a_second_attempt_that_decides_the_same_adds_nothing_in_any_order(epoch: Epoch) -> None:
+def test_a_second_attempt_with_the_same_rows_in_any_order_adds_nothing(epoch: Epoch) -> None:
     for numbers in ((1, 2), (2, 1)):
         with registered(epoch.sides()) as sides:
             sides.stage(epoch.rows(*numbers), Rejected("err", [f"Bad: at {number}" for number in numbers]))
@@ -112,7 +112,7 @@ def test_a_second_attempt_that_decides_the_same_adds_nothing_in_any_order(epoch:
 @pytest.mark.parametrize(
     ("numbers", "reason"), [((1,), "Bad"), ((), "Bad"), ((1, 2, 3), "Bad"), ((1, 2), "Worse")], ids=str
 )
-def test_a_second_attempt_that_decides_otherwise_fails(epoch: Epoch, numbers: tuple[int, ...], reason: str) -> None:
+def test_a_second_attempt_with_other_rows_fails(epoch: Epoch, numbers: tuple[int, ...], reason: str) -> None:
     with registered(epoch.sides("001 apply share")) as sides:
         sides.stage(epoch.rows(1, 2), Rejected("err", ["Bad", "Bad"]))
     again = epoch.sides("001 apply share")
@@ -124,8 +124,8 @@ def test_a_second_attempt_that_decides_otherwise_fails(epoch: Epoch, numbers: tu
     assert [letter.event_id for letter in epoch.left()] == [2, 3]
 
 
-def test_attempts_at_the_same_time_leave_one_of_each_event(epoch: Epoch) -> None:
-    """As speculative execution makes them: each may end first, or not at all."""
+def test_concurrent_attempts_stage_each_event_once(epoch: Epoch) -> None:
+    """As with speculative execution: each may end first, or not at all."""
     attempts = [epoch.sides() for _ in range(3)]
     for numbers in ((1,), (2, 3)):
         for sides in attempts:
@@ -138,7 +138,7 @@ def test_attempts_at_the_same_time_leave_one_of_each_event(epoch: Epoch) -> None
     assert [letter.event_id for letter in epoch.left()] == [2, 3, 4]
 
 
-def test_which_row_of_an_event_comes_first_does_not_matter(epoch: Epoch) -> None:
+def test_the_order_of_the_rows_of_an_event_does_not_matter(epoch: Epoch) -> None:
     """After a shuffle a second attempt may get the rows in another order."""
     for reasons in (["KeyError: a", "ValueError: b"], ["ValueError: b", "KeyError: a"]):
         with registered(epoch.sides()) as sides:
@@ -151,7 +151,7 @@ def test_which_row_of_an_event_comes_first_does_not_matter(epoch: Epoch) -> None
 def test_a_registration_whose_reply_is_lost_keeps_what_was_staged(
     epoch: Epoch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker has stored it: the next attempt finds it, and deletes its own."""
+    """The worker has stored it: the next attempt finds it, and deletes its own copy."""
     register = CoordinatorClient.register
 
     def lose(*given: Any, **more: Any) -> None:
@@ -171,7 +171,7 @@ def test_a_registration_whose_reply_is_lost_keeps_what_was_staged(
     assert [letter.event_id for letter in epoch.left()] == [2]
 
 
-def test_a_row_whose_event_was_removed_leaves_itself(epoch: Epoch) -> None:
+def test_a_row_whose_event_was_removed_is_staged_as_json(epoch: Epoch) -> None:
     """The state of a join has rows of earlier epochs."""
     truncate(epoch.worker, SEGMENT, epoch.offsets[3])
     with registered(epoch.sides()) as sides:
@@ -183,13 +183,13 @@ def test_a_row_whose_event_was_removed_leaves_itself(epoch: Epoch) -> None:
     assert all(one.metadata["derived"] for one in derived_ones)
 
 
-def test_a_dead_letter_keeps_its_content_type_where_its_headers_leave_no_room() -> None:
+def test_a_dead_letter_keeps_its_content_type_even_if_its_headers_do_not_fit() -> None:
     own = {"content_type": "text/csv", "headers": {"a": "x" * 65_000}}
     packed = msgpack.unpackb(_packed({"reason": "y" * 1000}, "s", 1, msgpack.packb(own)))
     assert packed == {"content_type": "text/csv", "reason": "y" * 1000, "segment": "s", "offset": 1}
 
 
-def test_what_a_failed_attempt_has_staged_does_not_count(epoch: Epoch) -> None:
+def test_segments_staged_by_a_failed_attempt_do_not_count(epoch: Epoch) -> None:
     def fail() -> None:
         with registered(epoch.sides()) as sides:
             sides.stage(epoch.rows(1), Rejected("err", ["Bad"]))
@@ -212,7 +212,7 @@ def read(options: SourceOptions, part: SegmentRanges) -> list[dict[str, Any]]:
     return [row for batch in decode_partition(options, options.columns, part) for row in batch.to_pylist()]
 
 
-def test_a_reader_decodes_and_what_it_cannot_decode_is_a_dead_letter(epoch: Epoch) -> None:
+def test_a_reader_decodes_events_and_those_it_cannot_decode_are_dead_letters(epoch: Epoch) -> None:
     options = epoch.options(columns="value,offset")
     first, second = parts(epoch, options)
     assert read(options, first) == [{"value": VALUES[0], "offset": 0, "n": 1}]
@@ -239,7 +239,7 @@ def test_parts_that_no_task_has_finished_are_decoded_before_the_merge(epoch: Epo
     assert [letter.event_id for letter in epoch.left()] == [2, 3]
 
 
-def test_a_load_without_a_pipeline_fails_at_the_event(epoch: Epoch) -> None:
+def test_a_load_without_a_pipeline_fails_at_an_event_it_cannot_decode(epoch: Epoch) -> None:
     options = SourceOptions.parse(
         {"source": "sales", "worker": epoch.origin.worker, "codec": "json", "schema": "n int"}
     )
@@ -248,7 +248,7 @@ def test_a_load_without_a_pipeline_fails_at_the_event(epoch: Epoch) -> None:
         read(options, part)
 
 
-def test_the_options_of_a_load_say_how_it_decodes() -> None:
+def test_the_options_of_a_load_define_its_codecs() -> None:
     given = {"source": "s", "codec": "json", "schema": "n int"}
     options = SourceOptions.parse({**given, "codecMap": '{"text/csv": "csv"}'})
     assert options.branches == (Branch("csv", "n int", "", "text/csv"), Branch("json", "n int"))

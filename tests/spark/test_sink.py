@@ -59,14 +59,14 @@ def test_a_task_without_rows_stages_nothing(worker: RunningWorker, options: Sink
     assert segment_names(worker, "staging/") == []
 
 
-def test_several_ports_are_staged_apart(worker: RunningWorker, options: SinkOptions) -> None:
+def test_several_ports_are_staged_in_separate_segments(worker: RunningWorker, options: SinkOptions) -> None:
     staged = stage(options, TASK, [rows(4, port=pa.array(["late", None, "late", "out"]))])
     assert [(p.port, p.rows) for p in staged.ports] == [("late", 2), ("out", 2)]
     assert stored(worker, staged.ports[0].segment) == [b"0", b"2"]
     assert stored(worker, staged.ports[1].segment) == [b"1", b"3"]
 
 
-def test_a_task_that_fails_leaves_nothing(worker: RunningWorker, options: SinkOptions) -> None:
+def test_a_failed_task_leaves_nothing(worker: RunningWorker, options: SinkOptions) -> None:
     def failing() -> Iterator[Any]:
         yield rows(10_000)
         assert segment_names(worker, "staging/") == ["staging/counts/2/7/3-41/out"]
@@ -89,16 +89,16 @@ def test_without_a_generation_the_same_task_of_another_driver_has_another_name(
 
 
 def test_what_a_task_returns_to_the_driver_can_be_pickled() -> None:
-    told = StagedOutput(3, (StagedPort("out", "staging/counts/2/7/3-41/out", 555, 15),))
-    assert pickle.loads(pickle.dumps(told)) == told
+    staged = StagedOutput(3, (StagedPort("out", "staging/counts/2/7/3-41/out", 555, 15),))
+    assert pickle.loads(pickle.dumps(staged)) == staged
 
 
-def test_outside_of_a_streaming_query_nothing_is_written(options: SinkOptions) -> None:
+def test_outside_a_streaming_query_writing_is_refused(options: SinkOptions) -> None:
     with pytest.raises(RequestError, match="not a task of a streaming query"):
         StreamSink(options, VALUE).write(iter([rows(1)]))
 
 
-def test_rows_that_do_not_fit_are_refused_before_anything_runs(options: SinkOptions) -> None:
+def test_rows_with_invalid_columns_are_refused_before_anything_runs(options: SinkOptions) -> None:
     with pytest.raises(RequestError, match="`value` is int") as caught:
         StreamSink(options, StructType().add("value", IntegerType()))
     assert "to_json" in caught.value.__notes__[0]
@@ -108,7 +108,7 @@ def test_rows_that_do_not_fit_are_refused_before_anything_runs(options: SinkOpti
 
 
 class Coordinator:
-    """Writes down what it is asked."""
+    """Records its requests."""
 
     def __init__(self, log: list[Any], refusal: Exception | None = None) -> None:
         self._log = log
@@ -140,9 +140,9 @@ def test_the_checkpoint_is_durable_before_the_merge(tmp_path: Path, monkeypatch:
     assert log == [("sync", str(tmp_path)), merged]
 
 
-def test_what_was_staged_is_merged_in_the_order_of_the_partitions() -> None:
-    told = [staged_by(2, "out"), None, staged_by(0, "late", "out"), staged_by(1), staged_by(10, "out")]
-    names = [staged.segment for staged in in_order(told)]
+def test_staged_segments_are_merged_in_partition_order() -> None:
+    staged = [staged_by(2, "out"), None, staged_by(0, "late", "out"), staged_by(1), staged_by(10, "out")]
+    names = [one.segment for one in in_order(staged)]
     assert names == ["s/0/late", "s/0/out", "s/2/out", "s/10/out"]
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint is on the disk before anything is merged: syncfs where there is one, sync where not."""
+"""The checkpoint is on disk before anything is merged: with syncfs if available, otherwise with sync."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from penstock.spark.sink.writer import sync_checkpoint
 
 
 class Calls:
-    """Counts, and does what the real ones do."""
+    """Counts calls, and calls the real functions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_syncfs: bool = True, result: int = 0) -> None:
         self.synced: list[str] = []
@@ -41,27 +41,25 @@ def test_a_remote_checkpoint_is_left_to_its_own_file_system(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("location", [None, "/no/such/directory"])
-def test_everything_is_synced_where_the_place_is_not_known(
-    monkeypatch: pytest.MonkeyPatch, location: str | None
-) -> None:
+def test_everything_is_synced_if_the_location_is_unknown(monkeypatch: pytest.MonkeyPatch, location: str | None) -> None:
     calls = Calls(monkeypatch)
     sync_checkpoint(location)
     assert calls.synced == ["everything"]
 
 
-def test_everything_is_synced_where_there_is_no_syncfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_synced_if_there_is_no_syncfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(monkeypatch, has_syncfs=False)
     sync_checkpoint(str(tmp_path))
     assert calls.synced == ["everything"]
 
 
-def test_a_disk_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_failure_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Calls(monkeypatch, result=-1)
     with pytest.raises(StoreFailed, match="cannot be made durable"):
         sync_checkpoint(str(tmp_path))
 
 
-def test_the_system_s_own_syncfs_takes_a_directory(tmp_path: Path) -> None:
+def test_the_real_syncfs_accepts_a_directory(tmp_path: Path) -> None:
     real = writer._syncfs()
     assert real is not None
     descriptor = os.open(tmp_path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""A worker that is killed while a task stages: the rows are there once when it is back."""
+"""A worker that is killed while a task stages: the rows are stored once when it is back."""
 
 import threading
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from tests.support.worker_process import WorkerProcess
 ROWS = [b"%d " % n * (1 + n % 90) for n in range(40_000)]
 BATCH = 500
 KILL_EVERY = 10_000
-"""Rows: some 2.7 MB, less than the window, so that much is on its way."""
+"""Rows: some 2.7 MB, less than the window, so that much is in flight."""
 
 
 @pytest.mark.process
-def test_a_task_stages_every_row_once_while_the_worker_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_a_task_stages_every_row_once_while_the_worker_is_killed_repeatedly(tmp_path: Path) -> None:
     with WorkerProcess(tmp_path / "data") as worker:
         options = SinkOptions(pipeline="counts", worker=f"127.0.0.1:{worker.http_port}", generation=1)
         restarts: list[threading.Thread] = []
@@ -32,7 +32,7 @@ def test_a_task_stages_every_row_once_while_the_worker_is_killed_again_and_again
                 if start % KILL_EVERY == 0:
                     for restart in restarts:
                         restart.join()
-                    worker.kill()  # with whatever was on its way
+                    worker.kill()  # with whatever was in flight
                     restarts.append(threading.Thread(target=worker.start))
                     restarts[-1].start()
                 yield pa.record_batch({"value": pa.array(ROWS[start : start + BATCH], pa.binary())})

@@ -34,7 +34,7 @@ def test_each_target_gets_the_rows_in_its_codec() -> None:
     assert [row["metadata"] for row in found["out"]] == [None, None]
 
 
-def test_rows_with_a_value_are_written_as_they_are() -> None:
+def test_rows_with_a_value_are_written_unchanged() -> None:
     port = PortEncoding((("out", "json"), ("out.csv", "csv")), (Part(),))
     found = stored({"value": ["text"], CONTENT_TYPE: ["a/b"]}, port)
     assert [(row["value"], row["metadata"]) for rows in found.values() for row in rows] == [
@@ -42,7 +42,7 @@ def test_rows_with_a_value_are_written_as_they_are() -> None:
     ] * 2
 
 
-def test_a_reply_has_the_codec_of_what_it_replies_to_and_rows_keep_their_order() -> None:
+def test_a_reply_has_the_codec_of_its_request_and_rows_keep_their_order() -> None:
     maps = {"out": (("text/csv", "csv"), ("text/*", "msgpack"))}
     port = PortEncoding((("out", "json"),), (Part(FIELDS),), adds_content_type=True, codec_maps=maps)
     given = fields(*({"id": number} for number in range(4)))
@@ -53,7 +53,7 @@ def test_a_reply_has_the_codec_of_what_it_replies_to_and_rows_keep_their_order()
     assert types == ["text/csv", "application/json", "application/msgpack", "text/csv"]
 
 
-def test_events_that_pass_through_keep_their_bytes_where_the_codec_is_the_same() -> None:
+def test_events_that_pass_through_keep_their_bytes_if_the_codec_is_the_same() -> None:
     parts = (Part(codec="json"), Part(FIELDS, codec="csv"))
     rows = {
         "value": [b'{"id": 0}', b"1,x", b'{"id": 2}'],
@@ -75,13 +75,13 @@ def test_events_that_pass_through_keep_their_bytes_where_the_codec_is_the_same()
         pa.array(['{"status": 404}'], pa.string()),
     ],
 )
-def test_a_rows_own_metadata_has_the_content_type_too(metadata: Any) -> None:
+def test_metadata_set_by_a_row_get_the_content_type_too(metadata: Any) -> None:
     port = PortEncoding((("out", "json"),), (Part(FIELDS),), "own", adds_content_type=True)
     (row,) = stored({FIELDS: fields({"id": 1}), "own": metadata}, port)["out"]
     assert msgpack.unpackb(row["metadata"]) == {"content_type": "application/json", "status": 404}
 
 
-def test_json_that_spark_has_written_is_not_quoted_again() -> None:
+def test_json_written_by_spark_is_not_quoted_again() -> None:
     rows = {FIELDS: pa.array([{"v": '{"a":[1]}', "s": "{}"}], pa.struct([("v", pa.string()), ("s", pa.string())]))}
     (row,) = stored(rows, PortEncoding((("out", "json"),), (Part(FIELDS, ("v",)),)))["out"]
     assert row["value"] == b'{"v":{"a":[1]},"s":"{}"}'

@@ -1,4 +1,4 @@
-"""Options and schema of the sink: all that is wrong is told at once, with what was expected."""
+"""Options and schema of the sink: all errors are reported at once, with what was expected."""
 
 import pytest
 from pyspark.sql.types import (
@@ -49,13 +49,13 @@ def test_only_the_pipeline_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options == SinkOptions(pipeline="counts", worker="127.0.0.1:7102", generation=None, port="out")
 
 
-def test_the_worker_is_taken_from_the_environment_where_no_option_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_option_the_worker_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_WORKER", "far:9")
     assert SinkOptions.parse({"pipeline": "counts"}).worker == "far:9"
     assert SinkOptions.parse({"pipeline": "counts", "worker": "near:8"}).worker == "near:8"
 
 
-def test_names_are_taken_in_any_case_and_spark_s_own_pass() -> None:
+def test_option_names_are_case_insensitive_and_those_of_spark_are_ignored() -> None:
     given = {"PIPELINE": "counts", "Worker": "far:9", "generation": "4", "port": "late", "tlsCA": "/ca.pem"}
     options = SinkOptions.parse(given | {"checkpointLocation": "/cp", "queryName": "q"})
     assert options == SinkOptions(
@@ -80,21 +80,21 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         ("worker", "host:port", "'host:port' is not an address"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused(name: str, text: str, problem: str) -> None:
+def test_an_invalid_option_value_is_refused(name: str, text: str, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         SinkOptions.parse({"pipeline": "counts", name: text})
 
 
 @pytest.mark.parametrize("text", ["value binary", "value string", FULL, "key binary, value string"])
-def test_rows_with_a_value_and_known_columns_are_taken(text: str) -> None:
+def test_rows_with_a_value_and_known_columns_are_accepted(text: str) -> None:
     check_schema(schema(text))
 
 
-def test_the_source_s_own_columns_are_ignored() -> None:
+def test_the_columns_of_the_source_are_ignored() -> None:
     check_schema(schema(f"{FULL}, segment string, offset bigint, content_type string, metadata_json string"))
 
 
-def test_a_user_s_column_with_the_name_of_an_ignored_one_is_refused() -> None:
+def test_a_user_column_named_like_an_ignored_one_is_refused() -> None:
     assert "`offset` (int) is not a column of the sink" in str(refusal("value string, offset int"))
 
 
@@ -111,7 +111,7 @@ def test_all_problems_of_a_schema_are_reported_at_once() -> None:
     assert "to_json(struct(…))" in error.hint
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_a_duplicate_column_is_refused() -> None:
     twice = StructType(schema("value string").fields * 2)
     with pytest.raises(RequestError, match="`value` is there 2 times"):
         check_schema(twice)

@@ -33,7 +33,7 @@ LINES = 3000
 
 
 class Sink:
-    """A folder whose files are read one in each batch, a pipeline, and what has come out of it."""
+    """A folder whose files are read one per batch, a pipeline, and its output."""
 
     def __init__(self, worker: RunningWorker, spark: SparkSession, folder: Path) -> None:
         self.worker = worker
@@ -51,7 +51,7 @@ class Sink:
         return self.generation
 
     def file(self, number: int, lines: int = LINES) -> list[bytes]:
-        """A file of the input, as it is to be found again."""
+        """Write a file of the input. Returns the lines as expected in the output."""
         text = [f"{number} {line}" for line in range(lines)]
         file = self.folder / f"{number}.txt"
         file.write_text("\n".join(text) + "\n")
@@ -59,7 +59,7 @@ class Sink:
         return [line.encode() for line in text]
 
     def run(self, rows: Callable[[DataFrame], DataFrame], *, mode: str = "append", **options: str) -> None:
-        """All that is there, to the end. Raises what ends the query."""
+        """Process everything that is available. Raises what ends the query."""
         lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder))
         options = {"worker": self.address, "pipeline": "counts", "generation": str(self.generation)} | options
         writer = rows(lines).writeStream.format("penstock").outputMode(mode).options(**options)
@@ -106,8 +106,10 @@ def test_every_row_arrives_once_and_in_order(sink: Sink) -> None:
     assert segment_names(sink.worker, "staging/") == []
 
 
-def test_the_readme_s_plain_snippet_copies_a_source(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
-    """As it stands there, but for the worker's address and the checkpoint. The session is the one that there is."""
+def test_the_plain_snippet_of_the_readme_copies_a_source(
+    worker: RunningWorker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Unchanged except for the worker's address and the checkpoint, in the session of the tests."""
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (snippet,) = (one for one in programs if "readStream" in one)
     ours = f'.format("penstock").option("worker", "127.0.0.1:{worker.ports["http"]}")'
@@ -130,7 +132,7 @@ def test_the_order_of_many_partitions_is_kept(sink: Sink) -> None:
     assert sink.values() == expected
 
 
-def test_what_a_row_contains_is_found_in_the_event(sink: Sink) -> None:
+def test_an_event_has_everything_in_its_row(sink: Sink) -> None:
     sink.file(0, 2)
     sink.run(
         lambda lines: lines.selectExpr(
@@ -175,7 +177,7 @@ def test_an_epoch_without_rows_is_merged_too(sink: Sink) -> None:
         sink.coordinator.merge("counts", 2, [], generation=sink.generation)
 
 
-def test_a_batch_that_fails_leaves_nothing_and_its_restart_one_copy(sink: Sink, tmp_path: Path) -> None:
+def test_a_failed_batch_leaves_nothing_and_its_restart_one_copy(sink: Sink, tmp_path: Path) -> None:
     expected = sink.file(0)
     broken = tmp_path / "broken"
     broken.touch()
@@ -204,7 +206,7 @@ def test_complete_mode_appends_the_whole_result_of_every_epoch(sink: Sink) -> No
     assert sink.values() == [b"10", b"15"]
 
 
-def test_rows_that_cannot_be_written_end_the_query_with_all_that_is_wrong(sink: Sink) -> None:
+def test_rows_that_cannot_be_written_end_the_query_with_all_errors(sink: Sink) -> None:
     sink.file(0)
     with pytest.raises(
         Exception, match=r"column `value` .*is missing.*`text` \(string\) is not a column.*`key` is int"
@@ -213,13 +215,13 @@ def test_rows_that_cannot_be_written_end_the_query_with_all_that_is_wrong(sink: 
     assert "to_json(struct(" in str(caught.value)
 
 
-def test_a_value_that_is_null_ends_the_query(sink: Sink) -> None:
+def test_a_null_value_ends_the_query(sink: Sink) -> None:
     sink.file(0)
     with pytest.raises(Exception, match="`value` is null in row 0"):
         sink.run(lambda lines: lines.selectExpr("CAST(null AS string) AS value"))
 
 
-def test_a_batch_job_is_refused_with_the_way_to_do_it(sink: Sink) -> None:
+def test_a_batch_job_is_refused_with_an_alternative(sink: Sink) -> None:
     frame = sink.spark.range(1).selectExpr("string(id) AS value")
     writer = frame.write.format("penstock").mode("append").options(worker=sink.address, pipeline="counts")
     with pytest.raises(Exception, match="writeStream"):
@@ -270,7 +272,7 @@ def test_a_second_commit_of_the_same_batch_changes_nothing(sink: Sink, options: 
     assert segment_names(sink.worker, "staging/") == []
 
 
-def test_of_two_attempts_at_a_partition_one_is_kept(sink: Sink, options: SinkOptions) -> None:
+def test_of_two_attempts_at_a_partition_one_is_merged(sink: Sink, options: SinkOptions) -> None:
     stage(options, Task(0, 0, 0), rows_of(b"lost"))
     winner = stage(options, Task(0, 0, 1), rows_of(b"won"))
     writer = writer_of(options)
@@ -282,13 +284,13 @@ def test_of_two_attempts_at_a_partition_one_is_kept(sink: Sink, options: SinkOpt
 
 def test_an_abort_leaves_nothing_of_any_attempt(sink: Sink, options: SinkOptions) -> None:
     stage(options, Task(0, 0, 0), rows_of(b"lost"))
-    told = stage(options, Task(0, 1, 1), rows_of(b"told"))
-    writer_of(options).abort([told, None], 0)
+    staged = stage(options, Task(0, 1, 1), rows_of(b"staged"))
+    writer_of(options).abort([staged, None], 0)
     assert segment_names(sink.worker, "staging/") == []
     assert segment_names(sink.worker, "pipeline/") == []
 
 
-def test_what_an_older_generation_has_staged_is_refused(sink: Sink, options: SinkOptions) -> None:
+def test_segments_staged_by_an_older_generation_are_refused(sink: Sink, options: SinkOptions) -> None:
     staged = stage(options, Task(0, 0, 0), rows_of(b"old"))
     sink.start()
     with pytest.raises(Fenced):

@@ -44,7 +44,7 @@ def values(rows: pa.RecordBatch, port: str = "out") -> dict[str, list[bytes]]:
     return dict(found)
 
 
-def test_a_row_of_value_alone_has_no_key_no_time_no_origin() -> None:
+def test_a_row_with_only_a_value_has_no_key_time_or_origin() -> None:
     (block,) = blocks(batch(value=[b"a", b""]), "out")
     found = events(block)
     assert block.port == "out"
@@ -59,7 +59,7 @@ def test_a_row_of_value_alone_has_no_key_no_time_no_origin() -> None:
     assert found.sources is None
 
 
-def test_metadata_are_stored_with_the_origin_and_null_is_none() -> None:
+def test_metadata_are_stored_with_the_origin_and_null_means_none() -> None:
     given = {"reason": "why", "source": "theirs"}
     rows = batch(
         {"metadata": pa.binary()},
@@ -116,7 +116,7 @@ def test_binary_and_string_of_either_width_are_the_same_bytes(kind: Any) -> None
     assert found.keys.rows() == [b"x", b"", b"z"]
 
 
-def test_a_slice_of_a_batch_gives_its_own_rows_only() -> None:
+def test_a_slice_of_a_batch_has_only_its_own_rows() -> None:
     rows = batch(value=[b"%d" % n for n in range(100)], event_time=list(range(100)), key=[str(n) for n in range(100)])
     (block,) = blocks(rows.slice(40, 3), "out")
     found = events(block)
@@ -126,7 +126,7 @@ def test_a_slice_of_a_batch_gives_its_own_rows_only() -> None:
     assert found.event_times.tolist() == [40, 41, 42]
 
 
-def test_rows_go_to_the_ports_they_name_in_their_order() -> None:
+def test_rows_go_to_the_ports_they_name_in_order() -> None:
     chance = random.Random(7)
     ports = [chance.choice(["out", "late", "dead-letters", None]) for _ in range(5000)]
     numbered = [b"%d" % n for n in range(5000)]
@@ -136,21 +136,21 @@ def test_rows_go_to_the_ports_they_name_in_their_order() -> None:
     assert values(batch(value=numbered, port=ports), "main") == expected
 
 
-def test_one_port_named_in_every_row_is_the_short_way_and_the_same() -> None:
+def test_rows_that_all_name_the_same_port_go_to_that_port() -> None:
     assert values(batch(value=[b"a", b"b"], port=["late", "late"])) == {"late": [b"a", b"b"]}
     assert values(batch(value=[b"a", b"b"], port=[None, None])) == {"out": [b"a", b"b"]}
 
 
-def test_no_rows_make_no_block() -> None:
+def test_without_rows_there_is_no_block() -> None:
     assert list(blocks(batch(value=[], port=[]), "out")) == []
 
 
-def test_a_port_that_is_no_name_is_refused() -> None:
+def test_an_invalid_port_name_is_refused() -> None:
     with pytest.raises(RequestError, match="'a/b' is not a valid port name"):
         list(blocks(batch(value=[b"a"], port=["a/b"]), "out"))
 
 
-def test_many_rows_are_cut_into_blocks_of_a_bounded_size() -> None:
+def test_many_rows_are_split_into_blocks_of_bounded_size() -> None:
     chance = random.Random(3)
     numbered = [b"%d" % n * chance.randrange(1, 300) for n in range(6000)]
     made = list(blocks(batch(value=numbered, key=["k" * chance.randrange(9) for _ in numbered]), "out"))
@@ -160,12 +160,12 @@ def test_many_rows_are_cut_into_blocks_of_a_bounded_size() -> None:
     assert all(len(block.data) > BLOCK_BYTES * 0.9 for block in made[:-1])
 
 
-def test_a_row_larger_than_a_block_is_a_block_of_its_own() -> None:
+def test_a_row_larger_than_a_block_is_a_separate_block() -> None:
     large = b"x" * (2 * BLOCK_BYTES)
     assert [block.rows for block in blocks(batch(value=[b"a", b"b", large, b"c", large]), "out")] == [2, 1, 1, 1]
 
 
-def test_the_largest_event_is_taken_and_one_byte_more_is_refused_with_its_size() -> None:
+def test_the_largest_event_is_accepted_and_one_byte_more_is_refused_with_its_size() -> None:
     room = EVENT_BYTES_MAX - 36
     (block,) = blocks(batch(value=[b"x" * room]), "out")
     assert len(block.data) == EVENT_BYTES_MAX
@@ -173,7 +173,7 @@ def test_the_largest_event_is_taken_and_one_byte_more_is_refused_with_its_size()
         list(blocks(batch(value=[b"a", b"x" * (room + 1)]), "out"))
 
 
-def test_an_origin_that_makes_an_event_too_large_is_refused_as_well() -> None:
+def test_an_origin_that_makes_an_event_too_large_is_refused() -> None:
     with pytest.raises(LimitExceeded, match=r"of them its value\) is over the limit"):
         list(blocks(batch(value=[b"x" * (EVENT_BYTES_MAX - 46)], source=["sensors"]), "out"))
 

@@ -1,4 +1,4 @@
-"""What a task stages: durable and in order when `finish` returns, over lost connections too; gone after `discard`."""
+"""What a task stages: durable and in order when `finish` returns, despite lost connections; gone after `discard`."""
 
 import asyncio
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def test_blocks_are_stored_in_order_before_finish_returns(worker: RunningWorker,
     assert stored(worker, port.segment) == events
 
 
-def test_a_block_larger_than_the_window_is_taken_alone(worker: RunningWorker, link: Link) -> None:
+def test_a_block_larger_than_the_window_is_sent_alone(worker: RunningWorker, link: Link) -> None:
     staging = Staging(link, PREFIX, window_bytes=1_000)
     staging.append("out", frame_events([b"small"]), 1)
     staging.append("out", frame_events([b"x" * 5_000]), 1)
@@ -70,12 +70,12 @@ def test_each_port_has_its_own_segment_and_all_share_the_window(worker: RunningW
         assert stored(worker, s.segment) == [event for block in BLOCKS[first::3] for event in block]
 
 
-def test_nothing_is_made_where_nothing_was_appended(worker: RunningWorker, link: Link) -> None:
+def test_without_appends_no_segment_is_created(worker: RunningWorker, link: Link) -> None:
     assert Staging(link, PREFIX).finish() == ()
     assert segment_names(worker, "staging/") == []
 
 
-def test_the_connection_is_kept_from_task_to_task(worker: RunningWorker, link: Link) -> None:
+def test_the_connection_is_reused_by_the_next_task(worker: RunningWorker, link: Link) -> None:
     for task in range(3):
         staging = Staging(link, f"staging/counts/3/7/0-{task}")
         staging.append("out", frame_events([b"a"]), 1)
@@ -83,7 +83,7 @@ def test_the_connection_is_kept_from_task_to_task(worker: RunningWorker, link: L
     assert connections(worker) == 1
 
 
-def test_a_worn_connection_is_replaced_between_tasks(worker: RunningWorker, link: Link) -> None:
+def test_a_connection_that_has_had_many_writers_is_replaced_between_tasks(worker: RunningWorker, link: Link) -> None:
     first = link.connected()
     link.writers = 1_000
     staging = Staging(link, PREFIX)
@@ -94,7 +94,7 @@ def test_a_worn_connection_is_replaced_between_tasks(worker: RunningWorker, link
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_blocks_are_stored_once_over_cut_connections(worker: RunningWorker, seed: int) -> None:
+async def test_blocks_are_stored_once_across_lost_connections(worker: RunningWorker, seed: int) -> None:
     proxy = CuttingProxy(worker.ports["segment"], cuts=12, bytes_max=30_000, seed=seed)
 
     def stage() -> None:
@@ -128,7 +128,7 @@ async def test_a_block_whose_acknowledgement_is_lost_is_stored_once(worker: Runn
     assert await asyncio.to_thread(stored, worker, f"{PREFIX}/out") == [b"once"]
 
 
-def test_a_name_that_was_taken_is_an_error(worker: RunningWorker, link: Link) -> None:
+def test_a_segment_name_that_exists_is_an_error(worker: RunningWorker, link: Link) -> None:
     with SegmentClient(worker.address) as client:
         client.create(f"{PREFIX}/out")
     staging = Staging(link, PREFIX)
@@ -160,14 +160,14 @@ def test_discard_without_a_worker_is_silent() -> None:
     staging.discard()
 
 
-def test_a_worker_that_is_away_is_waited_for_a_named_time_only() -> None:
+def test_an_unavailable_worker_is_waited_for_up_to_a_limit() -> None:
     staging = Staging(Link(lambda: Address("127.0.0.1", 1)), PREFIX, retry_seconds=0.2)
     staging.append("out", frame_events([b"a"]), 1)
     with pytest.raises(Interrupted, match="cannot be reached"):
         staging.finish()
 
 
-def test_what_the_worker_refuses_is_raised_and_its_segment_is_not_there(worker: RunningWorker, link: Link) -> None:
+def test_a_refusal_by_the_worker_is_raised_and_leaves_no_segment(worker: RunningWorker, link: Link) -> None:
     staging = Staging(link, "staging/" + "x" * 2_000)
     with pytest.raises(LimitExceeded, match="name_bytes_max"):
         append_and_finish(staging)
@@ -185,7 +185,7 @@ def test_more_ports_than_a_pipeline_may_have_are_refused(link: Link) -> None:
     staging.discard()
 
 
-def test_tls_is_spoken_where_the_worker_does(tmp_path: Path) -> None:
+def test_tls_is_used_if_the_worker_uses_it(tmp_path: Path) -> None:
     with running_worker(tmp_path / "data", ssl=server_context()) as worker:
         http = f"127.0.0.1:{worker.ports['http']}"
         with pytest.raises(RequestError, match="TLS"):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 NAMED_SECONDS_MAX = 15.0
-"""On a machine that has time for the test and for Spark's JVM."""
+"""On a machine that is not too busy for the test and Spark's JVM."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def stopped(process: int) -> Iterator[None]:
 
 
 def named(client: CoordinatorClient, java: int, link: str) -> Blockage:
-    """The only one, once it is named: no later than it must be."""
+    """The only link, once it is named, within the time limit."""
     clock = FairClock(java)
     while True:
         status = client.status()
@@ -58,7 +58,7 @@ def named(client: CoordinatorClient, java: int, link: str) -> Blockage:
         time.sleep(0.5)
 
 
-def test_a_stopped_jvm_a_function_that_hangs_and_a_long_epoch_are_told_apart(
+def test_a_stopped_jvm_a_hanging_function_and_a_long_epoch_are_distinguished(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
     from penstock.spark.run.runner import Runner

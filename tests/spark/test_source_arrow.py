@@ -35,12 +35,12 @@ def batch_of(segment: str, data: bytes, columns: Sequence[str] = tuple(COLUMNS),
     return batch
 
 
-def test_the_arrow_types_are_those_that_spark_asks_for() -> None:
+def test_the_arrow_types_are_those_that_spark_expects() -> None:
     assert arrow_schema(tuple(COLUMNS)).equals(to_arrow_schema(SCHEMA, timezone="UTC"))
     assert spark_schema(("key", "offset")) == "`key` binary, `offset` bigint"
 
 
-def test_a_schema_of_the_users_may_have_fewer_columns_but_no_others() -> None:
+def test_a_user_schema_may_have_fewer_columns_but_no_others() -> None:
     assert columns_of(StructType([SCHEMA["value"], SCHEMA["key"]])) == ("value", "key")
     with pytest.raises(RequestError, match="column 'other' not found"):
         columns_of(StructType([StructField("other", StringType())]))
@@ -93,7 +93,7 @@ def test_the_events_of_an_output_show_their_origin() -> None:
     assert batch_of("pipeline/counts/out", stored(1)).to_pylist()[0]["source"] is None
 
 
-def test_raw_events_have_a_value_and_a_place() -> None:
+def test_raw_events_have_a_value_and_a_position() -> None:
     batch = batch_of("numbers", raw(b"one") + raw(b""), offset=100)
     assert batch.schema.equals(arrow_schema(tuple(COLUMNS)))
     rows = batch.to_pylist()
@@ -103,20 +103,20 @@ def test_raw_events_have_a_value_and_a_place() -> None:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_each_column_can_be_had_alone(name: str) -> None:
+def test_each_column_can_be_read_alone(name: str) -> None:
     whole = batch_of("connector/sensors/0", stored(7, 1, 5, b"key", b"value"))
     alone = batch_of("connector/sensors/0", stored(7, 1, 5, b"key", b"value"), (name,))
     assert alone.column(0).equals(whole.column(name))
     assert alone.schema.names == [name]
 
 
-def test_metadata_are_given_as_they_are_to_those_who_ask_for_them() -> None:
-    told = {"source": "s", "reason": "why"}
+def test_metadata_are_returned_unchanged_if_requested() -> None:
+    metadata = {"source": "s", "reason": "why"}
     columns = ("value", "metadata")
-    batch = batch_of("pipeline/p/err", stored(payload=b"a", metadata=told) + stored(payload=b"b"), columns)
+    batch = batch_of("pipeline/p/err", stored(payload=b"a", metadata=metadata) + stored(payload=b"b"), columns)
     assert batch.schema.equals(arrow_schema(columns))
     assert batch.to_pylist() == [
-        {"value": b"a", "metadata": msgpack.packb(told)},
+        {"value": b"a", "metadata": msgpack.packb(metadata)},
         {"value": b"b", "metadata": b""},
     ]
     assert batch_of("x", raw(b"a"), columns).to_pylist() == [{"value": b"a", "metadata": None}]
@@ -124,7 +124,7 @@ def test_metadata_are_given_as_they_are_to_those_who_ask_for_them() -> None:
     assert columns_of(StructType([StructField("metadata", BinaryType())])) == ("metadata",)
 
 
-def test_a_name_that_is_not_known_is_null() -> None:
+def test_an_unknown_stream_name_is_null() -> None:
     assert batch_of("connector/sensors/0", stored(0), ("stream",)).to_pylist() == [{"stream": None}]
 
 
@@ -136,7 +136,7 @@ def test_batches_of_different_lengths_repeat_the_same_texts() -> None:
         assert found.to_pylist() == [{"segment": "connector/a/0", "source": "a"}] * count
 
 
-def test_an_origin_that_is_no_text_is_refused() -> None:
+def test_an_origin_that_is_not_a_string_is_refused() -> None:
     metadata = b"\x81\xa6source\xa2\xff\xfe"
     with pytest.raises(pa.ArrowInvalid, match="UTF8"):
         batch_of("pipeline/counts/out", stored(metadata=metadata))

@@ -1,4 +1,4 @@
-"""What events tell besides, as columns."""
+"""Metadata of events as columns."""
 
 import json
 
@@ -20,11 +20,11 @@ def test_the_content_type_is_null_if_there_is_none() -> None:
 
 
 def test_metadata_are_json_without_the_origin() -> None:
-    told = {"source": "s", "stream": "t", "headers": {"a": "b"}, "raw": b"\x00\xff", 5: 1}
-    found = metadata_json(array(told, {"source": "s"}, None)).to_pylist()
+    first = {"source": "s", "stream": "t", "headers": {"a": "b"}, "raw": b"\x00\xff", 5: 1}
+    found = metadata_json(array(first, {"source": "s"}, None)).to_pylist()
     assert json.loads(found[0]) == {"headers": {"a": "b"}, "raw": "AP8=", "5": 1}
     assert found[1:] == [None, None]
 
 
-def test_events_without_any_metadata_cost_nothing() -> None:
+def test_events_without_metadata_have_no_content_type() -> None:
     assert content_types(pa.nulls(3, pa.binary())).to_pylist() == [None] * 3

@@ -1,4 +1,4 @@
-"""What a load may say, and what is wrong with it if it may not."""
+"""The options of a load, and the errors for invalid ones."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def refusal(**options: str) -> RequestError:
     return caught.value
 
 
-def test_a_source_is_all_that_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_source_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_WORKER", raising=False)
     options = parse()
     assert options == SourceOptions(sources=("sensors",))
@@ -60,7 +60,7 @@ def test_the_worker_of_this_directory_is_the_default_whatever_its_ports_are(
     assert parse().worker == "elsewhere:9"
 
 
-def test_names_of_options_are_taken_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse(MAXROWSPEREPOCH="10", failondataloss="FALSE")
     assert (options.limits, options.fail_on_data_loss) == (Limits(rows=10), False)
 
@@ -82,7 +82,7 @@ def test_names_of_options_are_taken_in_any_case() -> None:
         ),
     ],
 )
-def test_a_place_is_a_word_an_instant_or_a_cut(text: str, place: object) -> None:
+def test_a_position_is_a_keyword_an_instant_or_offsets(text: str, place: object) -> None:
     assert parse(startingOffsets=text).starting == place
     if place != "earliest":
         assert parse(endingOffsets=text).ending == place
@@ -97,7 +97,7 @@ def test_limits_and_numbers_are_read() -> None:
     assert (named.columns, named.tls) == (("value", "key"), ("ca.pem", None, None))
 
 
-def test_a_load_may_be_of_control_rows_alone() -> None:
+def test_a_load_may_have_only_control_rows() -> None:
     control = parse(rows="control", buckets="4, 0", pipeline="p")
     assert (control.buckets, control.columns) == ((4, 0), ("bucket", "epoch", "before", "watermark"))
     assert parse(rows="control", pipeline="p").buckets == (0,)
@@ -131,7 +131,7 @@ def test_a_load_may_be_of_control_rows_alone() -> None:
         ({"columns": "value,value"}, "option columns: the column 'value' is named twice", "once"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_options_name_and_a_hint(
+def test_an_invalid_option_is_reported_with_its_name_and_a_hint(
     options: dict[str, str], message: str, hint: str
 ) -> None:
     error = refusal(**options)
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_with_the_options_name_and_a_hint(
     assert hint in error.hint
 
 
-def test_without_a_source_there_is_nothing_to_read() -> None:
+def test_a_load_without_a_source_is_refused() -> None:
     with pytest.raises(RequestError, match="the option source is missing"):
         SourceOptions.parse({})
 

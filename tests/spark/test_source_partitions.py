@@ -1,4 +1,4 @@
-"""An epoch's bytes among tasks: all of them, once, in order."""
+"""An epoch's bytes are divided among tasks: all of them, once, in order."""
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,12 @@ from tests.support.running_worker import RunningWorker
 MIB = 1 << 20
 
 
-def test_what_lies_between_two_offsets_is_read_in_the_order_of_the_segments() -> None:
+def test_the_range_between_two_offsets_is_read_in_segment_order() -> None:
     start, end = InputOffset({"b": 5, "a": 7, "c": 9}), InputOffset({"c": 9, "b": 6, "a": 8, "d": 3})
     assert ranges_between(start, end, fail_on_data_loss=True) == [Range("a", 7, 8), Range("b", 5, 6), Range("d", 0, 3)]
 
 
-def test_a_segment_that_is_gone_is_lost() -> None:
+def test_a_deleted_segment_is_data_loss() -> None:
     start, end = InputOffset({"a": 5, "b": 6}), InputOffset({"b": 7})
     with pytest.raises(DataLoss, match="segment 'a' is gone, and with it everything after 5"):
         ranges_between(start, end, fail_on_data_loss=True)
@@ -29,7 +29,7 @@ def test_a_segment_that_is_gone_is_lost() -> None:
 def test_a_source_that_was_not_linked_when_the_epoch_was_planned_is_not_lost(
     worker: RunningWorker, client: CoordinatorClient
 ) -> None:
-    """Spark runs such an epoch again after the source is linked again."""
+    """Spark reruns such an epoch after the source is linked again."""
     for name in ("a", "b"):
         send(f"127.0.0.1:{worker.ports['connector']}", name, "one", [b"event"])
     ends = client.resolve(["a", "b"], "latest")

@@ -1,4 +1,4 @@
-"""Real queries from the source: every event once, in order within its stream, the same rows when it is read again."""
+"""Real queries from the source: every event once, in order within its stream, and the same rows when read again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Source:
         return self.spark.read.format("penstock").options(**self._options(options)).load().collect()
 
     def run(self, **options: str) -> list[list[Row]]:
-        """All that is there, to the end; the rows of each batch. Raises what ends the query."""
+        """Process everything that is available. Returns the rows of each batch. Raises what ends the query."""
         before = len(self.batches)
         frame = self.spark.readStream.format("penstock").options(**self._options(options)).load()
         writer = frame.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self.checkpoint))
@@ -92,7 +92,7 @@ def test_a_batch_has_all_columns_of_all_events(source: Source) -> None:
     }  # fmt: skip
 
 
-def test_a_stream_goes_on_from_its_checkpoint(source: Source) -> None:
+def test_a_streaming_query_continues_from_its_checkpoint(source: Source) -> None:
     source.send("door", 300)
     (first,) = source.run()
     assert values(first, "door") == [f"door {n}".encode() for n in range(300)]
@@ -114,7 +114,7 @@ def test_offsets_are_json_with_sorted_keys(source: Source) -> None:
     assert json.dumps(offset) == text
 
 
-def test_an_epoch_takes_no_more_rows_than_it_may(source: Source) -> None:
+def test_an_epoch_has_at_most_the_configured_number_of_rows(source: Source) -> None:
     for count in range(100, 1000, 100):
         source.send("door", count)
     batches = source.run(maxRowsPerEpoch="250")
@@ -131,7 +131,7 @@ def message_ids(rows: list[Row]) -> list[int]:
     return [row["message_id"] for row in rows]
 
 
-def test_a_batch_that_is_run_again_has_the_same_rows(source: Source) -> None:
+def test_a_rerun_batch_has_the_same_rows(source: Source) -> None:
     """Spark has logged the batch and not its commit."""
     store_events(source.worker, SEGMENT, numbered(0, 100))
     source.run(pipeline="p")
@@ -146,7 +146,7 @@ def test_a_batch_that_is_run_again_has_the_same_rows(source: Source) -> None:
     assert message_ids(rest) == [*range(200, 300)]
 
 
-def test_reading_may_begin_and_end_anywhere(source: Source) -> None:
+def test_a_read_may_start_and_end_at_any_position(source: Source) -> None:
     source.send("door", 100)
     everything = source.batch()
     segment = everything[0]["segment"]
@@ -162,7 +162,7 @@ def test_reading_may_begin_and_end_anywhere(source: Source) -> None:
     assert source.batch(startingOffsets="latest") == []
 
 
-def test_a_stream_may_begin_at_the_end(source: Source) -> None:
+def test_a_streaming_query_may_start_at_the_end(source: Source) -> None:
     source.send("door", 100)
     assert not any(source.run(startingOffsets="latest"))
     source.send("door", 120)
@@ -196,7 +196,7 @@ def test_raw_segments_and_several_sources_can_be_read_together(source: Source) -
     assert {row[name] for row in raw for name in ("stream", "stream_id", "message_id", "event_time", "key")} == {None}
 
 
-def test_what_a_pipeline_puts_out_is_a_source_with_the_origin_of_its_rows(source: Source) -> None:
+def test_the_output_of_a_pipeline_is_a_source_with_the_origin_of_its_rows(source: Source) -> None:
     source.send("door", 50)
     options = {"worker": source.http, "pipeline": "copy"}
     frame = source.spark.readStream.format("penstock").options(**options, source="sensors").load()
@@ -222,10 +222,10 @@ class TestSeveralLoads:
         writer = writer.option("pipeline", "p").option("checkpointLocation", str(source.checkpoint))
         return writer.trigger(**trigger).start() if trigger else writer.start()
 
-    def test_a_run_to_the_end_takes_what_is_new_in_any_of_them(self, source: Source) -> None:
+    def test_a_run_to_the_end_reads_new_events_of_any_load(self, source: Source) -> None:
         frames = [self.load(source, name, input=name) for name in ("sensors", "doors")]
         store_events(source.worker, SEGMENT, numbered(0, 10))
-        for number in range(2):  # the second time there is something new in the second load alone
+        for number in range(2):  # the second time only the second load has something new
             store_events(source.worker, "connector/doors/0", numbered(20 * number, 20 * (number + 1)))
             self.copy(source, frames[0].union(frames[1]), availableNow=True).awaitTermination()
             assert len(source.batch(source="pipeline:p/out")) == 10 + 20 * (number + 1)
@@ -237,7 +237,9 @@ class TestSeveralLoads:
             for number in range(8):
                 store_events(source.worker, SEGMENT, numbered(number, number + 1))
                 query.processAllAvailable()
-                time.sleep(0.3 + 0.05 * number)  # one side was told that there is nothing new, the other one waits
+                time.sleep(
+                    0.3 + 0.05 * number
+                )  # one side has got the answer that there is nothing new, the other one waits
             query.processAllAvailable()
         finally:
             query.stop()
@@ -246,13 +248,13 @@ class TestSeveralLoads:
         assert [left for left, right in logs if left != right] == []
         assert len(source.batch(source="pipeline:p/out")) == 8
 
-    def test_of_different_sources_must_not_share_an_input(self, source: Source) -> None:
+    def test_loads_of_different_sources_must_not_share_an_input(self, source: Source) -> None:
         frames = [self.load(source, name) for name in ("sensors", "doors")]
         with pytest.raises(Exception, match="Use a separate `input` for each load"):
             self.copy(source, frames[0].union(frames[1]), availableNow=True).awaitTermination()
 
 
-def test_data_that_retention_removed_stops_the_query_with_a_clear_error(source: Source) -> None:
+def test_data_removed_by_retention_stops_the_query_with_a_clear_error(source: Source) -> None:
     source_events = numbered(0, 2000)
     store_events(source.worker, SEGMENT, source_events)
     source.run(maxRowsPerEpoch="600")
@@ -273,7 +275,7 @@ def test_data_that_retention_removed_stops_the_query_with_a_clear_error(source: 
         ({"pipeline": "p"}, ["the option pipeline is for spark.readStream"]),
     ],
 )
-def test_what_is_wrong_reaches_the_user_in_words(source: Source, options: dict[str, str], texts: list[str]) -> None:
+def test_errors_reach_the_user_with_a_clear_message(source: Source, options: dict[str, str], texts: list[str]) -> None:
     with pytest.raises(Exception, match="RequestError") as caught:
         source.batch(**options)
     for text in texts:

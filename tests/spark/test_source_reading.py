@@ -1,4 +1,4 @@
-"""What a task reads: all events of its ranges, in order, or an error that says what is missing."""
+"""What a task reads: all events of its ranges, in order, or an error that names what is missing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,19 +51,19 @@ def test_all_events_of_a_range_are_read_in_order(worker: RunningWorker, link: Li
     assert values(link, SEGMENT, second, second) == []
 
 
-def test_events_without_data_give_no_rows(worker: RunningWorker, link: Link) -> None:
+def test_events_without_data_have_no_rows(worker: RunningWorker, link: Link) -> None:
     store_events(worker, SEGMENT, [bytes(8), bytes(8)])
     assert values(link, SEGMENT, 0, 16) == []
 
 
-def test_an_event_larger_than_what_is_read_at_once_is_put_together(worker: RunningWorker, link: Link) -> None:
+def test_an_event_larger_than_one_read_is_assembled(worker: RunningWorker, link: Link) -> None:
     large = [b"a" * 3_000_000, b"b", b"c" * 5_000_000]
     events = [stored(payload=value) for value in large]
     store_events(worker, SEGMENT, events)
     assert values(link, SEGMENT, 0, sum(map(len, events))) == large
 
 
-def test_raw_segments_give_their_events(worker: RunningWorker, link: Link) -> None:
+def test_raw_segments_are_read_as_events(worker: RunningWorker, link: Link) -> None:
     with SegmentClient(worker.address) as client, client.appender("numbers", create=True) as appender:
         appender.append_many([b"one", b"", b"three"])
     assert values(link, "numbers", 0, 32) == [b"one", b"", b"three"]
@@ -76,15 +76,13 @@ def test_a_range_that_ends_inside_an_event_is_refused(worker: RunningWorker, lin
         values(link, SEGMENT, 0, size + 5)
 
 
-def test_what_is_no_event_is_refused_with_its_offset(worker: RunningWorker, link: Link) -> None:
+def test_bytes_that_are_not_an_event_are_refused_with_their_offset(worker: RunningWorker, link: Link) -> None:
     store_events(worker, SEGMENT, [STORED[0], raw(b"somebody else's")])
     with pytest.raises(Damaged, match=f"no stored event starts at offset {len(STORED[0])}: 15 bytes are too few"):
         values(link, SEGMENT, 0, len(STORED[0]) + 23)
 
 
-def test_bytes_that_retention_removed_are_an_error_unless_the_load_says_otherwise(
-    worker: RunningWorker, link: Link
-) -> None:
+def test_bytes_removed_by_retention_are_an_error_unless_the_load_allows_it(worker: RunningWorker, link: Link) -> None:
     store_events(worker, SEGMENT, STORED)
     gone = sum(map(len, STORED[:100]))
     truncate(worker, SEGMENT, gone)
@@ -119,12 +117,12 @@ def test_a_task_reads_over_tls_and_knows_the_names_of_streams(tmp_path: Path) ->
         partition = SegmentRanges((Range(SEGMENT, 0, end),))
         rows = [row for batch in read_partition(options, ("stream", "value"), partition) for row in batch.to_pylist()]
         assert [row["value"] for row in rows] == [b"%d" % n for n in range(100) for _ in (1, 2)]
-        assert {row["stream"] for row in rows} == {None}  # nobody has ever connected as this source
+        assert {row["stream"] for row in rows} == {None}  # no program has ever connected as this source
         python_worker.link(http, *options.tls).drop()
         python_worker.coordinator(http).close()
 
 
-def test_a_worker_that_speaks_tls_alone_says_so(tmp_path: Path) -> None:
+def test_a_plain_connection_to_a_tls_worker_is_reported(tmp_path: Path) -> None:
     with running_worker(tmp_path / "data", ssl=server_context()) as worker:
         http = f"127.0.0.1:{worker.ports['http']}"
         options = SourceOptions.parse({"source": "a", "worker": http})

@@ -1,4 +1,4 @@
-"""The stream reader beside the driver: what it asks the coordinator, and what it tells Spark."""
+"""The stream reader beside the driver: its requests to the coordinator, and its answers to Spark."""
 
 import json
 import pickle
@@ -26,7 +26,7 @@ def offset(epoch: int, at: int) -> dict[str, Any]:
 
 
 def cut(body: Any) -> Any:
-    """Ten bytes more each time."""
+    """Ten more bytes each time."""
     start = body["start"]
     return {"offset": offset(start["epoch"] + 1, start["segments"]["connector/a/0"] + 10), "blocked": None}
 
@@ -77,12 +77,12 @@ def test_without_a_pipeline_nothing_is_registered(coordinator: ScriptedCoordinat
     assert not [path for path, _ in coordinator.asked if path.startswith("/pipelines")]
 
 
-def test_nothing_new_is_the_start_itself(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_without_new_events_the_latest_offset_is_the_start(coordinator: ScriptedCoordinator, reader: Make) -> None:
     start = {"segments": {"connector/a/0": 100, "connector/a/1": 9}}
     assert json.dumps(reader().latestOffset(start, ALL)) == json.dumps(start)
 
 
-def test_with_a_generation_its_cuts_are_asked_for(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_with_a_generation_the_cuts_of_the_coordinator_are_used(coordinator: ScriptedCoordinator, reader: Make) -> None:
     named = reader(pipeline="p", generation="4", input="left")
     named.getDefaultReadLimit()
     end = named.latestOffset(named.initialOffset(), ALL)
@@ -103,7 +103,7 @@ def test_with_a_generation_its_cuts_are_asked_for(coordinator: ScriptedCoordinat
     assert not coordinator.bodies("/pipelines/p/heartbeat")
 
 
-def test_without_a_generation_one_is_begun_before_any_offset_is_asked_for(
+def test_without_a_generation_one_is_started_before_the_first_offset(
     coordinator: ScriptedCoordinator, reader: Make
 ) -> None:
     left, right = reader(pipeline="p", input="left"), reader(pipeline="p", input="right", startingOffsets="latest")
@@ -117,7 +117,7 @@ def test_without_a_generation_one_is_begun_before_any_offset_is_asked_for(
     assert coordinator.bodies("/pipelines/p/cut")[0]["generation"] == 5
 
 
-def test_each_load_attaches_before_any_offset_is_asked_for_and_says_how_far_it_goes(
+def test_each_load_attaches_with_its_end_before_the_first_offset(
     coordinator: ScriptedCoordinator, reader: Make
 ) -> None:
     loads = [reader(pipeline="p"), reader(pipeline="p")]
@@ -130,7 +130,9 @@ def test_each_load_attaches_before_any_offset_is_asked_for_and_says_how_far_it_g
     assert not coordinator.bodies("/pipelines/p/cut")
 
 
-def test_a_generation_that_it_has_begun_is_kept_alive_and_ended(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_a_generation_started_by_a_reader_is_kept_alive_and_ended(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
     own = reader(pipeline="p")
     own.getDefaultReadLimit()
     own.stop()
@@ -140,7 +142,7 @@ def test_a_generation_that_it_has_begun_is_kept_alive_and_ended(coordinator: Scr
     assert beats[-1] == alive | {"stopped": True}
 
 
-def test_making_a_reader_asks_nothing_and_it_can_be_sent_to_executors(
+def test_creating_a_reader_sends_no_request_and_it_can_be_pickled_for_executors(
     coordinator: ScriptedCoordinator, reader: Make
 ) -> None:
     made = reader(pipeline="p")
@@ -167,7 +169,7 @@ def test_making_a_reader_asks_nothing_and_it_can_be_sent_to_executors(
         ({"maxRowsPerEpoch": "9"}, ReadMaxRows(9), ALL, {"bytes": None, "rows": None}),
     ],
 )
-def test_admission_control_gives_the_loads_limits_to_the_coordinator(
+def test_admission_control_passes_the_limits_of_the_load_to_the_coordinator(
     coordinator: ScriptedCoordinator,
     reader: Make,
     options: dict[str, str],
@@ -181,9 +183,7 @@ def test_admission_control_gives_the_loads_limits_to_the_coordinator(
     assert coordinator.bodies("/pipelines/p/cut")[0]["limits"] == (limits and {**limits, "undelivered_bytes": None})
 
 
-def test_a_batch_that_spark_runs_again_is_reported_to_the_worker(
-    coordinator: ScriptedCoordinator, reader: Make
-) -> None:
+def test_a_batch_rerun_by_spark_is_reported_to_the_worker(coordinator: ScriptedCoordinator, reader: Make) -> None:
     named = reader(pipeline="p", generation="1")
     named.partitions(offset(3, 30), offset(4, 40))
     named.partitions(offset(3, 30), offset(4, 40))
@@ -195,7 +195,7 @@ def test_a_batch_that_spark_runs_again_is_reported_to_the_worker(
     assert len(coordinator.bodies("/pipelines/p/reading")) == 1
 
 
-def test_available_now_ends_at_what_was_there(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_available_now_ends_at_what_was_stored_at_its_start(coordinator: ScriptedCoordinator, reader: Make) -> None:
     now = reader(pipeline="p", generation="1")
     now.prepareForTriggerAvailableNow()
     coordinator.answers["/pipelines/p/cut"] = lambda body: {"offset": body["start"], "blocked": None}
@@ -217,7 +217,7 @@ def test_available_now_waits_for_events_that_are_only_blocked(
     assert now.latestOffset(offset(1, 10), ALL) == offset(2, 20)
 
 
-def test_available_now_does_not_wait_for_ever(
+def test_available_now_does_not_wait_forever(
     coordinator: ScriptedCoordinator, reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WAIT_MS", 1)
@@ -229,13 +229,13 @@ def test_available_now_does_not_wait_for_ever(
         now.latestOffset(offset(1, 10), ALL)
 
 
-def test_the_latest_offset_is_asked_for_now_and_then(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_the_reported_latest_offset_is_cached(coordinator: ScriptedCoordinator, reader: Make) -> None:
     reporting = reader()
     assert reporting.reportLatestOffset() == reporting.reportLatestOffset()
     assert len(coordinator.bodies("/sources/resolve")) == 1
 
 
-def test_lost_bytes_are_skipped_only_if_the_load_says_so(coordinator: ScriptedCoordinator, reader: Make) -> None:
+def test_lost_bytes_are_skipped_only_if_the_load_allows_it(coordinator: ScriptedCoordinator, reader: Make) -> None:
     def splits(body: Any) -> Any:
         if body["skip_lost"]:
             return {"splits": [["connector/a/0", 5, 10]], "lost": [["connector/a/0", 0, 5]]}
@@ -250,7 +250,7 @@ def test_lost_bytes_are_skipped_only_if_the_load_says_so(coordinator: ScriptedCo
     assert partitions == [SegmentRanges((Range("connector/a/0", 5, 10),))]
 
 
-def test_what_the_coordinator_refuses_reaches_spark_with_its_hint(
+def test_a_refusal_by_the_coordinator_reaches_spark_with_its_hint(
     coordinator: ScriptedCoordinator, reader: Make
 ) -> None:
     refusal = {"error": "pipeline 'p' has no checkpoint", "hint": "penstock pipeline reset p", "kind": "PipelineError"}

@@ -35,7 +35,7 @@ def closed_to(state: StatePlan) -> Any:
     return state.closed_to().get("hourly")
 
 
-def test_added_and_removed_aggregates_and_another_lateness_fit_and_are_reported() -> None:
+def test_added_and_removed_aggregates_and_a_changed_lateness_are_compatible_and_reported() -> None:
     assert differences(OLD, NEW) == differences(NEW, OLD) == []
     assert changes_taken_over(OLD, NEW) == [
         "windows 'hourly': total is added, null in windows that have events already",
@@ -44,7 +44,7 @@ def test_added_and_removed_aggregates_and_another_lateness_fit_and_are_reported(
     assert "windows 'hourly': total is removed with its state" in changes_taken_over(NEW, OLD)
 
 
-def test_an_aggregate_that_computes_something_else_does_not_fit_and_the_ways_out_are_named() -> None:
+def test_an_aggregate_that_computes_something_else_is_incompatible_and_the_options_are_named() -> None:
     with pytest.raises(RequestError) as caught:
         check_compatible("p", OLD, plan({"n": "count(v) int64"}, 60))
     assert str(caught.value).splitlines()[1:] == ["  windows: aggregates: n: stored count() int64; now count(v) int64"]
@@ -69,7 +69,7 @@ def test_columns_of_ordered_events_may_come_and_go_but_not_change_their_type() -
     assert differences(old, ordered(keys="other string")) == ["ordered: keys: stored k string; now other string"]
 
 
-def test_a_plan_of_an_earlier_version_has_to_run_unchanged_first() -> None:
+def test_a_plan_of_an_earlier_version_must_first_run_unchanged() -> None:
     (operator,) = OLD.operators
     earlier = replace(OLD, operators=(replace(operator, windows=None),))
     assert differences(earlier, OLD) == []
@@ -86,7 +86,7 @@ def test_the_lateness_of_windows_that_share_a_name_does_not_change() -> None:
     assert "give each its own name" in differences(twice, longer)[0]
 
 
-def test_with_more_lateness_what_was_purged_stays_closed_once_and_for_all() -> None:
+def test_with_more_lateness_purged_windows_stay_closed_permanently() -> None:
     taken = plan({}, 60).taking_over(plan({}, 10), 1000)
     assert closed_to(taken) == 990
     assert closed_to(plan({}, 60).taking_over(taken, 2000)) == 990, "an unchanged plan purges nothing by itself"
@@ -95,7 +95,7 @@ def test_with_more_lateness_what_was_purged_stays_closed_once_and_for_all() -> N
     assert closed_to(plan({}, 60).taking_over(plan({}, 10), None)) is None, "without a watermark nothing is purged"
 
 
-def test_whichever_batch_is_the_last_one_it_is_known_whose_state_it_is(tmp_path: Path) -> None:
+def test_after_any_last_batch_the_plan_of_the_state_is_known(tmp_path: Path) -> None:
     checkpoint = LocalCheckpoint(tmp_path)
     assert checkpoint.committed() == NO_EPOCH
     checkpoint.write(PLAN, Companion(OLD, NEW.taking_over(OLD, 1000), since=3).text())

@@ -1,4 +1,4 @@
-"""Names of streams: asked for once each, however many rows there are."""
+"""Names of streams: each is requested once, however many rows there are."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ class Asked:
         return [f"n{number}" if number % 10 else "" for number in ids]
 
 
-def test_each_id_is_asked_for_once_and_each_row_gets_its_name() -> None:
+def test_each_id_is_requested_once_and_each_row_gets_its_name() -> None:
     asked = Asked()
     names = StreamNames(asked)
     rng = np.random.default_rng(5)
@@ -34,7 +34,7 @@ def test_each_id_is_asked_for_once_and_each_row_gets_its_name() -> None:
 
 
 @pytest.mark.parametrize("number", [3, 10, -1])
-def test_one_stream_alone_is_a_column_of_one_name(number: int) -> None:
+def test_a_batch_of_one_stream_has_a_column_of_one_name(number: int) -> None:
     names = StreamNames(Asked())
     for _ in range(2):
         column = names.of(np.full(1000, number))
@@ -43,14 +43,14 @@ def test_one_stream_alone_is_a_column_of_one_name(number: int) -> None:
         assert str(column.type) == "string"
 
 
-def test_many_ids_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ids_are_looked_up_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "ASK_MAX", 7)
     asked = Asked()
     assert len(StreamNames(asked).of(np.arange(20))) == 20
     assert asked.requests == 3
 
 
-def test_the_names_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "STREAMS_MAX", 10)
     asked = Asked()
     names = StreamNames(asked)

@@ -1,4 +1,4 @@
-"""A pipeline reads `system/streams`: that streams begin and end are rows as any others."""
+"""A pipeline reads `system/streams`: starts and ends of streams are rows like any others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 @pipeline(inputs={"events": "system/streams"})
-def told(events: DataFrame) -> DataFrame:
+def signals(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     row = f.from_json(events.value.cast("string"), "signal string, connector string, stream string, at bigint")
@@ -37,10 +37,10 @@ def test_a_pipeline_reads_which_streams_have_started_and_ended(
     http = f"127.0.0.1:{worker.ports['http']}"
     settings = RunSettings(worker=http, checkpoints=str(tmp_path / "checkpoints"), cores=2)
     once = replace(settings, available_now=True)
-    Runner(spark, [told], once).run(120)
+    Runner(spark, [signals], once).run(120)
     send(f"127.0.0.1:{worker.ports['connector']}", "sensors", "lab", [b"1", b"2"])
-    Runner(spark, [told], once).run(120)
-    found = [event.payload for event in outputs(worker.address, "told")]
+    Runner(spark, [signals], once).run(120)
+    found = [event.payload for event in outputs(worker.address, "signals")]
     assert found == [b"stream-started sensors lab", b"stream-closed sensors lab"]
     (status,) = client.pipelines()
     assert status.inputs == {"events": ["system.streams"]}

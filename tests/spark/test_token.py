@@ -1,4 +1,4 @@
-"""Spark's driver and Python workers find their token in the file that PENSTOCK_TOKEN_FILE names; nothing shows it."""
+"""Spark's driver and Python workers read their token from the file PENSTOCK_TOKEN_FILE; nothing shows it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def numbers(spark: SparkSession, worker: RunningWorker) -> DataFrame:
 
 
 def copy(frame: DataFrame, worker: RunningWorker, checkpoint: Path) -> list[str]:
-    """What Spark shows of a query that reads and writes with the token: its plans and its progress."""
+    """What Spark shows about a query that reads and writes with the token: its plans and its progress."""
     options = {"worker": f"127.0.0.1:{worker.ports['http']}", "pipeline": "copy"}
     writer = frame.select("value").writeStream.format("penstock").options(**options)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -73,9 +73,7 @@ def test_a_query_reads_and_writes_with_a_token_that_nothing_shows(
     assert not [text for text in [*texts, *commands] if TOKEN in text]
 
 
-def test_a_token_that_the_worker_does_not_know_fails_the_query_at_once(
-    spark: SparkSession, guarded: RunningWorker, tmp_path: Path
-) -> None:
+def test_an_unknown_token_fails_the_query_at_once(spark: SparkSession, guarded: RunningWorker, tmp_path: Path) -> None:
     frame = numbers(spark, guarded)
     (tmp_path / "data" / "token").write_text("another token, which Spark does not have")
     until(lambda: is_refused(guarded))
@@ -86,7 +84,7 @@ def test_a_token_that_the_worker_does_not_know_fails_the_query_at_once(
 
 
 def is_refused(worker: RunningWorker) -> bool:
-    """With the token that Spark has; a new one is effective within a second."""
+    """With Spark's token; a new one is effective within a second."""
     try:
         with SegmentClient(worker.address) as client:
             client.info("connector/numbers/0")

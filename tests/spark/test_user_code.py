@@ -42,7 +42,7 @@ def written(folder: Path, text: str, name: str = "mine.py") -> Path:
     return file
 
 
-def test_pipelines_come_in_the_order_of_the_file_each_once(tmp_path: Path) -> None:
+def test_pipelines_are_listed_once_each_in_the_order_of_the_file(tmp_path: Path) -> None:
     written(tmp_path, "def same(x): return x", "beside.py")
     found = load_pipelines(written(tmp_path, TWO))
     assert [pipeline.name for pipeline in found] == ["second", "first"]
@@ -60,12 +60,12 @@ def test_an_error_shows_the_users_lines_and_none_of_ours(tmp_path: Path) -> None
     text = "from penstock.spark import pipeline\n\ndef fail():\n    return 1 / 0\n\nfail()\n"
     with pytest.raises(RequestError) as caught:
         load_pipelines(written(tmp_path, text))
-    told = str(caught.value)
-    assert f'File "{tmp_path / "mine.py"}", line 6' in told
-    assert "line 4, in fail" in told
-    assert told.endswith("ZeroDivisionError: division by zero")
-    assert "penstock/spark" not in told
-    assert "importlib" not in told
+    shown = str(caught.value)
+    assert f'File "{tmp_path / "mine.py"}", line 6' in shown
+    assert "line 4, in fail" in shown
+    assert shown.endswith("ZeroDivisionError: division by zero")
+    assert "penstock/spark" not in shown
+    assert "importlib" not in shown
 
 
 def test_a_bad_declaration_shows_the_line_and_the_hint(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_syntax_error_shows_where(tmp_path: Path) -> None:
         load_pipelines(written(tmp_path, "x = 1\ndef f(:\n"))
 
 
-def test_a_file_without_pipelines_and_no_file_are_said(tmp_path: Path) -> None:
+def test_a_file_without_pipelines_and_a_missing_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has no pipeline"):
         load_pipelines(written(tmp_path, "x = 1"))
     with pytest.raises(RequestError, match=r"file .* not found"):
@@ -95,7 +95,7 @@ def test_two_pipelines_of_one_name_are_refused(tmp_path: Path) -> None:
         load_pipelines(written(tmp_path, text))
 
 
-def test_what_needs_spark_before_it_is_started_shows_a_way(tmp_path: Path) -> None:
+def test_code_that_needs_spark_at_import_is_reported_with_an_alternative(tmp_path: Path) -> None:
     text = "raise RuntimeError('[SESSION_OR_CONTEXT_NOT_EXISTS] SparkContext or SparkSession should be created first.')"
     with pytest.raises(RequestError, match="SESSION_OR_CONTEXT") as caught:
         load_pipelines(written(tmp_path, text))
@@ -103,7 +103,7 @@ def test_what_needs_spark_before_it_is_started_shows_a_way(tmp_path: Path) -> No
 
 
 @pytest.mark.spark
-def test_an_error_of_spark_is_reported_in_a_line_and_nowhere_else(
+def test_a_spark_error_is_reported_in_one_line_and_nowhere_else(
     spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pyspark.sql import functions

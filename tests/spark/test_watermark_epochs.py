@@ -1,4 +1,4 @@
-"""A pipeline whose input's watermark rises without data gets an epoch without rows, and so learns of it."""
+"""A pipeline whose input's watermark rises without data gets an epoch without rows for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_SECONDS_MAX = 120
 
 
 class Upstream:
-    """A pipeline over source `s` that puts nothing out."""
+    """A pipeline over source `s` that outputs nothing."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Spark's own operators follow the watermark of the pipeline: exact results, nothing lost, state given up."""
+"""Spark's own operators follow the watermark of the pipeline: exact results, nothing lost, state removed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ STEPS = [
     [("fast", b"e", 599), ("fast", b"a", 600)],
     [("slow", b"b", 600)],
 ]
-"""Stream, key and second of the events. Behind them the watermark is 50, 90, 90, 130, 600."""
+"""Stream, key and second of the events. After the steps the watermark is 50, 90, 90, 130, 600."""
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Following]]:
-    """A query for each operator, behind all steps."""
+def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Following]]:
+    """A query for each operator, after all steps."""
     from penstock.spark.watermark import watermarked
 
     folder = tmp_path_factory.mktemp("watermarked")
@@ -70,11 +70,11 @@ def without_duplicates(clicks: DataFrame) -> DataFrame:
 
 
 def timers(clicks: DataFrame) -> DataFrame:
-    """A key that was silent for a minute, and since when."""
+    """Keys that were silent for a minute, and since when."""
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-    class Silent(StatefulProcessor):  # in a function: it travels to the Python workers whole
+    class Silent(StatefulProcessor):  # in a function, so that it is pickled by value for the Python workers
         def init(self, handle: StatefulProcessorHandle) -> None:
             self.handle = handle
 
@@ -98,8 +98,8 @@ def bounds(row: Row) -> tuple[float, float, str, int]:
     return seconds(row["window"]["start"]), seconds(row["window"]["end"]), row["key"], row["count"]
 
 
-def test_windows_close_when_the_slowest_stream_has_passed_them(told: dict[str, Following]) -> None:
-    query = told["window"]
+def test_windows_close_when_the_slowest_stream_has_passed_them(results: dict[str, Following]) -> None:
+    query = results["window"]
     assert sorted(map(bounds, query.rows)) == [
         (0, 60, "a", 1),
         (0, 60, "b", 2),
@@ -111,19 +111,19 @@ def test_windows_close_when_the_slowest_stream_has_passed_them(told: dict[str, F
     assert query.state_rows == 3, "of the minute that is not over, and of the one whose end the watermark is"
 
 
-def test_sessions_close_when_the_slowest_stream_has_passed_them(told: dict[str, Following]) -> None:
-    query = told["session"]
+def test_sessions_close_when_the_slowest_stream_has_passed_them(results: dict[str, Following]) -> None:
+    query = results["session"]
     assert sorted(map(bounds, query.rows)) == [(5, 110, "b", 2), (10, 70, "a", 1), (90, 150, "d", 1), (90, 190, "a", 2)]
     assert (query.dropped, query.state_rows) == (0, 3)
 
 
-def test_timers_fire_when_the_slowest_stream_has_passed_them(told: dict[str, Following]) -> None:
-    assert [(row["key"], seconds(row["since"])) for row in told["timers"].rows] == [("b", 50), ("d", 90)]
-    assert told["timers"].dropped == 0
+def test_timers_fire_when_the_slowest_stream_has_passed_them(results: dict[str, Following]) -> None:
+    assert [(row["key"], seconds(row["since"])) for row in results["timers"].rows] == [("b", 50), ("d", 90)]
+    assert results["timers"].dropped == 0
 
 
-def test_duplicates_are_found_until_the_slowest_stream_has_passed_them(told: dict[str, Following]) -> None:
-    query = told["duplicates"]
+def test_duplicates_are_found_until_the_slowest_stream_has_passed_them(results: dict[str, Following]) -> None:
+    query = results["duplicates"]
     kept = sorted((row["key"], seconds(row["at"])) for row in query.rows)
     assert kept == [("a", 10), ("a", 600), ("b", 5), ("b", 600), ("d", 90), ("e", 599)]
     assert (query.dropped, query.state_rows) == (0, 3)

@@ -1,4 +1,4 @@
-"""What `penstock.watermarked` takes, what it refuses, and what Spark's optimizer must leave alone."""
+"""What `penstock.watermarked` accepts, what it refuses, and what Spark's optimizer must not change."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def clicks(spark: SparkSession, **options: str) -> DataFrame:
         (lambda frame: penstock.watermarked(frame), "'event_time' has a watermark already"),
     ],
 )
-def test_a_frame_without_a_watermark_of_ours_is_refused(spark: SparkSession, change: Change, said: str) -> None:
+def test_a_frame_without_a_penstock_watermark_is_refused(spark: SparkSession, change: Change, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         penstock.watermarked(change(clicks(spark)))
 
 
-def test_a_batch_is_given_back_as_it_is(spark: SparkSession) -> None:
+def test_a_batch_frame_is_returned_unchanged(spark: SparkSession) -> None:
     batch = spark.createDataFrame([(1,)], "n int")
     assert penstock.watermarked(batch) is batch
 
 
-def test_the_columns_stay_what_they_are(spark: SparkSession) -> None:
+def test_the_columns_of_a_frame_are_unchanged(spark: SparkSession) -> None:
     frame = clicks(spark).selectExpr("event_time as seen", "key", "named_struct('a', array(offset)) as place")
     marked = penstock.watermarked(frame, event_time="seen", duplicates_within="5 minutes")
     assert marked.dtypes == frame.dtypes
@@ -60,7 +60,7 @@ def test_the_columns_stay_what_they_are(spark: SparkSession) -> None:
     assert marked.select(frame["key"]).columns == ["key"], "columns of the frame itself are still known"
 
 
-def test_what_a_pipeline_gives_is_found_without_a_worker(spark: SparkSession) -> None:
+def test_the_ports_of_a_pipeline_are_found_without_a_worker(spark: SparkSession) -> None:
     from penstock.spark.run.attempt import plan_of
 
     @pipeline
@@ -94,7 +94,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_no_filter_comes_below_the_watermark_of_the_control_rows(
+def test_no_filter_is_pushed_below_the_watermark_of_the_control_rows(
     spark: SparkSession, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     CHANGES[name](penstock.watermarked(clicks(spark))).explain("extended")

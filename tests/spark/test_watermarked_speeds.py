@@ -1,4 +1,4 @@
-"""Sources that go at different speeds: Spark's own operators lose nothing of the slow ones."""
+"""Sources of different speeds: Spark's own operators lose nothing of the slow ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 EVENTS = 100
-"""That a stream says at once."""
+"""Events that a stream sends at once."""
 
 HOUR = 3600
 
@@ -37,10 +37,10 @@ def burst(hour: float) -> Sequence[tuple[int, bytes]]:
     return [at(hour * HOUR + number) for number in range(EVENTS)]
 
 
-def test_of_ten_streams_the_one_that_is_an_hour_behind_loses_nothing(
+def test_a_stream_an_hour_behind_nine_others_loses_nothing(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark's own watermark goes with the fastest of them, and takes the slow one's events for late."""
+    """Spark's own watermark follows the fastest stream, and drops events of the slow one as late."""
     import penstock
     from penstock import windows
 
@@ -80,7 +80,7 @@ def test_of_ten_streams_the_one_that_is_an_hour_behind_loses_nothing(
 def test_a_join_of_a_fast_and_a_slow_source_finds_every_pair(
     worker: RunningWorker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """And gives up its state; an order that nobody pays is told when no payment can come any more."""
+    """Its state is removed, and an unpaid order is emitted when no payment can arrive any more."""
     import penstock
 
     def named(source: str, time: str) -> DataFrame:
@@ -113,7 +113,7 @@ def test_a_join_of_a_fast_and_a_slow_source_finds_every_pair(
         assert query.state_rows == 2, "the last pair"
 
 
-def test_a_frame_may_be_used_twice(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_watermarked_frame_can_be_used_twice(worker: RunningWorker, spark: SparkSession, tmp_path: Path) -> None:
     import penstock
 
     with in_pipeline(spark, worker, "steps", "steps"):

@@ -1,4 +1,4 @@
-"""Spark's Python processes import the installed PySpark, which is compiled, and not the zip that Spark puts first.
+"""Spark's Python processes import the installed PySpark, which is precompiled, and not the zip that Spark puts first.
 Those of tasks are forked with what tasks need.
 """
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("variable", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
-def test_it_is_this_interpreter_without_the_zips(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_workers_use_this_interpreter_without_the_zips_of_spark(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     prepare_environment("local[2]")
     paths = [
@@ -29,14 +31,14 @@ def test_it_is_this_interpreter_without_the_zips(variable: str, monkeypatch: pyt
     ]
     asked = [os.environ[variable], "-c", "import json, sys; print(json.dumps([sys.executable, sys.path]))"]
     environment = os.environ | {"PYTHONPATH": ":".join(paths)}
-    told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    executable, path = json.loads(told.stdout)
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    executable, path = json.loads(done.stdout)
     assert executable == sys.executable
     assert [entry for entry in paths if entry in path] == ["/mine", "/spark/jars/core.jar"]
 
 
 @pytest.mark.spark
-def test_a_task_has_what_it_needs_without_importing_it(spark: "SparkSession") -> None:
+def test_a_task_starts_with_its_modules_already_imported(spark: "SparkSession") -> None:
     def imported(batches: Iterable[Any]) -> Iterator[Any]:
         found = sorted({"pandas", "penstock.spark.source.arrow", "penstock.windows.stages"} & sys.modules.keys())
         import pyarrow as pa

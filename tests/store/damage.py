@@ -31,7 +31,7 @@ class Hit:
     touched: frozenset[str]
     """The segments whose stored bytes are hit."""
     whole_records: bool
-    """Only data are hit: every record in the chapter can still be told from the next."""
+    """Only data are damaged: the boundaries of all records in the chapter are intact."""
 
 
 class DamageSimulation(Simulation):
@@ -70,7 +70,7 @@ class DamageSimulation(Simulation):
         self.open()
         self.check(hit, old)
         lost = {name for name in hit.touched if not self.store.exists(name)}
-        assert hit.touched - lost <= named, "only a name whose creation is lost itself cannot be told"
+        assert hit.touched - lost <= named, "only a name whose creation was lost cannot be reported"
         self.mend()
 
     def snapshot(self) -> list[Segment]:

@@ -79,13 +79,13 @@ def test_a_failed_fsync_is_fatal_and_waiting_calls_raise(
     store: SegmentStore, syncs: Syncs, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.journal.wait(store.create("a"), 10)
-    told = threading.Event()
-    store.journal.on_change(told.set)
+    notified = threading.Event()
+    store.journal.on_change(notified.set)
     syncs.failing = True
     position = store.append("a", [b"lost"]).position
     with caplog.at_level(logging.CRITICAL), pytest.raises(StoreFailed, match="fsync"):
         store.journal.wait(position, 10)
-    assert told.wait(SECONDS_MAX)
+    assert notified.wait(SECONDS_MAX)
     assert store.journal.failed
     with pytest.raises(StoreFailed):
         store.append("a", [b"refused"])

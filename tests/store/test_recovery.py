@@ -332,13 +332,13 @@ class TestSnapshotAndHeader:
         store.append("a", [b"!"])
 
     @pytest.mark.parametrize(
-        ("other", "told"),
+        ("other", "version"),
         [
             (1, r"a development version before 0\.1 \(format 1; this version reads format 2\)"),
             (3, r"a newer version of Penstock \(format 3; this version reads format 2\)"),
         ],
     )
-    def test_a_journal_of_another_format_is_refused_and_left_unchanged(self, other: int, told: str) -> None:
+    def test_a_journal_of_another_format_is_refused_and_left_unchanged(self, other: int, version: str) -> None:
         files = FaultyFiles()
         begin(files)
         files = files.restart()
@@ -347,7 +347,9 @@ class TestSnapshotAndHeader:
         changed = front[:8] + other.to_bytes(4, "little") + front[12:]
         file.write(0, [changed, checksum([changed]).to_bytes(4, "little")])
         before = file.read(0, file.size())
-        with pytest.raises(UnreadableFormat, match=f"{chapter_name(Position(0))}.* was written by {told}") as refused:
+        with pytest.raises(
+            UnreadableFormat, match=f"{chapter_name(Position(0))}.* was written by {version}"
+        ) as refused:
             open_store(files)
         assert refused.value.hint
         assert file.read(0, file.size()) == before

@@ -71,7 +71,7 @@ class CodecConformance:
         for event, row in self.events.items():
             assert self._decode([event]) == ([dict(row)], {})
 
-    def test_a_batch_without_events_has_the_columns(self) -> None:
+    def test_an_empty_batch_has_all_columns(self) -> None:
         assert self._decode([]) == ([], {})
 
     def test_damaged_events_never_stop_a_decoder(self) -> None:

@@ -42,12 +42,14 @@ async def test_an_epoch_is_sent_voted_on_and_committed(scripted: ScriptedSink) -
     await sink.close()
 
 
-@pytest.mark.parametrize(("unit", "told"), [("s", [1, -2]), ("ms", [1500, -1001]), ("us", [1_500_000, -1_000_001])])
-async def test_event_times_are_sent_in_the_unit_of_the_sink(scripted: ScriptedSink, unit: str, told: list[int]) -> None:
+@pytest.mark.parametrize(("unit", "expected"), [("s", [1, -2]), ("ms", [1500, -1001]), ("us", [1_500_000, -1_000_001])])
+async def test_event_times_are_sent_in_the_unit_of_the_sink(
+    scripted: ScriptedSink, unit: str, expected: list[int]
+) -> None:
     sink, peer = await scripted.opened(event_time_unit=unit)
     rows = [Row(b"a", time_us=1_500_000), Row(b"b", time_us=-1_000_001)]
     preparing = asyncio.create_task(sink.prepare(FakeEpoch(rows)))
-    assert [message.event_time for message in await peer.messages(2)] == told
+    assert [message.event_time for message in await peer.messages(2)] == expected
     await peer.vote()
     await soon(preparing)
     await sink.close()

@@ -341,7 +341,7 @@ def test_psycopg_uses_its_compiled_implementation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "back", "told"),
+    ("change", "back", "version"),
     [
         (
             "ALTER TABLE penstock_format RENAME TO renamed",
@@ -355,13 +355,15 @@ def test_psycopg_uses_its_compiled_implementation() -> None:
         ),
     ],
 )
-def test_bookkeeping_of_another_format_is_refused(postgres: PostgresStore, change: str, back: str, told: str) -> None:
+def test_bookkeeping_of_another_format_is_refused(
+    postgres: PostgresStore, change: str, back: str, version: str
+) -> None:
     with opened(postgres):
         pass
     postgres.query(change)
     try:
         sink = postgres.sink()
-        with pytest.raises(SinkLost, match=f"the bookkeeping of sinks was written by {told}"):
+        with pytest.raises(SinkLost, match=f"the bookkeeping of sinks was written by {version}"):
             sink.open(b"")
         sink.close()
     finally:

@@ -125,10 +125,10 @@ def test_a_refused_row_is_a_vote_of_no_that_names_it(table: SqliteTable, value: 
 
 
 def test_a_missing_table_is_reported_with_what_to_do(table: SqliteTable) -> None:
-    with pytest.raises(SinkLost, match="table 'the rows' not found") as told:
+    with pytest.raises(SinkLost, match="table 'the rows' not found") as caught:
         table.sink().open(b"")
-    assert "penstock sink ddl" in told.value.hint
-    assert "create=true" in told.value.hint
+    assert "penstock sink ddl" in caught.value.hint
+    assert "create=true" in caught.value.hint
 
 
 def test_the_guarantee_depends_on_the_format() -> None:

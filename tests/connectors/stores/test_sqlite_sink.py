@@ -220,13 +220,13 @@ def test_a_file_that_is_not_a_database_is_reported(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "version"),
     [
         ("DROP TABLE penstock_format", r"a development version before 0\.1 \(no format version; this version reads"),
         ("UPDATE penstock_format SET version = 2", r"a newer version of Penstock \(format 2; this version reads"),
     ],
 )
-def test_bookkeeping_of_another_format_is_refused_and_left_alone(path: Path, change: str, told: str) -> None:
+def test_bookkeeping_of_another_format_is_refused_and_left_alone(path: Path, change: str, version: str) -> None:
     store = SqliteStore(str(path))
     with opened(store) as sink:
         example(1)[0].deliver(sink)
@@ -234,7 +234,7 @@ def test_bookkeeping_of_another_format_is_refused_and_left_alone(path: Path, cha
     database.execute(change)
     before = [*database.iterdump()]
     refusing = store.sink()
-    with pytest.raises(SinkLost, match=f"the bookkeeping of sinks in {path} was written by {told}") as refused:
+    with pytest.raises(SinkLost, match=f"the bookkeeping of sinks in {path} was written by {version}") as refused:
         refusing.open(b"")
     refusing.close()
     assert "penstock_" in refused.value.hint or "version" in refused.value.hint

@@ -1,4 +1,4 @@
-"""Batches of events as the source's reader has them, and what becomes of them, as plain values."""
+"""Batches of events as in the source's reader, and their decoded rows, as plain values."""
 
 from __future__ import annotations
 

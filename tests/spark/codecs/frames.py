@@ -1,4 +1,4 @@
-"""Frames of events as loads give them, and what becomes of them, as plain values."""
+"""Frames of events like those of loads, and what is decoded and encoded, as plain values."""
 
 from __future__ import annotations
 

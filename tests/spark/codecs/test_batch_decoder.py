@@ -50,7 +50,7 @@ BAD_JSON = (
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
-def test_what_is_not_one_whole_json_document_is_a_dead_letter_with_its_bytes(schema: str | None) -> None:
+def test_a_value_that_is_not_one_whole_json_document_is_a_dead_letter_with_its_bytes(schema: str | None) -> None:
     found = decode_values("json", schema, *BAD_JSON, b'{"id": 1}')
     assert [value for value, _ in found.failed] == list(BAD_JSON)
     assert found.values == [b'{"id": 1}']
@@ -62,7 +62,7 @@ def test_a_schemas_fields_are_columns_and_a_missing_field_is_null() -> None:
     assert found.rows == [{"id": 1, "name": "x"}, nothing, nothing]
 
 
-def test_what_does_not_fit_a_schema_is_a_dead_letter_that_names_the_field_and_what_was_found() -> None:
+def test_a_value_that_does_not_match_the_schema_is_a_dead_letter_that_names_the_field_and_what_was_found() -> None:
     bad = {
         b'{"id": "one"}': "has the wrong type at `id`: expected int, found string one",
         b'{"name": "x", "id": 1.5}': "has the wrong type at `id`: expected int, found number 1.5",
@@ -141,13 +141,13 @@ BAD_VALUES: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("kind", GOOD_VALUES)
-def test_values_of_a_type(kind: str) -> None:
+def test_values_of_a_type_are_decoded(kind: str) -> None:
     found = decode_values("json", f"x {kind}", *(b'{"x": %s}' % value for value, _ in GOOD_VALUES[kind]))
     assert ([row["x"] for row in found.rows], found.failed) == ([value for _, value in GOOD_VALUES[kind]], [])
 
 
 @pytest.mark.parametrize("kind", BAD_VALUES)
-def test_values_that_are_not_of_a_type(kind: str) -> None:
+def test_values_of_another_type_are_dead_letters(kind: str) -> None:
     documents = [b'{"x": %s}' % value for value in BAD_VALUES[kind]]
     found = decode_values("json", f"x {kind}", *documents)
     assert [value for value, _ in found.failed] == documents
@@ -162,28 +162,28 @@ def test_an_event_is_decoded_the_same_whatever_else_is_in_its_batch(kind: str) -
     assert mixed.rows[: len(alone)] == alone
 
 
-def test_fields_with_names_of_the_events_own_columns_are_inside_of_data() -> None:
+def test_fields_named_like_event_columns_are_inside_data() -> None:
     found = decode_values("json", "sensor string, value double", b'{"sensor": "a", "value": 2.5}', b"{")
     assert found.rows == [{"data": {"sensor": "a", "value": 2.5}}]
     assert len(found.failed) == 1
     assert decode_values("json", "Port int", b'{"Port": 1}').rows == [{"data": {"Port": 1}}]
 
 
-def test_of_a_name_that_stands_twice_a_schema_takes_the_last_and_a_variant_can_hold_none() -> None:
+def test_of_a_repeated_name_a_schema_takes_the_last_and_a_variant_refuses_both() -> None:
     twice = (b'{"id": 1, "id": 2}', b'{"id": 1, "\\u0069d": 2}')
     assert decode_values("json", "id int", *twice).rows == [{"id": 2}, {"id": 2}]
     assert decode_values("json", None, *twice).failed == [(one, "`value` has the name `id` twice") for one in twice]
     assert decode_values("json", None, b'{"a:b": ":", "c": {"a:b": 1}}').failed == []
 
 
-def test_a_field_that_may_not_be_null_is_needed() -> None:
+def test_a_field_that_may_not_be_null_is_required() -> None:
     schema = "id int NOT NULL, name string"
     found = decode_values("json", schema, b'{"id": 1}', b'{"name": "x"}', b'{"id": null}')
     assert [value for value, _ in found.failed] == [b'{"name": "x"}', b'{"id": null}']
     assert [value for value, _ in decode_values("csv", schema, b"1,x", b",x", b"y,").failed] == [b",x", b"y,"]
 
 
-def test_messagepack_is_decoded_as_json_is() -> None:
+def test_messagepack_is_decoded_like_json() -> None:
     values = [{"a": [1, None]}, "text", 2**63, 1.5, {1: b"bytes"}, datetime(2026, 1, 2, tzinfo=UTC)]
     found = decode_values("msgpack", None, *(msgpack.packb(one, datetime=True) for one in values))
     texts = [
@@ -197,7 +197,7 @@ def test_messagepack_is_decoded_as_json_is() -> None:
     assert [row["data"] for row in found.rows] == texts
 
 
-def test_messagepack_with_a_schema_gives_bytes_times_and_numbers() -> None:
+def test_messagepack_with_a_schema_has_bytes_times_and_numbers() -> None:
     at = datetime(2026, 1, 2, 3, tzinfo=UTC)
     values = [
         {"raw": b"\x00\xff", "at": at},
@@ -215,7 +215,7 @@ def test_messagepack_with_a_schema_gives_bytes_times_and_numbers() -> None:
     ]
 
 
-def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_dead_letter() -> None:
+def test_invalid_messagepack_or_a_value_that_json_cannot_represent_is_a_dead_letter() -> None:
     bad = [b"", b"\xc1", b"\x81", b"\x01\x02", msgpack.packb(float("nan")), msgpack.packb(msgpack.ExtType(5, b"x"))]
     bad += [msgpack.packb({b"key": 1}), b"\x91" * 2000 + b"\xc0"]
     found = decode_values("msgpack", None, *bad)
@@ -225,13 +225,13 @@ def test_what_is_no_messagepack_or_has_no_place_in_json_is_a_dead_letter() -> No
     assert len(found.failed) == len(bad)
 
 
-def test_a_string_is_text_and_bad_utf_8_a_dead_letter() -> None:
+def test_a_string_is_text_and_invalid_utf_8_is_a_dead_letter() -> None:
     found = decode_values("string", None, "grün".encode(), b"", b"\xff")
     assert found.rows == [{"text": "grün"}, {"text": ""}]
     assert found.failed == [(b"\xff", "`value` is not valid UTF-8")]
 
 
-def test_csv_gives_the_columns_of_its_schema() -> None:
+def test_csv_is_decoded_into_the_columns_of_its_schema() -> None:
     values = {
         b"1,abc": (1, "abc"),
         b'2,"a, ""b"""': (2, 'a, "b"'),
@@ -249,7 +249,7 @@ def test_csv_gives_the_columns_of_its_schema() -> None:
     assert decode_values("csv", "s string", b"", b'""', b"a").rows == [{"s": None}, {"s": ""}, {"s": "a"}]
 
 
-def test_csv_values_of_each_type() -> None:
+def test_csv_values_of_each_type_are_decoded() -> None:
     schema = "b boolean, d double, f float, p decimal(5,2), t timestamp, n timestamp_ntz, day date, i bigint"
     good = b"TRUE,1e3,-Inf,1.555,2026-01-02T03:04:05Z,2026-01-02 03:04:05,2026-01-02,007"
     ((row),) = decode_values("csv", schema, good).rows
@@ -270,7 +270,7 @@ def test_csv_values_of_each_type() -> None:
     assert [value for value, _ in decode_values("csv", schema, *bad, good).failed] == bad
 
 
-def test_a_csv_record_that_does_not_fit_names_the_column() -> None:
+def test_a_csv_value_that_does_not_match_its_type_is_a_dead_letter_that_names_the_column() -> None:
     bad = {
         b"one,x": "has the wrong type at `id`: expected int, found one",
         b",x": "has the wrong type at `id`: expected int, found nothing",
@@ -283,7 +283,7 @@ def test_a_csv_record_that_does_not_fit_names_the_column() -> None:
     assert dict(found.failed) == {value: f"`value` {reason}" for value, reason in bad.items()}
 
 
-def test_csv_with_other_fields_is_a_dead_letter() -> None:
+def test_csv_that_is_not_one_record_of_the_schema_is_a_dead_letter() -> None:
     bad = [
         *(b"x,abc", b"1", b"1,a,b", b"\xff,a", b"", b"\n", b'1,"open', b'1,a"b', b"1,a\n2", b"\n1,a", b"1,a\n\n"),
         *(b"#1,a", b"1,a\r", b" 1,a"),
@@ -303,7 +303,7 @@ def test_csv_with_other_fields_is_a_dead_letter() -> None:
         (Branch("jsn"), "unknown codec 'jsn'"),
     ],
 )
-def test_what_no_codec_can_decode_is_refused(branch: Branch, error: str) -> None:
+def test_a_codec_or_type_that_cannot_be_decoded_is_refused(branch: Branch, error: str) -> None:
     with pytest.raises(RequestError, match=error):
         Decoder([branch], ())
 
@@ -325,7 +325,7 @@ def test_the_content_type_chooses_the_codec() -> None:
     ]
 
 
-def test_each_source_has_its_own_codec_and_others_stay_as_they_are() -> None:
+def test_each_source_has_its_own_codec_and_others_are_not_decoded() -> None:
     codings = {"a": Coding("a", "json", {}, SCHEMA), "b": Coding("b", "csv", {}, SCHEMA)}
     segments = ["connector/b/12", "connector/a/0", "pipeline/p/out", "connector/b/0"]
     found = decode(events(b"2,y", b'{"id": 1}', b"\xff", b"x", segments=segments), branches(codings))
@@ -334,19 +334,19 @@ def test_each_source_has_its_own_codec_and_others_stay_as_they_are() -> None:
     assert [value for value, _ in found.failed] == [b"x"]
 
 
-def test_a_replayed_dead_letter_is_decoded_as_its_first_source_is() -> None:
+def test_a_replayed_dead_letter_is_decoded_like_its_original_source() -> None:
     codings = {"a": Coding("a", "json", {}, SCHEMA), "b": Coding("b", "csv", {}, SCHEMA)}
     found = decode(events(b"2,y", segments=["pipeline/p/replay.in"], source="b"), branches(codings))
     assert found.rows == [{"id": 2, "name": "y"}]
 
 
-def test_schemas_that_do_not_go_together_are_refused() -> None:
+def test_incompatible_schemas_are_refused() -> None:
     codings = {"a": Coding("a", "json", {}, "id int"), "b": Coding("b", "csv", {}, "id string")}
     with pytest.raises(RequestError, match="`id` would be int and string"):
         Decoder(branches(codings), ())
 
 
-def test_a_decoder_names_the_columns_that_it_reads_and_adds() -> None:
+def test_a_decoder_lists_the_columns_that_it_reads_and_adds() -> None:
     codings = {
         "a": Coding("a", "json"),
         "b": Coding("b", "json", {"text/x": "msgpack"}, "id int, o struct<v: variant>"),
@@ -357,7 +357,7 @@ def test_a_decoder_names_the_columns_that_it_reads_and_adds() -> None:
     assert Decoder([Branch("json")], ()).needs == ("value",)
 
 
-def test_a_batch_without_events_has_the_columns() -> None:
+def test_an_empty_batch_has_all_columns() -> None:
     decoder = Decoder([Branch("json", SCHEMA)], ())
     assert decoder.decode(events()).batch.schema.names[-2:] == ["id", "name"]
     assert decoder.decode(events(b"bad")).batch.num_rows == 0

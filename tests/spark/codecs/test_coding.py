@@ -1,4 +1,4 @@
-"""Which codec is for which event, and what people are told of codecs: without Spark."""
+"""Which codec applies to which event, and the list of codecs: without Spark."""
 
 import subprocess
 import sys
@@ -14,12 +14,12 @@ def test_there_are_five_codecs_and_only_csv_needs_a_schema() -> None:
     assert [name for name in names() if about(name).needs_schema] == ["csv"]
 
 
-def test_to_ask_for_names_needs_no_spark() -> None:
+def test_listing_the_names_of_codecs_does_not_import_spark() -> None:
     code = "import sys; sys.modules['pyspark'] = None; from penstock.spark.codecs import names; print(*names())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_special_content_types_come_before_whole_kinds_and_the_codec_last() -> None:
+def test_specific_content_types_come_before_wildcards_and_the_default_codec_last() -> None:
     coding = Coding("a", "binary", {"*/*": "string", "text/*": "string", "Text/CSV": "csv"}, "id int")
     assert [(one.content_type, one.codec) for one in branches({"a": coding})] == [
         ("text/csv", "csv"),
@@ -29,12 +29,12 @@ def test_special_content_types_come_before_whole_kinds_and_the_codec_last() -> N
     ]
 
 
-def test_sources_that_are_encoded_alike_are_not_distinguished() -> None:
+def test_sources_with_the_same_codec_share_a_branch() -> None:
     codings = {name: Coding(name, "json") for name in "abc"}
     assert branches(codings) == [Branch("json")]
 
 
-def test_sources_that_are_not_have_branches_of_their_own_and_others_stay_as_they_are() -> None:
+def test_sources_with_different_codecs_have_their_own_branches_and_others_are_not_decoded() -> None:
     codings = {"a": Coding("a", "json"), "b": Coding("b", "csv", {}, "id int")}
     assert branches(codings) == [Branch("json", None, "a"), Branch("csv", "id int", "b"), Branch("binary")]
 

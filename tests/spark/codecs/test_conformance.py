@@ -83,8 +83,8 @@ class TestPairs(CodecConformance):
     bad = (b"a", b"\xff", b"a=1=2")
 
 
-def test_a_package_offers_a_codec_by_an_entry_point(tmp_path: Path) -> None:
-    """It is installed as pip installs it, without a network."""
+def test_a_package_can_provide_a_codec_with_an_entry_point(tmp_path: Path) -> None:
+    """It is installed with pip, without a network."""
     source = shutil.copytree(PLUGIN, tmp_path / "source")
     install = ["--no-index", "--no-build-isolation", "--no-deps", "--target", str(tmp_path / "site"), str(source)]
     subprocess.run([sys.executable, "-m", "pip", "install", *install], check=True, capture_output=True)

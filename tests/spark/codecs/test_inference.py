@@ -51,7 +51,7 @@ def test_values_that_differ_and_fields_that_are_missing_are_reported() -> None:
     assert found.missing == {"x": 1, "o": 2}
 
 
-def test_names_that_cannot_be_columns_are_left_out() -> None:
+def test_names_that_cannot_be_columns_are_omitted() -> None:
     found = of_json({"id": 1, "ID": 2, "__x": 3, "": 4, "a b": 5})
     assert ddl(found.fields) == "id BIGINT, `a b` BIGINT"
     assert list(found.left_out) == ["ID", "__x", ""]
@@ -63,7 +63,7 @@ def test_times_are_candidates_for_the_event_time() -> None:
     assert ddl(found.fields) == "at TIMESTAMP, ms BIGINT, id BIGINT, o STRUCT<s:BIGINT>"
 
 
-def test_csv_fields_have_names_and_the_types_of_their_texts() -> None:
+def test_csv_fields_get_names_and_types_from_their_texts() -> None:
     samples = [b"1,x,2026-01-02,true", b"2.5,,2026-01-03,false", b'3,"a,b",2026-01-04,TRUE', b"1,2"]
     found = infer("csv", samples, ["n", "s", "d", "b"])
     assert ddl(found.fields) == "n DOUBLE, s STRING, d DATE, b BOOLEAN"
@@ -93,7 +93,7 @@ VALUE = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUE, min_size=1), min_size=1, max_size=5))
-def test_every_sample_can_be_decoded_with_the_schema_that_it_led_to(documents: list[dict[str, Any]]) -> None:
+def test_every_sample_can_be_decoded_with_its_inferred_schema(documents: list[dict[str, Any]]) -> None:
     samples = [json.dumps(one).encode() for one in documents]
     schema = parse_ddl(ddl(infer("json", samples).fields))
     assert codec("json").decoder(schema)(pa.array(samples, pa.binary())).failed == {}

@@ -44,21 +44,21 @@ def test_rows_without_a_value_are_written_by_the_codec(spark: SparkSession) -> N
     ]
 
 
-def test_texts_come_back_from_csv_as_they_were(spark: SparkSession) -> None:
+def test_texts_round_trip_through_csv(spark: SparkSession) -> None:
     texts = ["", None, " s ", "a\nb", 'q"q', "a,b", "\\", '\\"', '"', "#", "null", "\t"]
     frame = spark.createDataFrame([(1, text) for text in texts], "id int, name string")
     made = decode(events(spark, *encoded(frame, "csv")), [Branch("csv", "id int, name string")])
     assert [row["name"] for row in made.public().collect()] == texts
 
 
-def test_the_columns_of_the_event_leave_beside_the_value(spark: SparkSession) -> None:
-    (told,) = written(leaving(decoded(spark, b'{"id": 1}').drop("value"))).to_pylist()
-    assert (told["source"], told["stream"], told["stream_id"], told["message_id"]) == ("tills", "till", 7, 1)
-    assert bytes(told["key"]) == b"k"
-    assert not {"segment", "offset", "id", "content_type"} & told.keys()
+def test_the_columns_of_the_event_are_written_beside_the_value(spark: SparkSession) -> None:
+    (row,) = written(leaving(decoded(spark, b'{"id": 1}').drop("value"))).to_pylist()
+    assert (row["source"], row["stream"], row["stream_id"], row["message_id"]) == ("tills", "till", 7, 1)
+    assert bytes(row["key"]) == b"k"
+    assert not {"segment", "offset", "id", "content_type"} & row.keys()
 
 
-def test_data_alone_is_the_value_itself(spark: SparkSession) -> None:
+def test_a_data_column_alone_is_written_as_the_value(spark: SparkSession) -> None:
     frame = decoded(spark, b'{"a": [1, 2.5]}', b"[null]", schema=None).drop("value")
     assert encoded(frame, "json") == [b'{"a":[1,2.5]}', b"[null]"]
     assert [msgpack.unpackb(value) for value in encoded(frame, "msgpack")] == [{"a": [1, 2.5]}, [None]]
@@ -74,9 +74,9 @@ def test_messagepack_keeps_bytes_instants_and_maps(spark: SparkSession) -> None:
         "1.50 AS price",
     )
     (value,) = encoded(frame, "msgpack")
-    told = msgpack.unpackb(value, timestamp=3)
-    assert told.pop("at").isoformat() == "2026-01-02T03:04:05.500000+00:00"
-    assert told == {"raw": b"\x00\xff", "counts": {"a": 1}, "list": [{"n": 1}], "day": "2026-01-02", "price": "1.50"}
+    found = msgpack.unpackb(value, timestamp=3)
+    assert found.pop("at").isoformat() == "2026-01-02T03:04:05.500000+00:00"
+    assert found == {"raw": b"\x00\xff", "counts": {"a": 1}, "list": [{"n": 1}], "day": "2026-01-02", "price": "1.50"}
 
 
 def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
@@ -98,18 +98,20 @@ def test_a_string_is_the_one_text_of_the_row(spark: SparkSession) -> None:
         (["1 AS metadata", "id"], "json", "`metadata` is int"),
     ],
 )
-def test_what_cannot_be_written_is_refused(spark: SparkSession, columns: list[str], codec: str, error: str) -> None:
+def test_rows_that_cannot_be_encoded_are_refused(
+    spark: SparkSession, columns: list[str], codec: str, error: str
+) -> None:
     given = decoded(spark, b'{"id": 1}')
     with pytest.raises(RequestError, match=error):
         leaving(given.selectExpr(*columns), Outlet("out", (("out", codec),)))
 
 
-def test_a_value_beside_what_was_decoded_of_it_leaves_as_it_came(spark: SparkSession) -> None:
+def test_a_value_column_beside_decoded_columns_is_written_unchanged(spark: SparkSession) -> None:
     given = decoded(spark, b'{"id":  1, "more": 2}', b'{"id": 2}')
     assert values(leaving(given.where("id = 1"))) == [("out", b'{"id":  1, "more": 2}')]
 
 
-def test_one_pass_writes_the_bytes_of_each_codec(spark: SparkSession) -> None:
+def test_one_pass_encodes_the_rows_with_every_codec(spark: SparkSession) -> None:
     frame = decoded(spark, b'{"id": 1, "name": "x"}', b"bad").drop("value")
     found = values(leaving(frame, ALL))
     assert found == [
@@ -132,7 +134,7 @@ def test_rows_may_name_their_ports(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("port", ["'none'", "cast(NULL AS string)"])
-def test_a_port_that_is_not_there_is_said(spark: SparkSession, port: str) -> None:
+def test_an_unknown_port_is_reported(spark: SparkSession, port: str) -> None:
     named = decoded(spark, b'{"id": 1}').drop("value").selectExpr("*", f"{port} AS port")
     with pytest.raises(RequestError, match=r"unknown port '(none|null)'"):
         written(leave(named, {"out": ALL}, None))
@@ -143,7 +145,7 @@ def metadata(left: Left) -> Any:
     return None if row["metadata"] is None else msgpack.unpackb(row["metadata"])
 
 
-def test_the_content_type_stays_with_bytes_that_stay(spark: SparkSession) -> None:
+def test_unchanged_bytes_keep_their_content_type(spark: SparkSession) -> None:
     given = decode(events(spark, b"{}", content_types=["text/x-json"]), [Branch("json")]).public()
     assert metadata(leaving(received(given, "in"))) == {"content_type": "text/x-json"}
 
@@ -158,7 +160,7 @@ def test_a_reply_has_the_content_type_of_its_codec_unless_it_has_its_own(spark: 
     assert metadata(leaving(own, replies)) == {"content_type": "x/y"}
 
 
-def test_a_reply_has_the_codec_that_the_map_has_for_what_it_replies_to(spark: SparkSession) -> None:
+def test_a_reply_has_the_codec_configured_for_the_content_type_of_its_request(spark: SparkSession) -> None:
     content_types = ["text/csv; charset=utf-8", None, "application/msgpack", "image/png"]
     made = decode(events(spark, *[b'{"id": 1}'] * 4, content_types=content_types), [Branch("json", "id int")])
     maps = {"out": (("text/csv", "csv"), ("application/msgpack", "msgpack"))}
@@ -188,12 +190,12 @@ def test_metadata_of_a_row_may_be_a_struct_or_a_map(spark: SparkSession) -> None
     assert metadata(leaving(given.selectExpr("id", "cast(null AS struct<a: int>) AS metadata"))) is None
     assert metadata(leaving(given.selectExpr("id", "parse_json('{\"a\": [1]}') AS metadata"))) == {"a": [1]}
     replies = Outlet("out", (("out", "json"),), adds_content_type=True)
-    told = metadata(leaving(given.selectExpr("id", "struct(404 AS status) AS metadata"), replies))
-    assert told == {"status": 404, "content_type": "application/json"}
+    found = metadata(leaving(given.selectExpr("id", "struct(404 AS status) AS metadata"), replies))
+    assert found == {"status": 404, "content_type": "application/json"}
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack", "csv", "string"])
-def test_what_passes_through_the_same_codec_keeps_its_bytes(spark: SparkSession, codec: str) -> None:
+def test_events_that_pass_through_with_the_same_codec_keep_their_bytes(spark: SparkSession, codec: str) -> None:
     good = {"json": b' {"id" : 1}', "msgpack": msgpack.packb({"id": 1}), "csv": b'"1",x', "string": b"text"}[codec]
     bad = b"\xff\xff,"
     made = decode(events(spark, good, bad), [Branch(codec, SCHEMA)])
@@ -202,7 +204,7 @@ def test_what_passes_through_the_same_codec_keeps_its_bytes(spark: SparkSession,
     assert [value for value, _ in letters(made)] == [bad]
 
 
-def test_what_passes_to_another_codec_is_encoded_again(spark: SparkSession) -> None:
+def test_events_that_pass_through_to_another_codec_are_encoded_again(spark: SparkSession) -> None:
     made = decode(events(spark, b'{"id": 1, "name": "x"}'), [Branch("json", SCHEMA)])
     frame = passed(
         made.decoded,
@@ -221,7 +223,7 @@ def test_what_passes_to_another_codec_is_encoded_again(spark: SparkSession) -> N
     ]
 
 
-def test_each_source_passes_from_its_own_codec(spark: SparkSession) -> None:
+def test_events_that_pass_through_are_decoded_with_the_codec_of_their_source(spark: SparkSession) -> None:
     codings = {"a": Coding("a", "json"), "b": Coding("b", "msgpack"), "c": Coding("c", "string")}
     given = [b'{"id":  1}', msgpack.packb({"id": 2}), b"three"]
     frame = events(spark, *given, segments=["connector/a/0", "connector/b/0", "connector/c/0"])

@@ -39,7 +39,7 @@ def packed(text: str | None) -> Any:
 
 
 @given(JSON)
-def test_what_json_has_comes_back_the_same(value: Any) -> None:
+def test_json_values_round_trip_through_messagepack(value: Any) -> None:
     text = as_json(msgpack.packb(value))
     assert text is not None
     assert json.loads(text) == value
@@ -47,12 +47,12 @@ def test_what_json_has_comes_back_the_same(value: Any) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_json_or_none(data: bytes) -> None:
+def test_any_bytes_become_json_or_none(data: bytes) -> None:
     text = as_json(data)
     assert text is None or json.loads(text) is not NotImplemented
 
 
-def test_integers_that_messagepack_does_not_have_become_floats() -> None:
+def test_integers_beyond_the_range_of_messagepack_become_floats() -> None:
     assert packed(str(2**70)) == float(2**70)
 
 
@@ -72,7 +72,7 @@ def metadata(given: Any, content_type: str | None, kind: Any = None) -> Any:
     return one(packed_metadata(pa.array([{"metadata": given, "content_type": content_type}], kinds)))
 
 
-def test_metadata_have_the_content_type_unless_they_have_their_own() -> None:
+def test_metadata_get_the_content_type_unless_they_have_one() -> None:
     assert msgpack.unpackb(metadata({"status": 404}, "a/b")) == {"content_type": "a/b", "status": 404}
     own = metadata('{"content_type": "x/y"}', "a/b", pa.string())
     assert msgpack.unpackb(own) == {"content_type": "x/y"}
@@ -80,6 +80,6 @@ def test_metadata_have_the_content_type_unless_they_have_their_own() -> None:
     assert metadata({"status": None}, None) is None
 
 
-def test_metadata_that_are_no_map_are_refused() -> None:
+def test_metadata_that_are_not_a_map_are_refused() -> None:
     with pytest.raises(RequestError, match="not a map"):
         metadata("[1]", None, pa.string())

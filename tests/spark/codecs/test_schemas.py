@@ -1,4 +1,4 @@
-"""What is said of a connector's schema before Spark is started is what Spark would say."""
+"""A connector's schema is validated before Spark is started, with the same result as by Spark."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TAKEN_BY_THE_PARSER = ("two columns", "each other")
-"""Spark refuses them later, or they are a limit of ours."""
+"""Spark refuses them later, or they are our own limits."""
 
 
-def test_spark_takes_the_same_schemas(spark: SparkSession) -> None:
+def test_the_same_schemas_are_accepted_as_by_spark(spark: SparkSession) -> None:
     from pyspark.errors import ParseException
 
     assert spark.version

@@ -1,4 +1,4 @@
-"""What codecs decode and encode is what Spark's own functions read and write, wherever Spark does not guess."""
+"""Codecs decode and encode like Spark's own functions, except where Spark guesses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ROWS = """
 """
 
 
-def test_rows_are_written_as_spark_writes_them(spark: SparkSession) -> None:
+def test_rows_are_encoded_as_spark_encodes_them(spark: SparkSession) -> None:
     from pyspark.sql import functions
 
     frame = spark.sql(ROWS)
@@ -106,7 +106,7 @@ def test_rows_are_written_as_spark_writes_them(spark: SparkSession) -> None:
     ]
 
 
-def test_spark_parses_every_document_that_passes_for_a_variant(spark: SparkSession) -> None:
+def test_spark_can_parse_every_document_accepted_as_a_variant(spark: SparkSession) -> None:
     """Otherwise `parse_json` would fail the query."""
     odd = [
         "1e400",

@@ -1,4 +1,4 @@
-"""Kill at many places, one after the other, in one system that keeps going; then look at every event's effect."""
+"""Kill at many points, one after the other, in one system that keeps running; then check every event's effect."""
 
 import json
 import random
@@ -21,7 +21,7 @@ Pane = tuple[str, int]
 
 
 def run(seed: int) -> None:
-    """Every window of both victims, in an order of its own for each seed."""
+    """Every window of both victims, in a different order for each seed."""
     places = every_place(PIPELINES if seed % 2 else PIPELINES[::-1])
     random.Random(seed).shuffle(places)
     with tempfile.TemporaryDirectory(prefix="penstock-crashes-") as directory, Scene(Path(directory)) as scene:
@@ -36,7 +36,7 @@ def kill_and_check(scene: Scene, places: Iterable[Place]) -> None:
 
 
 def check(scene: Scene) -> None:
-    """Everything that was ever sent, when all of it is acknowledged."""
+    """Check everything that was sent, once all of it is acknowledged."""
     messages = scene.end_sender()
     watermark = scene.pipeline("windowed")["watermark"] // 1000
     with SegmentClient(scene.worker.address) as client:

@@ -8,7 +8,7 @@ from penstock.spark import pipeline
 
 SIZE_MS = 50
 LATE_EVERY, LATE_MS = 10, 500
-"""Every tenth message of a stream says that it happened so long before the others."""
+"""Every tenth message of a stream has an event time this much earlier than the others."""
 
 
 @pipeline(max_bytes_per_epoch=64 * 1024)

@@ -1,4 +1,4 @@
-"""Where a part can be killed in an epoch's life."""
+"""The points of an epoch at which a part can be killed."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -34,7 +34,7 @@ class Place:
 
 
 def wire(place: Place) -> Wire | None:
-    """Where the proxy must trip; None for the places that are seen in files or segments."""
+    """Where the proxy must trip; None for points that are detected in files or segments."""
     match place.window:
         case Window.BEFORE_OFFSET_LOG:
             return Wire(place.pipeline, "cut", answered=True)
@@ -51,7 +51,7 @@ def wire(place: Place) -> Wire | None:
 
 
 def every_place(pipelines: tuple[str, ...]) -> list[Place]:
-    """Each window of each victim once, the pipelines in turn. Only windows have side outputs."""
+    """Each window of each victim once, with the pipelines in turn. Only windows have side outputs."""
     pairs = product(Window, Victim)
     places = [Place(victim, window, pipelines[n % len(pipelines)]) for n, (window, victim) in enumerate(pairs)]
     return [replace(one, pipeline="windowed") if one.window is Window.AFTER_REGISTRATION else one for one in places]

@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"\.?(\d+)(\.\w+)?(\.crc)?$")
 
 
 def cut_power(checkpoint: Path, merged: int) -> list[str]:
-    """Remove what is not covered by the sync before the merge of batch `merged`; returns the names."""
+    """Remove what is not covered by the sync before the merge of batch `merged`. Returns the names."""
     removed = _remove_above(checkpoint / "commits", merged - 1) + _remove_above(checkpoint / "offsets", merged)
     state = checkpoint / "state"
     for partition in state.glob("*/*") if state.is_dir() else ():

@@ -22,10 +22,10 @@ FILE = Path(__file__).with_name("pipelines.py")
 WAIT_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 SIGN_SECONDS = 0.002
-"""A place that an epoch has come to is soon behind it."""
+"""An epoch that has reached a point soon passes it."""
 
 RATE = 15.0
-"""Messages a second of each stream, for as long as there is something to show."""
+"""Messages per second of each stream, while the test runs."""
 
 
 class Scene:
@@ -60,7 +60,7 @@ class Scene:
         return self.directory / "checkpoint"
 
     def start_sender(self) -> None:
-        """One that has ended may be followed by another one, which goes on where it has stopped."""
+        """A sender that has ended may be followed by another one, which continues where it stopped."""
         if self._sender is None:
             self._complete = {name: self.pipeline(name).get("complete", NO_EPOCH) for name in PIPELINES}
             self._enough.unlink(missing_ok=True)
@@ -97,14 +97,14 @@ class Scene:
     # Killing.
 
     def kill_at(self, place: Place, *, restart: bool = True) -> None:
-        """Wait until an epoch comes to the place, kill the victim there, and start it again."""
+        """Wait until an epoch reaches the point, kill the victim there, and restart it."""
         is_driver = place.victim is Victim.DRIVER
         self._act_at(place, self.kill_driver if is_driver else self.worker.kill)
         if restart:
             (self.start_driver if is_driver else self.worker.start)()
 
     def stop_driver_at(self, place: Place) -> None:
-        """Wait until an epoch comes to the place, and let the driver do nothing any more."""
+        """Wait until an epoch reaches the point, and suspend the driver there."""
         self._act_at(place, lambda: self.signal_driver(signal.SIGSTOP))
 
     def _act_at(self, place: Place, act: Callable[[], None]) -> None:
@@ -125,12 +125,12 @@ class Scene:
             raise AssertionError(f"no epoch came to {place}:\n{self.driver_log()}")
 
     def _wait_for_epoch(self, place: Place) -> None:
-        """A driver that was just started takes seconds to come to one: too long to look for a sign all the time."""
+        """A driver that was just started takes seconds to reach one: too long to poll for a sign all the time."""
         planned = self.pipeline(place.pipeline)["planned"]
         self.wait_until(lambda: self.pipeline(place.pipeline)["planned"] > planned, str(place))
 
     def _next_epoch(self, place: Place) -> bytes:
-        """An answer that only repeats the start is no new cut: wait for the epoch after the last one planned."""
+        """An answer that only repeats the start is not a new cut: wait for the epoch after the last planned one."""
         if place.window is not Window.BEFORE_OFFSET_LOG:
             return b""
         planned = self.pipeline(place.pipeline)["planned"]
@@ -166,12 +166,12 @@ class Scene:
         return known[0] if known else {"planned": NO_EPOCH}
 
     def wait_for_progress(self) -> None:
-        """Until all pipelines have completed an epoch since the sender was started: then everything runs."""
+        """Wait until all pipelines have completed an epoch since the sender was started: then everything runs."""
         before = self._complete
         self.wait_until(lambda: all(self.pipeline(n).get("complete", NO_EPOCH) > before[n] for n in before), "its end")
 
     def end_sender(self) -> int:
-        """It ends when everything is acknowledged; returns how many messages there are on each stream."""
+        """Wait until everything is acknowledged. Returns the number of messages on each stream."""
         assert self._sender is not None
         self._enough.touch()
         try:
@@ -184,6 +184,6 @@ class Scene:
 
 
 def _last(directory: Path) -> int:
-    """The number of the last file of a checkpoint's log."""
+    """The number of the last file in a checkpoint's log."""
     files = directory.iterdir() if directory.is_dir() else ()
     return max((int(file.name) for file in files if file.name.isdigit()), default=-1)

@@ -1,5 +1,5 @@
-"""A program that sends numbered messages on a few streams until it is told to end: until the file is there. It ends
-when all are acknowledged, and says how many there are on each stream.
+"""A program that sends numbered messages on a few streams until a file exists. It ends when all are acknowledged,
+and prints how many there are on each stream.
 
 python -m tests.spark.crashes.sender HOST:PORT RATE THERE FILE
 """
@@ -27,8 +27,8 @@ def key(number: int) -> bytes:
 
 
 class Pace:
-    """So many numbers a second are due, after those that are there, up to the last one: it is known when the file is
-    there.
+    """This many numbers per second are due, after those that are stored, up to the last one, which is known when the
+    file exists.
     """
 
     def __init__(self, rate: float, there: int, end: Path) -> None:
@@ -40,7 +40,7 @@ class Pace:
         return number <= self._due
 
     def is_over(self, number: int) -> bool:
-        """The last one is the last that is due: no stream has sent more."""
+        """The last number is the last that is due: no stream has sent more."""
         if self.last is None and self._end.exists():
             self.last = self._due
         return self.last is not None and number > self.last

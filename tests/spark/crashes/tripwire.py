@@ -1,4 +1,4 @@
-"""A proxy before the worker's HTTP port: it stops a request, or its answer, and lets somebody be killed there."""
+"""A proxy in front of the worker's HTTP port: it stops a request, or its answer, so that a part can be killed there."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ class Wire(NamedTuple):
 
 
 class Tripwire:
-    """`arm` it with a wire: the next thing that touches it is kept back for ever, and `pulled` is called."""
+    """`arm` it with a wire: the next message that matches is never forwarded, and `pulled` is called."""
 
     def __init__(self, port_of_worker: Callable[[], int]) -> None:
         self._port_of_worker = port_of_worker
@@ -102,7 +102,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
-    """One HTTP message, whole; both sides tell its length."""
+    """One complete HTTP message; both sides send its length."""
     head = await reader.readuntil(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):

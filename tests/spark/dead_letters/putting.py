@@ -1,4 +1,4 @@
-"""Letters of a pipeline without Spark: what its tasks and its driver would do."""
+"""Dead letters of a pipeline without Spark: does what its tasks and its driver would do."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,9 +11,9 @@ PIPELINE, RAW = "orders", "raw"
 PORTS = ("out", "err", "late")
 
 
-def letter(number: int, value: bytes | None = None, **told: Any) -> bytes:
+def letter(number: int, value: bytes | None = None, **more: Any) -> bytes:
     """As the sink stores it, without its header."""
-    metadata = {"source": f"segment:{RAW}", "reason": f"reason {number}", "segment": RAW, "offset": number, **told}
+    metadata = {"source": f"segment:{RAW}", "reason": f"reason {number}", "segment": RAW, "offset": number, **more}
     return stored(0, number, number * 1_000_000, b"", b"value %d" % number if value is None else value, metadata)[8:]
 
 

@@ -28,7 +28,7 @@ def events(*values: bytes | None, **more: Any) -> pa.RecordBatch:
 
 
 class Staged:
-    """Side outputs that are only noted."""
+    """Side outputs that are only recorded."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ def test_poison_rows_become_dead_letters_and_the_rest_continues() -> None:
     assert staged.reasons == [f"ValueError: bad (at test_batches.py:{lengths.__code__.co_firstlineno + 3})"]
 
 
-def test_times_beyond_the_calendar_do_not_keep_a_row_from_being_a_dead_letter() -> None:
+def test_a_row_with_a_time_beyond_the_calendar_can_be_a_dead_letter() -> None:
     staged = Staged()
     batch = events(b"a", event_time=pa.array([10**18], UTC_US))
     assert [*Applied(dict, True, OUT, ()).rejecting(iter([batch]), _without_reading(staged))] == []
@@ -75,7 +75,7 @@ def test_times_beyond_the_calendar_do_not_keep_a_row_from_being_a_dead_letter() 
 
 
 def _without_reading(staged: Staged) -> Any:
-    """Python has no such times: the rows are not looked at."""
+    """Python cannot represent such times, so the rows are not read."""
 
     class Noted:
         def stage(self, rows: pa.Table, rejected: Rejected) -> None:
@@ -84,12 +84,12 @@ def _without_reading(staged: Staged) -> Any:
     return Noted()
 
 
-def test_a_function_is_never_given_nothing() -> None:
+def test_a_function_is_not_called_with_an_empty_batch() -> None:
     assert applied(lambda batch: batch.column("y")[0], events())[0] == []
     assert failing(lambda batch: batch.column("y")[0], events()) == []
 
 
-def test_by_row_a_function_gives_one_row_or_several_or_none() -> None:
+def test_a_function_per_row_returns_one_row_or_several_or_none() -> None:
     def function(row: dict[str, Any]) -> Any:
         return {b"one": {"y": 1}, b"two": [{"y": 2}, {"y": 3}], b"none": None}[row["value"]]
 
@@ -99,7 +99,7 @@ def test_by_row_a_function_gives_one_row_or_several_or_none() -> None:
     assert staged.reasons == [f"KeyError: b'else' (at {place})"]
 
 
-def test_results_that_do_not_fit_the_schema_are_errors_of_their_rows() -> None:
+def test_results_that_do_not_match_the_schema_are_errors_of_their_rows() -> None:
     def function(batch: pa.RecordBatch) -> Any:
         texts = [value.decode() for value in batch.column("value").to_pylist()]
         return pa.table({"y": texts})
@@ -113,7 +113,7 @@ def test_results_that_do_not_fit_the_schema_are_errors_of_their_rows() -> None:
     assert "0 rows for 1" in staged.reasons[0]
 
 
-def test_whoever_wants_to_fail_does_at_an_event_that_is_named() -> None:
+def test_with_failing_an_error_names_its_event() -> None:
     with pytest.raises(ValueError, match="bad") as caught:
         failing(lengths, events(b"a", b"bad"))
     assert caught.value.__notes__ == ["at the event connector/s/0@1"]

@@ -31,7 +31,7 @@ def planned(spark: SparkSession, make: Callable[[DataFrame], Any]) -> tuple[str,
     return plan_of(spark, function).ports
 
 
-def test_frames_are_plain_and_dead_letters_have_ports_of_their_own(spark: SparkSession) -> None:
+def test_frames_are_plain_and_dead_letters_have_their_own_ports(spark: SparkSession) -> None:
     found: dict[str, DataFrame] = {}
 
     def decoded(events: DataFrame) -> DataFrame:
@@ -48,7 +48,7 @@ def test_frames_are_plain_and_dead_letters_have_ports_of_their_own(spark: SparkS
     assert planned(spark, lambda events: dead_letters.apply(events, dict, "n int", on_error="fail")) == ("out",)
 
 
-def test_columns_that_a_join_has_made_ambiguous_are_not_used(spark: SparkSession) -> None:
+def test_columns_made_ambiguous_by_a_join_are_not_used(spark: SparkSession) -> None:
     def joined(events: DataFrame) -> DataFrame:
         other = events.withColumnRenamed("event_time", "before")
         return penstock.watermarked(events.join(other, "key")).select("event_time", "key", "before")
@@ -67,7 +67,7 @@ BAD: list[tuple[Callable[[Any], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "said"), BAD)
-def test_what_cannot_be_done_is_refused_with_a_hint(
+def test_invalid_arguments_of_apply_are_refused_with_a_hint(
     spark: SparkSession, make: Callable[[DataFrame], Any], said: str
 ) -> None:
     with pytest.raises(RequestError, match=said) as caught:

@@ -27,7 +27,7 @@ def refusing(poison: set[int], calls: list[int]) -> Callable[[pa.RecordBatch], p
 
 
 @given(st.integers(0, 60), st.sets(st.integers(0, 59)))
-def test_every_row_comes_out_once_in_order_and_poison_alone(count: int, poison: set[int]) -> None:
+def test_every_row_comes_out_once_in_order_and_only_poison_rows_fail(count: int, poison: set[int]) -> None:
     calls: list[int] = []
     good: list[int] = []
     bad: list[Poison] = []
@@ -43,14 +43,14 @@ def test_every_row_comes_out_once_in_order_and_poison_alone(count: int, poison: 
     assert len(calls) <= 1 + 2 * len(found) * max(1, count.bit_length())
 
 
-def test_a_batch_that_is_well_is_taken_at_once() -> None:
+def test_a_batch_without_errors_is_processed_in_one_call() -> None:
     calls: list[int] = []
     assert len([*halved(refusing(set(), calls), of([*range(1000)]))]) == 1
     assert calls == [1000]
     assert [*halved(refusing(set(), calls), of([]))] == []
 
 
-def test_a_reason_is_what_python_says_and_of_a_bounded_length() -> None:
+def test_a_reason_is_the_text_of_the_exception_with_a_bounded_length() -> None:
     assert reason_of(KeyError("user")) == "KeyError: 'user'"
     assert reason_of(ValueError()) == "ValueError"
     long = reason_of(ValueError("x" * 10_000))
@@ -73,6 +73,6 @@ class Mute(Exception):
         raise RuntimeError("nothing to say")
 
 
-def test_no_error_is_so_odd_that_it_stops_the_others() -> None:
+def test_an_unusual_exception_does_not_stop_the_other_rows() -> None:
     assert reason_of(ValueError("half \ud800 a pair")) == "ValueError: half \\ud800 a pair"
     assert reason_of(Mute()) == "Mute: (its text is not available)"

@@ -1,4 +1,4 @@
-"""Whatever is done with a frame: an event that cannot be processed leaves through `err` once, with its own bytes."""
+"""Whatever is done with a frame: an event that cannot be processed goes to `err` once, with its original bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAYLOADS = [b'{"n": 1}', b"poison", b'{"n": 0}', b'{"n": "x"}', b'{"n": 4}']
 
 
 def run(spark: SparkSession, worker: RunningWorker, folder: Path, *pipelines: Pipeline) -> None:
-    """All that is there now."""
+    """Run on everything that is stored now."""
     from penstock.spark.run.attempt import RestartPolicy, RunSettings
     from penstock.spark.run.runner import Runner
 
@@ -39,7 +39,7 @@ def run(spark: SparkSession, worker: RunningWorker, folder: Path, *pipelines: Pi
 
 @pipeline(outputs=["shares", "united", "joined", "some"])
 def everything(roofs: DataFrame) -> dict[str, DataFrame]:
-    """One frame, used in all ways: Spark computes it several times, with partitions of other numbers."""
+    """One frame, used in several ways: Spark computes it several times, with different numbers of partitions."""
 
     def share(row: dict[str, Any]) -> dict[str, Any]:
         return {"share": 12 // row["n"]}
@@ -56,7 +56,7 @@ def everything(roofs: DataFrame) -> dict[str, DataFrame]:
 
 
 def limited(roofs: DataFrame) -> DataStreamWriter:
-    """With a sink of Spark's own that looks at one row alone, which need not be all that was decoded."""
+    """With Spark's own sink, which reads only one row: possibly not all that was decoded."""
 
     def look(batch: DataFrame, _: int) -> None:
         batch.take(1)
@@ -65,7 +65,7 @@ def limited(roofs: DataFrame) -> DataStreamWriter:
 
 
 def repeated(roofs: DataFrame) -> DataStreamWriter:
-    """With a sink of Spark's own that computes the batch several times, once not to its end."""
+    """With Spark's own sink, which computes the batch several times, once not to its end."""
 
     def look(batch: DataFrame, _: int) -> None:
         batch.take(1)
@@ -83,7 +83,7 @@ def doubled(roofs: DataFrame) -> dict[str, DataFrame]:
 
 
 def both(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Two codecs on one source: each has dead letters of its own."""
+    """Two codecs on one source: each has its own dead letters."""
     return left.select("n").unionByName(right.selectExpr("n + 1 as n"))
 
 
@@ -95,7 +95,7 @@ BOTH = replace(
 )
 
 
-def test_an_event_that_cannot_be_processed_leaves_once_whatever_is_done_with_the_frame(
+def test_an_event_that_cannot_be_processed_goes_to_err_once_whatever_is_done_with_the_frame(
     spark: SparkSession, worker: RunningWorker, tmp_path: Path
 ) -> None:
     connector = f"127.0.0.1:{worker.ports['connector']}"
@@ -131,11 +131,11 @@ def mended(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Stopped(Exception):
-    """Where a driver could be killed."""
+    """Raised where a driver could be killed."""
 
 
 class Own:
-    """A query in a session of one's own, with a sink of Spark's own, that stops in different places."""
+    """A query in the user's own session, with Spark's own sink, that stops at different points."""
 
     def __init__(self, spark: SparkSession, worker: RunningWorker, folder: Path) -> None:
         self.spark = spark
@@ -167,7 +167,7 @@ class Own:
         return [event.payload for event in outputs(self.worker.address, "own", "err")]
 
 
-def test_with_a_sink_of_spark_s_own_an_event_leaves_once_wherever_its_driver_has_ended(
+def test_with_sparks_own_sink_an_event_goes_to_err_once_wherever_its_driver_has_ended(
     spark: SparkSession, worker: RunningWorker, tmp_path: Path
 ) -> None:
     def store(*payloads: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Poison events no longer stop a pipeline; after a fix they are sent through again, and have their effect once."""
+"""Poison events do not stop a pipeline; after a fix they are replayed, and take effect once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAYLOADS = [b'{"n": 1}', b"poison", b'{"n": 0}', b'{"n": 4}']
 
 
 def shares(*, mended: bool) -> Pipeline:
-    """12 / n of each event; one that is mended knows what to do with the others, too."""
+    """12 / n of each event. The fixed version can also process the others."""
 
     @pipeline(name="shares")
     def shares(roofs: DataFrame) -> DataFrame:
@@ -43,7 +43,7 @@ def shares(*, mended: bool) -> Pipeline:
 
 
 def run(spark: SparkSession, worker: RunningWorker, folder: Path, *, mended: bool) -> None:
-    """All that is there now."""
+    """Run on everything that is stored now."""
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.runner import Runner
 
@@ -60,7 +60,7 @@ def found(worker: RunningWorker) -> dict[int, int]:
     return shares
 
 
-def test_poison_goes_to_err_and_after_a_fix_through_again_once(
+def test_poison_events_go_to_err_and_are_processed_once_when_replayed_after_a_fix(
     spark: SparkSession, worker: RunningWorker, tmp_path: Path
 ) -> None:
     send(f"127.0.0.1:{worker.ports['connector']}", "roofs", "roof", PAYLOADS, key=b"k")

@@ -281,7 +281,7 @@ def test_times_that_are_no_dates_are_refused() -> None:
 
 
 @pytest.mark.parametrize("other", [replace(ONE, meaning=("other key",)), replace(ONE, buckets=2)])
-def test_another_plan_does_not_take_over_the_state(other: OrderPlan) -> None:
+def test_an_incompatible_plan_does_not_take_over_the_state(other: OrderPlan) -> None:
     driver = Driver(ONE)
     driver.batch([events_of([5])], 1)
     with pytest.raises(RequestError, match="other keys or buckets") as caught:
@@ -342,7 +342,7 @@ def test_a_column_of_another_type_is_refused() -> None:
     assert "another name" in caught.value.hint
 
 
-def test_a_plan_means_the_same_in_another_process() -> None:
+def test_the_fingerprint_of_a_plan_is_the_same_in_another_process() -> None:
     assert pickle.loads(pickle.dumps(PLAN)).fingerprint == PLAN.fingerprint
 
 
