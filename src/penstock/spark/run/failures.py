@@ -109,7 +109,11 @@ _MAY_PASS = re.compile(r"(\w+\.)*(OS|IO)Error")
 
 _CAUSED_BY = "Caused by: "
 _CAUSES_MAX = 10
-"""Java's exceptions may refer to each other in a circle."""
+"""Deeper causes than these have not been seen to say anything new."""
+_STACK_TRACES = "spark.sql.pyspark.jvmStacktrace.enabled"
+_STACK_TRACE = "\n\nJVM stacktrace:\n"
+_ENDING_SECONDS_MAX = 10
+"""Between the moment when a query is no longer active and the end of its thread."""
 _ONE_WORD = re.compile(r"\S+")
 """As a message, such as the path of a missing file, it says nothing without the exception's class."""
 
@@ -152,14 +156,32 @@ def exception_text(query: "StreamingQuery") -> str | None:
     """What ended the query, with the Java classes of the causes, of which Spark's own text has the messages alone. None
     if it ended without an error. Asks the JVM.
     """
-    error = query.exception()
-    if error is None:
+    from pyspark.errors import StreamingQueryException
+
+    if query.exception() is None:
         return None
-    lines, cause = [str(error)], query._jsq.exception().get().getCause()  # noqa: SLF001  PySpark leaves the causes out
-    while cause is not None and len(lines) <= _CAUSES_MAX:
-        lines.append(f"{_CAUSED_BY}{cause.toString()}")
-        cause = cause.getCause()
-    return "\n".join(lines)
+    with _stack_traces_shown():
+        try:
+            query.awaitTermination(_ENDING_SECONDS_MAX)
+        except StreamingQueryException as error:
+            message, _, stack = str(error).partition(_STACK_TRACE)
+            causes = [line for line in stack.splitlines() if line.startswith(_CAUSED_BY)]
+            return "\n".join([message.rstrip(), *causes[:_CAUSES_MAX]])
+    return str(query.exception())  # its thread takes longer to end
+
+
+@contextmanager
+def _stack_traces_shown() -> Iterator[None]:
+    """In the texts of Spark's exceptions: there is no other public way to the causes."""
+    from pyspark.sql import SparkSession
+
+    conf = SparkSession.active().conf
+    before = conf.get(_STACK_TRACES, None)
+    conf.set(_STACK_TRACES, "true")
+    try:
+        yield
+    finally:
+        conf.set(_STACK_TRACES, before or "false")
 
 
 def failure_of(exception: str) -> Failure:

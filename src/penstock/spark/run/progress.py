@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark import SparkContext
-from pyspark.sql.streaming.listener import (
-    JStreamingQueryListener,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
-
+from penstock.core.types import NO_EPOCH
 from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 
 if TYPE_CHECKING:
@@ -92,65 +87,104 @@ def _offsets(ends: Iterable[Any]) -> Iterable[dict[str, Any]]:
             yield offset
 
 
-class Listener(StreamingQueryListener):
-    """Calls back on one of Spark's threads, with the query's id, for every progress report of a session's queries."""
+ASK_SECONDS = 0.2
+"""Between two questions. What Spark reports to a listener arrives later than that, and takes a hundred calls into the
+JVM for each batch.
+"""
 
-    def __init__(self, on_progress: Callable[[str, Progress], None]) -> None:
+_COUNT_SECONDS = 1.0
+"""Between two looks at all recent reports, which take a few hundred calls, to count the rows of batches in between."""
+
+_UNCOUNTED_MAX = 50
+"""Spark keeps the last 100 reports: they are looked at before one that is not counted is lost."""
+
+_FAILURES_MAX = 10
+"""Questions that fail in a row: the query's JVM is gone."""
+
+OnProgress: TypeAlias = Callable[[Progress, int], None]
+"""Takes the last batch, and how many rows were read since the last call, those of batches in between included."""
+
+
+class ProgressReader:
+    """Asks a query for its reports in a thread of its own, and calls back for each new one. Ends with the query, when
+    its JVM is gone, or when it is stopped.
+    """
+
+    def __init__(
+        self, query: StreamingQuery, on_progress: OnProgress, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._query = query
         self._on_progress = on_progress
+        self._clock = clock
+        self._last: int | None = None
+        self._counted = NO_EPOCH
+        """The rows of all batches up to this one are counted."""
+        self._counted_at = clock()
+        self._over = threading.Event()
+        self._turn = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="progress of a query", daemon=True)
+        self._thread.start()
 
-    @property
-    def _jlistener(self) -> Any:
-        """PySpark's own counterpart reads a report field by field: a hundred calls into the JVM. The end of each Java
-        collection is an exception there, whose class PySpark looks for by a dozen names: an eighth of the CPU time of
-        a driver with small epochs.
-        """
-        if not hasattr(self, "_counterpart"):
-            jvm: Any = SparkContext._jvm  # noqa: SLF001  (as PySpark does)
-            self._counterpart = jvm.PythonStreamingQueryListenerWrapper(_Counterpart(self))
-        return self._counterpart
+    def stop(self) -> None:
+        """Returns at once: the thread may be waiting for the JVM."""
+        self._over.set()
 
-    def on_report(self, report: Mapping[str, Any]) -> None:
-        self._on_progress(report["id"], Progress.of(report))
+    def finish(self) -> None:
+        """Reports what is not reported yet, of a query that was stopped. Nothing is called after that."""
+        with self._turn:
+            if not self._over.is_set():
+                self._read(is_last=True)
+                self._over.set()
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Not called, nor are the next two."""
+    def _run(self) -> None:
+        failures = 0
+        while not self._over.wait(ASK_SECONDS) and failures < _FAILURES_MAX:
+            failures += 1
+            with suppress(Exception):  # of Py4J, gRPC or Java
+                self._ask()
+                failures = 0
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        pass
+    def _ask(self) -> None:
+        is_active = self._query.isActive  # asked first: its last report is there when it is no longer active
+        if not is_active:
+            self.finish()
+            return
+        with self._turn:
+            if not self._over.is_set():
+                self._read()
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
+    def _read(self, *, is_last: bool = False) -> None:
+        report = self._query.lastProgress
+        if report is None:
+            return
+        progress = Progress.of(report)
+        rows = self._rows(progress, is_last=is_last)
+        if rows or progress.epoch != self._last:
+            self._last = progress.epoch
+            self._on_progress(progress, rows)
 
-
-class _Counterpart(JStreamingQueryListener):
-    """What the JVM calls. It fetches a report as one text."""
-
-    pylistener: Listener
-
-    def onQueryStarted(self, jevent: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
-        self.pylistener.on_report(json.loads(jevent.progress().json()))
-
-    def onQueryIdle(self, jevent: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, jevent: Any) -> None:  # noqa: N802
-        pass
+    def _rows(self, progress: Progress, *, is_last: bool) -> int:
+        """Those that can be counted now."""
+        uncounted, now = progress.epoch - self._counted, self._clock()
+        if uncounted == 1:
+            rows = progress.rows
+        elif uncounted > 1 and (is_last or uncounted > _UNCOUNTED_MAX or now - self._counted_at >= _COUNT_SECONDS):
+            found = map(Progress.of, self._query.recentProgress)
+            rows = sum(one.rows for one in found if self._counted < one.epoch <= progress.epoch)
+        else:
+            return 0
+        self._counted, self._counted_at = progress.epoch, now
+        return rows
 
 
 def watch(spark: SparkSession, query: StreamingQuery, generation: Generation) -> None:
     """Report each epoch that this query commits to the worker at once, so that acks for Spark's own sinks do not wait
     for another batch. Heartbeats also report how the query gets on.
     """
-    watched = query.id
     generation.watch(QueryProbe(QueryQuestion(spark, query)))
 
-    def on_progress(query_id: str, progress: Progress) -> None:
-        if query_id == watched and progress.cut is not None:
+    def on_progress(progress: Progress, _: int) -> None:
+        if progress.cut is not None:
             generation.committed(progress.cut)
 
-    spark.streams.addListener(Listener(on_progress))
-    if (last := query.lastProgress) is not None:  # it may have ended its only batch before we listened
-        on_progress(watched, Progress.of(last))
+    ProgressReader(query, on_progress)

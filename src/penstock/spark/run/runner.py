@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -28,7 +29,7 @@ from penstock.spark.run.attempt import (
 )
 from penstock.spark.run.failures import Failure, exception_text, failure_of, ranges_text
 from penstock.spark.run.generation import Generation
-from penstock.spark.run.progress import Listener, Progress
+from penstock.spark.run.progress import Progress, ProgressReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,7 @@ class RunningPipeline:
         self._generation: Generation | None = None
         """The newest one. It outlives its query, to report why that has failed."""
         self._attempt: Attempt | None = None
+        self._reader: ProgressReader | None = None
         self._is_bound = self._is_kept = False
         self._started_at = self._progress_at = 0.0
 
@@ -120,8 +122,9 @@ class RunningPipeline:
             self.moved_aside = moved or self.moved_aside
             # Bound once: afterwards an operator may have changed the sinks.
             bind = not self._is_bound
-            self._attempt = start_query(self.spark, self.pipeline, planned, self._settings, generation, bind=bind)
-            self._is_bound = True
+            attempt = start_query(self.spark, self.pipeline, planned, self._settings, generation, bind=bind)
+            self._attempt, self._is_bound = attempt, True
+            self._reader = ProgressReader(attempt.query, partial(self._take, attempt))
             log.info("%s: its query runs", self.pipeline.name)
         except RequestError:
             raise
@@ -145,7 +148,7 @@ class RunningPipeline:
             if self._has_progress:
                 self._keep_state_plan(attempt)
             return
-        if self.spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001  the JVM is ending: the query has not failed
+        if _is_stopped(self.spark):  # the JVM is ending: the query has not failed
             raise ConnectionError("its context was stopped")
         exception = exception_text(attempt.query)
         if exception is None:
@@ -204,6 +207,8 @@ class RunningPipeline:
     def lose_spark(self, failure: Failure, now: float) -> None:
         """Spark's JVM has ended, and the query with it. It is restarted in the next JVM."""
         self._attempt = None
+        if self._reader is not None:
+            self._reader.stop()
         if self.restart_at is None or now >= self.restart_at:
             self._fail(failure, now)
 
@@ -218,11 +223,8 @@ class RunningPipeline:
         if self._generation is not None:
             self._generation.failed(Failure.of(error).summary, 1, None)
 
-    def take(self, query_id: str, progress: Progress, now: float) -> None:
-        """Called by Spark's listener for each batch, on a thread of its own."""
-        attempt = self._attempt
-        if attempt is None or attempt.query_id != query_id:
-            return
+    def _take(self, attempt: Attempt, progress: Progress, rows: int) -> None:
+        """Called on a thread of its own."""
         if not self._has_progress:
             log.info(
                 "%s: its first epoch since the start, %d, is committed: %s",
@@ -230,9 +232,10 @@ class RunningPipeline:
                 progress.epoch,
                 progress.stages_text,
             )
-        self.progress, self._progress_at = progress, now
-        self.rows += progress.rows
-        _report_committed(attempt, progress)
+        self.progress, self._progress_at = progress, time.monotonic()
+        self.rows += rows
+        if not attempt.ports and progress.cut is not None:  # Spark's own sink: with ports, the merge has committed it
+            attempt.generation.committed(progress.cut)
 
     def stop(self) -> None:
         """Stop the query, then the heartbeat. Does nothing if it has already ended."""
@@ -245,17 +248,12 @@ class RunningPipeline:
 
     def _stop_query(self) -> None:
         attempt, self._attempt = self._attempt, None
-        if attempt is not None:
+        reader, self._reader = self._reader, None
+        if attempt is not None and reader is not None:
             with suppress(Exception):  # the JVM may be gone, or busy beyond the time limit
                 attempt.query.stop()
-                if (last := attempt.query.lastProgress) is not None:  # the listener may not have reported it yet
-                    _report_committed(attempt, Progress.of(last))
-
-
-def _report_committed(attempt: Attempt, progress: Progress) -> None:
-    """Only for Spark's own sinks: with ports, the merge has already committed the epoch."""
-    if not attempt.ports and progress.cut is not None:
-        attempt.generation.committed(progress.cut)
+                reader.finish()
+            reader.stop()
 
 
 def planned_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
@@ -263,6 +261,14 @@ def planned_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     planned = plan_of(spark, pipeline)
     check_ports(pipeline.sinks, planned.ports)
     return planned
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Whether the session's context was stopped: its JVM refuses most questions then. Py4J's own errors are raised."""
+    try:
+        return not spark.sparkContext.defaultParallelism
+    except Py4JJavaError:
+        return True
 
 
 def _is_of_the_connection(error: Exception) -> bool:
@@ -354,15 +360,11 @@ class Runner:
         finally:
             for pipeline in self.pipelines:
                 pipeline.stop()
-            with suppress(Exception):  # the JVM may be gone
-                self._spark.streams.removeListener(self._listener)
             self._show(self.pipelines)
 
     def _adopt(self, session: SparkSession) -> None:
         """Run in this session from now on."""
         session.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
-        self._listener = Listener(self._on_progress)  # it has a counterpart in the JVM
-        session.streams.addListener(self._listener)
         self._spark, self._has_spark = session, True
         for running in self.pipelines:
             running.spark = session
@@ -453,7 +455,3 @@ class Runner:
     @property
     def _is_lost(self) -> bool:
         return bool(self.pipelines) and all(pipeline.given_up is not None for pipeline in self.pipelines)
-
-    def _on_progress(self, query_id: str, progress: Progress) -> None:
-        for pipeline in self.pipelines:
-            pipeline.take(query_id, progress, time.monotonic())
