@@ -60,7 +60,7 @@ def without_version(file: Path) -> None:
 def test_a_newer_format_is_refused_with_both_versions_and_what_to_do(data: Path, what: str) -> None:
     from_the_future(data / FILES[what])
     code, found = checked(data)
-    reads = 2 if what == "state plan" else 1
+    reads = 3 if what == "state plan" else 1
     assert (code, found[what]["found"], found[what]["reads"], found[what]["outcome"]) == (1, 9, reads, "refused")
     assert f"newer version of Penstock (format 9; this version reads format {reads})" in found[what]["problem"]
     assert found[what]["hint"] == "Use that version."
@@ -149,10 +149,10 @@ def test_a_pipeline_whose_plan_is_of_another_version_is_not_started(
 ) -> None:
     monkeypatch.setattr("penstock.spark.run.attempt.is_outdated", lambda *_, **__: False)
     settings = RunSettings(worker="", checkpoints=str(data / "checkpoints"), cores=1)
-    check_state(None, PIPELINE, STATE_PLAN, settings)  # type: ignore[arg-type]  # a local checkpoint needs no session
+    check_state(PIPELINE, STATE_PLAN, settings)
     from_the_future(data / PLAN_FILE)
     with pytest.raises(RequestError, match="newer version of Penstock"):
-        check_state(None, PIPELINE, STATE_PLAN, settings)  # type: ignore[arg-type]
+        check_state(PIPELINE, STATE_PLAN, settings)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "no json", '{"format": "1"}', '{"format": 1}'])

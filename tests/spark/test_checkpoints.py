@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import CheckpointFailed
-from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, adopt_moved, checkpoint_of, is_fresh
+from penstock.core.errors import CheckpointFailed, RequestError
+from penstock.spark.run.checkpoints import (
+    HadoopCheckpoint,
+    LocalCheckpoint,
+    adopt_moved,
+    checkpoint_of,
+    is_fresh,
+    opened,
+)
 
 
 def test_a_checkpoint_without_offsets_is_fresh(tmp_path: Path) -> None:
@@ -61,6 +68,12 @@ def test_a_failure_of_the_disk_names_the_checkpoint(tmp_path: Path) -> None:
         LocalCheckpoint(tmp_path / "q").move_aside()
 
 
+def test_a_checkpoint_on_another_machine_needs_a_jvm() -> None:
+    with pytest.raises(RequestError, match=r"s3a://bucket/p is not on this machine") as caught:
+        opened("s3a://bucket/p", None)
+    assert "penstock run" in caught.value.hint
+
+
 class Refusing:
     """A file system that renames nothing, and returns False without an exception, as those of Hadoop may."""
 
@@ -75,9 +88,9 @@ def test_a_rename_that_returns_false_is_an_error() -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     path = SimpleNamespace(getFileSystem=lambda _: Refusing())
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda _: path))
-    spark: Any = SimpleNamespace(
-        _jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop))),
-        _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
-    )
+    context = SimpleNamespace(hadoopConfiguration=lambda: None)
+    spark = SimpleNamespace(SparkContext=SimpleNamespace(getOrCreate=lambda: context))
+    apache = SimpleNamespace(hadoop=hadoop, spark=spark)
+    gateway = SimpleNamespace(jvm=SimpleNamespace(org=SimpleNamespace(apache=apache)))
     with pytest.raises(CheckpointFailed, match=r"s3a://bucket/p cannot be used: .* did not rename it to .*/p~reset"):
-        HadoopCheckpoint(spark, "s3a://bucket/p").move_aside()
+        HadoopCheckpoint(gateway, "s3a://bucket/p").move_aside()

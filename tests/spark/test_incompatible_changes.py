@@ -141,15 +141,21 @@ def test_a_checkpoint_is_left_alone_if_the_worker_has_no_reset(bench: Bench) -> 
     assert not is_outdated(LocalCheckpoint(bench.checkpoint), "count", bench.http)
 
 
+@pytest.fixture
+def gateway(spark: SparkSession) -> Any:
+    """To the JVM of the session, as the driver of `penstock run` has it, which starts the JVM."""
+    return spark.sparkContext._gateway
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
+def test_checkpoints_are_read_and_moved_wherever_spark_can(gateway: Any, tmp_path: Path, scheme: str) -> None:
     from penstock.spark.run.checkpoints import HadoopCheckpoint, LocalCheckpoint, incarnation_of
 
     folder = tmp_path / "p"
     (folder / "offsets").mkdir(parents=True)
     (folder / "offsets" / "9").write_text('v1\n{"batchWatermarkMs":0}\n{"epoch":9,"incarnation":1}')
     (folder / "offsets" / "10").write_text('v1\n{"batchWatermarkMs":0}\n{"epoch":10,"incarnation":2}')
-    checkpoint = HadoopCheckpoint(spark, f"{scheme}{folder}") if scheme else LocalCheckpoint(folder)
+    checkpoint = HadoopCheckpoint(gateway, f"{scheme}{folder}") if scheme else LocalCheckpoint(folder)
     assert checkpoint.batches() == [9, 10]
     assert incarnation_of(checkpoint) == 2
     assert checkpoint.read("penstock.json") is None
@@ -165,10 +171,12 @@ def test_checkpoints_are_read_and_moved_wherever_spark_can(spark: SparkSession, 
     ]
 
 
-def test_a_plan_is_written_to_file_systems_that_cannot_replace_a_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_plan_is_written_to_file_systems_that_cannot_replace_a_file(
+    spark: SparkSession, gateway: Any, tmp_path: Path
+) -> None:
     from penstock.spark.run.checkpoints import HadoopCheckpoint
 
-    checkpoint = HadoopCheckpoint(spark, f"file://{tmp_path}/p")
+    checkpoint = HadoopCheckpoint(gateway, f"file://{tmp_path}/p")
     hadoop, setting = spark._jsc.hadoopConfiguration(), "fs.AbstractFileSystem.file.impl"
     supported = hadoop.get(setting)
     hadoop.unset(setting)
@@ -181,16 +189,16 @@ def test_a_plan_is_written_to_file_systems_that_cannot_replace_a_file(spark: Spa
         hadoop.set(setting, supported)
 
 
-def test_an_error_of_a_hadoop_file_system_names_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_a_hadoop_file_system_names_the_checkpoint(gateway: Any, tmp_path: Path) -> None:
     from penstock.spark.run.checkpoints import HadoopCheckpoint
 
     (tmp_path / "p" / "penstock.json").mkdir(parents=True)
     with pytest.raises(CheckpointFailed, match=f"the checkpoint file://{tmp_path}/p cannot be used: ") as caught:
-        HadoopCheckpoint(spark, f"file://{tmp_path}/p").read("penstock.json")
+        HadoopCheckpoint(gateway, f"file://{tmp_path}/p").read("penstock.json")
     assert "\tat " not in str(caught.value), "no stack of the JVM"
     for wrong in ("nosuch://bucket/p", "file:p"):
         with pytest.raises(CheckpointFailed, match=f"the checkpoint {wrong} cannot be used: "):
-            HadoopCheckpoint(spark, wrong)
+            HadoopCheckpoint(gateway, wrong)
 
 
 def test_a_change_that_only_spark_can_refuse_is_rolled_back(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """Which plan a checkpoint's state belongs to, and what a changed plan takes over from it: without Spark."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,25 @@ def test_a_plan_of_an_earlier_version_must_first_run_unchanged() -> None:
     found = differences(earlier, NEW)
     assert len(found) == 2
     assert all(one.endswith("run the unchanged pipeline for an epoch first)") for one in found)
+
+
+def test_facts_of_sparks_operators_that_an_earlier_version_stored_are_not_compared() -> None:
+    stored = {"name": "groupBy", "facts": {"keys": "stream string"}, "buckets": None, "windows": None}
+    text = json.dumps({"format": 2, "loads": ["in"], "operators": [stored]})
+    earlier = Companion.parse(text, "p").plan
+    now = StatefulOperator("groupBy", {"keys": "stream", "aggregates": "count(…)"}, types={"stream": "string"})
+    assert differences(earlier, StatePlan(("in",), (now,))) == []
+    assert differences(earlier, StatePlan(("in",), (replace(now, name="join"),)))
+    assert Companion.parse(Companion(StatePlan(("in",), (now,))).text(), "p").plan.operators == (now,)
+
+
+def test_a_type_that_is_known_only_now_or_only_then_is_no_difference() -> None:
+    known, unknown, other = (
+        StatePlan(("in",), (StatefulOperator("groupBy", {"keys": "k"}, types=types),))
+        for types in ({"k": "string"}, {}, {"k": "int"})
+    )
+    assert differences(known, unknown) == differences(unknown, known) == []
+    assert differences(known, other) == ["groupBy: type of k: stored string; now int"]
 
 
 def test_the_lateness_of_windows_that_share_a_name_does_not_change() -> None:

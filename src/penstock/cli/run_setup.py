@@ -22,9 +22,8 @@ from penstock.spark.run.checkpoints import DEFAULT_FOLDER, local_path
 from penstock.spark.run.session import cores_of, sets_partitions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.driver import SparkDriver
     from penstock.spark.run.runner import Runner, RunningPipeline
 
 _WORKER_SECONDS_MAX = 10.0
@@ -70,16 +69,17 @@ class RunOptions:
     def spark_log(self) -> Path:
         return self.place.folder / "spark.log"
 
-    def settings(self, worker: str, session: "SparkSession") -> "RunSettings":
+    def settings(self, worker: str, driver: "SparkDriver") -> "RunSettings":
         from penstock.spark.run.attempt import RunSettings
 
         return RunSettings(
             worker=worker,
             checkpoints=self.place.checkpoints,
             cores=cores_of(self.master) or 1,
-            follows_buckets=not sets_partitions(session),
+            follows_buckets=not sets_partitions(driver.session),
             trigger_ms=self.trigger_ms,
             available_now=self.available_now,
+            gateway=driver.gateway,
         )
 
 

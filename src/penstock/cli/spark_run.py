@@ -369,7 +369,7 @@ def run_on_spark(
             runner = follower.runner = Runner(
                 spark.session,
                 pipelines,
-                options.settings(worker.http, spark.session),
+                options.settings(worker.http, spark),
                 show,
                 change=follower.follow,
                 driver=spark,

@@ -163,7 +163,7 @@ class _Run:
         settings = RunSettings(worker=self.worker.http, checkpoints=str(self.folder / "checkpoints"), cores=1)
         with _raised_as_it_is():
             planned = planned_of(spark, self.pipeline)
-            generation, _ = begin_attempt(spark, self.pipeline, planned, settings)
+            generation, _ = begin_attempt(self.pipeline, planned, settings)
         try:
             with _raised_as_it_is():
                 attempt = start_query(spark, self.pipeline, planned, settings, generation, bind=False)

@@ -15,7 +15,8 @@ from penstock.core.suggestions import suggestion
 from penstock.protocol.stored.dead_letters import ERR, LATE
 from penstock.spark.dead_letters.columns import carried
 from penstock.spark.pipeline_context import PipelineContext, current_pipeline
-from penstock.spark.run.state_plan import AGGREGATES, LATENESS, StatefulOperator, WindowState, described
+from penstock.spark.run.plan_text import described
+from penstock.spark.run.state_plan import AGGREGATES, LATENESS, StatefulOperator, WindowState
 from penstock.spark.run.takeover import closed_to
 from penstock.spark.source.control import control_rows
 from penstock.windows.engine import BUCKET, TIME, Plan

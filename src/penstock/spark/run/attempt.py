@@ -16,9 +16,10 @@ from penstock.spark.pipeline_context import PipelineContext, in_pipeline
 from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, is_fresh, opened
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
+from penstock.spark.run.plan_text import following_writers, state_plan_of
 from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
-from penstock.spark.run.state_plan import Companion, StatePlan, changes_taken_over, check_compatible, state_plan_of
+from penstock.spark.run.state_plan import Companion, StatePlan, changes_taken_over, check_compatible
 from penstock.spark.run.takeover import closing
 from penstock.spark.sink.plan import plan_text
 from penstock.spark.source.control import pretend
@@ -91,9 +92,14 @@ class RunSettings:
     follows_buckets: bool = False
     """The number of shuffle partitions is not configured: a query with windows uses as many as it has buckets."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    gateway: Any = None
+    """Py4J's, to the session's JVM: for checkpoints that are not on this machine."""
 
     def checkpoint(self, pipeline: str) -> str:
         return checkpoint_of(self.checkpoints, pipeline)
+
+    def opened(self, pipeline: str) -> Checkpoint:
+        return opened(self.checkpoint(pipeline), self.gateway)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,10 @@ def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     Raises RequestError at the user's line.
     """
     context = PipelineContext(_pretended_options(pipeline, next(iter(pipeline.inputs))), is_pretended=True)
-    left = _left(pipeline, {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs}, context)
-    frame = left.frame if left.writer is None else left.writer._df  # noqa: SLF001  a writer does not show its frame
+    inputs = {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs}
+    with following_writers() as written:
+        left = _left(pipeline, inputs, context)
+    frame = left.frame if left.writer is None else written.of(left.writer)
     assert frame is not None
     return Planned(left.ports, state_plan_of(frame))
 
@@ -159,11 +167,11 @@ def _pretended_options(pipeline: Pipeline, name: str) -> dict[str, str]:
     return {"pipeline": pipeline.name, "input": name, "source": ",".join(pipeline.inputs[name])}
 
 
-def check_state(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> list[str]:
+def check_state(name: str, state: StatePlan, settings: RunSettings) -> list[str]:
     """Returns what differs from the plan of the pipeline's state and is taken over. Raises RequestError if a query with
     this plan cannot continue from the pipeline's checkpoint. Changes nothing.
     """
-    checkpoint = opened(spark, settings.checkpoint(name))
+    checkpoint = settings.opened(name)
     if is_outdated(checkpoint, name, settings.worker, retry_seconds=_RETRY_SECONDS):
         return []
     stored = _stored_plan(checkpoint, name)
@@ -186,11 +194,11 @@ def _stored_plan(checkpoint: Checkpoint, name: str) -> StatePlan | None:
         raise RequestError(str(error), error.hint) from None
 
 
-def take_over_state(spark: SparkSession, planned: Planned, settings: RunSettings, generation: Generation) -> StatePlan:
+def take_over_state(planned: Planned, settings: RunSettings, generation: Generation) -> StatePlan:
     """The plan with which the query continues its state. Before its first batch the companion of the checkpoint names
     both plans, from which batch on the new one holds, and which windows remain closed.
     """
-    checkpoint = opened(spark, settings.checkpoint(generation.name))
+    checkpoint = settings.opened(generation.name)
     stored = _stored_plan(checkpoint, generation.name)
     if stored is None:
         return planned.state
@@ -213,22 +221,21 @@ def _watermark(planned: Planned, settings: RunSettings, generation: Generation) 
         return next((one.watermark for one in known), None)
 
 
-def keep_state_plan(spark: SparkSession, name: str, state: StatePlan, settings: RunSettings) -> None:
+def keep_state_plan(name: str, state: StatePlan, settings: RunSettings) -> None:
     """Called once the query has run an epoch: from then on its state belongs to this plan alone."""
-    checkpoint = opened(spark, settings.checkpoint(name))
+    checkpoint = settings.opened(name)
     text = Companion(state).text()
     if checkpoint.read(PLAN) != text:
         checkpoint.write(PLAN, text)
 
 
-def begin_attempt(
-    spark: SparkSession, pipeline: Pipeline, planned: Planned, settings: RunSettings
-) -> tuple[Generation, str | None]:
+def begin_attempt(pipeline: Pipeline, planned: Planned, settings: RunSettings) -> tuple[Generation, str | None]:
     """Fence older generations. A checkpoint from before a reset is moved aside: also returns its new location. Raises
     RequestError for errors that the user must fix.
     """
     checkpoint = settings.checkpoint(pipeline.name)
-    moved = move_outdated_aside(opened(spark, checkpoint), pipeline.name, settings.worker, retry_seconds=_RETRY_SECONDS)
+    found = settings.opened(pipeline.name)
+    moved = move_outdated_aside(found, pipeline.name, settings.worker, retry_seconds=_RETRY_SECONDS)
     adopt_moved(checkpoint)
     generation = start_generation(
         pipeline.name,
@@ -262,7 +269,7 @@ def start_query(
         name: _load(spark, pipeline, name, generation.input(name, min_partitions=settings.cores))
         for name in pipeline.inputs
     }
-    state = take_over_state(spark, planned, settings, generation)
+    state = take_over_state(planned, settings, generation)
     with closing(state.closed_to()):
         left = _left(pipeline, inputs, PipelineContext(generation.load_options()))
     generation.describe(left.schemas, retry_seconds=_RETRY_SECONDS)

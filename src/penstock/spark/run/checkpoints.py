@@ -9,14 +9,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from penstock.core.durable_files import sync_directory
-from penstock.core.errors import CheckpointFailed
+from penstock.core.errors import CheckpointFailed, RequestError
 from penstock.core.types import NO_EPOCH
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DEFAULT_FOLDER = "penstock-checkpoints"
 
@@ -73,9 +70,19 @@ class Checkpoint(Protocol):
         """Rename the folder and return its new location. Deletes one that was moved aside earlier."""
 
 
-def opened(spark: SparkSession, checkpoint: str) -> Checkpoint:
+def opened(checkpoint: str, gateway: Any) -> Checkpoint:
+    """`gateway`: Py4J's, to a JVM with a Spark session, for a checkpoint that is not on this machine. Raises
+    RequestError for such a checkpoint if there is none, and CheckpointFailed.
+    """
     local = local_path(checkpoint)
-    return HadoopCheckpoint(spark, checkpoint) if local is None else LocalCheckpoint(local)
+    if local is not None:
+        return LocalCheckpoint(local)
+    if gateway is None:
+        raise RequestError(
+            f"the checkpoint {checkpoint} is not on this machine, and its file system cannot be reached from here",
+            "Use a local folder, or run the pipeline with penstock run.",
+        )
+    return HadoopCheckpoint(gateway, checkpoint)
 
 
 def incarnation_of(checkpoint: Checkpoint) -> int | None:
@@ -194,12 +201,13 @@ def adopt_moved(checkpoint: str) -> None:
 class HadoopCheckpoint:
     """On any file system that Spark supports, through its JVM."""
 
-    def __init__(self, spark: SparkSession, url: str) -> None:
-        self._spark = spark
-        self._hadoop = spark._jvm.org.apache.hadoop  # type: ignore[union-attr]  # noqa: SLF001  no public way
+    def __init__(self, gateway: Any, url: str) -> None:
+        """Its file system is configured as Spark's are."""
+        self._gateway = gateway
+        self._hadoop = gateway.jvm.org.apache.hadoop
         self._url = url.rstrip("/")
-        self._configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         with _hadoop_access(self._url):
+            self._configuration = gateway.jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration()
             self._files = self._path().getFileSystem(self._configuration)
 
     def _path(self, name: str = "") -> Any:
@@ -252,7 +260,7 @@ class HadoopCheckpoint:
 
     def _overwriting(self) -> Any:
         rename = self._hadoop.fs.Options.Rename
-        options = self._spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]  # noqa: SLF001
+        options = self._gateway.new_array(rename, 1)
         options[0] = rename.OVERWRITE
         return options
 

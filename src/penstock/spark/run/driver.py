@@ -62,17 +62,17 @@ class SparkDriver:
         self._log = log
         self._archive = archive
         self._end_seconds_max = end_seconds_max
-        self._gateway: Any = None
+        self.gateway: Any = None
         self.exit_status: int | None = None
         """Of the last JVM that was closed: 0 if it ended in order, negative if a signal ended it."""
         self._start()
 
     def _start(self) -> None:
         with _new_children_killed_on_error():
-            self._gateway = self._launch()
+            self.gateway = self._launch()
         _log.info("Spark's JVM runs")
         try:
-            self.session = _session(self._gateway, self._settings)
+            self.session = _session(self.gateway, self._settings)
             _log.info("Spark's session is ready")
         except BaseException:
             self.close()
@@ -93,10 +93,10 @@ class SparkDriver:
 
     def ended(self, within_seconds: float = 0.0) -> str | None:
         """How the JVM has ended, or ends now, in words that follow "Spark's JVM"; None: it runs."""
-        if self._gateway is None:
+        if self.gateway is None:
             return None
         try:
-            status = self._gateway.proc.wait(within_seconds)
+            status = self.gateway.proc.wait(within_seconds)
         except subprocess.TimeoutExpired:
             return None
         return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
@@ -105,7 +105,7 @@ class SparkDriver:
         """A new session in a new JVM. Everything of Spark's that belongs to the previous one is of no use any more.
         Raises RequestError if it does not start; may be called again.
         """
-        if self._archive is not None and self._gateway is not None and self._gateway.proc.poll() in _CRASHES:
+        if self._archive is not None and self.gateway is not None and self.gateway.proc.poll() in _CRASHES:
             self._archive.discard()  # it may be the reason
         self.close()
         self._start()
@@ -113,7 +113,7 @@ class SparkDriver:
 
     def close(self) -> None:
         """The JVM has ended then, killed if necessary. Idempotent."""
-        gateway, self._gateway = self._gateway, None
+        gateway, self.gateway = self.gateway, None
         if gateway is not None:
             self.exit_status = _end(gateway, self._end_seconds_max)
             _forget(gateway)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ class RunningPipeline:
         self.rows = 0
         self.spark = spark
         """Replaced when its JVM was."""
-        self._settings = settings
+        self.settings = settings
         self._generation: Generation | None = None
         """The newest one. It outlives its query, to report why that has failed."""
         self._attempt: Attempt | None = None
@@ -115,14 +116,14 @@ class RunningPipeline:
         self._is_kept, self.restart_at = False, None
         planned = self.plan()
         try:
-            for change in check_state(self.spark, self.pipeline.name, planned.state, self._settings):
+            for change in check_state(self.pipeline.name, planned.state, self.settings):
                 log.warning("%s: %s", self.pipeline.name, change)
-            generation, moved = begin_attempt(self.spark, self.pipeline, planned, self._settings)
+            generation, moved = begin_attempt(self.pipeline, planned, self.settings)
             self._report_by(generation)
             self.moved_aside = moved or self.moved_aside
             # Bound once: afterwards an operator may have changed the sinks.
             bind = not self._is_bound
-            attempt = start_query(self.spark, self.pipeline, planned, self._settings, generation, bind=bind)
+            attempt = start_query(self.spark, self.pipeline, planned, self.settings, generation, bind=bind)
             self._attempt, self._is_bound = attempt, True
             self._reader = ProgressReader(attempt.query, partial(self._take, attempt))
             log.info("%s: its query runs", self.pipeline.name)
@@ -167,7 +168,7 @@ class RunningPipeline:
             return
         self._is_kept = True
         try:
-            keep_state_plan(self.spark, self.pipeline.name, attempt.state, self._settings)
+            keep_state_plan(self.pipeline.name, attempt.state, self.settings)
         except Exception as error:  # Hadoop raises any type of exception through Py4J
             log.warning("the plan of %s is not in its checkpoint: %s", self.pipeline.name, error)
 
@@ -178,12 +179,12 @@ class RunningPipeline:
         is_again = failure.cause is not None and not self._has_progress and failure.cause == self._last_cause
         self.last_failure = failure
         self.restarts, pause = self.restarts.after_failure(
-            self._progress_at - self._started_at, self._settings.restarts, is_outage=failure.is_outage
+            self._progress_at - self._started_at, self.settings.restarts, is_outage=failure.is_outage
         )
         if failure.is_final or is_again:
             raise self._failed("has failed", failure)
         if pause is None:
-            raise self._failed(f"was restarted {self._settings.restarts.restarts_max} times, and still fails", failure)
+            raise self._failed(f"was restarted {self.settings.restarts.restarts_max} times, and still fails", failure)
         self.restart_at = now + pause
         if self._generation is not None:  # otherwise the worker does not know it yet
             self._generation.failed(failure.summary, self.restarts.in_a_row, self.restart_at)
@@ -199,7 +200,7 @@ class RunningPipeline:
 
     def _events_text(self) -> str:
         """Which events the failed batch reads."""
-        with suppress(PenstockError), CoordinatorClient(self._settings.worker, 0) as coordinator:
+        with suppress(PenstockError), CoordinatorClient(self.settings.worker, 0) as coordinator:
             batch = coordinator.batch(self.pipeline.name)
             return ranges_text(batch)
         return ""
@@ -317,7 +318,7 @@ class Runner:
         """
         planned = planned_of(self._spark, pipeline)
         try:
-            check_state(self._spark, pipeline.name, planned.state, self._settings)
+            check_state(pipeline.name, planned.state, self._settings)
         except CheckpointFailed as error:
             raise RequestError(
                 f"the pipeline {pipeline.name!r} cannot be compared with its stored state: {error}", error.hint
@@ -366,8 +367,10 @@ class Runner:
         """Run in this session from now on."""
         session.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
         self._spark, self._has_spark = session, True
+        if self._driver is not None:
+            self._settings = replace(self._settings, gateway=self._driver.gateway)
         for running in self.pipelines:
-            running.spark = session
+            running.spark, running.settings = session, self._settings
 
     def _turn(self) -> None:
         try:

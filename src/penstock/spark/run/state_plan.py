@@ -1,54 +1,30 @@
-"""The plan that a query's checkpoint belongs to: the loads it reads and its stateful operators. It is read from the
-analyzed plan, before anything is started, so that a changed pipeline can be compared with its checkpoint.
+"""The plan that a query's checkpoint belongs to: the loads it reads and its stateful operators. It is known before
+anything is started, so that a changed pipeline can be compared with its checkpoint.
 
-It contains what state depends on: number and types of keys, aggregate functions, windows, join keys. Filters,
-projections and everything after the stateful operators may differ. Our windows take over state that was written with
-other aggregates or another lateness; everything else has to be the same.
+It contains what state depends on: keys, aggregate functions, windows, join keys. Filters, projections and everything
+after the stateful operators may differ. Our windows take over state that was written with other aggregates or another
+lateness; everything else has to be the same.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from penstock.core.errors import RequestError, UnreadableFormat
 from penstock.spark.run.takeover import StoredAggregate, matched
-from penstock.spark.source.control import options_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-FORMAT = 2
-"""The format version of a checkpoint's companion. Format 1 has no details of windows, and one plan."""
+FORMAT = 3
+"""The format version of a checkpoint's companion. Format 1 has no details of windows, and one plan. Format 2 has other
+facts of Spark's operators, which are not compared.
+"""
 
 _START_OVER = (
     "Start {name} from scratch: penstock pipeline reset {name}. Or remove the file if you know that the pipeline still "
     "fits its state: then they are not compared."
 )
-
-_MARK = "penstock.operator:"
-"""The prefix of an alias by which one of our operators describes itself inside Spark's plan."""
-
-_GROUPS_WITH_STATE = (
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-)
-_NAMES = {
-    "Aggregate": "groupBy",
-    "Deduplicate": "dropDuplicates",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
-    "Join": "join",
-    "GlobalLimit": "limit",
-    **dict.fromkeys(_GROUPS_WITH_STATE, "transformWithState"),
-}
-_TIME_WINDOWS = {"window", "session_window"}
-_LENGTH = re.compile(r"(?<![#\w])(\d{4,})\b|cast\(([^()]*) as interval\)")
-"""In Spark's expression of a time window; `#12345` is the id of a column."""
 
 _COMPATIBLE = (
     "You may change filters, computed columns, decoding, sinks, triggers and limits, add or remove sources of an "
@@ -100,6 +76,10 @@ class StatefulOperator:
     """Only for our own operators."""
     windows: WindowState | None = None
     """Only for windows; None in plans that earlier versions stored."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of columns in the facts of Spark's operators, as far as known. Spark knows them all, and compares them in the
+    first epoch.
+    """
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> StatefulOperator:
@@ -165,6 +145,11 @@ def differences(stored: StatePlan, new: StatePlan) -> list[str]:
 
 
 def _differences(old: StatefulOperator, new: StatefulOperator, names: Sequence[str]) -> Iterator[str]:
+    if not old.facts:  # it has none, or an earlier version has stored others
+        return
+    for name in old.types:
+        if new.types.get(name, old.types[name]) != old.types[name]:
+            yield f"type of {name}: stored {old.types[name]}; now {new.types[name]}"
     for fact in dict.fromkeys((*old.facts, *new.facts)):
         before, now = old.facts.get(fact, "none"), new.facts.get(fact, "none")
         if before == now or (new.name == ORDERED and fact.startswith(_COLUMN) and "none" in (before, now)):
@@ -239,7 +224,7 @@ class Companion:
         try:
             data = json.loads(text)
             found = data.get("format")
-            if found in (1, FORMAT):
+            if found in (1, 2, FORMAT):
                 return cls._of(data)
         except (ValueError, KeyError, TypeError, AttributeError):
             found = None
@@ -251,145 +236,11 @@ class Companion:
         following = data.get("following")
         if following is None:
             return cls(_parsed(data))
-        return cls(_parsed(data), _parsed(following), following["since"])
+        return cls(_parsed(data), _parsed({"format": data["format"], **following}), following["since"])
 
 
 def _parsed(data: Mapping[str, Any]) -> StatePlan:
-    return StatePlan(tuple(data["loads"]), tuple(map(StatefulOperator.of, data["operators"])))
-
-
-# How plans are read.
-
-
-def described(frame: DataFrame, operator: StatefulOperator) -> DataFrame:
-    """The frame, with a description of the operator that produces it. Spark's optimizer removes the description."""
-    return frame.alias(_MARK + json.dumps(asdict(operator)))
-
-
-def state_plan_of(frame: DataFrame) -> StatePlan:
-    """The state plan of a frame that a query is about to write."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001  no public way to the plan
-    return StatePlan(tuple(_loads(plan)), tuple(map(_operator, _stateful(plan))))
-
-
-def _loads(plan: Any) -> Iterator[str]:
-    for leaf in _each(plan.collectLeaves()):
-        if _class(leaf) == "StreamingRelationV2":
-            options = options_of(leaf)
-            if options is None:
-                yield str(leaf.sourceName())
-            else:
-                is_control = options.get("rows") == "control"
-                yield f"{options.get('input', '')}{' (watermark)' if is_control else ''}"
-
-
-def _stateful(node: Any) -> Iterator[Any]:
-    """The stateful nodes, each before those that it reads from."""
-    kind = _class(node)
-    if kind == "SubqueryAlias" and str(node.alias()).startswith(_MARK):
-        yield node
-        below = node.child().children()  # the child is what the alias describes
-    else:
-        if _keeps_state(node, kind):
-            yield node
-        below = node.children()
-    for child in _each(below):
-        yield from _stateful(child)
-
-
-def _keeps_state(node: Any, kind: str) -> bool:
-    if kind == "Join":
-        return bool(node.left().isStreaming() and node.right().isStreaming())
-    return kind in _NAMES and bool(node.isStreaming())
-
-
-def _operator(node: Any) -> StatefulOperator:
-    kind = _class(node)
-    match kind:
-        case "SubqueryAlias":
-            return StatefulOperator.of(json.loads(str(node.alias()).removeprefix(_MARK)))
-        case "Aggregate":
-            facts = {"keys": _columns(node.groupingExpressions()), "aggregates": _aggregates(node)}
-            facts |= _time_window(node)
-        case "Deduplicate" | "DeduplicateWithinWatermark":
-            facts = {"keys": ", ".join(sorted(_column(one) for one in _each(node.keys())))}
-        case "Join":
-            facts = {"type": str(node.joinType().sql()), "keys": _join_keys(node)}
-        case _:
-            facts = {}
-    return StatefulOperator(_NAMES[kind], facts)
-
-
-def _columns(expressions: Any) -> str:
-    return ", ".join(map(_column, _each(expressions))) or "none"
-
-
-def _column(expression: Any) -> str:
-    """Name and type of a named column, otherwise the type alone: an expression may contain something that changes by
-    itself, such as the current time.
-    """
-    kind = str(expression.dataType().simpleString())
-    named = _class(expression) in ("AttributeReference", "Alias")
-    return f"{expression.name()} {kind}" if named else f"({kind})"
-
-
-def _aggregates(node: Any) -> str:
-    found: dict[str, None] = {}
-    for expression in _each(node.aggregateExpressions()):
-        for one in _nodes(expression):
-            if _class(one) == "AggregateExpression":
-                function = one.aggregateFunction()
-                found[f"{function.prettyName()}({_columns(function.children())})"] = None
-    return ", ".join(found) or "none"
-
-
-def _join_keys(node: Any) -> str:
-    """The equalities in its condition: with these Spark looks up rows of the other side."""
-    condition = node.condition()
-    if not condition.isDefined():
-        return "none"
-    equal = [one for one in _nodes(condition.get()) if _class(one) in ("EqualTo", "EqualNullSafe")]
-    return ", ".join(sorted(" = ".join(sorted(map(_column, _each(one.children())))) for one in equal)) or "none"
-
-
-def _time_window(node: Any) -> dict[str, str]:
-    """The lengths of a `window` or `session_window` that rows are grouped by. Spark has turned it into an expression in
-    a lower node, with the lengths in microseconds or as intervals.
-    """
-    keys = {str(one.name()) for one in _each(node.groupingExpressions()) if _class(one) == "AttributeReference"}
-    for below in _nodes(node.child()) if keys & _TIME_WINDOWS else ():
-        for text in _added_columns(below, keys & _TIME_WINDOWS):
-            lengths = (_as_seconds(found) for found in _LENGTH.finditer(text))
-            return {"time window": ", ".join(dict.fromkeys(lengths))}
-    return {}
-
-
-def _added_columns(node: Any, names: set[str]) -> Iterator[str]:
-    """The expressions, as text, of the columns with these names that the node adds."""
-    match _class(node):
-        case "Project":
-            for one in _each(node.projectList()):
-                if _class(one) == "Alias" and one.name() in names:
-                    yield str(one.child().toString())
-        case "Expand" if names & {str(one.name()) for one in _each(node.output())}:
-            yield str(node.projections().toString())
-
-
-def _as_seconds(length: re.Match[str]) -> str:
-    return f"{int(length[1]) / 1_000_000:g} s" if length[1] else length[2]
-
-
-def _nodes(tree: Any) -> Iterator[Any]:
-    yield tree
-    for child in _each(tree.children()):
-        yield from _nodes(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala Seq."""
-    for number in range(sequence.size()):
-        yield sequence.apply(number)
-
-
-def _class(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    operators = [StatefulOperator.of(one) for one in data["operators"]]
+    if data["format"] < FORMAT:
+        operators = [one if one.buckets is not None else replace(one, facts={}) for one in operators]
+    return StatePlan(tuple(data["loads"]), tuple(operators))

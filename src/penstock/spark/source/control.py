@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.spark.source.options import named
 from penstock.spark.source.schema import CONTROL_COLUMNS
@@ -41,7 +41,7 @@ def control_rows(
 
 
 def pretend(options: Mapping[str, str]) -> dict[str, str]:
-    """Options for Spark's rate source that make `options_of` treat it as a load with `options`."""
+    """Options for Spark's rate source by which it is known in a plan as a placeholder for a load with `options`."""
     return {PRETENDED + name: text for name, text in options.items()}
 
 
@@ -49,12 +49,3 @@ def _pretended(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     columns = [f"cast(null as {kind}) as {name}" for name, kind in CONTROL_COLUMNS.items()]
     load = spark.readStream.format("rate").options(**pretend({**options, "rows": "control"}))
     return load.load().selectExpr(*columns)
-
-
-def options_of(leaf: Any) -> dict[str, str] | None:
-    """The options of one of our loads, or of a placeholder for one; None for any other source."""
-    options = dict(leaf.extraOptions().asCaseSensitiveMap())
-    if leaf.sourceName() == FORMAT:
-        return named(options)
-    pretended = {name.removeprefix(PRETENDED): text for name, text in options.items() if name.startswith(PRETENDED)}
-    return pretended or None
