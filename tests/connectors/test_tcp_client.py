@@ -207,7 +207,7 @@ async def test_per_stream_unusable_tls_files_are_reported_and_retried(real: Real
         await eventually(lambda: host.reported.count(("closed", upstream)) >= 2)
 
 
-async def test_the_timeout_for_a_peer_may_be_unlimited(real: RealServer) -> None:
+async def test_a_very_long_timeout_for_a_peer_is_accepted(real: RealServer) -> None:
     host = RecordingHost()
     async with running(client(real, dead_peer_after="30d"), host):
         await eventually(lambda: ("connected", None) in host.reported)

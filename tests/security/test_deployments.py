@@ -171,7 +171,8 @@ def test_a_pattern_finds_nothing_behind_a_symbolic_link(place: Place) -> None:
     config = {"mode": "read", "path": f"{place.allowed}/**/*.log"}
     place.apply(source_of(connector("logs", "file", config=config, codec="binary")))
     with place.application() as client:
-        until(lambda: {one.name: one.events_in for one in client.status().connectors}["logs"] == 1)
+        until(lambda: [one.state for one in client.status().connectors] == ["ended"])
+        assert [one.events_in for one in client.status().connectors] == [1]
         client.apply(Deployment())
 
 

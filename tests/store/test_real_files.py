@@ -139,7 +139,10 @@ class TestLock:
             raise OSError(errno.ENOSPC, "full")
 
         monkeypatch.setattr(os, "pwrite", pwrite)
-        RealFiles(tmp_path).lock()
+        holder = RealFiles(tmp_path)
+        holder.lock()
+        with pytest.raises(StoreInUse):
+            RealFiles(tmp_path).lock()
 
     def test_a_longer_pid_from_an_earlier_lock_is_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "lock").write_bytes(b"9" * 30)

@@ -259,12 +259,16 @@ class TestRoom:
 
     def test_a_full_store_drains_and_appends_resume_by_themselves(self) -> None:
         _, store = self.full_store()
+        with pytest.raises(DiskFull):
+            store.append("a", [bytes(5000)])
         store.truncate("a", store.length("a"))
         compactor = Compactor(store)
         for _ in range(9):
             commit(store)
             compact_step(compactor)
         store.append("a", [bytes(5000)])
+        commit(store)
+        assert store.read("a", store.length("a") - 5000, 9999) == bytes(5000)
 
     def test_the_reserve_is_recounted_after_a_restart(self) -> None:
         files, store = self.full_store()
@@ -320,6 +324,7 @@ class TestRoom:
         next_chapter(store)
         store.delete("segment-with-a-long-name-00000")
         commit(store)
+        assert len(store.table) == 499
 
 
 def test_after_a_failed_fsync_everything_raises_the_failure() -> None:

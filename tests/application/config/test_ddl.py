@@ -40,7 +40,7 @@ BAD = {
 
 @pytest.mark.parametrize("schema", GOOD)
 def test_a_schema_that_spark_accepts_is_accepted(schema: str) -> None:
-    parse_ddl(schema)
+    assert parse_ddl(schema), "its columns"
 
 
 @pytest.mark.parametrize("schema", BAD)

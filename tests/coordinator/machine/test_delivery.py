@@ -217,6 +217,7 @@ class TestRounds:
         book.epoch(out=20)
         book.do(start("again"))
         book.do(Decide("a", attempt, 0, {"x": 3}))
+        assert book.sink("x").sent == 3
 
     def test_attempt_numbers_are_never_reused_even_after_a_reset_or_drop(self) -> None:
         book = Ledger(start(), bind(x=VOTES))

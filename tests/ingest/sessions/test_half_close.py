@@ -159,9 +159,8 @@ async def test_a_half_closed_session_makes_room_for_a_new_one(serve: Serve, conn
     assert not other.is_closed
 
 
-async def test_a_half_closed_source_that_sent_nothing_is_closed_at_once(
-    running: RunningGateway, connect: Connect
-) -> None:
+async def test_a_half_closed_source_that_sent_nothing_is_closed_at_once(serve: Serve, connect: Connect) -> None:
+    running = await serve(half_closed_seconds=3600)
     completion(running).hold({})
     source = Listener(await connect(running))
     await source.open(1)
