@@ -26,6 +26,7 @@ from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from tests.ingest.stored_events import StoredEvent, parse
+from tests.support.waiting import SECONDS_MAX
 
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 
@@ -120,7 +121,8 @@ class Peer:
         for frame in frames:
             self.writer.write(frame if isinstance(frame, bytes) else encode(frame))
 
-    async def frame(self, seconds: float = 30) -> Frame:
+    async def frame(self, seconds: float = SECONDS_MAX) -> Frame:
+        """The first one may have to wait until kernels are compiled."""
         async with asyncio.timeout(seconds):
             while not self.received:
                 data = await self.reader.read(65536)
