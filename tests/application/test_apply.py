@@ -97,8 +97,8 @@ def test_what_a_connector_has_read_before_it_is_created_again_arrives(stage: Sta
         until(lambda: stage.taker.lines[-1:] == ["later"])
     assert stage.receives("whole", "later"), "what was cut off is a dead letter, not an event"
     with SegmentClient(stage.scene.segments) as segments:
-        letters = [parse_event(event.data) for event in segments.events("connector/source.err/0")]
-    assert [letter.payload for letter in letters if letter is not None] == [b"the rest"]
+        events = [parse_event(event.data) for event in segments.events("connector/source.err/0")]
+    assert [event.payload for event in events if event is not None] == [b"the rest"]
 
 
 def test_a_new_sink_gets_what_comes_from_then_on_and_streams_wait_for_it(stage: Stage) -> None:

@@ -97,8 +97,8 @@ def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epoc
         with CoordinatorClient(f"127.0.0.1:{ports(tmp_path / 'data')['http']}") as coordinator:
             assert coordinator.pipelines()[0].planned >= 4
             assert not coordinator.dead_letters("per-hour", limit=1).dead_letters
-        letters = _segment(tmp_path, "connector/log.err/0")
-        assert [(letter["value"], letter["reason"]) for letter in letters] == [
+        dead = _segment(tmp_path, "connector/log.err/0")
+        assert [(event["value"], event["reason"]) for event in dead] == [
             (
                 "client,time,request,status",
                 "no event time: the field \"time\" ('time') is not a text with the format %d/%b/%Y:%H:%M:%S %z",

@@ -22,7 +22,7 @@ A, ERR, REPLAYS = "connector/s/0", "pipeline/p/err", "pipeline/p/replay.in"
 PORTS = ("out", "err", "late")
 
 
-def letter(number: int, segment: str | None = A, **more: Any) -> bytes:
+def dead_letter(number: int, segment: str | None = A, **more: Any) -> bytes:
     metadata = {
         "source": "s",
         "stream": "lane",
@@ -38,7 +38,7 @@ def original(number: int) -> bytes:
     return stored(7, number, number, b"k", b"value %d" % number, {"source": "s", "stream": "lane"})
 
 
-def letters_of(scene: Scene) -> DeadLetters:
+def dead_letters_of(scene: Scene) -> DeadLetters:
     return scene.coordinator.dead_letters
 
 
@@ -55,12 +55,12 @@ async def begun(scene: Scene, *records: bytes, port: str = "err") -> InputOffset
 async def listed(
     scene: Scene, limit: int = 10, *, oldest: bool = False, ports: Sequence[str] = ("err",)
 ) -> DeadLetterList:
-    return await letters_of(scene).listed("p", ports, limit, oldest=oldest)
+    return await dead_letters_of(scene).listed("p", ports, limit, oldest=oldest)
 
 
 async def replay(scene: Scene, upto: int | None = None, port: str = "err") -> Replayed:
     about = (await listed(scene, 0, ports=[port])).ports[0]
-    return await letters_of(scene).replay("p", port, about.replayed, about.end if upto is None else upto)
+    return await dead_letters_of(scene).replay("p", port, about.replayed, about.end if upto is None else upto)
 
 
 def numbers(found: DeadLetterList) -> list[int]:
@@ -69,7 +69,7 @@ def numbers(found: DeadLetterList) -> list[int]:
 
 class TestLooking:
     async def test_a_dead_letter_has_everything_that_is_known_about_its_event(self, scene: Scene) -> None:
-        record = letter(5, watermark=9, behind_us=4)
+        record = dead_letter(5, watermark=9, behind_us=4)
         await begun(scene, record)
         (found,) = (await listed(scene)).dead_letters
         assert found == DeadLetter(
@@ -90,7 +90,7 @@ class TestLooking:
             behind_us=4,
             key=b"k",
         )
-        shown = await letters_of(scene).show("p", "err", 0)
+        shown = await dead_letters_of(scene).show("p", "err", 0)
         assert shown.value == b"value 5"
         assert msgspec.convert(msgspec.to_builtins(shown), DeadLetter) == shown
 
@@ -98,7 +98,7 @@ class TestLooking:
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "_STEP_BYTES", 1)
-        await begun(scene, letter(1), letter(2) + letter(3) + letter(4), letter(5))
+        await begun(scene, dead_letter(1), dead_letter(2) + dead_letter(3) + dead_letter(4), dead_letter(5))
         assert numbers(await listed(scene)) == [1, 2, 3, 4, 5]
         assert numbers(await listed(scene, 3)) == [3, 4, 5]
         assert numbers(await listed(scene, 3, oldest=True)) == [1, 2, 3]
@@ -111,21 +111,21 @@ class TestLooking:
         assert (found.dead_letters, [(port.port, port.end) for port in found.ports]) == ([], [("err", 0), ("late", 0)])
 
     async def test_an_unknown_dead_letter_port_or_pipeline_is_refused(self, scene: Scene) -> None:
-        await begun(scene, letter(1))
-        for at in (1, len(letter(1)), 10**9):
+        await begun(scene, dead_letter(1))
+        for at in (1, len(dead_letter(1)), 10**9):
             with pytest.raises(PipelineError, match=f"no dead letter of port 'err' starts at {at}"):
-                await letters_of(scene).show("p", "err", at)
+                await dead_letters_of(scene).show("p", "err", at)
         with pytest.raises(RequestError, match="port 'out' has no dead letters"):
             await listed(scene, ports=["out"])
         with pytest.raises(PipelineError, match="pipeline 'q' not found"):
-            await letters_of(scene).listed("q", ["err"], 1, oldest=False)
+            await dead_letters_of(scene).listed("q", ["err"], 1, oldest=False)
         with pytest.raises(RequestError, match="2000 dead letters"):
             await listed(scene, 2000)
 
 
 class TestReplaying:
     async def test_replayed_events_are_read_unchanged_in_the_next_epoch(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1), letter(2))
+        at = await begun(scene, dead_letter(1), dead_letter(2))
         assert await replay(scene) == Replayed(2, 0)
         assert scene.output(port="replay.in") == original(1) + original(2)
         offset = (await scene.cut(at)).offset
@@ -133,7 +133,7 @@ class TestReplaying:
         assert [one.replayed for one in (await listed(scene)).dead_letters] == [True, True]
 
     async def test_replayed_dead_letters_that_retention_has_removed_do_not_refuse_a_reset(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1), letter(2))
+        at = await begun(scene, dead_letter(1), dead_letter(2))
         await replay(scene)
         await scene.epoch(at, 1)
         scene.store.truncate(REPLAYS, len(original(1)))
@@ -142,29 +142,29 @@ class TestReplaying:
         await scene.coordinator.lifecycle.reset("p")
 
     async def test_later_dead_letters_are_left_for_the_next_replay(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1) + letter(2), letter(3))
-        assert await replay(scene, len(letter(1))) == Replayed(1, 0)
+        at = await begun(scene, dead_letter(1) + dead_letter(2), dead_letter(3))
+        assert await replay(scene, len(dead_letter(1))) == Replayed(1, 0)
         assert await replay(scene) == Replayed(2, 0)
         assert scene.output(port="replay.in") == original(1) + original(2) + original(3)
         with pytest.raises(PipelineError, match="has nothing between"):
             await replay(scene)
         await scene.ingest(A, {1: 2})
         await scene.cut(at)
-        await scene.merge(1, await scene.stage(letter(4), 1, port="err"))
+        await scene.merge(1, await scene.stage(dead_letter(4), 1, port="err"))
         assert await replay(scene) == Replayed(1, 0)
 
     async def test_a_repeated_replay_has_no_effect_and_returns_the_same(self, scene: Scene) -> None:
-        await begun(scene, letter(1), letter(2, segment=None))
+        await begun(scene, dead_letter(1), dead_letter(2, segment=None))
         (end,) = [port.end for port in (await listed(scene)).ports]
         for _ in range(2):
-            assert await letters_of(scene).replay("p", "err", 0, end) == Replayed(1, 1)
+            assert await dead_letters_of(scene).replay("p", "err", 0, end) == Replayed(1, 1)
         assert scene.output(port="replay.in") == original(1)
 
     async def test_of_two_concurrent_replays_one_is_refused(self, scene: Scene) -> None:
-        await begun(scene, letter(1), letter(2))
+        await begun(scene, dead_letter(1), dead_letter(2))
         (end,) = [port.end for port in (await listed(scene)).ports]
-        half = len(letter(1))
-        both = (letters_of(scene).replay("p", "err", 0, upto) for upto in (end, half))
+        half = len(dead_letter(1))
+        both = (dead_letters_of(scene).replay("p", "err", 0, upto) for upto in (end, half))
         found = await asyncio.gather(*both, return_exceptions=True)
         assert [isinstance(one, PipelineError) for one in found].count(True) == 1
         assert scene.names("coordinator/replaying/") == []
@@ -175,19 +175,19 @@ class TestReplaying:
         await scene.start(outputs=PORTS, inputs=inputs)
         await scene.ingest(A, {1: 1})
         await scene.cut(await scene.initial(key="one"), key="one")
-        records = [letter(1), letter(2, segment="connector/u/0"), letter(3, segment="connector/gone/0")]
+        records = [dead_letter(1), dead_letter(2, segment="connector/u/0"), dead_letter(3, segment="connector/gone/0")]
         await scene.merge(0, await scene.stage(b"".join(records), 0, port="err"))
         assert await replay(scene) == Replayed(2, 1)
         assert scene.output(port="replay.one") == original(1)
         assert scene.output(port="replay.both") == original(2)
         await scene.cut(await self.position(scene), key="one")
-        await scene.merge(1, await scene.stage(letter(4, segment="connector/t/0"), 1, port="err"))
+        await scene.merge(1, await scene.stage(dead_letter(4, segment="connector/t/0"), 1, port="err"))
         (about,) = (await listed(scene, 0)).ports
         with pytest.raises(RequestError, match="several inputs read t: two, both") as caught:
             await replay(scene)
         assert "--input" in caught.value.hint
         assert scene.names("coordinator/replaying/") == []
-        assert await letters_of(scene).replay("p", "err", about.replayed, about.end, "two") == Replayed(1, 0)
+        assert await dead_letters_of(scene).replay("p", "err", about.replayed, about.end, "two") == Replayed(1, 0)
         assert scene.output(port="replay.two") == original(4)
 
     @staticmethod
@@ -196,28 +196,28 @@ class TestReplaying:
         return InputOffset(pipeline.offset("one", 0), 0, pipeline.incarnation, None)
 
     async def test_a_dead_letter_of_a_replayed_event_can_be_replayed_again(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1))
+        at = await begun(scene, dead_letter(1))
         await replay(scene)
         await scene.cut(at)
-        await scene.merge(1, await scene.stage(letter(1, segment=REPLAYS), 1, port="err"))
+        await scene.merge(1, await scene.stage(dead_letter(1, segment=REPLAYS), 1, port="err"))
         assert await replay(scene) == Replayed(1, 0)
         assert scene.output(port="replay.in") == original(1) * 2
 
     async def test_dead_letters_that_cannot_be_replayed_are_reported(self, scene: Scene) -> None:
-        await begun(scene, letter(1, segment=None), letter(2, segment="coordinator/ledger"))
+        await begun(scene, dead_letter(1, segment=None), dead_letter(2, segment="coordinator/ledger"))
         with pytest.raises(PipelineError, match="none of the 2 dead letters of port 'err' can be replayed"):
             await replay(scene)
         for upto in (3, 10**9):
             with pytest.raises(RequestError):
                 await replay(scene, upto)
         with pytest.raises(RequestError, match="no input 'x'"):
-            await letters_of(scene).replay("p", "err", 0, len(letter(1, segment=None)), "x")
+            await dead_letters_of(scene).replay("p", "err", 0, len(dead_letter(1, segment=None)), "x")
         with pytest.raises(PipelineError, match="pipeline 'q' not found"):
-            await letters_of(scene).replay("q", "err", 0, 5)
+            await dead_letters_of(scene).replay("q", "err", 0, 5)
         assert not scene.store.exists(REPLAYS)
 
     async def test_replayed_events_neither_block_nor_advance_the_watermark(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1))
+        at = await begun(scene, dead_letter(1))
         before = scene.status().watermark
         await replay(scene)
         at = (await scene.cut(at)).offset
@@ -227,8 +227,8 @@ class TestReplaying:
         assert (await scene.cut(at)).offset.watermark == 50
 
     async def test_a_query_with_an_end_reads_only_what_was_replayed_before_it_started(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1), letter(2))
-        half = len(letter(1))
+        at = await begun(scene, dead_letter(1), dead_letter(2))
+        half = len(dead_letter(1))
         await replay(scene, half)
         await scene.attach("new", upto=at.segments)
         at = (await scene.cut(at, load="new", upto={A: at.segments[A]})).offset
@@ -240,7 +240,7 @@ class TestReplaying:
 
     async def test_retention_removes_completed_replays_and_never_dead_letters(self) -> None:
         async with opened(truncate_bytes=1) as scene:
-            at = await begun(scene, letter(1))
+            at = await begun(scene, dead_letter(1))
             await replay(scene)
             end = scene.store.length(REPLAYS)
             for batch in range(1, 7):
@@ -250,15 +250,15 @@ class TestReplaying:
             assert scene.store.info(ERR).start == 0
 
     async def test_dead_letters_removed_by_retention_by_size_are_not_listed(self) -> None:
-        async with opened(retention=Retention("size", len(letter(1))), truncate_bytes=1) as scene:
-            await begun(scene, letter(1), letter(2), letter(3))
-            await scene.until(lambda: scene.store.info(ERR).start == 2 * len(letter(1)))
+        async with opened(retention=Retention("size", len(dead_letter(1))), truncate_bytes=1) as scene:
+            await begun(scene, dead_letter(1), dead_letter(2), dead_letter(3))
+            await scene.until(lambda: scene.store.info(ERR).start == 2 * len(dead_letter(1)))
             assert numbers(await listed(scene)) == [3]
             assert await replay(scene) == Replayed(1, 0)
 
     async def test_what_was_replayed_is_remembered_across_starts_and_in_the_ledger(self, scene: Scene) -> None:
-        at = await begun(scene, letter(1), letter(2))
-        await replay(scene, len(letter(1)))
+        at = await begun(scene, dead_letter(1), dead_letter(2))
+        await replay(scene, len(dead_letter(1)))
         await scene.reopen()
         await scene.start(outputs=PORTS)
         await scene.attach("load")
@@ -285,7 +285,7 @@ async def crashed(seed: int) -> bool:
     files = FaultyFiles(random)
     scene = Scene(files)
     await scene.open()
-    await begun(scene, letter(1), letter(2))
+    await begun(scene, dead_letter(1), dead_letter(2))
     await scene.durable()
     scene.paused = True
     replaying = asyncio.create_task(replay(scene))
@@ -298,7 +298,7 @@ async def crashed(seed: int) -> bool:
     (about,) = (await listed(again, 0)).ports
     copies = again.output(port="replay.in") if again.store.exists(REPLAYS) else b""
     assert (about.replayed, copies) in ((0, b""), (about.end, original(1) + original(2)))
-    assert await letters_of(again).replay("p", "err", 0, about.end) == Replayed(2, 0)  # as a client repeats it
+    assert await dead_letters_of(again).replay("p", "err", 0, about.end) == Replayed(2, 0)  # as a client repeats it
     assert again.output(port="replay.in") == original(1) + original(2)
     await again.close()
     return about.replayed > 0

@@ -18,7 +18,7 @@ A = "connector/s/0"
 PLAN = ReaderPlan("in/json", '{"codec": "json"}', ((Range(A, 0, 10),), (Range(A, 10, 30),)))
 
 
-def letter(offset: int | None, port: str = "err") -> bytes:
+def dead_letter(offset: int | None, port: str = "err") -> bytes:
     place = {} if offset is None else {"segment": A, "offset": offset}
     return stored(7, offset or 0, 5, b"", b"value", {"source": "s", "reason": f"{port}: bad", **place})
 
@@ -49,7 +49,7 @@ async def register(
     """As a task does: stage, then register. Returns the first registration of its key."""
     generation = generation or scene.generation()
     attempt = f"staging/p/{generation}/{epoch}/side/data/{Random().randrange(2**60)}/{port}"
-    data = b"".join(letter(one, port) for one in offsets)
+    data = b"".join(dead_letter(one, port) for one in offsets)
     staged = (Staged(port, attempt, await scene.append(attempt, data), len(offsets)),) if offsets else ()
     known = sum(one or 0 for one in offsets) if digest is None else digest
     given = Registration(SideKey(not reader, operator, partition), staged, known)
@@ -198,7 +198,7 @@ async def test_registering_a_deleted_segment_is_refused(scene: Scene) -> None:
 
 async def test_a_query_without_a_generation_merges_its_side_outputs(scene: Scene) -> None:
     segment = "staging/alone/-/0/side/data/1/err"
-    length = await scene.append(segment, letter(1))
+    length = await scene.append(segment, dead_letter(1))
     given = Registration(SideKey(True, "apply", 0), (Staged("err", segment, length, 1),), 1)
     await scene.coordinator.sides.register("alone", None, 0, given)
     await scene.coordinator.merger.merge("alone", None, 0, [])

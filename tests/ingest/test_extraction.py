@@ -105,17 +105,17 @@ async def test_a_message_without_a_time_is_one_dead_letter_however_often_it_is_s
     assert await again.open(7, "till") == 3
     again.send(message(2, b'{"t": null}'), message(3, b"not JSON"), message(4, b"[]"))
     await acked(again, 4)
-    letters = read_events(running.store, ["connector/source.err/0"])
-    assert [letter.payload for letter in letters] == [b'{"t": null}', b"not JSON", b"[]"]
-    assert [letter.key for letter in letters] == [b"key 2", b"key 3", b"key 4"]
-    assert {letter.stream_id for letter in letters} == {7}
-    assert [letter.metadata["message_id"] for letter in letters] == [2, 3, 4]
-    assert [letter.metadata["reason"] for letter in letters] == [
+    found = read_events(running.store, ["connector/source.err/0"])
+    assert [event.payload for event in found] == [b'{"t": null}', b"not JSON", b"[]"]
+    assert [event.key for event in found] == [b"key 2", b"key 3", b"key 4"]
+    assert {event.stream_id for event in found} == {7}
+    assert [event.metadata["message_id"] for event in found] == [2, 3, 4]
+    assert [event.metadata["reason"] for event in found] == [
         'no event time: the field "t" is null',
         "no event time: the event is not valid JSON",
         'no event time: the field "t" is missing',
     ]
-    assert {(letter.metadata["source"], letter.metadata["stream"]) for letter in letters} == {("source", "till")}
+    assert {(event.metadata["source"], event.metadata["stream"]) for event in found} == {("source", "till")}
     counters = running.sources.log("source").counters
     assert (counters.messages, counters.duplicates, counters.untimed) == (1, 2, 3)
 
@@ -142,8 +142,8 @@ async def test_a_crash_leaves_each_message_stored_once_or_a_dead_letter_once(
     again.send(*sent)
     await acked(again, 4)
     assert [event.payload for event in running.events()] == [at(2)]
-    letters = read_events(running.store, ["connector/source.err/0"])
-    assert [(letter.metadata["message_id"], letter.payload) for letter in letters] == [
+    found = read_events(running.store, ["connector/source.err/0"])
+    assert [(event.metadata["message_id"], event.payload) for event in found] == [
         (1, b"[]"),
         (3, b"{}"),
         (4, b"{}"),
@@ -172,7 +172,7 @@ async def test_a_message_whose_dead_letter_could_not_be_stored_is_sent_again(
     assert await again.open(7, "till") == 1
     again.send(message(2, b"{}"))
     await acked(again, 2)
-    assert [letter.payload for letter in read_events(running.store, ["connector/source.err/0"])] == [b"{}"]
+    assert [event.payload for event in read_events(running.store, ["connector/source.err/0"])] == [b"{}"]
 
 
 async def test_a_run_of_only_dead_letters_still_advances_its_stream(serve: Serve, connect: Connect) -> None:
@@ -224,10 +224,10 @@ async def test_an_event_without_a_time_is_a_dead_letter_and_a_stream_that_resume
     again = await host.open_stream("file", resume=True)
     assert again.position == len(data)
     assert await scene.values() == [at(1), at(2)]
-    letters = await scene.events("source.err")
-    assert [letter.payload for letter in letters] == [b"# a comment", b"{}"]
-    assert {letter.metadata["peer"] for letter in letters} == {"p"}
-    assert [letter.metadata["reason"] for letter in letters] == [
+    found = await scene.events("source.err")
+    assert [event.payload for event in found] == [b"# a comment", b"{}"]
+    assert {event.metadata["peer"] for event in found} == {"p"}
+    assert [event.metadata["reason"] for event in found] == [
         "no event time: the event is not valid JSON",
         'no event time: the field "t" is missing',
     ]
@@ -282,8 +282,8 @@ async def test_a_plugin_finds_the_times_of_another_codec(scene: Scene, monkeypat
     stream = await host.open_stream("peer")
     await stream.put([b"t1769860800", b"t1769860801", b"oops"])
     assert [event.event_time for event in await scene.events()] == [NOON, NOON + SECOND]
-    (letter,) = await scene.events("source.err")
-    assert letter.metadata["reason"] == "no event time: the event is not valid prefixed"
+    (event,) = await scene.events("source.err")
+    assert event.metadata["reason"] == "no event time: the event is not valid prefixed"
 
 
 async def test_many_dead_letters_with_long_names_fit_into_one_record(running: RunningGateway) -> None:
@@ -293,6 +293,6 @@ async def test_many_dead_letters_with_long_names_fit_into_one_record(running: Ru
     log.append([Batch(0, ())], beside)
     dead_letters.stored(beside)
     await running.sources.durability.caught_up()
-    letters = read_events(running.store, ["connector/source.err/0"])
-    assert len(letters) == dead_letters.count == 17_000
-    assert letters[0].metadata == {"reason": "no event time"}
+    found = read_events(running.store, ["connector/source.err/0"])
+    assert len(found) == dead_letters.count == 17_000
+    assert found[0].metadata == {"reason": "no event time"}

@@ -95,7 +95,7 @@ def test_the_bookings_of_an_account_are_in_the_order_in_which_they_were_made(spa
     per_account = {name: [row["amount"] for row in result.rows if row["account"] == name] for name in ("ann", "bob")}
     assert per_account == {"ann": [1, 3, 4], "bob": [6, 2, 5]}
     assert [[row["amount"] for row in epoch.rows] for epoch in result.epochs[:2]] == [[1], [3]], "as the slower till is"
-    assert [json.loads(letter.value or b"") for letter in result.late] == [{"account": "bob", "amount": 7}]
+    assert [json.loads(event.value or b"") for event in result.late] == [{"account": "bob", "amount": 7}]
 
 
 def test_views_of_a_page_are_counted_per_minute(spark: SparkSession) -> None:
@@ -105,4 +105,4 @@ def test_views_of_a_page_are_counted_per_minute(spark: SparkSession) -> None:
         ("/", f"{DAY}1:00:00.000Z", "on_time", 1, 1),
         ("/b", f"{DAY}0:20:00.000Z", "on_time", 1, 1),
     ]
-    assert [letter.value for letter in result.dead_letters] == [b"no JSON"]
+    assert [event.value for event in result.dead_letters] == [b"no JSON"]

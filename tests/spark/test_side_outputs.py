@@ -42,8 +42,8 @@ def test_a_dead_letter_is_the_stored_event_with_its_metadata_and_the_reason(epoc
     assert second.payload == VALUES[3]
     (late,) = epoch.left("late")
     assert (late.metadata["watermark"], late.metadata["behind_us"]) == (90, 60)
-    letter = epoch.client.dead_letter("p", "err", 0)
-    assert letter.reason == "Bad: one"
+    event = epoch.client.dead_letter("p", "err", 0)
+    assert event.reason == "Bad: one"
 
 
 def test_rows_without_a_position_are_staged_as_json_and_marked_derived(epoch: Epoch) -> None:
@@ -51,9 +51,9 @@ def test_rows_without_a_position_are_staged_as_json_and_marked_derived(epoch: Ep
     with registered(epoch.sides()) as sides:
         sides.stage(rows, Rejected("err", ["Bad"]))
     epoch.merge()
-    (letter,) = epoch.left()
-    assert json.loads(letter.payload) == {"segment": None, "offset": 5, "n": "/w=="}
-    assert letter.metadata == {"reason": "Bad", "derived": True}
+    (event,) = epoch.left()
+    assert json.loads(event.payload) == {"segment": None, "offset": 5, "n": "/w=="}
+    assert event.metadata == {"reason": "Bad", "derived": True}
     assert epoch.client.dead_letter("p", "err", 0).segment is None
 
 
@@ -64,8 +64,8 @@ def test_an_event_is_staged_once_however_many_rows_and_partitions_have_it(epoch:
             sides.stage(epoch.rows(2 + partition), Rejected("err", ["Bad"]))
             sides.stage(epoch.rows(1), Rejected("late", ["late"]))
     epoch.merge()
-    assert [letter.event_id for letter in epoch.left()] == [2, 3, 4]
-    assert [letter.event_id for letter in epoch.left("late")] == [2]
+    assert [event.event_id for event in epoch.left()] == [2, 3, 4]
+    assert [event.event_id for event in epoch.left("late")] == [2]
 
 
 def test_rows_are_distinguished_by_position_or_by_ids() -> None:
@@ -87,10 +87,10 @@ def test_a_joined_row_with_two_positions_is_staged_as_json(epoch: Epoch) -> None
     with registered(epoch.sides()) as sides:
         sides.stage(rows, Rejected("err", ["Bad"]))
     epoch.merge()
-    (letter,) = epoch.left()
+    (event,) = epoch.left()
     at = epoch.offsets[1]
     both = {"segment": SEGMENT, "offset": at, "n": at, "segment_2": SEGMENT, "offset_2": at, "m": at}
-    assert (json.loads(letter.payload), letter.metadata["derived"]) == (both, True)
+    assert (json.loads(event.payload), event.metadata["derived"]) == (both, True)
 
 
 def test_a_derived_row_keeps_the_event_columns_that_it_has() -> None:
@@ -106,7 +106,7 @@ def test_a_second_attempt_with_the_same_rows_in_any_order_adds_nothing(epoch: Ep
         with registered(epoch.sides()) as sides:
             sides.stage(epoch.rows(*numbers), Rejected("err", [f"Bad: at {number}" for number in numbers]))
     epoch.merge()
-    assert [letter.event_id for letter in epoch.left()] == [2, 3]
+    assert [event.event_id for event in epoch.left()] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_second_attempt_with_other_rows_fails(epoch: Epoch, numbers: tuple[int
     with pytest.raises(NotRepeatable, match="apply share did not decide the same twice in epoch 0"):
         again.register(again.finish())
     epoch.merge()
-    assert [letter.event_id for letter in epoch.left()] == [2, 3]
+    assert [event.event_id for event in epoch.left()] == [2, 3]
 
 
 def test_concurrent_attempts_stage_each_event_once(epoch: Epoch) -> None:
@@ -135,7 +135,7 @@ def test_concurrent_attempts_stage_each_event_once(epoch: Epoch) -> None:
     second[0].register(second[1])
     third[0].discard()
     epoch.merge()
-    assert [letter.event_id for letter in epoch.left()] == [2, 3, 4]
+    assert [event.event_id for event in epoch.left()] == [2, 3, 4]
 
 
 def test_the_order_of_the_rows_of_an_event_does_not_matter(epoch: Epoch) -> None:
@@ -144,8 +144,8 @@ def test_the_order_of_the_rows_of_an_event_does_not_matter(epoch: Epoch) -> None
         with registered(epoch.sides()) as sides:
             sides.stage(epoch.rows(1, 1), Rejected("err", reasons))
     epoch.merge()
-    (letter,) = epoch.left()
-    assert letter.metadata["reason"] == "KeyError: a"
+    (event,) = epoch.left()
+    assert event.metadata["reason"] == "KeyError: a"
 
 
 def test_a_registration_whose_reply_is_lost_keeps_what_was_staged(
@@ -168,7 +168,7 @@ def test_a_registration_whose_reply_is_lost_keeps_what_was_staged(
             attempt()
     attempt()
     epoch.merge()
-    assert [letter.event_id for letter in epoch.left()] == [2]
+    assert [event.event_id for event in epoch.left()] == [2]
 
 
 def test_a_row_whose_event_was_removed_is_staged_as_json(epoch: Epoch) -> None:
@@ -220,7 +220,7 @@ def test_a_reader_decodes_events_and_those_it_cannot_decode_are_dead_letters(epo
     assert read(options, second) == [{"value": VALUES[3], "offset": epoch.offsets[3], "n": 4}], "a second attempt"
     epoch.merge()
     bad = epoch.left()
-    assert [(letter.payload, letter.metadata["content_type"]) for letter in bad] == [
+    assert [(event.payload, event.metadata["content_type"]) for event in bad] == [
         (VALUES[1], "application/json"),
         (VALUES[2], "application/json"),
     ]
@@ -236,7 +236,7 @@ def test_parts_that_no_task_has_finished_are_decoded_before_the_merge(epoch: Epo
     next(stopped)
     del stopped  # as a query with a limit does
     epoch.merge()
-    assert [letter.event_id for letter in epoch.left()] == [2, 3]
+    assert [event.event_id for event in epoch.left()] == [2, 3]
 
 
 def test_a_load_without_a_pipeline_fails_at_an_event_it_cannot_decode(epoch: Epoch) -> None:

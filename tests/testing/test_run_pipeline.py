@@ -94,9 +94,9 @@ def test_rows_are_those_of_each_port_and_poison_rows_are_dead_letters(spark: Spa
     assert result["large"] == [{"number": 12}, {"number": 10}], "in the order of the events"
     assert result["small"] == [{"value": b"7"}]
     assert result["small"][0].key == b"k7"
-    (letter,) = result.dead_letters
-    assert (letter.value, letter.key) == (b"x", b"kx")
-    assert letter.reason.startswith("ValueError: invalid literal for int()")
+    (dead_letter,) = result.dead_letters
+    assert (dead_letter.value, dead_letter.key) == (b"x", b"kx")
+    assert dead_letter.reason.startswith("ValueError: invalid literal for int()")
     with pytest.raises(RequestError, match="no port 'big'"):
         result["big"]
 

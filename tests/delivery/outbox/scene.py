@@ -202,7 +202,7 @@ class SinkScene:
 
     def retained_values(self, sink: str) -> list[bytes]:
         """The values in the segment, whether they were sent or not."""
-        return [letter.event.payload for letter in self._events(f"pipeline/{PIPELINE}/held.{sink}")]
+        return [one.event.payload for one in self._events(f"pipeline/{PIPELINE}/held.{sink}")]
 
     def dead_letters(self, sink: str) -> list[StoredDeadLetter]:
         return self._events(f"pipeline/{PIPELINE}/parked.{sink}")

@@ -60,7 +60,7 @@ class Made:
     decoded: Decoded
     rows: list[dict[str, Any]]
     """What was decoded, in order; VARIANT as what its JSON says. Empty for dead letters."""
-    letters: list[tuple[bytes, str]]
+    dead_letters: list[tuple[bytes, str]]
     """Bytes and reasons of those that could not be decoded."""
 
     def public(self) -> DataFrame:
@@ -80,10 +80,10 @@ def decode(frame: DataFrame, branches: Sequence[Branch]) -> Made:
         }
         for row in found.batch.to_pylist()
     }
-    letters = [*zip(found.failed.column("value").to_pylist(), found.reasons, strict=True)]
+    dead_letters = [*zip(found.failed.column("value").to_pylist(), found.reasons, strict=True)]
     loaded = frame.sparkSession.createDataFrame(pa.Table.from_batches([found.batch]))
     opened = numbered(with_variants(loaded, decoder), decoder)
-    return Made(opened, [by_offset.get(offset, {}) for offset in batch.column("offset").to_pylist()], letters)
+    return Made(opened, [by_offset.get(offset, {}) for offset in batch.column("offset").to_pylist()], dead_letters)
 
 
 def _events(frame: DataFrame) -> pa.RecordBatch:
@@ -95,8 +95,8 @@ def columns(made: Made) -> list[dict[str, Any]]:
     return made.rows
 
 
-def letters(made: Made) -> list[tuple[bytes, str]]:
-    return made.letters
+def dead_letters(made: Made) -> list[tuple[bytes, str]]:
+    return made.dead_letters
 
 
 def written(left: Left) -> pa.Table:

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import Branch, Coding, Outlet, branches
 from penstock.spark.codecs.outputs import Left, leave, passed, received
-from tests.spark.codecs.frames import decode, events, letters, values, written
+from tests.spark.codecs.frames import dead_letters, decode, events, values, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -201,7 +201,7 @@ def test_events_that_pass_through_with_the_same_codec_keep_their_bytes(spark: Sp
     made = decode(events(spark, good, bad), [Branch(codec, SCHEMA)])
     frame = passed(made.decoded, {"out": Outlet("out", (("out", codec),))}, "out")
     assert values(frame) == [("out", good)]
-    assert [value for value, _ in letters(made)] == [bad]
+    assert [value for value, _ in dead_letters(made)] == [bad]
 
 
 def test_events_that_pass_through_to_another_codec_are_encoded_again(spark: SparkSession) -> None:

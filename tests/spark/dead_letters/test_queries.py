@@ -117,9 +117,9 @@ def test_an_event_that_cannot_be_processed_goes_to_err_once_whatever_is_done_wit
     assert (len(left("doubled", "joined")), len(left("doubled", "first"))) == (3, 1)
     assert left("both") == [*bad, *bad]
     assert len(left("both", "out")) == 3 * 2
-    letter = outputs(worker.address, "limited", "err")[0]
-    assert letter.metadata["reason"] == "`value` is not valid JSON"
-    assert (letter.key, letter.metadata["source"], letter.metadata["stream"]) == (b"k", "roofs", "roof")
+    event = outputs(worker.address, "limited", "err")[0]
+    assert event.metadata["reason"] == "`value` is not valid JSON"
+    assert (event.key, event.metadata["source"], event.metadata["stream"]) == (b"k", "roofs", "roof")
 
 
 def share_of(row: dict[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ SIZES = st.sampled_from([(64, 64), (300, 900), (order.PIECE_BYTES, order.EMIT_BY
 
 @settings(max_examples=80, deadline=None)
 @given(EPOCHS, SIZES, st.integers(0, 99))
-def test_each_bucket_emits_what_the_reference_emits_in_its_order(
+def test_each_bucket_emits_the_events_of_the_reference_in_the_same_order(
     epochs: list[Any], sizes: tuple[int, int], seed: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +183,7 @@ def test_an_event_at_the_watermark_waits_and_one_before_it_is_emitted() -> None:
     assert [(row["place"], row["behind"]) for row in late] == [(4, 1)]
 
 
-def test_while_the_watermark_is_unknown_everything_waits_and_at_the_end_of_time_nothing_does() -> None:
+def test_everything_waits_while_the_watermark_is_unknown_and_nothing_at_the_end_of_time() -> None:
     driver = Driver(ONE)
     times = [TIME_MAX_US, 5, TIME_MIN_US]
     assert driver.batch([events_of(times)], None) == ([[]], [])
@@ -194,7 +194,7 @@ def test_while_the_watermark_is_unknown_everything_waits_and_at_the_end_of_time_
     assert not driver.states[0].data
 
 
-def test_events_of_one_time_are_in_the_order_of_stream_and_message_then_as_they_were_read() -> None:
+def test_events_of_one_time_are_ordered_by_stream_and_message_then_as_read() -> None:
     driver = Driver(ONE)
     first = [Event(5, "k", 2, 1, 0), Event(5, "k", 1, 2, 1), Event(5, "k", 1, 1, 2), Event(5, "k", 1, 1, 3)]
     later = [Event(5, "k", 1, 1, 4), Event(5, "k", None, 9, 5)]
@@ -202,7 +202,7 @@ def test_events_of_one_time_are_in_the_order_of_stream_and_message_then_as_they_
     assert driver.batch([later], 6)[0] == [[5, 2, 3, 4, 1, 0]]
 
 
-def test_without_columns_that_order_them_events_of_one_time_stay_as_they_were_read() -> None:
+def test_without_ordering_columns_events_of_one_time_stay_in_the_order_read() -> None:
     driver = Driver(replace(ONE, ties=()))
     events = [Event(5, "k", -number, -number, number) for number in range(6)]
     driver.batch([events[:3], events[3:]], 1)
@@ -224,7 +224,7 @@ def test_a_batch_that_changes_nothing_writes_nothing_and_a_piece_is_not_rewritte
     assert [piece.rows for piece in driver.pieces] == [40]
 
 
-def test_while_the_watermark_stands_still_small_batches_make_few_pieces_and_are_rewritten_seldom() -> None:
+def test_while_the_watermark_stands_still_small_batches_make_few_pieces_that_are_rarely_rewritten() -> None:
     driver, batches, rows = Driver(ONE), 400, 10
     written = 0
     for number in range(batches):
@@ -252,7 +252,7 @@ def test_many_events_are_emitted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert max(table.nbytes for table in driver.tables) < 200_000
 
 
-def test_too_much_that_waits_is_an_error_that_names_what_to_do_and_changes_nothing() -> None:
+def test_too_many_buffered_events_are_an_error_that_says_what_to_do_and_changes_nothing() -> None:
     driver = Driver(replace(ONE, bucket_bytes_max=2000))
     driver.batch([events_of([5])], 0)
     before = deepcopy(driver.states)
@@ -271,7 +271,7 @@ def test_dropped_late_events_are_counted() -> None:
     assert (driver.stats[0].late_kept, driver.stats[0].late_dropped) == (0, 2)
 
 
-def test_times_that_are_no_dates_are_refused() -> None:
+def test_times_that_are_not_dates_are_refused() -> None:
     for time in (TIME_MIN_US - 1, TIME_MAX_US + 1):
         with pytest.raises(RequestError, match="before year 1 or after year 9999"):
             prepare_order(ONE, table_of(ONE, events_of([time])), None, 0)
@@ -317,7 +317,7 @@ def test_a_missing_piece_is_damage() -> None:
         driver.batch([], 9)
 
 
-def test_a_column_that_is_added_is_null_in_events_that_wait_and_one_that_is_removed_is_gone() -> None:
+def test_an_added_column_is_null_in_buffered_events_and_a_removed_one_is_gone() -> None:
     driver = Driver(ONE)
     driver.batch([events_of([5, 6])], 1)
     fields = [field for field in ONE.schema if field.name not in ("text", "stream")]
@@ -349,7 +349,7 @@ def test_the_fingerprint_of_a_plan_is_the_same_in_another_process() -> None:
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "windows" / "ordered-1.msgpack"
 
 
-def test_state_that_format_1_has_stored_is_continued() -> None:
+def test_state_stored_in_format_1_is_continued() -> None:
     """Written by `Driver(ONE)` with the events of times 7, 3, 9 at watermark 5."""
     head, data = msgpack.unpackb(FIXTURE.read_bytes(), strict_map_key=False)
     driver = Driver(ONE)

@@ -156,11 +156,11 @@ def test_every_kind_of_window_has_the_panes_and_late_events_of_the_reference_acr
     assert sorted_panes([found(row) for row in rows]) == sorted_panes(panes)
     assert {pane["pane"] for pane in panes} == {"on_time", "update"}
     by_number = {one.number: one for one in scene.sent}
-    for letter in scene.left():
-        sent = by_number[letter.event_id]
-        assert (letter.payload, letter.metadata["offset"], letter.stream_id) == (sent.payload, sent.offset, sent.stream)
+    for event in scene.left():
+        sent = by_number[event.event_id]
+        assert (event.payload, event.metadata["offset"], event.stream_id) == (sent.payload, sent.offset, sent.stream)
         watermark = next(before for events, before, _ in scene.epochs() if sent in events)
-        left.append((sent.number, watermark, letter.metadata["behind_us"]))
+        left.append((sent.number, watermark, event.metadata["behind_us"]))
     assert sorted(left) == sorted(one for each in late.values() for one in each), "of each operator, once"
     assert all(late.values())
     kinds = {type(window) for window, _ in KINDS.values()}

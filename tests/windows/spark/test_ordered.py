@@ -78,7 +78,7 @@ def elsewhere(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_every_key_is_in_the_order_of_the_reference_with_all_columns_over_a_restart(scene: Scene) -> None:
+def test_every_key_is_in_the_order_of_the_reference_with_all_columns_across_a_restart(scene: Scene) -> None:
     chance = random.Random(20261116)
     ingest_epochs(scene, chance, 0, 4)
     rows = scene.run(build)
@@ -121,9 +121,9 @@ def test_every_key_is_in_the_order_of_the_reference_with_all_columns_over_a_rest
         assert (row["a.decimal"], row["span"]) == (value["n"], timedelta(seconds=value["n"]))
         assert json.loads(row["text"]) == value
     left = scene.left()
-    assert sorted(letter.event_id for letter in left) == sorted(event.number for event in late)
-    assert all(letter.payload == by_number[letter.event_id].payload for letter in left)
-    assert {letter.metadata["reason"] for letter in left} == {"event time is behind the watermark"}
+    assert sorted(event.event_id for event in left) == sorted(event.number for event in late)
+    assert all(event.payload == by_number[event.event_id].payload for event in left)
+    assert {event.metadata["reason"] for event in left} == {"event time is behind the watermark"}
     (shown,) = scene.numbers()
     assert (shown["late_kept"], shown["buffered"]) == (len(late), len(reference.held))
 
@@ -184,7 +184,7 @@ def test_the_output_segment_has_each_key_in_order_across_epochs_and_a_restart(sc
     assert not bench.out("sort_sales", "late")
 
 
-def test_late_events_and_those_without_a_time_leave_once_and_dropped_ones_are_counted(
+def test_late_events_and_events_without_a_time_are_emitted_once_and_dropped_ones_are_counted(
     scene: Scene, bench: Bench
 ) -> None:
     ingest_sales(scene, [60, 50], 40)
@@ -205,7 +205,7 @@ def test_late_events_and_those_without_a_time_leave_once_and_dropped_ones_are_co
     assert (shown["operator"], shown["late_kept"], shown["late_dropped"]) == ("ordered by shop", 1, 1)
 
 
-def test_columns_may_be_added_and_removed_while_events_are_held(scene: Scene, bench: Bench) -> None:
+def test_columns_may_be_added_and_removed_while_events_are_buffered(scene: Scene, bench: Bench) -> None:
     ingest_sales(scene, [60, 50], 40)
     bench.run(sorting("stream"))
     ingest_sales(scene, [70], 55, 2)

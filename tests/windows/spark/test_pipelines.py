@@ -91,7 +91,7 @@ def test_dropped_late_events_are_counted_and_events_without_a_time_are_dead_lett
     assert [pane["n"] for pane in bench.panes("by_payload")] == [1, 1]
     assert bench.out("by_payload", "late") == []
     dead = bench.out("by_payload", "err")
-    assert [json.loads(letter.payload)["at"] for letter in dead] == [None, far]
-    assert {letter.metadata["reason"] for letter in dead} == {NO_EVENT_TIME}
+    assert [json.loads(event.payload)["at"] for event in dead] == [None, far]
+    assert {event.metadata["reason"] for event in dead} == {NO_EVENT_TIME}
     (shown,) = get(bench.worker, "/status")["windows"]
     assert (shown["operator"], shown["late_dropped"], shown["late_kept"]) == ("dropping", 2, 0)

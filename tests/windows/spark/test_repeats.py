@@ -47,9 +47,9 @@ def test_an_event_with_many_rows_is_late_once_or_without_a_time_a_dead_letter_on
     bench.run(in_minutes, in_sessions)
     for name in ("in_minutes", "in_sessions"):
         assert len([pane for pane in bench.panes(name) if pane["n"] == 1]) == 2 * len(SHOPS), name
-        late = [json.loads(letter.payload) for letter in bench.out(name, "late")]
+        late = [json.loads(event.payload) for event in bench.out(name, "late")]
         assert [each["sale"] for each in late] == [2, 4], name
-        assert [json.loads(letter.payload)["sale"] for letter in bench.out(name, "err")] == [3], name
+        assert [json.loads(event.payload)["sale"] for event in bench.out(name, "err")] == [3], name
 
 
 @pipeline(max_rows_per_epoch=1)
@@ -65,5 +65,5 @@ def test_late_rows_without_the_position_of_their_event_are_stored_as_json(bench:
     bench.run(some_nowhere)
     late = bench.out("some_nowhere", "late")
     copy = {"event_time": "1970-01-01T00:00:02.000Z", "stream": "copy", "segment": None, "offset": None}
-    assert sorted((json.loads(letter.payload) for letter in late), key=str) == ["late", "later", copy, copy]
-    assert {letter.event_time for letter in late} == {2_000_000}
+    assert sorted((json.loads(event.payload) for event in late), key=str) == ["late", "later", copy, copy]
+    assert {event.event_time for event in late} == {2_000_000}
