@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
 import penstock
@@ -87,8 +90,46 @@ def both(left: DataFrame, right: DataFrame) -> DataFrame:
     return left.select("n").unionByName(right.selectExpr("n + 1 as n"))
 
 
+def functions(roofs: DataFrame) -> dict[str, DataFrame]:
+    """Functions in Python on a decoded input: per row, per column, per batch, and per group after a shuffle."""
+    from pyspark.sql.functions import udf
+    from pyspark.sql.pandas.functions import pandas_udf
+
+    def more(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            yield batch.assign(n=batch["n"] + 2)
+
+    def total(group: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"n": [int(group["n"].sum())]})
+
+    def plus_one(column: pd.Series) -> pd.Series:
+        return column + 1
+
+    few = roofs.select("n")
+    return {
+        "rows": few.select(udf(lambda n: n * 2, "int")("n").alias("n")),
+        "columns": few.select(pandas_udf(plus_one, "int")("n").alias("n")),  # type: ignore[call-overload]
+        "batches": few.mapInPandas(more, "n int"),
+        "groups": few.groupBy(few["n"] % 2).applyInPandas(total, "n int"),
+    }
+
+
+def in_batches(roofs: DataFrame) -> DataStreamWriter:
+    """The same, on the batches of a sink of Spark's own, which computes each several times."""
+
+    def look(batch: DataFrame, _: int) -> None:
+        def total(group: pd.DataFrame) -> pd.DataFrame:
+            return group.head(1)
+
+        assert batch.groupBy("n").applyInPandas(total, batch.schema).count() == 3
+        assert len(batch.toPandas()) == 3
+
+    return roofs.select("n").writeStream.foreachBatch(look)
+
+
 DECODING = {"roofs": (Branch("json", "n int"),)}
-LIMITED, REPEATED, DOUBLED = (replace(pipeline(one), decoding=DECODING) for one in (limited, repeated, doubled))
+PLAIN = (limited, repeated, doubled, functions, in_batches)
+LIMITED, REPEATED, DOUBLED, FUNCTIONS, IN_BATCHES = (replace(pipeline(one), decoding=DECODING) for one in PLAIN)
 BOTH = replace(
     pipeline(inputs={"left": "roofs", "right": "roofs"})(both),
     decoding={"left": (Branch("json", "n int"),), "right": (Branch("json", "n int not null"),)},
@@ -120,6 +161,26 @@ def test_an_event_that_cannot_be_processed_goes_to_err_once_whatever_is_done_wit
     event = outputs(worker.address, "limited", "err")[0]
     assert event.metadata["reason"] == "`value` is not valid JSON"
     assert (event.key, event.metadata["source"], event.metadata["stream"]) == (b"k", "roofs", "roof")
+
+
+def test_functions_in_python_over_a_frame_with_dead_letters_get_the_other_rows(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    send(f"127.0.0.1:{worker.ports['connector']}", "roofs", "roof", PAYLOADS)
+    run(spark, worker, tmp_path, FUNCTIONS, IN_BATCHES)
+
+    def numbers(port: str) -> list[int]:
+        return sorted(json.loads(event.payload)["n"] for event in outputs(worker.address, "functions", port))
+
+    assert {port: numbers(port) for port in ("rows", "columns", "batches", "groups")} == {
+        "rows": [0, 2, 8],
+        "columns": [1, 2, 5],
+        "batches": [2, 3, 6],
+        "groups": [1, 4],
+    }
+    for name in ("functions", "in_batches"):
+        left = [(event.event_id, event.payload) for event in outputs(worker.address, name, "err")]
+        assert left == [(2, PAYLOADS[1]), (4, PAYLOADS[3])], name
 
 
 def share_of(row: dict[str, Any]) -> dict[str, Any]:
