@@ -75,7 +75,8 @@ class JsonDocuments:
 
     def __init__(self, schema: Fields) -> None:
         self._schema = schema
-        self._documents = Documents(schema, msgspec.json.Decoder(row_type(schema, _json_type)).decode, self.closely)
+        decoder = msgspec.json.Decoder(row_type(schema, _json_type), float_hook=Decimal)
+        self._documents = Documents(schema, decoder.decode, self.closely)
 
     def decode(self, values: pa.BinaryArray) -> Columns:
         documents = values.to_pylist()
@@ -123,7 +124,7 @@ def _json_type(kind: Kind) -> Any:
         case "binary":
             return bytes
         case "decimal":
-            return Decimal
+            return Any  # numbers are exact by the decoder's hook; msgspec's own decimals take texts like "1_000", too
         case "timestamp":
             return str | int
         case "date" | "timestamp_ntz":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -61,10 +60,8 @@ def _packed_type(kind: Kind) -> Any:
     match kind.name:
         case "binary":
             return bytes
-        case "decimal":
-            return Decimal
-        case "timestamp":
-            return Any  # an instant, a text or a number, which `column` tells apart
+        case "decimal" | "timestamp":
+            return Any  # a text or a number, or an instant, which `column` tells apart
         case "date" | "timestamp_ntz":
             return str
     return number_type(kind)

@@ -32,8 +32,8 @@ _SPECIAL = {
 
 _SPECIAL_CSV = _SPECIAL | {"Inf": math.inf, "+Inf": math.inf, "-Inf": -math.inf}
 
-FLOAT_MAX = 3.4028234663852886e38
-"""The largest value of FLOAT."""
+FLOAT_MAX = 3.4028235677973362e38
+"""The largest number that is rounded to a value of FLOAT. Spark writes the largest value itself as 3.4028235E38."""
 
 _DIGITS = Context(prec=400, rounding=ROUND_HALF_UP)
 """Enough for any double, so that nothing is rounded before the scale is known."""
