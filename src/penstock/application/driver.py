@@ -44,6 +44,11 @@ class Follower:
         self.runner: Runner | None = None
 
     @property
+    def deployed(self) -> Deployed:
+        """As it was seen last."""
+        return self._now
+
+    @property
     def is_drained(self) -> bool:
         return self._now.state == "drained"
 

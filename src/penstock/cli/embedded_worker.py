@@ -105,7 +105,7 @@ def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: 
             stdout=None if stdio else log,
             stderr=log,
             process_group=0,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509  no other thread runs yet
+            preexec_fn=end_with_parent,  # noqa: PLW1509  no other thread runs yet
         )
     if relayed:
         threading.Thread(target=_relay, args=(process,), name="terminal to worker", daemon=True).start()
@@ -133,10 +133,12 @@ def _ports() -> dict[str, int]:
     return _DEFAULT_PORTS
 
 
-def _end_with_parent() -> None:
-    """The worker ends even if the driver is killed. Linux only; elsewhere the next run finds the running worker."""
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have this process get the signal when the one that has started it ends, even if that is killed. Linux only;
+    elsewhere the next run finds the running worker.
+    """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> LocalWorker:

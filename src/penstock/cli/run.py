@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import (
@@ -170,11 +169,12 @@ def _run_application(file: Path, _: Sequence[str], __: Sequence[str], options: R
 
 def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: RunOptions) -> int | None:
     """Returns the number of the signal that ended it, if any."""
-    pipelines = bound_to(_chosen(load_pipelines(file), names), sinks)
+    load = partial(_load, file, tuple(names), tuple(sinks))
+    pipelines = load()
     check_sinks(pipelines, worker_is_here=options.worker is None)
     let_workers_import_from([file.absolute().parent])
     with worker_of(options) as found:
-        number = _run(found, pipelines, _open_for_programs(found), options)
+        number = _run(found, pipelines, load, options)
         if options.available_now and number is None:
             wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], print_line)
             report_staying_open(found.http, [pipeline.name for pipeline in pipelines], print_line)
@@ -210,12 +210,25 @@ def _worker_options(retention: str | None, times: Mapping[str, list[str] | None]
     return options + [f"{option}={value}" for option, values in given.items() for value in values]
 
 
-def _run(worker: FoundWorker, pipelines: Sequence[Pipeline], deployed: Deployed, options: RunOptions) -> int | None:
+def _load(file: Path, names: Sequence[str], sinks: Sequence[str], _: Deployed | None = None) -> list[Pipeline]:
+    """The pipelines of a file, whatever is deployed."""
+    from penstock.spark.run.runner import carry_by_value  # here: other commands need no Spark
+
+    pipelines = bound_to(_chosen(load_pipelines(file), names), sinks)
+    carry_by_value(pipelines)
+    return pipelines
+
+
+def _run(
+    worker: FoundWorker,
+    pipelines: Sequence[Pipeline],
+    load: Callable[[Deployed], list[Pipeline]],
+    options: RunOptions,
+) -> int | None:
     """Returns the number of the signal that ended it, if any."""
     from penstock.application.driver import Follower
-    from penstock.cli.spark_run import run_on_spark
-    from penstock.spark.run.runner import carry_by_value
+    from penstock.cli.spark_run import SparkRun, Start
+    from penstock.cli.spark_successor import run_on_spark
 
-    carry_by_value(pipelines)
-    make_follower = partial(Follower, worker.http, deployed, print_line)
-    return run_on_spark(worker, pipelines, make_follower, options, Console(highlight=False))
+    run = SparkRun(worker=worker.http, load=load, follow=Follower, options=options)
+    return run_on_spark(worker, run, Start(pipelines, _open_for_programs(worker)))

@@ -2,11 +2,8 @@
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
@@ -38,7 +35,7 @@ def run_application(file: Path, options: RunOptions) -> int | None:
     for note in loaded.notes:
         print_line(f"note: {note}")
     deployment = loaded.deployment
-    pipelines = pipelines_of(deployment)
+    pipelines = _pipelines(deployment)
     let_workers_import_from([file.absolute().parent, *_folders(deployment)])
     stdio = any(spec.type == "stdio" for spec in deployment.connectors.values())
     with worker_of(options, stdio=stdio) as worker:
@@ -69,10 +66,19 @@ def _folders(deployment: Deployment) -> list[Path]:
 
 
 def _run(worker: FoundWorker, pipelines: "Sequence[Pipeline]", first: Deployed, options: RunOptions) -> int | None:
-    from penstock.cli.spark_run import run_on_spark
+    from penstock.cli.spark_run import SparkRun, Start
+    from penstock.cli.spark_successor import run_on_spark
 
+    run = SparkRun(worker=worker.http, load=_deployed, follow=Driver, options=options, is_application=True)
+    return run_on_spark(worker, run, Start(pipelines, first))
+
+
+def _deployed(deployed: Deployed) -> "list[Pipeline]":
+    return _pipelines(deployed.deployment)
+
+
+def _pipelines(deployment: Deployment) -> "list[Pipeline]":
+    pipelines = pipelines_of(deployment)
     for pipeline in pipelines:
         carry_by_value(pipeline)
-    make_driver = partial(Driver, worker.http, first, print_line)
-    console = Console(stderr=True, highlight=False)
-    return run_on_spark(worker, pipelines, make_driver, options, console, until_stopped=not options.available_now)
+    return pipelines

@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from penstock.spark.run.session import cores_of, sets_partitions
 if TYPE_CHECKING:
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.driver import SparkDriver
-    from penstock.spark.run.runner import Runner, RunningPipeline
+    from penstock.spark.run.runner import RunningPipeline
 
 _WORKER_SECONDS_MAX = 10.0
 """Enough for a worker that is restarting, or starting together with us; a wrong address is still reported soon."""
@@ -131,15 +131,15 @@ def end_by_sigterm(*_: object) -> NoReturn:
 
 
 @contextmanager
-def stopped_by_signals(runner: "Runner") -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM shuts down in order; a second Ctrl-C does not wait for that."""
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM shuts down in order, by `stop`; a second Ctrl-C does not wait for that."""
     caught: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
         if caught and number == signal.SIGINT:
             raise KeyboardInterrupt
         caught.append(number)
-        runner.stop()
+        stop()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -27,10 +28,11 @@ from penstock.protocol.api.status import Blockage, ConnectorStatus
 from penstock.spark import codecs
 from penstock.spark.run.driver import spark_driver
 from penstock.spark.run.failures import Failure
-from penstock.spark.run.runner import Runner, RunningPipeline
+from penstock.spark.run.runner import Runner, RunningPipeline, Standing
 
 if TYPE_CHECKING:
     from penstock.application.driver import Follower
+    from penstock.protocol.api.deployment import Deployed
     from penstock.spark.pipelines import Pipeline
 
 # What `penstock run` reports when pipelines accept events: what to do next, for each source.
@@ -96,7 +98,8 @@ _RETURNED = "the changed {0} failed before its first epoch: the previous {0} run
 class RunView:
     """Shows pipelines with the worker's status of them."""
 
-    def __init__(self, worker: str, console: Console) -> None:
+    def __init__(self, worker: str, console: Console, reported: Mapping[str, str] | None = None) -> None:
+        """`reported`: by the view of the process before."""
         self._console = console
         self._coordinator = CoordinatorClient(worker, 0, timeout_seconds=_ANSWER_SECONDS_MAX)
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
@@ -107,7 +110,8 @@ class RunView:
         self._ready: Collection[str] = ()
         self._is_stopping = False
         self._asked = self._printed = 0.0
-        self._reported: dict[str, str] = {}
+        self.reported: dict[str, str] = {**(reported or {})}
+        """Subject → the last line about it."""
         self._blocked: dict[str, Collection[str]] = {}
         """What each pipeline was last reported to be blocked by."""
         self._restarts: dict[str, float | None] = {}
@@ -152,8 +156,8 @@ class RunView:
 
     def _report(self, about: str, line: str, level: int = logging.INFO) -> None:
         """Print a line, unless the last one about the same subject was identical."""
-        if line and self._reported.get(about) != line:
-            self._reported[about] = line
+        if line and self.reported.get(about) != line:
+            self.reported[about] = line
             report(self._console, line, level)
 
     def _report_start(self, running: RunningPipeline) -> None:
@@ -183,10 +187,7 @@ class RunView:
         name, times = running.pipeline.name, running.restarts.in_a_row
         if self._restarts.get(name) != running.restart_at:
             self._restarts[name] = running.restart_at
-            often = "" if times < _OFTEN else f" {times} times in a row"
-            text = f"{name} failed{often}, and is restarted in {_seconds_until(running.restart_at)} s: {failure.text}"
-            hint = f"\n{failure.hint}" if failure.hint else ""
-            report(self._console, f"{text}{hint}", logging.WARNING)
+            report(self._console, restart_text(name, failure, times, running.restart_at), logging.WARNING)
 
     def _report_sinks(self, name: str) -> None:
         """Where the output goes, once; and why a sink does not accept it, until it does."""
@@ -199,9 +200,9 @@ class RunView:
                 self._report(f"sink {sink.sink} of {name}", f"{what}{where} ({sink.guarantee})")
                 if sink.state in _IN_TROUBLE:
                     self._report(trouble, f"{what} {sink.state}: {sink.reason}", logging.WARNING)
-                elif sink.state == "READY" and trouble in self._reported:
+                elif sink.state == "READY" and trouble in self.reported:
                     self._report(trouble, f"{what} READY again")
-                    del self._reported[trouble]
+                    del self.reported[trouble]
 
     def _report_blockages(self, name: str) -> None:
         """Which link blocks the pipeline, once; and that nothing does any more. Failures, and sinks that have reported
@@ -253,6 +254,12 @@ class RunView:
             "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
             "open windows": "" if known is None else _open_windows(known),
         }
+
+
+def restart_text(name: str, failure: Failure, times: int, restart_at: float | None) -> str:
+    often = "" if times < _OFTEN else f" {times} times in a row"
+    text = f"{name} failed{often}, and is restarted in {_seconds_until(restart_at)} s: {failure.text}"
+    return f"{text}\n{failure.hint}" if failure.hint else text
 
 
 def _standing(running: RunningPipeline) -> str:
@@ -338,34 +345,80 @@ def _announced_sources(pipeline: "Pipeline") -> list[str]:
 # The run itself.
 
 
-def run_on_spark(
-    worker: FoundWorker,
-    pipelines: "Sequence[Pipeline]",
-    make_follower: "Callable[[], Follower]",
-    options: RunOptions,
-    console: Console,
-    *,
-    until_stopped: bool = False,
-) -> int | None:
-    """Start Spark and run the pipelines. The follower is made once Spark has started, and closed before Spark ends.
-    Returns the number of the signal that ended the run, if any.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkRun:
+    """What runs, in a form that another process can take over."""
+
+    worker: str
+    """Its HTTP address."""
+    load: "Callable[[Deployed], Sequence[Pipeline]]"
+    """Loads the pipelines, from the user's files, or as they are deployed."""
+    follow: "Callable[[str, Deployed, Callable[[str], None]], Follower]"
+    options: RunOptions
+    is_application: bool = False
+
+    def within(self, seconds_max: float | None) -> "SparkRun":
+        return replace(self, options=replace(self.options, seconds_max=seconds_max))
+
+    @property
+    def until_stopped(self) -> bool:
+        return self.is_application and not self.options.available_now
+
+    def console(self) -> Console:
+        """An application may write to stdout itself."""
+        return Console(stderr=self.is_application, highlight=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run starts with. `standings` and what was `reported`: of the process that has lost its JVM."""
+
+    pipelines: "Sequence[Pipeline]"
+    deployed: "Deployed"
+    standings: Mapping[str, Standing] | None = None
+    reported: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Normally, or by a signal."""
+
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Spark's JVM has ended, and a pipeline is due again."""
+
+    deployed: "Deployed"
+    standings: Mapping[str, Standing]
+    reported: Mapping[str, str]
+
+
+def run_here(
+    worker: FoundWorker, run: SparkRun, start: Start, creation: BackgroundCreation | None = None
+) -> Ended | Lost:
+    """Start Spark and run the pipelines in this process, which has not used Spark before. The follower is made once
+    Spark has started, and closed before Spark ends. Raises SparkNotStarted, RequestError when a pipeline has failed for
+    good, and Unavailable when the worker has ended.
     """
+    options, pipelines = run.options, start.pipelines
     print_line(f"starting Spark, log in {options.spark_log} …")
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,
-        BackgroundCreation() as creation,
-        RunView(worker.http, console) as view,
+        RunView(worker.http, run.console(), start.reported) as view,
         spark_driver(name, options.master, options.conf, options.spark_log) as spark,
     ):
 
         def show(running: Sequence[RunningPipeline]) -> None:
             worker.check()
             announcement.look(running)
-            creation.look(running, time.monotonic())
+            if creation is not None:
+                creation.look(running, time.monotonic())
             view.show(running)
 
-        with closing(make_follower()) as follower:
+        with closing(run.follow(worker.http, start.deployed, print_line)) as follower:
             runner = follower.runner = Runner(
                 spark.session,
                 pipelines,
@@ -373,11 +426,14 @@ def run_on_spark(
                 show,
                 change=follower.follow,
                 driver=spark,
-                until_stopped=until_stopped,
+                until_stopped=run.until_stopped,
+                standings=start.standings,
             )
-            with stopped_by_signals(runner) as caught:
+            with stopped_by_signals(runner.stop) as caught:
                 runner.run(options.seconds_max)
+            if runner.standings is not None and not caught:
+                return Lost(follower.deployed, runner.standings, view.reported)
             if follower.is_drained:
                 report_drained(runner.pipelines)
                 report_staying_open(worker.http, [running.pipeline.name for running in runner.pipelines], print_line)
-        return caught[0] if caught else None
+        return Ended(caught[0] if caught else None)

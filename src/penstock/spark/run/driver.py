@@ -1,12 +1,14 @@
-"""Spark's driver in this process and its JVM in a child process, which is always ended, and can be replaced."""
+"""Spark's driver in this process and its JVM in a child process, which is always ended. PySpark keeps references to the
+JVM in its classes: a process cannot have another one later.
+"""
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import shutil
 import signal
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -43,8 +45,12 @@ _STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
 """How long a batch may take to end when its query is stopped: by default Spark waits forever."""
 
 
+class SparkNotStarted(RequestError):
+    """Its JVM did not start, or the cluster has not accepted it."""
+
+
 class SparkDriver:
-    """A session and its JVM. `restart` replaces both, after the JVM has ended or no longer answers."""
+    """A session and its JVM."""
 
     def __init__(
         self,
@@ -55,7 +61,7 @@ class SparkDriver:
         end_seconds_max: float = _END_SECONDS_MAX,
     ) -> None:
         """The JVM writes its log to `stderr`, which is the file `log`. It maps `archive` if that is usable. Raises
-        RequestError if it does not start.
+        SparkNotStarted.
         """
         self._settings = settings
         self._stderr = stderr
@@ -72,7 +78,7 @@ class SparkDriver:
             self.gateway = self._launch()
         _log.info("Spark's JVM runs")
         try:
-            self.session = _session(self.gateway, self._settings)
+            self.session = _session(self.gateway, self._settings, self._log)
             _log.info("Spark's session is ready")
         except BaseException:
             self.close()
@@ -101,22 +107,13 @@ class SparkDriver:
             return None
         return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
 
-    def restart(self) -> SparkSession:
-        """A new session in a new JVM. Everything of Spark's that belongs to the previous one is of no use any more.
-        Raises RequestError if it does not start; may be called again.
-        """
-        if self._archive is not None and self.gateway is not None and self.gateway.proc.poll() in _CRASHES:
-            self._archive.discard()  # it may be the reason
-        self.close()
-        self._start()
-        return self.session
-
     def close(self) -> None:
         """The JVM has ended then, killed if necessary. Idempotent."""
         gateway, self.gateway = self.gateway, None
         if gateway is not None:
             self.exit_status = _end(gateway, self._end_seconds_max)
-            _forget(gateway)
+            if self._archive is not None and self.exit_status in _CRASHES:
+                self._archive.discard()  # it may be the reason
 
 
 @contextmanager
@@ -130,7 +127,7 @@ def spark_driver(
     end_seconds_max: float = _END_SECONDS_MAX,
 ) -> Iterator[SparkDriver]:
     """A driver whose JVM writes its log to `log`; its stdout still goes to the terminal, for Spark's console sink. The
-    JVM has ended when the context exits. Raises RequestError if it does not start.
+    JVM has ended when the context exits. Raises SparkNotStarted.
     """
     archive = find_archive() if uses_archive else None
     prepare_environment(master)
@@ -177,7 +174,7 @@ def _launch(settings: Mapping[str, str], stderr: IO[bytes], log: Path) -> Any:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _LOG_TAIL_BYTES))
             tail = file.read().decode(errors="replace").strip()
-        raise RequestError(f"Spark did not start:\n{tail}", f"See {log}.") from None
+        raise SparkNotStarted(f"Spark did not start:\n{tail}", f"See {log}.") from None
 
 
 @contextmanager
@@ -211,16 +208,19 @@ def _parent(stat: Path) -> int | None:
     return int(fields.split()[1])
 
 
-def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
+def _session(gateway: Any, settings: Mapping[str, str], log: Path) -> SparkSession:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from penstock.spark.datasource import PenstockDataSource
 
     silence_spark()
-    context = SparkContext(conf=_conf(settings), gateway=gateway)
-    # A thread of it reads from the JVM. It does not fail if the JVM ends first, as after a signal to all processes.
-    context._accumulatorServer.handle_error = _ignore_end  # type: ignore[method-assign]  # noqa: SLF001
+    socketserver.BaseServer.handle_error = _report_error  # type: ignore[assignment, method-assign]
+    try:
+        SparkContext(conf=_conf(settings), gateway=gateway)
+    except Py4JJavaError as error:  # a cluster that does not accept it, for example; its own text is a page of Java
+        raise SparkNotStarted(f"Spark did not start: {error.java_exception.toString()}", f"See {log}.") from None
     session = SparkSession.builder.getOrCreate()
     # Otherwise Spark starts a Python process to look for it, and another daemon: the functions of data sources that it
     # finds have a PYTHONPATH of their own.
@@ -228,10 +228,13 @@ def _session(gateway: Any, settings: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def _ignore_end(request: Any, client_address: Any) -> None:  # noqa: ARG001  the parameters of socketserver
+def _report_error(server: socketserver.BaseServer, request: object, client_address: object) -> None:  # noqa: ARG001
+    """In place of a traceback on stderr. A thread of PySpark's context serves the JVM: if that ends first, as after a
+    signal to all processes, it is no failure.
+    """
     error = sys.exception()
     if not isinstance(error, EOFError | ConnectionError):
-        _log.error("PySpark's accumulators: %r", error)
+        _log.error("%s: %r", type(server).__name__, error)
 
 
 def _end(gateway: Any, seconds_max: float) -> int:
@@ -250,7 +253,7 @@ def _end(gateway: Any, seconds_max: float) -> int:
 
 def _stop(gateway: Any) -> None:
     """The JVM ends by itself when its stdin is closed."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     with suppress(Py4JError, OSError), warnings.catch_warnings():
@@ -261,35 +264,3 @@ def _stop(gateway: Any) -> None:
     with suppress(Py4JError, OSError):
         gateway.shutdown()
     gateway.proc.stdin.close()
-
-
-def _forget(gateway: Any) -> None:
-    """PySpark keeps references to the JVM in its classes, and does not expect another one in the same process."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-    from pyspark.sql.context import SQLContext
-
-    with suppress(Exception):  # Py4J raises all kinds of errors if the JVM has gone
-        gateway.shutdown_callback_server()
-    context = SparkContext._active_spark_context  # noqa: SLF001
-    if context is not None:
-        context._jsc = None  # noqa: SLF001  otherwise it would ask the JVM to stop
-        context.stop()
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
-    SQLContext._instantiatedContext = None  # noqa: SLF001
-    _forget_functions()
-
-
-def _forget_functions() -> None:
-    """A user's function keeps its counterpart in the JVM from its first use on. It is usually defined once, at the top
-    of a file, and must work in the next JVM.
-    """
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.sql.udtf import UserDefinedTableFunction
-
-    for held in gc.get_objects():
-        if type(held) is UserDefinedFunction:
-            held._judf_placeholder = None  # noqa: SLF001
-        elif type(held) is UserDefinedTableFunction:
-            held._judtf_placeholder = None  # noqa: SLF001

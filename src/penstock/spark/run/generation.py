@@ -67,7 +67,7 @@ class Generation:
         self._worker = worker
         self._inputs = inputs
         self._committed = self._reported = NO_EPOCH
-        self._ended = self._failed = False
+        self._ended = self._failed = self._abandoned = False
         self._failure: _Failure | None = None
         self._probe: QueryProbe | None = None
         self._news = 0
@@ -139,6 +139,14 @@ class Generation:
             self._wake.notify()
         self._thread.join(_REPORT_SECONDS_MAX + _LAST_REPORT_SECONDS_MAX)
 
+    def abandon(self) -> None:
+        """Another process reports from now on: nothing is reported at the end."""
+        self._abandoned = True
+        self._unwatch()
+        with self._wake:
+            self._ended = True
+            self._wake.notify()
+
     def __enter__(self) -> Self:
         return self
 
@@ -156,7 +164,7 @@ class Generation:
                 self._report(coordinator)
                 with self._wake:
                     self._wake.wait_for(lambda: self._ended or self._news > reported, HEARTBEAT_SECONDS)  # noqa: B023
-        if self.fenced is None:
+        if self.fenced is None and not self._abandoned:
             with CoordinatorClient(self._worker, 0, timeout_seconds=_LAST_REPORT_SECONDS_MAX) as coordinator:
                 self._report(coordinator)
 

@@ -6,9 +6,9 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from penstock.spark.pipelines import Pipeline, check_ports
 from penstock.spark.run.attempt import (
     Attempt,
     Planned,
+    RestartPolicy,
     Restarts,
     RunSettings,
     begin_attempt,
@@ -55,13 +56,52 @@ def carry_by_value(pipelines: Sequence[Pipeline]) -> None:
         register_pickle_by_value(sys.modules[pipeline.function.__module__])  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of a pipeline whose JVM has ended: what the process that runs it next continues with."""
+
+    generation: int | None
+    """The newest one, if it has been started."""
+    inputs: Mapping[str, Sequence[str]]
+    restarts: Restarts
+    restart_at: float | None
+    """By `time.monotonic`, which is the same clock in all processes of a machine. None: it stays stopped."""
+    last_failure: Failure | None
+    given_up: RequestError | None
+    rows: int
+    is_bound: bool
+
+    def failed(self, failure: Failure, now: float, policy: RestartPolicy) -> Standing:
+        """After another failure, of something outside, before it was started."""
+        if self.restart_at is None:
+            return self
+        restarts, pause = self.restarts.after_failure(0.0, policy, is_outage=True)
+        assert pause is not None  # outages have no limit
+        return replace(self, restarts=restarts, restart_at=now + pause, last_failure=failure)
+
+    def report(self, name: str, worker: str) -> Generation | None:
+        """Heartbeats that report the last failure, until the generation is stopped or a newer one is started."""
+        if self.generation is None or self.last_failure is None:
+            return None
+        generation = Generation(name, worker, self.generation, self.inputs)
+        generation.failed(self.last_failure.summary, self.restarts.in_a_row, self.restart_at)
+        return generation
+
+
 class RunningPipeline:
     """One pipeline, across all its attempts. The attributes that a view shows are public."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, settings: RunSettings, before: Pipeline | None = None
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        settings: RunSettings,
+        before: Pipeline | None = None,
+        standing: Standing | None = None,
     ) -> None:
-        """`before`: the pipeline of the same name that ran until now, and runs again if this one cannot."""
+        """`before`: the pipeline of the same name that ran until now, and runs again if this one cannot. `standing`:
+        as it was when the JVM of the previous process ended.
+        """
         self.pipeline = pipeline
         self.before = before
         self.planned: Planned | None = None
@@ -78,15 +118,40 @@ class RunningPipeline:
         """The location of its checkpoint from before a reset."""
         self.restarts = Restarts()
         self.rows = 0
-        self.spark = spark
-        """Replaced when its JVM was."""
-        self.settings = settings
+        self._spark = spark
+        self._settings = settings
         self._generation: Generation | None = None
         """The newest one. It outlives its query, to report why that has failed."""
         self._attempt: Attempt | None = None
         self._reader: ProgressReader | None = None
         self._is_bound = self._is_kept = False
         self._started_at = self._progress_at = 0.0
+        if standing is not None:
+            self._continue_from(standing)
+
+    def _continue_from(self, standing: Standing) -> None:
+        self.restarts, self.last_failure, self.rows = standing.restarts, standing.last_failure, standing.rows
+        self.given_up, self._is_bound = standing.given_up, standing.is_bound
+        self.is_done = standing.restart_at is None
+        is_waiting = standing.restart_at is not None and standing.restart_at > time.monotonic()
+        self.restart_at = standing.restart_at if is_waiting else None
+
+    def hand_over(self) -> Standing:
+        """To another process, after `lose_spark`. This one must not use the pipeline any more."""
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            generation.abandon()
+        error = self.given_up
+        return Standing(
+            generation=None if generation is None else generation.number,
+            inputs=self.pipeline.inputs,
+            restarts=self.restarts,
+            restart_at=None if self.is_done else self.restart_at or time.monotonic(),
+            last_failure=self.last_failure,
+            given_up=None if error is None else RequestError(str(error), error.hint),  # which can be pickled
+            rows=self.rows,
+            is_bound=self._is_bound,
+        )
 
     @property
     def is_running(self) -> bool:
@@ -100,7 +165,7 @@ class RunningPipeline:
     def plan(self) -> Planned:
         """Find out what it writes, once. Raises RequestError at the user's line."""
         if self.planned is None:
-            self.planned = planned_of(self.spark, self.pipeline)
+            self.planned = planned_of(self._spark, self.pipeline)
             log.info("%s is planned", self.pipeline.name)
         return self.planned
 
@@ -116,14 +181,14 @@ class RunningPipeline:
         self._is_kept, self.restart_at = False, None
         planned = self.plan()
         try:
-            for change in check_state(self.pipeline.name, planned.state, self.settings):
+            for change in check_state(self.pipeline.name, planned.state, self._settings):
                 log.warning("%s: %s", self.pipeline.name, change)
-            generation, moved = begin_attempt(self.pipeline, planned, self.settings)
+            generation, moved = begin_attempt(self.pipeline, planned, self._settings)
             self._report_by(generation)
             self.moved_aside = moved or self.moved_aside
             # Bound once: afterwards an operator may have changed the sinks.
             bind = not self._is_bound
-            attempt = start_query(self.spark, self.pipeline, planned, self.settings, generation, bind=bind)
+            attempt = start_query(self._spark, self.pipeline, planned, self._settings, generation, bind=bind)
             self._attempt, self._is_bound = attempt, True
             self._reader = ProgressReader(attempt.query, partial(self._take, attempt))
             log.info("%s: its query runs", self.pipeline.name)
@@ -149,7 +214,7 @@ class RunningPipeline:
             if self._has_progress:
                 self._keep_state_plan(attempt)
             return
-        if _is_stopped(self.spark):  # the JVM is ending: the query has not failed
+        if _is_stopped(self._spark):  # the JVM is ending: the query has not failed
             raise ConnectionError("its context was stopped")
         exception = exception_text(attempt.query)
         if exception is None:
@@ -168,7 +233,7 @@ class RunningPipeline:
             return
         self._is_kept = True
         try:
-            keep_state_plan(self.pipeline.name, attempt.state, self.settings)
+            keep_state_plan(self.pipeline.name, attempt.state, self._settings)
         except Exception as error:  # Hadoop raises any type of exception through Py4J
             log.warning("the plan of %s is not in its checkpoint: %s", self.pipeline.name, error)
 
@@ -179,12 +244,12 @@ class RunningPipeline:
         is_again = failure.cause is not None and not self._has_progress and failure.cause == self._last_cause
         self.last_failure = failure
         self.restarts, pause = self.restarts.after_failure(
-            self._progress_at - self._started_at, self.settings.restarts, is_outage=failure.is_outage
+            self._progress_at - self._started_at, self._settings.restarts, is_outage=failure.is_outage
         )
         if failure.is_final or is_again:
             raise self._failed("has failed", failure)
         if pause is None:
-            raise self._failed(f"was restarted {self.settings.restarts.restarts_max} times, and still fails", failure)
+            raise self._failed(f"was restarted {self._settings.restarts.restarts_max} times, and still fails", failure)
         self.restart_at = now + pause
         if self._generation is not None:  # otherwise the worker does not know it yet
             self._generation.failed(failure.summary, self.restarts.in_a_row, self.restart_at)
@@ -200,7 +265,7 @@ class RunningPipeline:
 
     def _events_text(self) -> str:
         """Which events the failed batch reads."""
-        with suppress(PenstockError), CoordinatorClient(self.settings.worker, 0) as coordinator:
+        with suppress(PenstockError), CoordinatorClient(self._settings.worker, 0) as coordinator:
             batch = coordinator.batch(self.pipeline.name)
             return ranges_text(batch)
         return ""
@@ -294,10 +359,12 @@ class Runner:
         change: Callable[[], None] = lambda: None,
         until_stopped: bool = False,
         driver: SparkDriver | None = None,
+        standings: Mapping[str, Standing] | None = None,
     ) -> None:
         """`change` is called before every turn, and may add, replace and remove pipelines. `until_stopped`: `run`
         continues when no pipeline runs any more, unless all were given up and none ever started. `driver`: owns the
-        session and replaces it when its JVM has ended; without one, `run` ends.
+        session; if its JVM ends, `run` returns as soon as a pipeline needs another one, with `standings`. Without a
+        driver, it raises RequestError. `standings`: of the process that ran these pipelines before.
         """
         self.pipelines: list[RunningPipeline] = []
         self._spark = spark
@@ -307,10 +374,13 @@ class Runner:
         self._until_stopped = until_stopped
         self._driver = driver
         self._has_spark = True
-        self._has_run = False
+        self._has_run = standings is not None
         self._stopping = threading.Event()
+        self.standings: dict[str, Standing] | None = None
+        """Set when the JVM has ended and a pipeline needs another one: PySpark cannot use a second JVM in a process."""
+        known = standings or {}
         for pipeline in pipelines:
-            self.put(pipeline)
+            self._replace(RunningPipeline(spark, pipeline, settings, standing=known.get(pipeline.name)))
 
     def check(self, pipeline: Pipeline) -> None:
         """Check that this pipeline could replace the one of the same name. Starts and stops nothing. Raises
@@ -352,25 +422,17 @@ class Runner:
         """Raises RequestError when a pipeline has failed for good, Unavailable when the worker has ended that was
         started with it.
         """
-        self._adopt(self._spark)
+        self._spark.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
         deadline = None if seconds_max is None else time.monotonic() + seconds_max
         try:
             while not self._is_over(deadline):
                 self._turn()
-            self._check()
+            if self.standings is None:
+                self._check()
         finally:
             for pipeline in self.pipelines:
                 pipeline.stop()
             self._show(self.pipelines)
-
-    def _adopt(self, session: SparkSession) -> None:
-        """Run in this session from now on."""
-        session.createDataFrame([], "any int")  # sets this thread's session, without which Spark finds no sink
-        self._spark, self._has_spark = session, True
-        if self._driver is not None:
-            self._settings = replace(self._settings, gateway=self._driver.gateway)
-        for running in self.pipelines:
-            running.spark, running.settings = session, self._settings
 
     def _turn(self) -> None:
         try:
@@ -390,15 +452,15 @@ class Runner:
         self._stopping.wait(_TURN_SECONDS)
 
     def _look_after_spark(self) -> None:
-        """Notice that the JVM has ended, and start another one as soon as a pipeline needs it. The pauses between two
-        attempts are those of the pipelines.
+        """Notice that the JVM has ended, and hand the pipelines over as soon as one of them needs another. The pauses
+        between two attempts are those of the pipelines.
         """
         if self._driver is None or self._stopping.is_set():
             return
         if self._has_spark and (how := self._driver.ended()) is not None:
             self._lose_spark(how)
         if not self._has_spark and any(running.is_due(time.monotonic()) for running in self.pipelines):
-            self._restart_spark(self._driver)
+            self.standings = {running.pipeline.name: running.hand_over() for running in self.pipelines}
 
     def _lose_spark(self, how: str) -> None:
         """All queries have ended with the JVM. Raises RequestError if nobody can start another one."""
@@ -407,15 +469,6 @@ class Runner:
         self._has_spark = False
         how = self._driver.ended(_END_SECONDS) or how
         self._fail_all(Failure(f"Spark's JVM {how}", _JVM_HINT, is_outage=True))
-
-    def _restart_spark(self, driver: SparkDriver) -> None:
-        log.warning("starting another JVM for Spark …")
-        try:
-            self._adopt(driver.restart())
-        except RequestError as error:  # no memory, for example: the pipelines wait longer each time
-            self._fail_all(Failure(str(error), error.hint, is_outage=True))
-        except Py4JJavaError as error:  # a cluster that does not accept it; its own text is a page of Java
-            self._fail_all(Failure(f"Spark did not start: {error.java_exception.toString()}", is_outage=True))
 
     def _fail_all(self, failure: Failure) -> None:
         for running in self.pipelines:
@@ -453,7 +506,7 @@ class Runner:
         late = deadline is not None and time.monotonic() >= deadline
         stays = self._until_stopped and (self._has_run or not self._is_lost)
         is_done = not stays and all(pipeline.is_done for pipeline in self.pipelines)
-        return late or self._stopping.is_set() or is_done
+        return late or self._stopping.is_set() or is_done or self.standings is not None
 
     @property
     def _is_lost(self) -> bool:
