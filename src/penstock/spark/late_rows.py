@@ -19,7 +19,7 @@ _REASON = "event time is behind the watermark"
 
 def is_on_time(origin: Origin, operator: str, time: "Column", carried: dict[str, "Column"]) -> "Column":
     """False for rows behind the watermark at which the batch starts, whose events it stages."""
-    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # it is not in `__all__`
 
     judge = _Judge(origin, operator, tuple(carried))
 
@@ -27,7 +27,7 @@ def is_on_time(origin: Origin, operator: str, time: "Column", carried: dict[str,
         return judge.batches(batches)
 
     # Nondeterministic, so that Spark computes it once for each row, and moves no other filter before it.
-    judged: Column = arrow_udf(on_time, "boolean").asNondeterministic()(time, *carried.values())  # type: ignore[call-overload]
+    judged: Column = arrow_udf(on_time, "boolean").asNondeterministic()(time, *carried.values())
     return judged
 
 
