@@ -230,7 +230,12 @@ class Scene:
         return next(one for one in self.coordinator.pipelines() if one.name == name)
 
     def output(self, name: str = "p", port: str = "out") -> bytes:
-        return self.store.read(f"pipeline/{name}/{port}", self.store.info(f"pipeline/{name}/{port}").start, 1 << 20)
+        info = self.store.info(f"pipeline/{name}/{port}")
+        found, at = [], info.start
+        while at < info.length:
+            found.append(self.store.read(info.name, at, 1 << 20))
+            at += len(found[-1])
+        return b"".join(found)
 
     def names(self, prefix: str) -> list[str]:
         return [info.name for info in self.store.segments(prefix)]

@@ -1,20 +1,30 @@
 """What tasks stage beside their query is merged with the epoch: each event of an operator once."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from penstock.coordinator import distinct_events, repeated_events
+from penstock.coordinator.repeated_events import EVENTS_AT_ONCE
 from penstock.core.errors import Fenced, PipelineError, RequestError
 from penstock.protocol.api.pipelines import InputOffset, Range, Staged
 from penstock.protocol.api.side_outputs import ReaderPlan, Registration, SideKey
 from penstock.protocol.stored.dead_letters import dead_letters_in
+from penstock.store.files import RealFiles
 from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, opened
 from tests.protocol.stored.events import stored
 
 A = "connector/s/0"
+EVENTS_A_RECORD = 200
+"""Of what a task stages."""
 PLAN = ReaderPlan("in/json", '{"codec": "json"}', ((Range(A, 0, 10),), (Range(A, 10, 30),)))
 
 
@@ -49,11 +59,19 @@ async def register(
     """As a task does: stage, then register. Returns the first registration of its key."""
     generation = generation or scene.generation()
     attempt = f"staging/p/{generation}/{epoch}/side/data/{Random().randrange(2**60)}/{port}"
-    data = b"".join(dead_letter(one, port) for one in offsets)
-    staged = (Staged(port, attempt, await scene.append(attempt, data), len(offsets)),) if offsets else ()
+    length = 0
+    for start in range(0, len(offsets), EVENTS_A_RECORD):
+        data = b"".join(dead_letter(one, port) for one in offsets[start : start + EVENTS_A_RECORD])
+        length = await scene.append(attempt, data)
+    staged = (Staged(port, attempt, length, len(offsets)),) if offsets else ()
     known = sum(one or 0 for one in offsets) if digest is None else digest
     given = Registration(SideKey(not reader, operator, partition), staged, known)
     return await scene.coordinator.sides.register("p", generation, epoch, given)
+
+
+def compare_at_once(events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (distinct_events, repeated_events):
+        monkeypatch.setattr(module, "EVENTS_AT_ONCE", events)
 
 
 def offsets(scene: Scene, port: str = "err") -> list[int | None]:
@@ -84,7 +102,12 @@ async def test_side_outputs_are_ordered_with_readers_first_then_operators_by_par
     assert offsets(scene) == [4, 3, 2, 1]
 
 
-async def test_an_event_that_several_partitions_have_staged_leaves_once(scene: Scene) -> None:
+@pytest.mark.parametrize("at_once", [EVENTS_AT_ONCE, 2, 1])
+async def test_an_event_that_several_partitions_have_staged_leaves_once(
+    scene: Scene, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few identities are compared at once."""
+    compare_at_once(at_once, monkeypatch)
     await begun(scene)
     await register(scene, 1, 2, partition=0)
     await register(scene, 2, 3, None, partition=1)
@@ -96,6 +119,39 @@ async def test_an_event_that_several_partitions_have_staged_leaves_once(scene: S
     assert sorted(str(one) for one in offsets(scene)) == ["1", "1", "2", "3", "4", "None", "None"]
     assert offsets(scene, "late") == [1]
     assert scene.names("staging/") == []
+
+
+async def peak_of(measured: Callable[[], Awaitable[Any]]) -> int:
+    """The bytes that Python and NumPy have allocated at most while it ran."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await measured()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_the_memory_of_a_merge_does_not_grow_with_the_events_that_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five times as many, half of them in two partitions: on a disk, as memory is what is measured."""
+    compare_at_once(2000, monkeypatch)
+    monkeypatch.setattr(distinct_events, "_STEP_BYTES", 64 * 1024)
+    monkeypatch.setattr(distinct_events, "_UNWRITTEN_BYTES_MAX", 128 * 1024)
+    peaks = []
+    for number, events in enumerate((1500, 4000, 20_000)):  # the first one loads what it needs
+        scene = Scene(RealFiles(tmp_path / str(number)))
+        await scene.open()
+        await scene.ingest(A, {1: 5})
+        await begun(scene)
+        for partition, start in enumerate((0, events // 2)):
+            await register(scene, *range(start + 1, start + events + 1), partition=partition)
+        peaks.append(await peak_of(partial(scene.merge, 0)))
+        assert offsets(scene) == [*range(1, events + events // 2 + 1)]
+        assert scene.names("staging/") == []
+        await scene.close()
+    assert peaks[2] < 1.5 * peaks[1], peaks
 
 
 async def test_the_first_registration_of_a_key_counts_and_later_attempts_can_compare(scene: Scene) -> None:

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.coordinator import distinct_events
 from penstock.core.errors import RequestError, Unavailable
 from penstock.protocol.api.pipelines import Range
+from penstock.spark import side_outputs
 from penstock.spark.codecs.codec import Branch
 from penstock.spark.dead_letters.events import _packed, derived, identities
 from penstock.spark.side_outputs import NotRepeatable, Rejected, registered
@@ -66,6 +68,18 @@ def test_an_event_is_staged_once_however_many_rows_and_partitions_have_it(epoch:
     epoch.merge()
     assert [event.event_id for event in epoch.left()] == [2, 3, 4]
     assert [event.event_id for event in epoch.left("late")] == [2]
+
+
+def test_a_task_that_has_forgotten_that_an_event_was_staged_leaves_the_repetition_to_the_merge(
+    epoch: Epoch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It remembers a limited number of events."""
+    for module in (side_outputs, distinct_events):
+        monkeypatch.setattr(module, "REMEMBERED_MAX", 2)
+    with registered(epoch.sides()) as sides:
+        sides.stage(epoch.rows(1, 2, 1, 3, 1, 2), Rejected("err", ["Bad"] * 6))
+    epoch.merge()
+    assert [event.event_id for event in epoch.left()] == [2, 3, 4]
 
 
 def test_rows_are_distinguished_by_position_or_by_ids() -> None:

@@ -63,7 +63,7 @@ def test_columns_of_ordered_events_may_come_and_go_but_not_change_their_type() -
     assert differences(old, new) == []
     assert changes_taken_over(old, new) == [
         "ordered: the column a is removed with its state",
-        "ordered: the column c is added, null in events that are held already",
+        "ordered: the column c is added, null in events that are buffered already",
     ]
     other = ordered(**{"column a": "string", "column b": "bigint"})
     assert differences(old, other) == ["ordered: column b: stored int; now bigint"]

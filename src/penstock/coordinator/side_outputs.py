@@ -4,20 +4,18 @@ With Spark's own sinks there is no merge: what is registered for an epoch become
 certainly committed it, by whichever generation is running then.
 """
 
-import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
+from penstock.coordinator.distinct_events import DistinctEvents
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, Registration, SideKey
-from penstock.protocol.stored.dead_letter_identities import Identified, Identity, identified_in
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import epoch_prefix, output_segment, staging_prefix
 from penstock.protocol.stored.side_outputs import (
@@ -31,12 +29,6 @@ from penstock.protocol.stored.side_outputs import (
     plan_segment,
     unpack,
 )
-
-_STEP_BYTES = 4 << 20
-"""Bytes of staged events that are compared and copied in one step."""
-
-_UNWRITTEN_BYTES_MAX = 16 << 20
-"""Limit for copies that are not durable yet: they are in memory."""
 
 PARTS_MAX = 100_000
 """Of one reader in one epoch: as many as a merge may have staged segments."""
@@ -77,6 +69,7 @@ class SideOutputs:
         """`sweep` deletes all staged segments with a prefix."""
         self._shared = shared
         self._sweep = sweep
+        self._distinct = DistinctEvents(shared, sweep)
 
     # What tasks and drivers ask for.
 
@@ -183,7 +176,7 @@ class SideOutputs:
             sides = await self._sides(prefix)
             missing += sides.missing(epoch, prefix)
             if not missing:
-                staged += [piece for piece, _ in await self._distinct(prefix, sides)]
+                staged += [piece for piece, _ in await self._distinct.of(prefix, sides.by_operator())]
         return ([] if missing else staged), missing
 
     async def drop_after(self, name: str, epoch: int) -> None:
@@ -213,7 +206,7 @@ class SideOutputs:
             if sides.missing(epoch, prefix):
                 return True
             done = (one for one in sides.done if all(shared.store.exists(piece.segment) for piece in one.staged))
-            self._merge(name, prefix, await self._distinct(prefix, EpochSides(done=tuple(done))))
+            self._merge(name, prefix, await self._distinct.of(prefix, EpochSides(done=tuple(done)).by_operator()))
             if epoch < pipeline.running[1]:  # no task of it is running
                 self._sweep(prefix)
             shared.keeper.cover()
@@ -264,66 +257,3 @@ class SideOutputs:
     async def _read(self, segment: str, kind: type[T]) -> T:
         length = self._shared.records.end(segment)
         return unpack(await self._shared.records.data(segment, 0, length), kind, segment)
-
-    # Operators whose partitions may have staged the same event.
-
-    async def _distinct(self, prefix: str, sides: EpochSides) -> list[tuple[Staged, str | None]]:
-        """The staged segments to merge, in order; where events were left out, a copy and the name of the original."""
-        found: list[tuple[Staged, str | None]] = []
-        for registrations in sides.by_operator():
-            if len(registrations) == 1:
-                found += [(piece, None) for piece in registrations[0].staged]
-                continue
-            seen: dict[str, set[Identity]] = defaultdict(set)
-            for one in registrations:
-                for piece in one.staged:
-                    kept = await self._first_of_each(prefix, piece, seen[piece.port])
-                    if kept is None:
-                        found.append((piece, None))
-                    else:
-                        found.append((kept, piece.segment))
-        return found
-
-    async def _first_of_each(self, prefix: str, piece: Staged, seen: set[Identity]) -> Staged | None:
-        """A copy of those events that were not seen before; None if that is all of them, so that no copy is needed.
-        The identities of an epoch's side outputs are in memory; the events themselves are not.
-        """
-        repeated: set[int] = set()
-        async for _, found in self._identified(piece):
-            for start, identity in zip(found.starts, found.identities, strict=False):
-                if identity in seen:
-                    repeated.add(start)
-                elif identity is not None:
-                    seen.add(identity)
-        return await self._copied(prefix, piece, repeated) if repeated else None
-
-    async def _copied(self, prefix: str, piece: Staged, repeated: set[int]) -> Staged:
-        store, segment = self._shared.store, f"{copy_prefix(prefix)}/{piece.port}"
-        store.create(segment, NO_QUOTA, draining=True)
-        length = unwritten = rows = 0
-        async for data, found in self._identified(piece):
-            at = found.starts[0]
-            kept = [data[start - at : end - at] for start, end in pairwise(found.starts) if start not in repeated]
-            if not kept:
-                continue
-            store.append(segment, kept, draining=True)
-            rows += len(kept)
-            size = sum(map(len, kept))
-            length, unwritten = length + size, unwritten + size
-            if unwritten >= _UNWRITTEN_BYTES_MAX:
-                self._shared.keeper.cover()
-                await self._shared.keeper.settled()
-                unwritten = 0
-        return Staged(piece.port, segment, length, rows)
-
-    async def _identified(self, piece: Staged) -> AsyncIterator[tuple[memoryview, Identified]]:
-        """The events of a staged segment, in steps of bounded size, each with the bytes that they start in."""
-        at = 0
-        while at < piece.length:
-            record = self._shared.store.record(piece.segment, at)
-            data = await self._shared.records.data(piece.segment, at, max(_STEP_BYTES, record.end - at))
-            found = await asyncio.to_thread(identified_in, data, at)
-            if not found.identities:
-                raise PipelineError(f"segment {piece.segment!r} has no events at {at}")
-            yield memoryview(data), found
-            at = found.starts[-1]

@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import Registration, SideKey
 from penstock.protocol.stored.names import epoch_prefix
-from penstock.protocol.stored.side_outputs import data_prefix
+from penstock.protocol.stored.side_outputs import REMEMBERED_MAX, data_prefix
 from penstock.spark.python_worker import Task, coordinator, hinted, link
 from penstock.spark.sink.staging import Staging
 
@@ -82,7 +82,7 @@ class SideOutputs:
         self._staging = Staging(link(origin.worker, *origin.tls, "side outputs"), data_prefix(prefix))
         self._digest = 0
         self._seen: Mapping[str, set[tuple[object, ...]]] = defaultdict(set)
-        """Port → the identities of the events that it has staged."""
+        """Port → the identities of events that it has staged: the last ones."""
 
     @classmethod
     def of_task(cls, origin: Origin, operator: str) -> SideOutputs:
@@ -121,10 +121,12 @@ class SideOutputs:
             self._append(events, rejected.take(others))
 
     def _is_first(self, port: str, identity: tuple[object, ...] | None) -> bool:
-        """Whether the event is not staged yet. A reader has one row of each event."""
+        """False if the event is known to be staged. A reader has one row of each event."""
         if identity is None or not self._key.is_operator:
             return True
         seen = self._seen[port]
+        if len(seen) >= REMEMBERED_MAX:
+            seen.clear()
         before = len(seen)
         seen.add(identity)
         return len(seen) > before

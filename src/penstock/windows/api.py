@@ -103,8 +103,8 @@ def ordered(
     bucket_bytes_max: int | str = "256MiB",
     name: str | None = None,
 ) -> DataFrame:
-    """The same rows with the same columns, those of a key in the order of their event times: each row is held until the
-    pipeline's watermark has passed it, then emitted.
+    """The same rows with the same columns, those of a key in the order of their event times: each row is buffered until
+    the pipeline's watermark has passed it, then emitted.
 
     Rows of the same time are in the order of `stream_id` and `message_id`, if the frame has kept them, then as they
     were read. The rows of a key are in one partition of an epoch, and all rows of an epoch are earlier than those of
@@ -117,7 +117,7 @@ def ordered(
 
     State is kept in `buckets` of keys, each of at most `bucket_bytes_max`: what lies between the watermark and the
     newest event. Their number, `event_time` and the keys cannot be changed while there is state. A column that is added
-    is null in rows that are held already. `name` is the operator's name in metrics.
+    is null in rows that are buffered already. `name` is the operator's name in metrics.
 
     Raises RequestError.
     """

@@ -20,6 +20,10 @@ from penstock.protocol.api.side_outputs import ReaderPlan, Registration, SideKey
 SIDE = "side/"
 PLANS, DONE = f"{SIDE}plan/", f"{SIDE}done/"
 
+REMEMBERED_MAX = 100_000
+"""Events of a port that a task remembers to stage each once: about 15 MB. It may stage one again after so many others:
+a merge looks for repeated events in what has more."""
+
 T = TypeVar("T", ReaderPlan, Registration)
 
 

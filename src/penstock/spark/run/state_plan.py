@@ -29,7 +29,7 @@ _START_OVER = (
 _COMPATIBLE = (
     "You may change filters, computed columns, decoding, sinks, triggers and limits, add or remove sources of an "
     "existing input, in windows add and remove aggregates, and change allowed_lateness, late, late_rule and "
-    "bucket_bytes_max, and add and remove columns of events that windows.ordered holds. To start {name} from scratch "
+    "bucket_bytes_max, and add and remove columns of events that windows.ordered buffers. To start {name} from scratch "
     "instead, stop it and run: penstock pipeline reset {name}. Or give the changed pipeline a new name, and start that "
     "where {name} is: penstock pipeline fork {name} NEW"
 )
@@ -187,7 +187,7 @@ def changes_taken_over(stored: StatePlan, new: StatePlan) -> list[str]:
 def _columns_taken_over(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
     for fact in dict.fromkeys((*old, *new)):
         if fact.startswith(_COLUMN) and fact not in old:
-            yield f"the {fact} is added, null in events that are held already"
+            yield f"the {fact} is added, null in events that are buffered already"
         elif fact.startswith(_COLUMN) and fact not in new:
             yield f"the {fact} is removed with its state"
 
