@@ -116,6 +116,8 @@ address_of = intrinsic(_address_of)
 peek8, peek16, peek32, peek64 = _peek(8, int64), _peek(16, int64), _peek(32, int64), _peek(64, uint64)
 peek_number = _peek(64, int64, is_native=True)
 """An element of an array of int64."""
+peek32_little, peek64_little = _peek(32, uint64, is_native=True), _peek(64, uint64, is_native=True)
+"""On the machines that Spark and we run on."""
 leading_zeros = intrinsic(_leading_zeros)
 load8, load16, load32 = _load(8, int64), _load(16, int64), _load(32, int64)
 load64, load64_signed = _load(64, uint64), _load(64, int64)

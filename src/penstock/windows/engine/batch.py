@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import LimitExceeded
 from penstock.windows.engine import bucket as indices
@@ -19,7 +19,7 @@ from penstock.windows.engine.bucket import (
     reached,
 )
 from penstock.windows.engine.fixed import advance_fixed, late_below, slice_partials
-from penstock.windows.engine.plan import TIME, Plan
+from penstock.windows.engine.plan import BUCKET, TIME, Plan
 from penstock.windows.engine.sessions import advance_sessions, open_below, session_partials
 from penstock.windows.engine.state_takeover import take_over
 from penstock.windows.engine.tables import (
@@ -29,11 +29,12 @@ from penstock.windows.engine.tables import (
     Rows,
     check_times,
     late_table,
+    one_array,
     pieces_of,
     prepared_blob,
     read_batch,
 )
-from penstock.windows.kinds import TIME_MAX_US, Session
+from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Session
 
 
 def advance(
@@ -115,19 +116,22 @@ def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) ->
     The blobs include late rows, so that these pass through the state once, with the rest of their batch. Raises
     RequestError for times that cannot be written as dates.
     """
-    rows = Rows.of(plan, table)
-    if not len(rows):
+    times = one_array(table.column(TIME)).to_numpy()
+    if not len(times):
         return Prepared(partials={})
-    check_times(rows.times)
-    behind = np.zeros(len(rows), bool) if before is None else rows.times < _behind_below(plan, before)
-    partials = session_partials if isinstance(plan.window, Session) else slice_partials
+    check_times(times)
+    behind_below = TIME_MIN_US if before is None else _behind_below(plan, before)
     pieces: dict[int, dict[str, pa.Table]] = {}
-    for bucket, piece in pieces_of(*partials(plan, rows.where(~behind))):
+    if times.min() < behind_below:
+        behind = pa.array(times < behind_below)
+        name, columns = _judged_later(plan)
+        rest = Rows.of(plan, table.filter(behind), columns)
+        for bucket, piece in pieces_of(rest.table((*columns, TIME)), rest.buckets):
+            pieces.setdefault(bucket, {})[name] = piece
+        table = table.select([*plan.reduced, TIME, BUCKET]).filter(pc.invert(behind))
+    partials = session_partials if isinstance(plan.window, Session) else slice_partials
+    for bucket, piece in pieces_of(*partials(plan, Rows.of(plan, table, plan.reduced))):
         pieces.setdefault(bucket, {})[PARTIALS] = piece
-    name, columns = _judged_later(plan)
-    rest = rows.where(behind)
-    for bucket, piece in pieces_of(rest.table(columns), rest.buckets):
-        pieces.setdefault(bucket, {})[name] = piece
     return Prepared(partials={bucket: prepared_blob(plan.late, each, before) for bucket, each in pieces.items()})
 
 
@@ -147,5 +151,5 @@ def _judged_later(plan: Plan) -> tuple[str, tuple[str, ...]]:
     late.
     """
     if isinstance(plan.window, Session) and plan.late_rule == "window":
-        return RAW, (*plan.columns, TIME)
-    return LATE, (*plan.carry, TIME)
+        return RAW, plan.columns
+    return LATE, plan.carry

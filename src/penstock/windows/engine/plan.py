@@ -182,10 +182,15 @@ class Plan:
             raise RequestError("two columns of the result have the same name", "Choose another name for one of them.")
 
     @cached_property
+    def reduced(self) -> tuple[str, ...]:
+        """The columns of a prepared table that are reduced to partials: keys, and inputs of aggregates."""
+        names = (*self.keys, *(name for each in self.aggregates.values() for name in each.inputs))
+        return tuple(dict.fromkeys(name for name in names if name != TIME))
+
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The user's columns in the table that is prepared."""
-        names = (*self.keys, *(name for each in self.aggregates.values() for name in each.inputs), *self.carry)
-        return tuple(dict.fromkeys(name for name in names if name != TIME))
+        return tuple(dict.fromkeys((*self.reduced, *self.carry)))
 
     def types_of(self, aggregate: Aggregate) -> list[pa.DataType]:
         """The types of its inputs."""

@@ -62,23 +62,15 @@ class Rows:
     buckets: NDArray[np.int32]
 
     @staticmethod
-    def of(plan: Plan, table: pa.Table | pa.RecordBatch) -> "Rows":
-        """From a table as `prepare` takes it."""
-        columns = {name: one_array(table.column(name)).cast(plan.schema.field(name).type) for name in plan.columns}
-        columns |= {name: normalized(columns[name]) for name in plan.keys}
+    def of(plan: Plan, table: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> "Rows":
+        """These columns of a table as `prepare` takes it."""
+        columns = {name: one_array(table.column(name)).cast(plan.schema.field(name).type) for name in names}
+        columns |= {name: normalized(columns[name]) for name in plan.keys if name in columns}
         times, buckets = one_array(table.column(TIME)), one_array(table.column(BUCKET))
         return Rows(columns | {TIME: times}, times.to_numpy(), buckets.to_numpy())
 
     def __len__(self) -> int:
         return len(self.times)
-
-    def where(self, mask: NDArray[np.bool_]) -> "Rows":
-        """Only those rows."""
-        if mask.all():
-            return self
-        chosen = np.flatnonzero(mask)
-        columns = {name: column.take(pa.array(chosen)) for name, column in self.columns.items()}
-        return Rows(columns, self.times[chosen], self.buckets[chosen])
 
     def table(self, names: tuple[str, ...]) -> pa.Table:
         """Only those columns."""
