@@ -111,6 +111,7 @@ def test_every_operator_of_sparks_shows_what_its_state_depends_on(plan: Plan) ->
         "keys": "stream",
     }
     assert facts(lambda events: events.limit(3)) == {"name": "limit"}
+    assert plan(lambda events: events.limit(0)).operators == (), "Spark leaves it out"
     assert plan(lambda events: events.where("stream = 'Aggregate [a], [b]'")).operators == ()
 
 

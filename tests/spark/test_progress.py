@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from penstock.spark.run import progress as module
 from penstock.spark.run.progress import Progress, ProgressReader
+from penstock.spark.source.fused import EVENTS_READ
 from tests.support.waiting import until
 
 OURS = {"epoch": 6, "watermark": 1_000, "control": False}
@@ -20,7 +21,6 @@ CONTROL = {"epoch": 5, "watermark": 900, "control": True}
 REPORT: dict[str, Any] = {
     "batchId": 7,
     "batchDuration": 40,
-    "processedRowsPerSecond": 2.5,
     "durationMs": {"addBatch": 30, "walCommit": 0},
     "stateOperators": [
         {"numRowsTotal": 3, "memoryUsedBytes": 100, "customMetrics": {"rocksdbLoadLatencyMs": 5}},
@@ -49,7 +49,7 @@ def test_only_offsets_of_penstock_loads_count_in_either_form(form: Any) -> None:
         cut=5,
         watermark_us=900,
         rows=12,
-        rows_per_second=2.5,
+        rows_per_second=300.0,
         batch_ms=40,
         state_rows=7,
         state_bytes=300,
@@ -59,9 +59,17 @@ def test_only_offsets_of_penstock_loads_count_in_either_form(form: Any) -> None:
     assert progress.stages_text == "addBatch 30 ms, state load 5 ms"
 
 
-def test_a_rate_that_is_not_a_number_is_zero() -> None:
-    without = {name: value for name, value in REPORT.items() if name != "processedRowsPerSecond"}
-    assert Progress.of(without).rows_per_second == 0
+def test_a_batch_that_took_no_time_has_no_rate() -> None:
+    assert Progress.of(REPORT | {"batchDuration": 0}).rows_per_second == 0
+
+
+def test_events_that_readers_have_counted_are_rows() -> None:
+    metrics = {
+        f"{EVENTS_READ}001 windows": {"events": 30},
+        f"{EVENTS_READ}002": {"events": None},
+        "mine": {"events": 1},
+    }
+    assert Progress.of(REPORT | {"observedMetrics": metrics}).rows == 12 + 30
 
 
 class Query:

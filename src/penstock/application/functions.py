@@ -27,6 +27,7 @@ from penstock.protocol.api.deployment import (
 )
 from penstock.spark import codecs
 from penstock.spark.codecs.codec import AS_IT_IS, Branch, Outlet, branches
+from penstock.spark.pipeline_context import current_pipeline
 from penstock.spark.pipelines import Pipeline, limits_of
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.source.schema import COLUMNS
@@ -133,7 +134,8 @@ class Coded:
         from penstock.spark.codecs.outputs import leave, received, schemas, united
         from penstock.spark.outputs import Encoded
 
-        frames = {port: received(_arrived(frame), port) for port, frame in inputs.items()}
+        context = current_pipeline("the function of an application")
+        frames = {port: context.renamed(received(_arrived(one), port), of=one) for port, one in inputs.items()}
         left = self.function.call(**{self.function.parameter(port): frame for port, frame in frames.items()})
         match left:
             case DataFrame():

@@ -31,12 +31,14 @@ class PenstockDataSource(DataSource):
         """The source's columns. Spark calls this for a sink too, whose options are checked when it is created."""
         from penstock.spark.python_worker import hinted
         from penstock.spark.source.options import SourceOptions
-        from penstock.spark.source.schema import COLUMNS, spark_schema
+        from penstock.spark.source.schema import COLUMNS, FUSED_COLUMNS, spark_schema
 
         with hinted():
             if "source" not in self.options:
                 return spark_schema(tuple(COLUMNS))
             options = SourceOptions.parse(self.options)
+            if options.fused is not None:
+                return spark_schema(tuple(FUSED_COLUMNS))
             if not options.branches:
                 return spark_schema(options.columns)
             from penstock.spark.source.decoding import decoder_of
@@ -51,9 +53,9 @@ class PenstockDataSource(DataSource):
 
         with hinted():
             options = SourceOptions.for_stream(self.options)
-            if options.branches:
-                return StreamReader(options, options.columns)
-            return StreamReader(options, columns_of(schema) if options.buckets is None else check_control(schema))
+            if options.buckets is not None:
+                return StreamReader(options, check_control(schema, is_fused=options.fused is not None))
+            return StreamReader(options, options.columns if options.branches else columns_of(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark.python_worker import hinted

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
+from penstock.spark.input_frames import InputFrame, OperatorNote
 from penstock.spark.side_outputs import Origin
 from penstock.spark.source.options import SourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.spark.run.generation import Generation
 
@@ -34,6 +35,8 @@ _HINT = (
 class PipelineContext:
     options: Mapping[str, str]
     """Of a load of one of its inputs: all loads of a pipeline share one watermark."""
+    inputs: list[InputFrame] = field(default_factory=list)
+    notes: list[OperatorNote] = field(default_factory=list)
     is_pretended: bool = False
     """Its streams are placeholders, which only serve to see what the function returns. No worker is needed."""
     _side_ports: set[str] = field(default_factory=set)
@@ -51,6 +54,17 @@ class PipelineContext:
         self._side_ports.update(ports)
         self._operators += 1
         return f"{self._operators:03} {name}"
+
+    def input_of(self, frame: DataFrame) -> InputFrame | None:
+        """None unless the frame is an input itself: one that is derived from it is another object."""
+        return next((one for one in self.inputs if one.frame is frame), None)
+
+    def renamed(self, frame: DataFrame, of: DataFrame) -> DataFrame:
+        """Returns the frame, which is an input under these names and types from now on."""
+        found = self.input_of(of)
+        if found is not None:
+            self.inputs.append(replace(found, frame=frame))
+        return frame
 
     @property
     def side_ports(self) -> tuple[str, ...]:
@@ -81,10 +95,11 @@ def in_pipeline(context: PipelineContext) -> Iterator[PipelineContext]:
 @contextmanager
 def session(spark: SparkSession, *, pipeline: Generation | str, **options: str) -> Iterator[SparkSession]:
     """Operators that are used inside belong to this pipeline: what `penstock.begin` has returned, or the name of a
-    pipeline with the options of one of its loads (`source`, `worker`, …). Raises RequestError.
+    pipeline with the options of one of its loads (`source`, `worker`, …). What `Generation.load` returns is an input of
+    it. Raises RequestError.
     """
     given = {"pipeline": pipeline, **options} if isinstance(pipeline, str) else {**pipeline.load_options(), **options}
     if "source" not in given:
         raise RequestError(f"session: the pipeline {pipeline!r} has no source", "Name one that it reads: source=…")
-    with in_pipeline(PipelineContext(given)):
+    with in_pipeline(PipelineContext(given, [] if isinstance(pipeline, str) else pipeline.frames)):
         yield spark

@@ -182,8 +182,10 @@ def side_outputs(origin: Origin, operator: str) -> Iterator[SideOutputs]:
 
 
 @contextmanager
-def registered(sides: SideOutputs) -> Iterator[SideOutputs]:
-    """Registered at the end, discarded if the task fails or is stopped before."""
+def registered(sides: SideOutputs, *, even_empty: bool = True) -> Iterator[SideOutputs]:
+    """Registered at the end, discarded if the task fails or is stopped before. Without `even_empty`, nothing is
+    registered if nothing was staged: for a task that nobody waits for, and that cannot decide differently next time.
+    """
     with hinted():
         try:
             yield sides
@@ -191,4 +193,5 @@ def registered(sides: SideOutputs) -> Iterator[SideOutputs]:
         except BaseException:
             sides.discard()
             raise
-        sides.register(given)
+        if given.staged or even_empty:
+            sides.register(given)

@@ -46,6 +46,8 @@ def aggregate(
     window: Window,
     *,
     keys: ColumnLike | Sequence[ColumnLike] = (),
+    where: str | None = None,
+    select: Mapping[str, str] | None = None,
     allowed_lateness: Duration = "0 seconds",
     late: Late = "keep",
     late_rule: LateRule = "window",
@@ -62,6 +64,10 @@ def aggregate(
     `window_start`, `window_end`, `pane` (`on_time` or `update`), `revision`, the results, for sessions `replaces`, the
     column `event_time` (the window's last microsecond).
 
+    `where` and `select` are Spark SQL: a condition on the frame's columns, then columns to add. They are the same as
+    `frame.where(…).withColumns(…)`, except that windows of an input itself then need not wait for Spark to read it: its
+    readers compute partial results, where that gives the same (`penstock explain` shows it).
+
     An event whose windows are all closed is late: with `late="keep"` it goes to the port `late` with its original
     bytes, `late="drop"` only counts it; with `late_rule="strict"` every event behind the watermark is late. An event
     without a time goes to the port `err`.
@@ -72,17 +78,18 @@ def aggregate(
 
     Raises RequestError.
     """
-    from penstock.windows.builder import build
+    from penstock.windows.builder import Settings, build
 
     _check_window(window)
     _check_choice("late", late, get_args(Late))
     _check_choice("late_rule", late_rule, get_args(LateRule))
     listed = _listed(keys)
-    return build(
-        frame,
-        window,
-        listed,
-        dict(_measures(results)),
+    settings = Settings(
+        window=window,
+        keys=listed,
+        measures=dict(_measures(results)),
+        where=_text("where", where),
+        select={name: _text(f"select: {name}", text) or "" for name, text in (select or {}).items()},
         lateness_us=parse_duration_us("allowed_lateness", allowed_lateness),
         late=late,
         late_rule=late_rule,
@@ -91,6 +98,13 @@ def aggregate(
         bucket_bytes_max=_bytes(bucket_bytes_max),
         name=name or _name(_kind(window), listed),
     )
+    return build(frame, settings)
+
+
+def _text(what: str, given: str | None) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise RequestError(f"{what}={given!r} is not a text", 'Write Spark SQL: "amount > 10", or use frame.where(…).')
+    return given
 
 
 def ordered(

@@ -14,15 +14,20 @@ from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.stored.dead_letters import ERR, LATE
 from penstock.spark.dead_letters.columns import carried
+from penstock.spark.input_frames import InputFrame
 from penstock.spark.pipeline_context import PipelineContext, current_pipeline
 from penstock.spark.run.plan_text import described
 from penstock.spark.run.state_plan import AGGREGATES, LATENESS, StatefulOperator, WindowState
 from penstock.spark.run.takeover import closed_to
-from penstock.spark.source.control import control_rows
+from penstock.spark.source.control import control_rows, fused_rows
+from penstock.spark.source.fused import EVENTS_READ, as_option
+from penstock.spark.source.schema import STATE_COLUMNS
 from penstock.windows.engine import BUCKET, TIME, Plan
+from penstock.windows.fused import FusedWindows
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late, LateRule, Session, Window
 from penstock.windows.measures import Measure
 from penstock.windows.operator import CARRIED, ENTERING, LEAVING, TIES, Kind, Operator, WindowOperator
+from penstock.windows.reading import Request, reading_or_note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
     from penstock.windows.aggregates import Aggregate
-    from penstock.windows.measures import ColumnLike, Measure
+    from penstock.windows.measures import ColumnLike
 
 # The columns that a window operator needs, checked and renamed.
 
@@ -53,6 +58,8 @@ class Chosen:
     """By the name of their result; they read the columns v0, v1, …"""
     carried: Mapping[str, str]
     """Column of an event → the column that contains it: c0, c1, …"""
+    inputs: Mapping[str, tuple[ColumnLike, bool]]
+    """What is in each of the columns for aggregates, and whether it is its hash."""
 
     @property
     def fields(self) -> StructType:
@@ -87,7 +94,7 @@ def choose(
     columns |= inputs.columns
     chosen = frame.select(*(column.alias(name) for name, column in columns.items()))
     carrying = {name: f"{CARRIED}{number}" for number, name in enumerate(event_columns)}
-    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=carrying)
+    return Chosen(frame=chosen, keys=key_fields, aggregates=aggregates, carried=carrying, inputs=inputs.given)
 
 
 class _Inputs:
@@ -97,6 +104,7 @@ class _Inputs:
         self._frame = frame
         self._named: dict[tuple[str, bool], str] = {}
         self.columns: dict[str, Column] = {}
+        self.given: dict[str, tuple[ColumnLike, bool]] = {}
 
     def take(self, measure: Measure) -> Aggregate:
         """The aggregate, reading the chosen columns."""
@@ -112,6 +120,7 @@ class _Inputs:
         found = _column(self._frame, column)
         name = f"{INPUT}{len(self.columns)}"
         self.columns[name] = F.when(found.isNotNull(), F.xxhash64(found)) if hashed else found
+        self.given[name] = column, hashed
         if isinstance(column, str):
             self._named[column, hashed] = name
         return name
@@ -120,6 +129,7 @@ class _Inputs:
         """The columns that order events: by time, then among events of the same time."""
         ties = tie_columns(self._frame)
         self.columns |= {f"{TIE}{name}": self._frame[name] for name in ties}
+        self.given |= {f"{TIE}{name}": (name, False) for name in ties}
         return [TIME, *(f"{TIE}{name}" for name in ties)]
 
 
@@ -200,49 +210,73 @@ _RESERVED = ("window_start", "window_end", "pane", "revision", "replaces", "even
 """Column names of every result, which users cannot use."""
 
 
-def build(
-    frame: DataFrame,
-    window: Window,
-    keys: Sequence[ColumnLike],
-    measures: Mapping[str, Measure],
-    *,
-    lateness_us: int,
-    late: Late,
-    late_rule: LateRule,
-    event_time: str,
-    buckets: int,
-    bucket_bytes_max: int,
-    name: str,
-) -> DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of a window operator, as its user wrote them."""
+
+    window: Window
+    keys: Sequence[ColumnLike]
+    measures: Mapping[str, Measure]
+    where: str | None
+    select: Mapping[str, str]
+    lateness_us: int
+    late: Late
+    late_rule: LateRule
+    event_time: str
+    buckets: int
+    bucket_bytes_max: int
+    name: str
+
+
+def build(frame: DataFrame, settings: Settings) -> DataFrame:
     """Raises RequestError for what cannot be computed."""
     check_frame(frame)
     context = current_pipeline("windows.aggregate")
-    chosen = choose(frame, keys, measures, event_time, buckets, late=late == "keep")
-    plan = Plan(
-        window=window,
-        keys=tuple(f"k{number}" for number in range(len(chosen.keys))),
-        aggregates={f"r{number}": each for number, each in enumerate(chosen.aggregates.values())},
-        schema=_arrow(chosen.fields),
-        buckets=buckets,
-        carry=tuple(chosen.carried.values()) if late == "keep" else (),
-        lateness_us=lateness_us,
-        late=late,
-        late_rule=late_rule,
-        bucket_bytes_max=bucket_bytes_max,
-        meaning=(event_time, [field.name for field in chosen.keys]),
-        measures=tuple((result, _named(each)) for result, each in measures.items()),
-        closed_to_us=closed_to(name),
+    request = Request(
+        given=context.input_of(frame),
+        where=settings.where,
+        select=settings.select,
+        event_time=settings.event_time,
+        keys=settings.keys,
+        buckets=settings.buckets,
     )
+    rows = request.computed_by_spark(frame)
+    late = settings.late == "keep"
+    chosen = choose(rows, settings.keys, settings.measures, settings.event_time, settings.buckets, late=late)
+    plan = _plan(settings, chosen)
     output = _output(chosen, plan)
     operator = WindowOperator(
-        name=name,
-        side=context.operator(f"windows {name}", ERR, LATE),
+        name=settings.name,
+        side=context.operator(f"windows {settings.name}", ERR, LATE),
         plan=plan,
         origin=context.origin(),
         carried=chosen.carried,
         output=to_arrow(output),
     )
-    return stages(context, chosen.frame, operator, output, _stateful(name, plan, chosen, event_time))
+    stateful = _stateful(settings.name, plan, chosen, settings.event_time)
+    reading = reading_or_note(context, settings.name, request, chosen.inputs, plan.schema, rows)
+    if reading is None:
+        return stages(context, chosen.frame, operator, output, stateful)
+    windows = FusedWindows.of(operator, reading)
+    return _after_readers(_fused_rows(context, request.input, windows), windows.operator, output, stateful)
+
+
+def _plan(settings: Settings, chosen: Chosen) -> Plan:
+    return Plan(
+        window=settings.window,
+        keys=tuple(f"{KEY}{number}" for number in range(len(chosen.keys))),
+        aggregates={f"r{number}": each for number, each in enumerate(chosen.aggregates.values())},
+        schema=_arrow(chosen.fields),
+        buckets=settings.buckets,
+        carry=tuple(chosen.carried.values()) if settings.late == "keep" else (),
+        lateness_us=settings.lateness_us,
+        late=settings.late,
+        late_rule=settings.late_rule,
+        bucket_bytes_max=settings.bucket_bytes_max,
+        meaning=(settings.event_time, [field.name for field in chosen.keys]),
+        measures=tuple((result, _named(each)) for result, each in settings.measures.items()),
+        closed_to_us=closed_to(settings.name),
+    )
 
 
 def _stateful(name: str, plan: Plan, chosen: Chosen, event_time: str) -> StatefulOperator:
@@ -276,17 +310,10 @@ def stages(
     """The operator's result, of rows with a time and a bucket."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    from penstock.windows.stages import BucketProcessor
-
     def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from penstock.windows.stages import map_rows
 
         return map_rows(operator, batches)
-
-    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from penstock.windows.stages import unpack
-
-        return unpack(operator, batches)
 
     ids = F.array(*(F.lit(number) for number in operator.ids))
     control = control_rows(rows.sparkSession, context, range(operator.buckets), reports=True).select(
@@ -296,6 +323,34 @@ def stages(
         *("epoch", "before", "watermark"),
     )
     entering = rows.mapInArrow(mapped, ENTERING).unionByName(control)
+    return _after_readers(entering, operator, output, stateful)
+
+
+def _fused_rows(context: PipelineContext, given: InputFrame, windows: FusedWindows) -> DataFrame:
+    """What the readers of the input return, beside no rows of the input itself: Spark leaves those out, and does not
+    read them, but its checkpoint has offsets of the same loads as if it did.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    operator = windows.operator
+    columns = (F.lit(None).cast(kind).alias(name) for name, kind in STATE_COLUMNS.items())
+    nothing = given.frame.limit(0).select(*columns)
+    rows = fused_rows(given.frame.sparkSession, context, given, operator.buckets, as_option(windows))
+    counted = rows.observe(EVENTS_READ + operator.side, F.sum("events").alias("events")).where("kind is not null")
+    return nothing.unionByName(counted.drop("events"))
+
+
+def _after_readers(
+    entering: DataFrame, operator: Operator, output: StructType, stateful: StatefulOperator
+) -> DataFrame:
+    """From the shuffle on: the state, and the rows of the result."""
+    from penstock.windows.stages import BucketProcessor
+
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from penstock.windows.stages import unpack
+
+        return unpack(operator, batches)
+
     grouped = entering.groupBy("bucket")
     left = described(grouped.transformWithState(BucketProcessor(operator), LEAVING, "Append", "None"), stateful)
     return left.mapInArrow(unpacked, output)

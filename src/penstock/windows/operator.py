@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.side_outputs import Origin
+from penstock.spark.source.schema import STATE_COLUMNS, arrow_schema, spark_schema
 from penstock.windows.buckets import bucket_ids
 from penstock.windows.engine import BucketState, Plan, Stats, advance, prepare
 
@@ -29,7 +30,7 @@ class Kind(IntEnum):
     """Leave."""
 
 
-ENTERING = "bucket int, kind int, data binary, epoch bigint, before bigint, watermark bigint"
+ENTERING = spark_schema(tuple(STATE_COLUMNS))
 LEAVING = "kind int, data binary"
 
 CARRIED = "c"
@@ -161,6 +162,11 @@ def written(table: pa.Table, compression: str | None = None) -> Iterator[bytes]:
 def read(data: bytes | pa.Buffer) -> pa.Table:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
+
+
+def entering_schema() -> pa.Schema:
+    """Of rows that enter the state."""
+    return arrow_schema(tuple(STATE_COLUMNS))
 
 
 def as_batch(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.RecordBatch:

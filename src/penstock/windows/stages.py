@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,17 @@ from penstock.protocol.stored.dead_letters import ERR, LATE
 from penstock.spark.python_worker import coordinator, freeze, hinted
 from penstock.spark.side_outputs import Rejected, SideOutputs, side_outputs
 from penstock.windows.engine import TIME, Stats
-from penstock.windows.operator import TIMESTAMP, Kind, Leaving, Operator, as_batch, converted, read, written
+from penstock.windows.operator import (
+    TIMESTAMP,
+    Kind,
+    Leaving,
+    Operator,
+    as_batch,
+    converted,
+    entering_schema,
+    read,
+    written,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -209,46 +219,53 @@ BYTES_AT_ONCE = 128 << 20
 ROWS_OF_TASK_MAX = 1 << 40
 """For numbers of rows that grow with partitions: more than a task can read in a batch."""
 
-_ENTERING = pa.schema(
-    [
-        ("bucket", pa.int32()),
-        ("kind", pa.int32()),
-        ("data", pa.binary()),
-        ("epoch", pa.int64()),
-        ("before", pa.int64()),
-        ("watermark", pa.int64()),
-    ]
-)
-
 
 def map_rows(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that one task reads, as rows for the state. Rows without an event time are dead letters."""
+    """The rows that one task gets from Spark, as rows for the state."""
+    origin = operator.origin
+
+    def before() -> int | None:
+        return coordinator(origin.worker).running(origin.pipeline, origin.generation).before
+
     freeze()
-    with hinted(), side_outputs(operator.origin, f"{operator.side}, times") as sides:
-        mapper = _Mapper(operator, sides)
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
-        for batch in batches:
-            waiting.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-                yield from mapper.entering(pa.Table.from_batches(waiting))
-                waiting, rows, size = [], 0, 0
-        if rows:
+    with hinted(), side_outputs(origin, times_operator(operator)) as sides:
+        yield from entering(operator, batches, sides, before)
+
+
+def times_operator(operator: Operator) -> str:
+    """The operator's name for dead letters: rows without a time."""
+    return f"{operator.side}, times"
+
+
+def entering(
+    operator: Operator, batches: Iterable[pa.RecordBatch], sides: SideOutputs, before: Callable[[], int | None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows as rows for the state. Rows without an event time are dead letters. `before` returns the watermark that
+    decides which of the batch's events are late: the same for all of its tasks.
+    """
+    mapper = _Mapper(operator, sides, before)
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
             yield from mapper.entering(pa.Table.from_batches(waiting))
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield from mapper.entering(pa.Table.from_batches(waiting))
 
 
 class _Mapper:
-    def __init__(self, operator: Operator, sides: SideOutputs) -> None:
+    def __init__(self, operator: Operator, sides: SideOutputs, before: Callable[[], int | None]) -> None:
         self._operator = operator
         self._sides = sides
+        self._ask_before = before
         self._number = sides.partition * ROWS_OF_TASK_MAX
 
     @cached_property
     def _before(self) -> int | None:
-        """The watermark that decides which of the batch's events are late: the same for all of its tasks."""
-        origin = self._operator.origin
-        return coordinator(origin.worker).running(origin.pipeline, origin.generation).before
+        return self._ask_before()
 
     def entering(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         if table.column(TIME).null_count:
@@ -261,7 +278,7 @@ class _Mapper:
                 yield self._row(bucket, Kind.PARTIALS, blob)
 
     def _row(self, bucket: int, kind: Kind, data: bytes) -> pa.RecordBatch:
-        return as_batch(_ENTERING, [(self._operator.ids[bucket], int(kind), data, None, self._before, None)])
+        return as_batch(entering_schema(), [(self._operator.ids[bucket], int(kind), data, None, self._before, None)])
 
 
 def _split(table: pa.Table, chosen: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:

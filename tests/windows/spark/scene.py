@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import penstock.spark
 from penstock.protocol.stored import StoredEvent
 from penstock.protocol.stored.head import StreamColumns, encode_head
+from penstock.spark.run.progress import Progress
 from penstock.store.store import SegmentStore
 from tests.coordinator.scene import u64s
 from tests.protocol.stored.events import stored
@@ -50,6 +51,8 @@ class Scene:
         self.http = f"127.0.0.1:{worker.ports['http']}"
         self.checkpoint = folder / "checkpoint"
         self.sent: list[Sent] = []
+        self.rows_read = 0
+        """By the last run, as its progress shows."""
         self._end = 0
 
     def ingest(self, *events: tuple[int, int, Any]) -> None:
@@ -73,20 +76,22 @@ class Scene:
 
         durable(self.worker, store)
 
-    def run(self, build: Callable[[DataFrame], DataFrame]) -> list[Row]:
-        """Run all available epochs after the checkpoint. Returns the rows of the result. Raises what ends the query."""
+    def run(self, build: Callable[[DataFrame], DataFrame], **options: str) -> list[Row]:
+        """Run all available epochs after the checkpoint; `options` are those of the load. Returns the rows of the
+        result. Raises what ends the query.
+        """
         found: list[Row] = []
         inputs = {"in": SOURCE}
         with penstock.spark.begin(
             PIPELINE, worker=self.http, inputs=inputs, outputs=[], checkpoint=str(self.checkpoint)
         ) as run:
-            options = run.input("in") | {"maxRowsPerEpoch": "1"}
             with penstock.spark.session(self.spark, pipeline=run):
-                frame = build(self.spark.readStream.format("penstock").options(**options).load())
+                frame = build(run.load(self.spark, "in", maxRowsPerEpoch="1", **options))
             writer = frame.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
             query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
             try:
                 query.awaitTermination()
+                self.rows_read = sum(Progress.of(report).rows for report in query.recentProgress)
             finally:
                 query.stop()
         return found

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.spark import Pipeline
+from penstock.spark import Pipeline, pipeline
+from penstock.spark.codecs.codec import Branch
+from penstock.spark.run.attempt import plan_of
 from tests.windows.spark.running import Bench
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -36,6 +42,15 @@ def test_the_rows_of_the_documented_pipeline_are_as_shown(bench: Bench) -> None:
     (row,) = bench.panes("turnover")
     assert row == shown
     assert list(row) == list(shown)
+
+
+def test_the_documented_windows_are_computed_by_readers(spark: SparkSession) -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(next(one for one in blocks("python") if "where=" in one), names)
+    branch = Branch("json", "shop string, amount double, currency string")
+    declared = replace(pipeline(names["turnover"]), decoding={"sales": (branch,)})
+    (note,) = plan_of(spark, declared).operators
+    assert (note.not_fused, note.columns) == (None, ("amount", "currency", "event_time", "shop"))
 
 
 def test_the_pipeline_that_orders_events_is_the_example() -> None:

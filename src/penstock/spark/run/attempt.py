@@ -11,6 +11,7 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError, UnreadableFormat
 from penstock.core.retry import RetryPolicy
 from penstock.protocol.stored.dead_letters import ERR
+from penstock.spark.input_frames import InputFrame, OperatorNote
 from penstock.spark.outputs import Leaving, leaving
 from penstock.spark.pipeline_context import PipelineContext, in_pipeline
 from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, is_fresh, opened
@@ -28,7 +29,7 @@ from penstock.spark.source.options import SourceOptions, branches_text
 from penstock.spark.source.schema import COLUMNS, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -117,35 +118,37 @@ class Planned:
 
     ports: tuple[str, ...]
     state: StatePlan
+    operators: tuple[OperatorNote, ...] = ()
 
 
 def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     """Call the pipeline's function with placeholder streams to find out what it returns. Starts and fences nothing.
     Raises RequestError at the user's line.
     """
-    context = PipelineContext(_pretended_options(pipeline, next(iter(pipeline.inputs))), is_pretended=True)
     inputs = {name: _pretended_input(spark, pipeline, name) for name in pipeline.inputs}
+    options = _pretended_options(pipeline, next(iter(pipeline.inputs)))
+    context = PipelineContext(options, [*inputs.values()], is_pretended=True)
     with following_writers() as written:
         left = _left(pipeline, inputs, context)
     frame = left.frame if left.writer is None else written.of(left.writer)
     assert frame is not None
-    return Planned(left.ports, state_plan_of(frame))
+    return Planned(left.ports, state_plan_of(frame), tuple(context.notes))
 
 
-def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> DataFrame:
+def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> InputFrame:
     """A placeholder stream with the source's columns, without a Python process: each takes a second to start."""
     from pyspark.sql import functions
 
     from penstock.spark.codecs.decoder import with_variants
     from penstock.spark.dead_letters.apply import fields_of
 
-    options = pretend(_pretended_options(pipeline, name))
-    rate = spark.readStream.format("rate").options(**options).load()
+    options = {**_pretended_options(pipeline, name), **_decoding_options(pipeline, name)}
+    rate = spark.readStream.format("rate").options(**pretend(options)).load()
     decoder = _decoder(pipeline, name)
     ddl = spark_schema(pipeline.columns) + ("" if decoder is None else f", {decoder.ddl()}")
     kinds = fields_of(ddl)
     frame = rate.select(*(functions.lit(None).cast(one.dataType).alias(one.name) for one in kinds))
-    return frame if decoder is None else with_variants(frame, decoder)
+    return InputFrame(frame if decoder is None else with_variants(frame, decoder), options, frame.schema)
 
 
 def _decoder(pipeline: Pipeline, name: str) -> Decoder | None:
@@ -271,7 +274,7 @@ def start_query(
     }
     state = take_over_state(planned, settings, generation)
     with closing(state.closed_to()):
-        left = _left(pipeline, inputs, PipelineContext(generation.load_options()))
+        left = _left(pipeline, inputs, PipelineContext(generation.load_options(), [*inputs.values()]))
     generation.describe(left.schemas, retry_seconds=_RETRY_SECONDS)
     writer = _writer(left, pipeline, generation).queryName(pipeline.name)
     writer = _triggered(writer, pipeline, settings).option("checkpointLocation", settings.checkpoint(pipeline.name))
@@ -297,21 +300,22 @@ def _shuffles_by(spark: SparkSession, partitions: int | None) -> Iterator[None]:
             spark.conf.set(SHUFFLE_PARTITIONS, before)
 
 
-def _left(pipeline: Pipeline, inputs: Mapping[str, DataFrame], context: PipelineContext) -> Leaving:
+def _left(pipeline: Pipeline, inputs: Mapping[str, InputFrame], context: PipelineContext) -> Leaving:
     if pipeline.decoding:
         context.operator("codecs", ERR)
     with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be built"), in_pipeline(context):
-        given = pipeline(**inputs)
+        given = pipeline(**{name: one.frame for name, one in inputs.items()})
     with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be built"):
         return leaving(given, pipeline.outputs, context.side_ports)
 
 
-def _load(spark: SparkSession, pipeline: Pipeline, name: str, options: dict[str, Any]) -> DataFrame:
+def _load(spark: SparkSession, pipeline: Pipeline, name: str, options: dict[str, Any]) -> InputFrame:
     from penstock.spark.codecs.decoder import with_variants
 
-    frame = spark.readStream.format("penstock").options(**options, **_decoding_options(pipeline, name)).load()
+    given = {**options, **_decoding_options(pipeline, name)}
+    frame = spark.readStream.format("penstock").options(**given).load()
     decoder = _decoder(pipeline, name)
-    return frame if decoder is None else with_variants(frame, decoder)
+    return InputFrame(frame if decoder is None else with_variants(frame, decoder), given, frame.schema)
 
 
 def _writer(left: Leaving, pipeline: Pipeline, generation: Generation) -> DataStreamWriter:

@@ -1,5 +1,7 @@
 """One start of a pipeline: the options that tie Spark's loads and its sink to it, and its heartbeat."""
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
@@ -7,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from penstock.client.coordinator import CoordinatorClient, InputSpec, Limits, Starting
 from penstock.client.credentials import default_worker
@@ -15,6 +17,7 @@ from penstock.client.segments.failures import RETRY_SECONDS
 from penstock.core.errors import Fenced, PenstockError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import QueryFailure
+from penstock.spark.input_frames import InputFrame
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
 from penstock.spark.run.checkpoints import (
     Checkpoint,
@@ -25,6 +28,9 @@ from penstock.spark.run.checkpoints import (
     local_path,
 )
 from penstock.spark.run.query_probe import QueryProbe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +70,8 @@ class Generation:
         self.name = name
         self.number = number
         self.fenced: Fenced | None = None
+        self.frames: list[InputFrame] = []
+        """What `load` has returned."""
         self._worker = worker
         self._inputs = inputs
         self._committed = self._reported = NO_EPOCH
@@ -82,6 +90,15 @@ class Generation:
             raise RequestError(f"{self.name} has no input {name!r}", f"It has: {', '.join(self._inputs)}.")
         options = self._options() | {"input": name, "source": ",".join(self._inputs[name])}
         return options if min_partitions is None else options | {"minPartitions": str(min_partitions)}
+
+    def load(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
+        """The stream of an input, with these further options of a load. In `penstock.session`, windows on this very
+        frame are fused with its reader where that is possible.
+        """
+        given = {**self.input(name), **options}
+        frame = spark.readStream.format("penstock").options(**given).load()
+        self.frames.append(InputFrame(frame, given, frame.schema))
+        return frame
 
     def load_options(self) -> dict[str, str]:
         """Of the load of its first input."""

@@ -209,6 +209,8 @@ def _is_described(node: Node) -> bool:
 def _keeps_state(node: Node) -> bool:
     if node.kind == "Join":
         return all(child.is_streaming for child in node.children)
+    if node.kind == "GlobalLimit" and node.text == "0":  # Spark leaves it out: it only keeps its load
+        return False
     return node.kind in _NAMES and node.is_streaming
 
 

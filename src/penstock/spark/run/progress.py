@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.types import NO_EPOCH
 from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
+from penstock.spark.source.fused import EVENTS_READ
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,14 +49,15 @@ class Progress:
     def of(cls, report: Mapping[str, Any]) -> Progress:
         """From Spark's progress report. The loads advance in lockstep, so the lowest of their epochs counts."""
         offsets = list(_offsets(source["endOffset"] for source in report["sources"]))
+        rows, batch_ms = _rows(report), report["batchDuration"]
         marks = [offset["watermark"] for offset in offsets if offset["watermark"] is not None]
         return cls(
             epoch=report["batchId"],
             cut=min((offset["epoch"] for offset in offsets), default=None),
             watermark_us=min(marks) if len(marks) == len(offsets) and marks else None,
-            rows=sum(source["numInputRows"] for source in report["sources"] if not _is_control(source["endOffset"])),
-            rows_per_second=report.get("processedRowsPerSecond") or 0.0,  # JSON has no NaN: the field is absent
-            batch_ms=report["batchDuration"],
+            rows=rows,
+            rows_per_second=rows * 1000 / batch_ms if batch_ms else 0.0,
+            batch_ms=batch_ms,
             state_rows=sum(operator["numRowsTotal"] for operator in report["stateOperators"]),
             state_bytes=sum(operator["memoryUsedBytes"] for operator in report["stateOperators"]),
             stages_ms=dict(report["durationMs"]),
@@ -67,6 +69,13 @@ class Progress:
         """The stages that took time, in Spark's order."""
         stages = {**self.stages_ms, "state load": self.state_load_ms}
         return ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in stages.items() if milliseconds)
+
+
+def _rows(report: Mapping[str, Any]) -> int:
+    """Events that were read. The readers of a fused load return other rows than these, and count them."""
+    rows: int = sum(source["numInputRows"] for source in report["sources"] if not _is_control(source["endOffset"]))
+    metrics = report.get("observedMetrics") or {}
+    return rows + sum(found["events"] or 0 for name, found in metrics.items() if name.startswith(EVENTS_READ))
 
 
 def _is_control(end: Any) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.spark.source.options import named
-from penstock.spark.source.schema import CONTROL_COLUMNS
+from penstock.spark.source.schema import CONTROL_COLUMNS, FUSED_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.spark.input_frames import InputFrame
     from penstock.spark.pipeline_context import PipelineContext
 
 FORMAT = "penstock"
@@ -34,10 +35,19 @@ def control_rows(
     """
     options = {name: text for name, text in named(context.options).items() if name not in _OF_EVENTS}
     if context.is_pretended:
-        return _pretended(spark, options)
+        return _pretended(spark, options, CONTROL_COLUMNS)
     load = spark.readStream.format(FORMAT).options(**options).option("rows", "control")
     load = load.option("buckets", ",".join(map(str, buckets)))
     return load.option("reports", str(reports).lower()).load()
+
+
+def fused_rows(spark: SparkSession, context: PipelineContext, given: InputFrame, buckets: int, fused: str) -> DataFrame:
+    """The control load of an operator whose readers also run the operator `fused` on the events of the input."""
+    options = named(given.options)
+    if context.is_pretended:
+        return _pretended(spark, options, FUSED_COLUMNS)
+    load = spark.readStream.format(FORMAT).options(**options).option("rows", "control").option("fused", fused)
+    return load.option("buckets", ",".join(map(str, range(buckets)))).option("reports", "true").load()
 
 
 def pretend(options: Mapping[str, str]) -> dict[str, str]:
@@ -45,7 +55,7 @@ def pretend(options: Mapping[str, str]) -> dict[str, str]:
     return {PRETENDED + name: text for name, text in options.items()}
 
 
-def _pretended(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    columns = [f"cast(null as {kind}) as {name}" for name, kind in CONTROL_COLUMNS.items()]
+def _pretended(spark: SparkSession, options: Mapping[str, str], kinds: Mapping[str, str]) -> DataFrame:
+    columns = [f"cast(null as {kind}) as {name}" for name, kind in kinds.items()]
     load = spark.readStream.format("rate").options(**pretend({**options, "rows": "control"}))
     return load.load().selectExpr(*columns)

@@ -41,12 +41,14 @@ OPTIONS = (
     "rows",
     "buckets",
     "reports",
+    "fused",
     "tlsCa",
     "tlsCert",
     "tlsKey",
 )
 
-_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "rows", "buckets", "reports")
+_CONTROL = ("rows", "buckets", "reports", "fused")
+_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", *_CONTROL)
 _BATCH_ONLY = ("endingOffsets",)
 _NAMES = {name.lower(): name for name in OPTIONS}
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -80,6 +82,8 @@ class SourceOptions:
     """Read control rows instead of events: one per bucket in every batch. None: read events."""
     reports: bool = False
     """For control rows: whether the operator that uses them reports the contents of its state."""
+    fused: str | None = None
+    """Beside control rows: the operator that the readers run on events, see `fused.py`. None: they read no events."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: taken from the environment."""
 
@@ -90,6 +94,7 @@ class SourceOptions:
         if given.get("generation", _number) is not None and not given.has("pipeline"):
             raise RequestError("a generation without a pipeline", "Set the option pipeline too.")
         buckets = _control_buckets(given)
+        reads_events = buckets is None or given.has("fused")
         return cls(
             sources=given.require("source", _sources),
             worker=given.get("worker", _address) or default_worker(),
@@ -102,10 +107,11 @@ class SourceOptions:
             pipeline=given.get("pipeline", check_pipeline_name),
             input=given.get("input", lambda text: check_pipeline_name(text, "input")) or DEFAULT_INPUT,
             generation=given.get("generation", _number),
-            columns=given.get("columns", _columns) or tuple(COLUMNS if buckets is None else CONTROL_COLUMNS),
+            columns=given.get("columns", _columns) or tuple(COLUMNS if reads_events else CONTROL_COLUMNS),
             branches=_branches(given),
             buckets=buckets,
             reports=given.get("reports", _boolean) is True,
+            fused=given.get("fused", str),
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
         )
 
@@ -188,10 +194,10 @@ def _control_buckets(given: _Given) -> tuple[int, ...] | None:
     """None for a load of events. Control rows need a pipeline: without one there is no watermark."""
     buckets = given.get("buckets", _numbers)
     if not given.get("rows", _is_control):
-        if buckets is not None:
+        if buckets is not None or given.has("fused"):
             raise RequestError("buckets without rows=control", "Leave it out: events have no buckets.")
         return None
-    if not given.has("pipeline") or given.has("columns"):
+    if not given.has("pipeline") or (given.has("columns") and not given.has("fused")):
         raise RequestError("rows=control is for a pipeline, and has its own columns", "Leave it to Penstock.")
     return buckets or (0,)
 

@@ -45,6 +45,22 @@ class ControlRows(InputPartition):
     watermark: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class FusedRanges(InputPartition):
+    """What one task of a fused load reads, and the epoch that its events belong to. The first one, number 0, also
+    returns the control rows.
+    """
+
+    control: ControlRows
+    events: SegmentRanges
+    number: int
+
+
+def fused_partitions(control: ControlRows, events: Sequence[SegmentRanges]) -> list[FusedRanges]:
+    """At least one, for the control rows."""
+    return [FusedRanges(control, one, number) for number, one in enumerate(events or [SegmentRanges(())])]
+
+
 def control_partition(start: InputOffset, end: InputOffset) -> ControlRows:
     """One per batch, however many epochs it contains."""
     assert end.epoch is not None, "a control-only load names a pipeline"

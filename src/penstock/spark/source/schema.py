@@ -35,6 +35,20 @@ CONTROL_COLUMNS = {
 }
 """The columns of a control-only load: its rows contain the pipeline's watermark before and after a batch."""
 
+STATE_COLUMNS = {
+    "bucket": "int",
+    "kind": "int",
+    "data": "binary",
+    "epoch": "bigint",
+    "before": "bigint",
+    "watermark": "bigint",
+}
+"""What enters the state of an operator that follows control rows: these rows, and what becomes of events."""
+
+FUSED_COLUMNS = STATE_COLUMNS | {"events": "bigint"}
+"""The columns of a control load whose readers run its operator. In a row that has nothing else, `events` is how many
+events a task has read: Spark counts rows."""
+
 _HINT = f"There are: {', '.join(COLUMNS | ASKED_COLUMNS)}."
 
 
@@ -52,15 +66,16 @@ def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def spark_schema(columns: tuple[str, ...]) -> str:
     """As DDL."""
-    known = COLUMNS | ASKED_COLUMNS | CONTROL_COLUMNS
+    known = COLUMNS | ASKED_COLUMNS | FUSED_COLUMNS
     return ", ".join(f"`{name}` {known[name]}" for name in columns)
 
 
-def check_control(schema: StructType) -> tuple[str, ...]:
-    """The columns of a control-only load. Raises RequestError if the user declared others."""
-    if {field.name: field.dataType.simpleString() for field in schema} != CONTROL_COLUMNS:
+def check_control(schema: StructType, *, is_fused: bool = False) -> tuple[str, ...]:
+    """The columns of a control load. Raises RequestError if the user declared others."""
+    own = FUSED_COLUMNS if is_fused else CONTROL_COLUMNS
+    if {field.name: field.dataType.simpleString() for field in schema} != own:
         raise RequestError("control rows have columns of their own", "Leave .schema(…) out.")
-    return tuple(CONTROL_COLUMNS)
+    return tuple(own)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -88,5 +103,5 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
         "timestamp": pa.timestamp("us", "UTC"),
         "binary": pa.binary(),
     }
-    known = COLUMNS | ASKED_COLUMNS | CONTROL_COLUMNS
+    known = COLUMNS | ASKED_COLUMNS | FUSED_COLUMNS
     return pa.schema([pa.field(name, kinds[known[name]]) for name in columns])

@@ -31,7 +31,14 @@ from penstock.protocol.stored.names import Source
 from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.run.generation import Generation
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import ControlRows, SegmentRanges, control_partition, plan_partitions
+from penstock.spark.source.partitions import (
+    ControlRows,
+    FusedRanges,
+    SegmentRanges,
+    control_partition,
+    fused_partitions,
+    plan_partitions,
+)
 from penstock.spark.source.schema import CONTROL_COLUMNS, arrow_schema
 
 if TYPE_CHECKING:
@@ -265,6 +272,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, ControlRows):
             return control_batches(self._options, partition)
+        if isinstance(partition, FusedRanges):
+            from penstock.spark.source.fused import read_fused  # here: as below
+
+            return read_fused(self._options, partition)
         from penstock.spark.source.arrow import read_partition  # here: kernels and Arrow take a second to import
 
         assert isinstance(partition, SegmentRanges)
@@ -358,14 +369,16 @@ class _Driver:
         if self._last_cut != (start, end) or end.segments.keys() - starts.keys():
             starts = {**self.begin().reading(start, end), **starts}
             self._last_cut = start, end
-        if self._options.buckets is not None:
+        if self._options.buckets is not None and self._options.fused is None:
             return [control_partition(start, end)]
         partitions = plan_partitions(self._coordinator, self._options, replace(start, segments=starts), end)
-        if not self._options.branches or end.epoch is None:
-            return partitions
-        from penstock.spark.source.decoding import planned  # here: other loads need no codecs
+        if self._options.branches and end.epoch is not None:
+            from penstock.spark.source.decoding import planned  # here: other loads need no codecs
 
-        return planned(self._coordinator, self._options, end.epoch, partitions)
+            partitions = planned(self._coordinator, self._options, end.epoch, partitions)
+        if self._options.fused is None:
+            return partitions
+        return fused_partitions(control_partition(start, end), partitions)
 
     def stop(self) -> None:
         if self._load is not None:
