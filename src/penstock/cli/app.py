@@ -18,6 +18,7 @@ _MODULES = {
     "send": "send",
     "run": "run",
     "check": "check",
+    "explain": "explain",
     "infer": "infer",
     "connectors": "connectors",
     "schema": "connectors",

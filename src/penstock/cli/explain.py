@@ -1,0 +1,174 @@
+"""`penstock explain`: how pipelines read their inputs, and which of their windows the readers compute themselves."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from penstock.cli.check import SUFFIXES
+from penstock.cli.connect import JsonOption
+from penstock.cli.run_setup import conf_of
+from penstock.cli.texts import printable
+from penstock.core.errors import RequestError
+from penstock.core.suggestions import suggestion
+from penstock.spark.run.failures import load_pipelines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.codecs.codec import Branch
+    from penstock.spark.input_frames import OperatorNote
+    from penstock.spark.pipelines import Pipeline
+
+_MASTER = "local[1]"
+"""Nothing is computed: Spark only looks at what the functions return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    sources: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Of the event itself."""
+    codecs: tuple[str, ...]
+    """Which decode its events, with their schemas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    name: str
+    input: str | None
+    fused: bool
+    reason: str | None
+    """Why its readers do not compute it."""
+    columns: tuple[str, ...]
+    """What readers decode and read for it, if it is fused."""
+    where: str | None
+    select: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    pipeline: str
+    inputs: Mapping[str, Input]
+    windows: tuple[Windows, ...]
+    sinks: Mapping[str, str]
+    """Name → the port that it is bound to."""
+
+
+def register(commands: typer.Typer) -> None:
+    commands.command("explain")(explain)
+
+
+def explain(
+    file: Annotated[Path, typer.Argument(help="An application (YAML), or a Python file with @pipeline functions.")],
+    pipeline: Annotated[list[str] | None, typer.Argument(help="Only these pipelines.", show_default=False)] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting of the run; may be repeated.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what pipelines read and decode, and whether their windows are fused with the readers, or why not.
+
+    Calls the functions, as penstock run does before it starts anything.
+    Needs Spark, and no worker.
+    """
+    settings = conf_of(conf or [])
+    pipelines = chosen(pipelines_in(file), pipeline or [])
+    with _session(settings) as spark:
+        found = [explained(spark, one) for one in pipelines]
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found]))
+        return
+    console = Console(highlight=False)
+    for one in found:
+        for line in _lines(one):
+            console.print(line, soft_wrap=True)
+
+
+@contextmanager
+def _session(conf: Mapping[str, str]) -> "Iterator[SparkSession]":
+    from penstock.spark.run.driver import spark_driver
+    from penstock.spark.run.java import check_installed, use_java
+
+    check_installed()
+    use_java()
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        warehouse = {"spark.sql.warehouse.dir": str(Path(folder) / "warehouse")}
+        with spark_driver("penstock explain", _MASTER, {**warehouse, **conf}, Path(folder) / "spark.log") as driver:
+            yield driver.session
+
+
+def pipelines_in(file: Path) -> "list[Pipeline]":
+    """Raises RequestError for a file with mistakes."""
+    if file.suffix.lower() not in SUFFIXES:
+        return load_pipelines(file)
+    from penstock.application.config import load
+    from penstock.application.config.types import KnownTypes
+    from penstock.application.functions import pipelines_of
+
+    return pipelines_of(load(file, KnownTypes(), os.environ).deployment)
+
+
+def chosen(pipelines: "Sequence[Pipeline]", names: Sequence[str]) -> "list[Pipeline]":
+    known = [one.name for one in pipelines]
+    for name in names:
+        if name not in known:
+            raise RequestError(f"pipeline {name!r} not found in the file", suggestion(name, known, "It has"))
+    return [one for one in pipelines if not names or one.name in names]
+
+
+def explained(spark: "SparkSession", pipeline: "Pipeline") -> Explained:
+    """Raises RequestError at the user's line."""
+    from penstock.spark.run.attempt import plan_of
+
+    planned = plan_of(spark, pipeline)
+    inputs = {
+        name: Input(sources, pipeline.columns, tuple(map(_codec, pipeline.decoding.get(name, ()))))
+        for name, sources in pipeline.inputs.items()
+    }
+    sinks = {name: spec.port for name, spec in pipeline.sinks.items()}
+    return Explained(pipeline.name, inputs, tuple(map(_windows, planned.operators)), sinks)
+
+
+def _codec(branch: "Branch") -> str:
+    of = " and ".join(filter(None, (branch.source, branch.content_type)))
+    return f"{branch.codec or 'none'}{f' for {of}' if of else ''}{f': {branch.schema}' if branch.schema else ''}"
+
+
+def _windows(note: "OperatorNote") -> Windows:
+    is_fused = note.not_fused is None
+    return Windows(note.operator, note.input, is_fused, note.not_fused, note.columns, note.where, dict(note.select))
+
+
+def _lines(found: Explained) -> Iterator[str]:
+    yield f"[bold]{_shown(found.pipeline)}[/]"
+    for name, one in found.inputs.items():
+        yield f"  input {_shown(name)}: {_shown(', '.join(one.sources))}"
+        yield f"    columns: {_shown(', '.join(one.columns))}"
+        for codec in one.codecs:
+            yield f"    decoded by {_shown(codec)}"
+    for windows in found.windows:
+        over = f" of {_shown(windows.input)}" if windows.input else ""
+        if windows.reason is None:
+            yield f"  windows {_shown(windows.name)}{over}: [green]fused[/]"
+            yield f"    readers compute partial results from {_shown(', '.join(windows.columns))}"
+        else:
+            yield f"  windows {_shown(windows.name)}{over}: [yellow]not fused[/]: {_shown(windows.reason)}"
+        if windows.where is not None:
+            yield f"    where {_shown(windows.where)}"
+        for name, text in windows.select.items():
+            yield f"    select {_shown(name)}: {_shown(text)}"
+    for name, port in found.sinks.items():
+        yield f"  {_shown(port)} → {_shown(name)}"
+
+
+def _shown(text: str) -> str:
+    return escape(printable(text))
