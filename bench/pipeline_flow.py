@@ -26,16 +26,13 @@ from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.sink import read_committed
 from penstock.connectors.file import read_committed_parts
 from penstock.connectors.file.parts import STATE
-from penstock.spark import Generation, begin
+from penstock.spark import Generation, begin, session, windows
 from penstock.spark.python_worker import hinted
 from penstock.spark.sink.writer import SinkOptions, StreamSink
 
 PORT, SINK = "out", "results"
 
 MINUTE_MS = 60_000
-
-DELAY = f"{MINUTE_MS} milliseconds"
-"""How long a minute waits for events that are late: sessions overtake one another by less."""
 
 LOOK_SECONDS = 0.02
 """Between two looks at what the sink has committed: reading its log takes under a millisecond."""
@@ -114,7 +111,9 @@ class Part:
 
 
 def last_of_all(events: Events, stream: int) -> bytes:
-    """An event so late that every minute before it ends; its own never does."""
+    """An event of a stream so late that every minute before it ends, once all streams have sent one; its own minute
+    never does.
+    """
     end = np.zeros(1, FRAME)
     end["length"], end["tag"], end["key_length"] = FRAME.itemsize - 4, MESSAGE, KEY_BYTES
     end["stream"], end["id"] = spread(stream), events.count
@@ -169,7 +168,8 @@ class SendJob:
             session.send(memoryview(batch.view("u1").data), len(batch))
         _wait_for_all(selector, sessions)
         if self.is_last:
-            sessions[0].send(last_of_all(self.part.events, 0), 1)
+            for number, session in enumerate(sessions):
+                session.send(last_of_all(self.part.events, number), 1)
             _wait_for_all(selector, sessions)
         return Sent(began, time.monotonic())
 
@@ -290,10 +290,11 @@ class Trial:
         return begin(self.name, worker=self.stage.worker, inputs={"in": self.name}, outputs=[PORT])
 
     def _start(self, generation: Generation) -> StreamingQuery:
-        options = generation.input("in", min_partitions=self.stage.cores) | {"columns": "key,event_time"}
-        read = self.stage.spark.readStream.format("penstock").options(**options).load()
+        spark, cores = self.stage.spark, str(self.stage.cores)
+        with session(spark, pipeline=generation):
+            counted = count_per_minute(generation.load(spark, "in", columns="key,event_time", minPartitions=cores))
         sink = generation.output() | {TIMINGS: str(self._timings)}
-        writer = count_per_minute(read).writeStream.format(FORMAT).options(**sink)
+        writer = counted.writeStream.format(FORMAT).options(**sink)
         return writer.option("checkpointLocation", self.stage.checkpoint(self.name)).start()
 
     @property
@@ -304,8 +305,7 @@ class Trial:
         wanted = self.events.lines()
         self._send(0, self.warm, is_last=False)
         self.program.finish()
-        _wait_for_rows(query, self.warm)
-        query.processAllAvailable()  # the watermark's advance is a batch, too
+        query.processAllAvailable()
         known = len(query.recentProgress)
         self._send(self.warm, self.events.count, is_last=True)
         ended = _wait_for_bytes(query, results, sum(map(len, wanted)) + len(wanted))
@@ -323,14 +323,9 @@ class Trial:
 
 def count_per_minute(events: DataFrame) -> DataFrame:
     """A row for each key and minute, once: when the minute is over."""
-    minute = functions.window("event_time", "1 minute")
-    counts = events.withWatermark("event_time", DELAY).groupBy(minute.alias("minute"), "key").count()
-    began_ms, key = functions.unix_millis("minute.start"), functions.col("key").cast("string")
+    counts = windows.aggregate(events, windows.tumbling("1 minute"), keys=["key"], count=windows.count())
+    began_ms, key = functions.unix_millis("window_start"), functions.col("key").cast("string")
     return counts.select(functions.concat_ws(",", began_ms, key, "count").alias("value"))
-
-
-def _wait_for_rows(query: StreamingQuery, rows: int) -> None:
-    wait_until(query, lambda: sum(progress["numInputRows"] for progress in query.recentProgress) >= rows)
 
 
 def _wait_for_bytes(query: StreamingQuery, results: Path, size: int) -> float:
