@@ -10,14 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+# At runtime: without Spark, whoever imports `watch` learns at once what to install.
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
 from penstock.core.types import NO_EPOCH
 from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 from penstock.spark.source.fused import EVENTS_READ
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from penstock.spark.run.generation import Generation
 
 
