@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines import Pipeline, pipeline
     from penstock.spark.run.generation import Generation, begin
     from penstock.spark.run.progress import watch
+    from penstock.spark.run.session import connect
     from penstock.spark.watermark import watermarked
 
-__all__ = ["Generation", "Pipeline", "begin", "pipeline", "session", "watch", "watermarked", "windows"]
+__all__ = ["Generation", "Pipeline", "begin", "connect", "pipeline", "session", "watch", "watermarked", "windows"]
 
 _HOMES = {
     "Generation": "penstock.spark.run.generation:Generation",
     "Pipeline": "penstock.spark.pipelines:Pipeline",
     "begin": "penstock.spark.run.generation:begin",
+    "connect": "penstock.spark.run.session:connect",
     "pipeline": "penstock.spark.pipelines:pipeline",
     "session": "penstock.spark.pipeline_context:session",
     "watch": "penstock.spark.run.progress:watch",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.spark.run.failures import exception_text, failure_of
+from penstock.spark.run.session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -123,6 +124,11 @@ def display(frame: DataFrame, rows: int = 10) -> LiveFrame:
     """
     if not frame.isStreaming:
         raise RequestError("display() shows streams, and this DataFrame is not one", "Use frame.show().")
+    if is_remote(frame.sparkSession):
+        raise RequestError(
+            "display() needs a Spark driver in this process, and this is a session of Spark Connect",
+            "Use a session of your own: penstock.spark.run.session.build_session(name).",
+        )
     if not 1 <= rows <= ROWS_MAX:
         raise RequestError(f"{rows} rows cannot be shown", f"Choose 1 to {ROWS_MAX}.")
     return LiveFrame(frame, rows, _notebook() or _print)

@@ -143,9 +143,19 @@ def _version_in(build: str) -> int:
 NEEDED = ("pyspark", "pyarrow")
 
 
-def check_installed(needed: Sequence[str] = NEEDED) -> None:
+NEEDED_TO_CONNECT = ("grpc", "grpc_status", "google.rpc", "zstandard")
+
+
+def check_installed(needed: Sequence[str] = NEEDED, *, what: str = "pipelines", extra: str = "spark") -> None:
     """Raises RequestError with the command that installs what is missing."""
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in needed if not _is_installed(name)]
     if missing:
         names = " and ".join(missing)
-        raise RequestError(f"pipelines need {names}, not installed here", "pip install 'penstock-streams[spark]'")
+        raise RequestError(f"{what} need {names}, not installed here", f"pip install 'penstock-streams[{extra}]'")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False

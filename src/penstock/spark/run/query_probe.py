@@ -9,8 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.api.pipelines import QueryReport
+from penstock.spark.run.session import is_remote
 
 if TYPE_CHECKING:
+    from pyspark import StatusTracker
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -78,7 +80,8 @@ class QueryQuestion:
     def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
         self._query = query
         self._group = str(query.runId)
-        self._tracker = spark.sparkContext.statusTracker()
+        self._tracker = None if is_remote(spark) else spark.sparkContext.statusTracker()
+        """With Spark Connect, nothing is known about tasks."""
         self._active: list[int] = []
         self._own: list[int] = []
 
@@ -86,17 +89,21 @@ class QueryQuestion:
         """Tasks are counted only of jobs that ran at the last call, too: to find out which jobs are the query's takes
         a call for every job that Spark remembers.
         """
+        if self._tracker is None:
+            return Answer(self._query.status["message"], 0, 0)
         active = self._tracker.getActiveJobsIds()
         if not active or active != self._active:
             self._active, self._own = active, []
         elif not self._own:
             self._own = sorted({*active}.intersection(self._tracker.getJobIdsForGroup(self._group)))
-        done, total = map(sum, zip((0, 0), *map(self._tasks, self._own), strict=True))
+        tasks = (_tasks(self._tracker, job) for job in self._own)
+        done, total = map(sum, zip((0, 0), *tasks, strict=True))
         return Answer(self._query.status["message"], done, total)
 
-    def _tasks(self, job: int) -> tuple[int, int]:
-        """Done, and all."""
-        info = self._tracker.getJobInfo(job)
-        stages = [self._tracker.getStageInfo(stage) for stage in ([] if info is None else info.stageIds)]
-        known = [stage for stage in stages if stage is not None]
-        return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+def _tasks(tracker: StatusTracker, job: int) -> tuple[int, int]:
+    """Done, and all."""
+    info = tracker.getJobInfo(job)
+    stages = [tracker.getStageInfo(stage) for stage in ([] if info is None else info.stageIds)]
+    known = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

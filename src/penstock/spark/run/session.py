@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.spark.run.java import NEEDED, NEEDED_TO_CONNECT, check_installed
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -127,3 +129,39 @@ def build_session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None
     for key, value in with_conf(spark_settings(master), conf or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def connect(url: str) -> SparkSession:
+    """A session of Spark Connect on the server at this URL (`sc://HOST:PORT`), with those of the settings that a
+    session may change. Raises RequestError if the extra `connect` is not installed.
+    """
+    check_installed(NEEDED)
+    check_installed(NEEDED_TO_CONNECT, what="sessions of Spark Connect", extra="connect")
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.remote(url).getOrCreate()
+    for key, value in _FIXED.items():
+        if key.startswith("spark.sql.") and session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect: its JVM is a server's."""
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return session.sparkContext is None
+    except PySparkAttributeError:
+        return True
+
+
+def main() -> None:
+    """Print the settings for a master, as a file of properties for spark-submit and Spark's servers."""
+    (master,) = sys.argv[1:] or (LOCAL,)
+    for key, value in ({"spark.master": master} | spark_settings(master)).items():
+        print(f"{key} {value}")  # noqa: T201  what it is for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Pipelines in a session of Spark Connect. They run in a process of their own: where PySpark is connected to a server,
+it is so for the whole process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import penstock.spark
+from penstock import dead_letters, windows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SECONDS_MAX = 120
+
+Build = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a client finds everything."""
+
+    server: str
+    worker: str
+    """Its HTTP address."""
+    folder: Path
+
+    @property
+    def spark(self) -> SparkSession:
+        return penstock.spark.connect(self.server)
+
+
+@contextmanager
+def _started(place: Place, name: str, source: str, build: Build, **options: str) -> Iterator[Any]:
+    """A query that processes everything that is stored, an event in each epoch."""
+    spark, checkpoint = place.spark, str(place.folder / name)
+    with penstock.begin(
+        name, worker=place.worker, inputs={"in": source}, checkpoint=checkpoint, max_rows_per_epoch=2
+    ) as run:
+        frame = spark.readStream.format("penstock").options(**run.input("in"), **options).load()
+        with penstock.session(spark, pipeline=run):
+            built = build(frame)
+        writer = built.writeStream.format("penstock").options(**run.output()).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        penstock.watch(spark, query, run)
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+def _run(place: Place, name: str, source: str, build: Build, **options: str) -> int:
+    """Returns how many epochs it took."""
+    with _started(place, name, source, build, **options) as query:
+        assert query.awaitTermination(SECONDS_MAX)
+        return sum(any(source["numInputRows"] for source in report["sources"]) for report in query.recentProgress)
+
+
+def _as_json(frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return frame.select(F.to_json(F.struct("*")).alias("value"))
+
+
+def copy(place: Place) -> int:
+    return _run(place, "copy", "lines", lambda frame: frame.select("value", "key"))
+
+
+def decode(place: Place) -> int:
+    def doubled(frame: DataFrame) -> DataFrame:
+        return _as_json(frame.where("n < 100").selectExpr("n * 2 as n"))
+
+    return _run(place, "decode", "numbers", doubled, codec="json", schema="n bigint")
+
+
+def count(place: Place) -> int:
+    def per_minute(frame: DataFrame) -> DataFrame:
+        counted = windows.aggregate(frame, windows.tumbling("1 minute"), keys=["stream"], n=windows.count(), buckets=2)
+        return _as_json(counted.selectExpr("stream", "unix_micros(window_start) as start", "n"))
+
+    return _run(place, "count", "clicks", per_minute)
+
+
+def distinct(place: Place) -> int:
+    def once(frame: DataFrame) -> DataFrame:
+        return penstock.watermarked(frame).dropDuplicatesWithinWatermark(["value"]).select("value")
+
+    return _run(place, "distinct", "clicks", once)
+
+
+def share(place: Place) -> int:
+    def of_twelve(row: dict[str, Any]) -> dict[str, Any]:
+        return {"share": 12 // int(row["value"])}
+
+    def shares(frame: DataFrame) -> DataFrame:
+        return _as_json(dead_letters.apply(frame, of_twelve, "share int", per="row"))
+
+    return _run(place, "share", "numbers", shares)
+
+
+def fail(place: Place) -> str:
+    """Returns how Penstock reports the end of a query."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from penstock.spark.run.failures import exception_text, failure_of
+
+    def parsed(text: str) -> int:
+        return int(text)
+
+    number = F.udf(parsed, "int")
+    with _started(
+        place, "fail", "lines", lambda frame: _as_json(frame.select(number(F.col("value").cast("string"))))
+    ) as query:
+        try:
+            query.awaitTermination(SECONDS_MAX)
+        except Exception as error:
+            return f"{failure_of(exception_text(query) or '').summary} / {type(error).__name__}"
+    return "it did not fail"
+
+
+def display(place: Place) -> str:
+    from penstock.core.errors import RequestError
+
+    try:
+        penstock.display(place.spark.readStream.format("rate").load())
+    except RequestError as error:
+        return str(error)
+    return "it is displayed"
