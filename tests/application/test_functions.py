@@ -13,7 +13,7 @@ from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import Branch, Outlet
 from penstock.spark.pipeline_context import PipelineContext
 from penstock.spark.pipelines import Pipeline
-from penstock.spark.run.attempt import _left, _pretended_input, plan_of
+from penstock.spark.run.attempt import _pretended_input, built, plan_of
 from tests.spark.conftest import spark
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_the_schema_of_the_json_of_each_port_is_known(spark: SparkSession, codec
     pipeline = reading(Coded(UserFunction(call, ModuleType("mine"), "frame"), outlets), "in")
     fields = [("id", "int"), ("name", "string")]
     context = PipelineContext({"pipeline": "p", "source": "a"}, is_pretended=True)
-    left = _left(pipeline, {"in": _pretended_input(spark, pipeline, "in")}, context)
+    left = built(pipeline, {"in": _pretended_input(spark, pipeline, "in")}, context)
     assert left.schemas == ({"out": fields, "big": fields} if codec == "json" else {})
 
 

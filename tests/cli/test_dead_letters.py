@@ -9,8 +9,9 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
 from penstock.cli.dead_letters import shown
-from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
+from penstock.connectors.api import StreamRef
 from penstock.core.errors import PipelineError, RequestError
 from penstock.worker.routes import number_of
 from tests.spark.dead_letters.putting import PIPELINE, Putting, letter, original
@@ -103,7 +104,8 @@ def test_something_missing_is_reported_with_what_to_do(putting: Putting, penstoc
     assert penstock("list", PIPELINE).stdout == "orders has no dead letters\n"
     assert refusal(penstock("replay", PIPELINE)) == "orders/err has no dead letters"
     assert refusal(penstock("replay", PIPELINE, "--port", "late")) == "orders/late has no dead letters"
-    assert refusal(penstock("list", "nobody")) == "pipeline 'nobody' not found"
+    assert refusal(penstock("list", "nobody")) == "'nobody' is neither a pipeline nor a source"
+    assert refusal(penstock("show", "nobody", "0")) == "source 'nobody' not found"
     assert refusal(penstock("replay", "nobody")) == "pipeline 'nobody' not found"
     putting.letters([letter(1)])
     assert "no input 'x'" in refusal(penstock("replay", PIPELINE, "--input", "x"))
@@ -120,3 +122,67 @@ def test_invalid_numbers_are_refused_by_the_worker(putting: Putting, client: Coo
         number_of("9" * 5000, "place")
     with pytest.raises(RequestError, match="port 'nowhere' has no dead letters"):
         client.dead_letters(PIPELINE, "nowhere")
+
+
+def put_source_letter(worker: RunningWorker, source: str, value: bytes, reason: str) -> None:
+    """As a connector does with bytes that cannot become an event."""
+    written = worker.worker.sources.dead_letters(source).write(value, reason, StreamRef(source, 7), "till 1", {})
+    worker.call(written)
+    worker.call(worker.worker.sources.durability.caught_up())
+
+
+def test_dead_letters_of_a_source_are_listed_and_shown(
+    worker: RunningWorker, client: CoordinatorClient, penstock: Run
+) -> None:
+    for number in range(3):
+        put_source_letter(worker, "shop", b"bytes %d" % number, f"no event time: reason {number}")
+    listed = penstock("list", "shop").stdout
+    assert "source shop: never became events" in listed
+    for text in ("till 1", "no event time: reason 0", "no event time: reason 2", "7 B"):
+        assert text in listed
+    (newest,) = json.loads(penstock("list", "shop", "-n", "1", "--json").stdout)
+    assert (newest["reason"], newest["of_source"]) == ("no event time: reason 2", "shop")
+    (oldest,) = json.loads(penstock("list", "shop", "-n", "1", "--oldest", "--json").stdout)
+    assert oldest["reason"] == "no event time: reason 0"
+    text = penstock("show", "shop", str(newest["at"])).stdout
+    assert "no event time: reason 2" in text
+    assert text.endswith("\n\nbytes 2\n")
+    assert refusal(penstock("show", "shop", "1")) == "no dead letter of source 'shop' starts at 1"
+    client.start("orders", {"in": InputSpec(["shop", "later"])}, ["out"])
+    both = penstock("list", "orders").stdout
+    assert "orders has no dead letters" in both
+    assert "no event time: reason 1" in both, "a pipeline is listed with its sources"
+    assert "reason 1" not in penstock("list", "orders", "--port", "err").stdout
+
+
+def test_events_are_buried_listed_and_read_again(
+    putting: Putting, penstock: Run, segments: SegmentClient, client: CoordinatorClient
+) -> None:
+    with segments.appender("raw") as appender:
+        for _ in range(3):
+            appender.append(b"event")
+    assert penstock("buried", PIPELINE).stdout == "no event of orders is buried\n"
+    done = penstock("bury", PIPELINE, "--at", "raw@13", "--at", "raw@26", "--reason", "not a number")
+    assert done.stdout == "buried 2 events of orders\n"
+    again = penstock("bury", PIPELINE, "--at", "raw@13")
+    assert again.stdout == "buried 0 events of orders\n1 were buried already\n"
+    listed = penstock("buried", PIPELINE).stdout
+    for text in ("raw@13", "raw@26", "left out of its epoch", "buried by an operator: not a number"):
+        assert text in listed
+    assert penstock("bury", PIPELINE, "--at", "raw@13", "--undo").stdout == "1 event of orders will be read again\n"
+    (left,) = json.loads(penstock("buried", PIPELINE, "--json").stdout)
+    assert (left["segment"], left["offset"], left["is_committed"]) == ("raw", 26, False)
+    cut = client.cut(PIPELINE, putting.generation, "in", putting.at, wait_ms=5000)
+    assert [(one.start, one.end) for one in cut.left_out] == [(26, 39)]
+    late = penstock("bury", PIPELINE, "--at", "raw@0")
+    assert "takes effect when orders is restarted" in late.stdout
+    assert "left out with the next start" in penstock("buried", PIPELINE).stdout
+
+
+def test_what_cannot_be_buried_is_refused_with_the_reason(putting: Putting, penstock: Run) -> None:
+    putting.letters([letter(1)])
+    assert refusal(penstock("bury", PIPELINE, "--at", "raw")) == "'raw' is not the place of an event"
+    assert refusal(penstock("bury", PIPELINE, "--at", "raw@-1")) == "'raw@-1' is not the place of an event"
+    assert "raw@0 is committed" in refusal(penstock("bury", PIPELINE, "--at", "raw@0"))
+    assert refusal(penstock("bury", "nobody", "--at", "raw@0")) == "pipeline 'nobody' not found"
+    assert "is not an input of pipeline 'orders'" in refusal(penstock("bury", PIPELINE, "--at", "other@0"))

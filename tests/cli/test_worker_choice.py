@@ -36,6 +36,7 @@ CHANGING = [
     ["epoch", "retry", "p"],
     ["epoch", "park", "p", "1"],
     ["dead-letters", "replay", "p"],
+    ["dead-letters", "bury", "p", "--at", "s@0"],
     ["segment", "create", "s"],
     ["segment", "append", "s", "event"],
     ["segment", "seal", "s"],

@@ -101,8 +101,9 @@ def test_every_action_that_manages_a_worker_is_logged(tmp_path: Path) -> None:
         assert ask("/pipelines/none/rewind", **rewind) == 400
         assert ask("/pipelines/none/park", epoch=0) == 400
         assert ask("/pipelines/none/bind", sinks={"s": {"port": "out", "url": "postgresql://me:secret@db/t"}}) == 400
+        assert ask("/pipelines/none/bury", at=[["s", 7], ["s", 9]], reason="why") == 400
         done = ("INFO", '"owner" from 127.0.0.1: POST /log-level level="debug": done')
-        until(lambda: len(logged()) == 36)
+        until(lambda: len(logged()) == 37)
         assert logged().count(done) == 30, "none is left out"
         refused = [text.partition(": refused: ")[0] for level, text in logged() if level == "WARNING"]
         assert refused == [
@@ -111,6 +112,7 @@ def test_every_action_that_manages_a_worker_is_logged(tmp_path: Path) -> None:
             f'"owner" from 127.0.0.1: POST /pipelines/none/rewind sink={quoted(NASTY)} accept_gap',
             '"owner" from 127.0.0.1: POST /pipelines/none/park epoch=0',
             '"owner" from 127.0.0.1: POST /pipelines/none/bind sinks="s"',
+            '"owner" from 127.0.0.1: POST /pipelines/none/bury at="s@7, s@9" reason="why"',
         ]
         assert "secret" not in file.read_text()
 

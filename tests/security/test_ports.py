@@ -27,12 +27,14 @@ from penstock.core.errors import (
     Forbidden,
     LimitExceeded,
     NoSuchSegment,
+    PipelineError,
     QuotaReached,
     RequestError,
     SegmentExists,
     Unauthenticated,
 )
 from penstock.protocol import connector as programs
+from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.segment import (
     DOCUMENT,
@@ -511,6 +513,19 @@ def test_a_rogue_pipeline_cannot_hold_another_tenant_s_acknowledgements(
     sent = program.stream("another", lambda after: iter([(1, b"one")] if after is None else []))
     program.run()  # returns when it is acknowledged
     assert sent.acknowledged == 1
+
+
+def test_only_who_may_run_a_pipeline_on_a_source_buries_its_events(
+    attacked: Attacked, neighbour: CoordinatorClient, segment: str
+) -> None:
+    neighbour.start("other-pipeline", {"in": InputSpec(["other-source"], "earliest")})
+    with pytest.raises(Forbidden, match=f"needs deploy on segment '{segment}'"):
+        neighbour.bury("other-pipeline", [EventPlace(segment, 0)])
+    with pytest.raises(Forbidden, match="needs deploy on 'demo-pipeline'"):
+        neighbour.bury("demo-pipeline", [EventPlace("connector/other-source/0", 0)])
+    with pytest.raises(PipelineError, match="segment 'connector/other-source/0' not found"):
+        neighbour.bury("other-pipeline", [EventPlace("connector/other-source/0", 0)])
+    assert attacked.worker._worker.coordinator().burials.listed("other-pipeline") == []
 
 
 def test_a_sink_cannot_write_another_tenant_s_segment(

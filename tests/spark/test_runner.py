@@ -269,10 +269,16 @@ def test_an_error_in_user_code_is_one_message_with_the_line_the_events_and_what_
     assert re.search(r"at an event of epoch 0: connector/numbers/\d @ 0 to \d+$", text)
     assert "\tat " not in text, "no stack of the JVM"
     assert "penstock.dead_letters.apply" in caught.value.hint
-    assert "skip them" in caught.value.hint
+    assert caught.value.hint.startswith("Find the events that fail, and bury them")
+    assert "penstock pipeline bisect strict " in caught.value.hint
+    assert "test_runner.py\n" in caught.value.hint
     assert runner.pipelines[0].restarts.in_a_row == 2, "it was given one more chance"
     assert bench.out("strict") == []
-    assert bench.status("strict").state == "FAILING"
+    status = bench.status("strict")
+    assert (status.state, runner.pipelines[0].given_up) == ("FAILING", caught.value)
+    assert status.failure is not None
+    assert re.search(r"base 10: b'two', at an event of epoch 0: connector/numbers/\d @ 0 to \d+$", status.failure.text)
+    assert "penstock pipeline bisect strict" in status.failure.hint
 
 
 def test_a_python_worker_that_dies_is_reported_as_such(bench: Bench) -> None:

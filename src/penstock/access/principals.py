@@ -5,7 +5,7 @@ principal's prefixes; what concerns the whole worker needs a principal without p
 
     read     status and metrics, the data of sources, pipelines and segments
     write    append to sources and segments, truncate and delete the segments
-    deploy   start, reset and drop pipelines, bind sinks, apply an application, replay dead letters
+    deploy   start, reset and drop pipelines, bind sinks, apply an application, replay dead letters, bury events
     admin    everything else: delete what belongs to the system, raise quotas
 """
 

@@ -67,7 +67,7 @@ class Follower:
             self._change(self.runner, old.deployment, new.deployment)
         elif old.state == "running" and new.state == "draining":
             self._report("draining: sources have stopped, what they sent is processed and delivered …")
-        self._start_reset(self.runner, old, new)
+        self._start_again(self.runner, old, new)
         if self.is_drained:
             self.runner.stop()
 
@@ -77,13 +77,18 @@ class Follower:
     def _change(self, runner: Runner, old: Deployment, new: Deployment) -> None:
         """A plain runner has its own pipelines: a new deployment does not concern it."""
 
-    def _start_reset(self, runner: Runner, old: Deployed, new: Deployed) -> None:
-        """Start from scratch a pipeline that failed and has been reset since."""
+    def _start_again(self, runner: Runner, old: Deployed, new: Deployed) -> None:
+        """Start a pipeline that failed and has been reset since, from scratch, or of which events were buried since."""
         for running in runner.pipelines:
             name = running.pipeline.name
+            if running.given_up is None:
+                continue
             before, now = old.incarnations.get(name), new.incarnations.get(name)
-            if running.given_up is not None and before is not None and before != now:
+            if before is not None and before != now:
                 self._report(f"{name} was reset and starts from scratch")
+                runner.put(running.pipeline)
+            elif new.buried.get(name, 0) > old.buried.get(name, 0):
+                self._report(f"events of {name} were buried: it is restarted")
                 runner.put(running.pipeline)
 
     def close(self) -> None:

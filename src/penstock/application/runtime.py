@@ -431,6 +431,7 @@ class Runtime:
             "deployment": masked(deployment).as_json(),
             "proposed": self.driver.proposed(),
             "incarnations": incarnations,
+            "buried": {name: len(one.buried) for name, one in known.items() if one.buried},
             "former": self.former(),
         }
 

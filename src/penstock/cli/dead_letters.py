@@ -1,7 +1,8 @@
-"""`penstock dead-letters`: events that could not be processed, or arrived too late."""
+"""`penstock dead-letters`: events that could not be processed, arrived too late, or are buried by an operator."""
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,10 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
+from penstock.cli.embedded_worker import worker_for_change
 from penstock.cli.texts import is_plain, printable, shortened, show_time
-from penstock.client.coordinator import CoordinatorClient, DeadLetter, DeadLetterPort
-from penstock.core.errors import PipelineError
+from penstock.client.coordinator import CoordinatorClient, DeadLetter, DeadLetterPort, PipelineStatus
+from penstock.core.errors import Forbidden, PipelineError, RequestError
 from penstock.core.sizes import show_size
+from penstock.protocol.api.dead_letters import BuriedEvent, BuryDone, DeadLetterList, EventPlace
+from penstock.protocol.stored.names import Form, Source
 
 _WIDTH = 160
 """For output to a file or a pipe, so that no column is cut short."""
@@ -31,7 +35,12 @@ _REASON_LISTED = 200
 Port = Literal["err", "late"]
 PortOption = Annotated[Port, typer.Option("--port", help="err: could not be processed; late: arrived too late.")]
 
-app = typer.Typer(help="Inspect and replay events that arrived late or could not be processed.", no_args_is_help=True)
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A pipeline, or a source.")]
+
+app = typer.Typer(
+    help="Inspect and replay events that arrived late or could not be processed; bury single events.",
+    no_args_is_help=True,
+)
 
 
 def register(commands: typer.Typer) -> None:
@@ -40,27 +49,88 @@ def register(commands: typer.Typer) -> None:
 
 @app.command("list")
 def list_dead_letters(
-    pipeline: str,
-    port: Annotated[Port | None, typer.Option("--port", help="Only this port.", show_default=False)] = None,
+    name: NameArgument,
+    port: Annotated[
+        Port | None, typer.Option("--port", help="Only this port of a pipeline.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many to list of each port.")] = 20,
     oldest: Annotated[bool, typer.Option("--oldest", help="List the oldest instead of the newest.")] = False,
     worker: WorkerOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters: the position of each, its event, and the reason."""
+    """List dead letters: the position of each, its event, and the reason.
+
+    Those of a pipeline are listed with those of its sources: what could not
+    become an event at all.
+    """
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
-        found = client.dead_letters(pipeline, port, limit=limit, oldest=oldest)
+        pipeline = _pipeline(client, name)
+        found, own = DeadLetterList([], []), dict[str, DeadLetterList]()
+        if pipeline is None:
+            with _or_not_found(name):
+                own = {name: client.source_dead_letters(name, limit=limit, oldest=oldest)}
+        else:
+            found = client.dead_letters(name, port, limit=limit, oldest=oldest)
+        for source in _connectors(pipeline) if pipeline is not None and port is None else ():
+            with suppress(RequestError):  # it may not exist yet
+                own[source] = client.source_dead_letters(source, limit=limit, oldest=oldest)
     if as_json:
-        typer.echo(json.dumps([_as_json(one) for one in found.dead_letters]))
+        listed = [_as_json(one) for one in found.dead_letters]
+        of_sources = [
+            _as_json(one) | {"of_source": source} for source, list_ in own.items() for one in list_.dead_letters
+        ]
+        typer.echo(json.dumps(listed + of_sources))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    console.print(_table(found.dead_letters) if found.dead_letters else f"{escape(pipeline)} has no dead letters")
+    console = _console()
+    if pipeline is not None:
+        console.print(_table(found.dead_letters) if found.dead_letters else f"{escape(name)} has no dead letters")
     for line in map(_waiting, found.ports):
         if line:
             console.print(line)
+    for source, list_ in own.items():
+        if list_.dead_letters or pipeline is None:
+            console.print(_source_table(source, list_.dead_letters))
+
+
+@contextmanager
+def _or_not_found(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Forbidden:
+        raise
+    except RequestError:
+        raise RequestError(f"{name!r} is neither a pipeline nor a source", "List them: penstock status") from None
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console
+
+
+def _pipeline(client: CoordinatorClient, name: str) -> PipelineStatus | None:
+    return next((one for one in client.pipelines() if one.name == name), None)
+
+
+def _connectors(pipeline: PipelineStatus) -> list[str]:
+    """Its sources that may have dead letters of their own."""
+    sources = dict.fromkeys(source for sources in pipeline.inputs.values() for source in sources)
+    return [source for source in sources if Source.parse(source).form is Form.CONNECTOR]
+
+
+def _source_table(source: str, dead_letters: Sequence[DeadLetter]) -> Table | str:
+    if not dead_letters:
+        return f"source {escape(printable(source))} has no dead letters"
+    title = f"source {printable(source)}: never became events"
+    table = Table("offset", "stored", "stream", "message", "size", "reason", title=title, title_justify="left")
+    for one in dead_letters:
+        reason = shortened(printable(one.reason), _REASON_LISTED)
+        message = str(one.message_id) if one.message_id else ""
+        stored = show_time(one.event_time)
+        table.add_row(str(one.at), stored, escape(printable(one.stream)), message, show_size(one.size), escape(reason))
+    return table
 
 
 def _as_json(dead_letter: DeadLetter) -> dict[str, Any]:
@@ -93,7 +163,7 @@ def _waiting(port: DeadLetterPort) -> str:
 
 @app.command("show")
 def show(
-    pipeline: str,
+    name: NameArgument,
     offset: Annotated[int, typer.Argument(help="Its offset, as penstock dead-letters list shows it.")],
     port: PortOption = "err",
     worker: WorkerOption = None,
@@ -102,7 +172,10 @@ def show(
 ) -> None:
     """Show one dead letter with its bytes: as text if they are UTF-8, else as a hex dump; base64 in JSON."""
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
-        found = client.dead_letter(pipeline, port, offset)
+        if _pipeline(client, name) is not None:
+            found = client.dead_letter(name, port, offset)
+        else:
+            found = client.source_dead_letter(name, offset)
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
@@ -188,3 +261,67 @@ def _nothing(pipeline: str, port: DeadLetterPort, upto: int | None) -> PipelineE
     if port.end == port.start:
         return PipelineError(f"{pipeline}/{port.port} has no dead letters", hint)
     return PipelineError(f"all dead letters of {pipeline}/{port.port} have already been replayed", hint)
+
+
+@app.command("bury")
+def bury(
+    pipeline: str,
+    at: Annotated[
+        list[str],
+        typer.Option("--at", metavar="SEGMENT@OFFSET", help="Where the event starts; may be repeated."),
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is part of the dead letter.")] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let the pipeline read the events again.")] = False,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Take single events out of a pipeline's input: each leaves through err, once, and no task reads it.
+
+    For events that make their epoch fail: penstock pipeline bisect finds
+    them. Possible until the epoch is committed, and so is --undo.
+    """
+    places = [EventPlace.parse(one) for one in at]
+    with (
+        worker_for_change(worker, data, yes=yes) as address,
+        CoordinatorClient(address, _RETRY_SECONDS) as client,
+    ):
+        report_bury(pipeline, len(places), client.bury(pipeline, places, reason, undo=undo), undo=undo)
+
+
+def report_bury(pipeline: str, asked: int, done: BuryDone, *, undo: bool = False) -> None:
+    """`asked`: how many events."""
+    what = f"{'1 event' if done.changed == 1 else f'{done.changed:,} events'} of {pipeline}"
+    typer.echo(f"{what} will be read again" if undo else f"buried {what}")
+    if done.changed < asked:
+        typer.echo(f"{asked - done.changed:,} {'were not buried' if undo else 'were buried already'}")
+    if done.waits:
+        typer.echo(f"it takes effect when {pipeline} is restarted: penstock run does that by itself while it runs")
+
+
+@app.command("buried")
+def buried(pipeline: str, worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List the events that are taken out of a pipeline's input, until Spark does not read their epochs again."""
+    with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
+        found = client.buried(pipeline)
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(found)))
+        return
+    _console().print(_buried_table(found) if found else f"no event of {escape(pipeline)} is buried")
+
+
+def _buried_table(found: Sequence[BuriedEvent]) -> Table:
+    table = Table("event", "size", "state", "reason")
+    for one in found:
+        reason = shortened(printable(one.reason), _REASON_LISTED)
+        size = show_size(one.end - one.offset)
+        table.add_row(escape(printable(str(one.place))), size, _buried_state(one), escape(reason))
+    return table
+
+
+def _buried_state(one: BuriedEvent) -> str:
+    if one.is_committed:
+        return "is a dead letter"
+    if one.is_undone:
+        return "undone with the next start"
+    return "left out with the next start" if one.waits else "left out of its epoch"

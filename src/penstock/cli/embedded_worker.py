@@ -13,9 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from penstock.access.file import create_private_directory
-from penstock.cli.connect import local_worker
-from penstock.client.credentials import LocalWorker
+from penstock.backup.contents import JOURNAL
+from penstock.cli.connect import local_worker, worker_to_change
+from penstock.client.credentials import OWN_DATA, LocalWorker
 from penstock.core.errors import Unavailable
 from penstock.worker.ports_file import PORT_TAKEN, PortsFile
 
@@ -160,3 +163,28 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def worker_for_change(worker: str | None, data: Path | None, *, yes: bool) -> Iterator[str]:
+    """The HTTP address of the worker that a command changes. If no worker serves the data, one is started for the
+    duration of the command: Ctrl-C in `penstock run` also stops its worker. It removes nothing, because the usual
+    worker may keep more than the default.
+    """
+    place = data or OWN_DATA
+    if worker is None and (place / JOURNAL).is_dir() and not _is_served(place):
+        Console(stderr=True, highlight=False).print(
+            f"no worker runs on {place}: one is started for this command", markup=False, soft_wrap=True
+        )
+        with embedded_worker(place, ["--retention=keep"]) as found:
+            yield found.http
+    else:
+        yield worker_to_change(worker, data, yes=yes)
+
+
+def _is_served(data: Path) -> bool:
+    try:
+        local_worker(data)
+    except Unavailable:
+        return False
+    return True

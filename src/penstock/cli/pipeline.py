@@ -1,10 +1,7 @@
-"""`penstock pipeline`: list the pipelines that a worker knows, reset, fork or drop one."""
+"""`penstock pipeline`: list the pipelines that a worker knows, reset, fork, bisect or drop one."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,21 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.backup.contents import JOURNAL
-from penstock.cli.connect import (
-    DataOption,
-    JsonOption,
-    WorkerOption,
-    YesOption,
-    local_worker,
-    worker_to_change,
-    worker_to_read,
-)
-from penstock.cli.embedded_worker import embedded_worker
+from penstock.cli.bisect import bisect
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_read
+from penstock.cli.embedded_worker import worker_for_change
 from penstock.cli.texts import show_epoch, watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
-from penstock.client.credentials import OWN_DATA
-from penstock.core.errors import PipelineError, Unavailable
+from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
 
 _WIDTH = 140
@@ -43,7 +31,7 @@ _PARTIAL = "--accept-partial resets it anyway. A worker with --retention keep re
 
 _COLOURS = {"STARTING": "yellow", "RUNNING": "green", "FAILING": "red", "STOPPED": "yellow"}
 
-app = typer.Typer(help="List pipelines; reset, fork or drop one.", no_args_is_help=True)
+app = typer.Typer(help="List pipelines; reset, fork, bisect or drop one.", no_args_is_help=True)
 
 
 def register(commands: typer.Typer) -> None:
@@ -79,28 +67,6 @@ def _table(found: list[PipelineStatus]) -> Table:
     return table
 
 
-@contextmanager
-def _worker(worker: str | None, data: Path | None, *, yes: bool) -> Iterator[str]:
-    """The worker to change. If no worker serves the data, one is started for the duration of the command: Ctrl-C in
-    `penstock run` also stops its worker. It removes nothing, because the usual worker may keep more than the default.
-    """
-    place = data or OWN_DATA
-    if worker is None and (place / JOURNAL).is_dir() and not _is_served(place):
-        typer.echo(f"no worker runs on {place}: one is started for this command", err=True)
-        with embedded_worker(place, ["--retention=keep"]) as found:
-            yield found.http
-    else:
-        yield worker_to_change(worker, data, yes=yes)
-
-
-def _is_served(data: Path) -> bool:
-    try:
-        local_worker(data)
-    except Unavailable:
-        return False
-    return True
-
-
 @app.command("reset")
 def reset(
     name: str,
@@ -116,7 +82,7 @@ def reset(
     Its next start renames the old checkpoint. Output that exists stays;
     what is read again is emitted again.
     """
-    with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
+    with worker_for_change(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if known.state in ("STARTING", "RUNNING"):
             raise PipelineError(f"{name} is {known.state.lower()}", _STOP_FIRST)
@@ -148,7 +114,7 @@ def fork(
     NEW has no state, outputs or sinks yet. OLD stays as it is. Start NEW
     with penstock run or apply.
     """
-    with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
+    with worker_for_change(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, old)
         forked = client.fork(new, old)
     typer.echo(f"{new} starts where {old} is: after epoch {show_epoch(forked.epoch)}")
@@ -173,7 +139,7 @@ def drop(
     data: DataOption = None,
 ) -> None:
     """Drop a pipeline: it no longer delays acknowledgements or retention."""
-    with _worker(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
+    with worker_for_change(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:
             what = f"{name} ({known.state}, {show_size(known.lag_bytes)} not read yet)"
@@ -187,3 +153,6 @@ def _known(client: CoordinatorClient, name: str) -> PipelineStatus:
         if one.name == name:
             return one
     raise PipelineError(f"pipeline {name!r} not found", "List them: penstock pipeline list")
+
+
+app.command("bisect")(bisect)

@@ -20,6 +20,8 @@ from penstock.cli.former_pipelines import PruneOption
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.cli.run_setup import (
+    ConfOption,
+    MasterOption,
     Place,
     RunOptions,
     conf_of,
@@ -38,8 +40,6 @@ from penstock.spark.pipelines import Pipeline
 from penstock.spark.run.failures import load_pipelines
 from penstock.spark.run.java import check_installed, use_java
 from penstock.spark.run.session import LOCAL
-
-_SPARK = "Spark"
 
 _NOT_FOR_APPLICATIONS = {
     "--pipeline": "An application runs all its pipelines: remove a link, or change the instances of the binding.",
@@ -99,11 +99,8 @@ def run(
         str | None, typer.Option("--for", metavar="TIME", help="Stop after this time, like 30s.")
     ] = None,
     prune: PruneOption = False,
-    master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.", rich_help_panel=_SPARK)] = LOCAL,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be repeated.", rich_help_panel=_SPARK),
-    ] = None,
+    master: MasterOption = LOCAL,
+    conf: ConfOption = None,
 ) -> None:
     """Run an application, or the pipelines of a Python file, on Spark, until Ctrl-C.
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import typer
 from rich.console import Console
 
 from penstock.cli.connect import worker_status, worker_to_change
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.driver import SparkDriver
     from penstock.spark.run.runner import RunningPipeline
+
+_SPARK = "Spark"
+
+MasterOption = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.", rich_help_panel=_SPARK)]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.", rich_help_panel=_SPARK),
+]
 
 _WORKER_SECONDS_MAX = 10.0
 """Enough for a worker that is restarting, or starting together with us; a wrong address is still reported soon."""

@@ -91,7 +91,10 @@ _IN_TROUBLE = ("REFUSED", "WAITING", "DIVERGED")
 _UNREPORTED = ("spark", "output", "sink")
 """Kinds of blockages that nothing else here reports, except for sinks in trouble."""
 
-_STAYS = "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset); the others continue"
+_STAYS = (
+    "{} stays stopped until it is changed (penstock apply) or reset (penstock pipeline reset), or events of it are "
+    "buried (penstock dead-letters bury); the others continue"
+)
 _RETURNED = "the changed {0} failed before its first epoch: the previous {0} runs again"
 
 
@@ -258,7 +261,7 @@ class RunView:
 
 def restart_text(name: str, failure: Failure, times: int, restart_at: float | None) -> str:
     often = "" if times < _OFTEN else f" {times} times in a row"
-    text = f"{name} failed{often}, and is restarted in {_seconds_until(restart_at)} s: {failure.text}"
+    text = f"{name} failed{often}, and is restarted in {_seconds_until(restart_at)} s: {failure.message}"
     return f"{text}\n{failure.hint}" if failure.hint else text
 
 

@@ -138,11 +138,11 @@ def _read_journal(files: Files) -> None:
             read_chain(files.open(chapter_name(base)), base)
 
 
-def _read_ledger(files: Files) -> None:
-    """Raises Damaged, and Unavailable if the journal changes faster than it can be read."""
+def _read_ledger(files: Files) -> int:
+    """Its version. Raises Damaged, and Unavailable if the journal changes faster than it can be read."""
     for attempt in range(1, _TRIES + 1):
         try:
-            ledger.stored_state(files)
+            return ledger.stored_version(files)
         except UnreadableFormat:
             raise
         except Damaged:
@@ -150,8 +150,6 @@ def _read_ledger(files: Files) -> None:
                 raise
         except (FileNotFoundError, LookupError):
             continue
-        else:
-            return
     raise Unavailable("its worker removes files of the journal while they are read", "Try again, or stop the worker.")
 
 

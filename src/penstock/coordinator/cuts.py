@@ -8,8 +8,9 @@ from itertools import islice
 
 from penstock.coordinator import readers
 from penstock.coordinator.machine.apply import known
+from penstock.coordinator.machine.burials import left_out
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
-from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, own_sources
+from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, own_sources, uncommitted
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
@@ -18,9 +19,19 @@ from penstock.coordinator.side_outputs import SideOutputs
 from penstock.coordinator.spans import LINKS_MAX, origins
 from penstock.core.errors import DataLoss, Fenced, PipelineError
 from penstock.core.types import NO_EPOCH
-from penstock.protocol.api.pipelines import BatchRanges, Cut, InputOffset, Limits, LoadState, Range, Running, Segments
+from penstock.protocol.api.pipelines import (
+    BatchRanges,
+    Cut,
+    InputOffset,
+    Limits,
+    LoadState,
+    Range,
+    Rereading,
+    Running,
+    Segments,
+)
 from penstock.protocol.stored.event import END_OF_TIME
-from penstock.protocol.stored.names import replay_source
+from penstock.protocol.stored.names import epoch_prefix, replay_source
 
 ONE_EACH = "Use a separate `input` for each load."
 
@@ -167,7 +178,7 @@ class Cuts:
                 if end > epoch:
                     shared.trace(partial(shared.traces.returned, name, pipeline, end))
                 await shared.keeper.settled()
-                return Cut(_offset(pipeline, key, end), blocked_by, is_lacking)
+                return Cut(_offset(pipeline, key, end), blocked_by, is_lacking, _left_out(pipeline, epoch, end))
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _next(
@@ -271,9 +282,9 @@ class Cuts:
                 limits[segment] = max(limits.get(segment, 0), upto.get(segment, 0))
         return {segment: limits[segment] for segment in segments if segment in limits}
 
-    async def reading(self, name: str, generation: int, key: str, start: InputOffset, end: InputOffset) -> Segments:
+    async def reading(self, name: str, generation: int, key: str, start: InputOffset, end: InputOffset) -> Rereading:
         """Spark runs a batch of its offset log again, between these offsets. Returns where the input starts, also in
-        segments that `start` does not name because their source was added since.
+        segments that `start` does not name because their source was added since, and what it leaves out.
         """
         shared = self._shared
         async with shared.lock(name):
@@ -286,7 +297,7 @@ class Cuts:
             await self._planned(name, generation, *epochs)
             shared.trace(partial(shared.traces.returned, name, pipeline, epochs[1]))
             await shared.keeper.settled()
-            return pipeline.offset(key, epochs[0])
+            return Rereading(pipeline.offset(key, epochs[0]), _left_out(pipeline, *epochs))
 
     async def _planned(self, name: str, generation: int, start: int, end: int) -> None:
         """A query runs the epochs after `start` for the first time: side outputs of earlier tries no longer count, as
@@ -296,6 +307,8 @@ class Cuts:
         if end > max(start, query.planned):
             query.planned = end
             await self._sides.drop_after(name, start)
+            pipeline = self._shared.state.pipelines[name]
+            self._sides.plan_buried(epoch_prefix(name, generation, end), pipeline, start, end)
 
     def running(self, name: str, generation: int | None) -> Running:
         """What the tasks of Spark's current batch read. It is already durable, so this does not wait. `generation` None
@@ -309,16 +322,22 @@ class Cuts:
         return Running(start, end, pipeline.cuts[start].watermark, pipeline.cuts[end].watermark)
 
     def batch(self, name: str) -> BatchRanges:
-        """What Spark's current or last batch reads, to find the event at which it fails. Raises PipelineError if no
-        batch was planned.
+        """What the first epoch reads that is planned and not committed, to find the event at which it fails; without
+        one, what Spark's last batch has read. Raises PipelineError if no batch was planned.
         """
-        running = self.running(name, None)
-        pipeline = known(self._shared.state, name)
-        return BatchRanges(running.end_epoch, {key: _ranges(pipeline, key, running) for key in pipeline.inputs})
+        running, pipeline = self.running(name, None), known(self._shared.state, name)
+        found = uncommitted(pipeline)
+        start, end = found or (running.start_epoch, running.end_epoch)
+        inputs = {key: _ranges(pipeline, key, start, end) for key in pipeline.inputs}
+        return BatchRanges(end, inputs, pipeline.cuts[start].watermark, found is None)
 
 
-def _ranges(pipeline: Pipeline, key: str, running: Running) -> list[Range]:
-    start, end = pipeline.offset(key, running.start_epoch), pipeline.offset(key, running.end_epoch)
+def _left_out(pipeline: Pipeline, start: int, end: int) -> list[Range]:
+    return [one for one, _ in left_out(pipeline, start, end)]
+
+
+def _ranges(pipeline: Pipeline, key: str, first: int, last: int) -> list[Range]:
+    start, end = pipeline.offset(key, first), pipeline.offset(key, last)
     ranges = [Range(segment, start.get(segment, 0), at) for segment, at in end.items()]
     return [one for one in ranges if one.end > one.start]
 

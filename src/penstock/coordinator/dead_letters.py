@@ -1,4 +1,6 @@
-"""Lists the dead letters of pipelines and replays them, each exactly once even after a crash."""
+"""Lists the dead letters of pipelines and sources, and replays those of pipelines, each exactly once even after a
+crash.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +16,7 @@ from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort, Replayed
 from penstock.protocol.stored.bulk import encode_events
-from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, StoredDeadLetter, dead_letters_in
+from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, ERR, StoredDeadLetter, dead_letters_in
 from penstock.protocol.stored.event import StoredEvent
 from penstock.protocol.stored.names import (
     COORDINATOR_PREFIX,
@@ -22,6 +24,7 @@ from penstock.protocol.stored.names import (
     check_pipeline_name,
     output_segment,
     replay_source,
+    source_dead_letters,
 )
 
 
@@ -84,8 +87,7 @@ class DeadLetters:
     async def listed(self, name: str, ports: Sequence[str], limit: int, *, oldest: bool) -> DeadLetterList:
         """The newest or the oldest `limit` dead letters of each port, in order."""
         pipeline = known(self._shared.state, name)
-        if not 0 <= limit <= LIST_MAX:
-            raise RequestError(f"{limit} dead letters cannot be listed at once", f"Ask for up to {LIST_MAX}.")
+        _check_limit(limit)
         found, infos = [], []
         for port in map(_checked_port, ports):
             about = self._port(name, pipeline, port)
@@ -98,26 +100,57 @@ class DeadLetters:
     async def show(self, name: str, port: str, at: int) -> DeadLetter:
         """The dead letter that starts there. Raises PipelineError if there is none."""
         about = self._port(name, known(self._shared.state, name), _checked_port(port))
-        segment = output_segment(name, port)
+        found = await self._at(output_segment(name, port), about, at)
+        if found is None:
+            raise PipelineError(
+                f"no dead letter of port {port!r} starts at {at}", f"List them: penstock dead-letters list {name}"
+            )
+        return DeadLetter.of(port, found, replayed=found.end <= about.replayed, with_value=True)
+
+    async def _at(self, segment: str, about: DeadLetterPort, at: int) -> StoredDeadLetter | None:
         if about.start <= at < about.end and self._shared.records.begins_an_event(segment, at):
             record = self._shared.store.record(segment, at)
             data = await self._shared.records.data(segment, at, record.end - at)
-            for dead_letter in dead_letters_in(data, at):
-                return DeadLetter.of(port, dead_letter, replayed=dead_letter.end <= about.replayed, with_value=True)
-        raise PipelineError(
-            f"no dead letter of port {port!r} starts at {at}", f"List them: penstock dead-letters list {name}"
-        )
+            return next(dead_letters_in(data, at), None)
+        return None
+
+    async def listed_of_source(self, source: str, limit: int, *, oldest: bool) -> DeadLetterList:
+        """What could not become an event of the source: the newest or the oldest `limit`, in order. Raises
+        RequestError for a source that does not exist.
+        """
+        _check_limit(limit)
+        segment, about = self._of_source(source)
+        found = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
+        return DeadLetterList([about], [DeadLetter.of_source(one) for one in found])
+
+    async def show_of_source(self, source: str, at: int) -> DeadLetter:
+        """The one that starts there. Raises RequestError if there is none."""
+        found = await self._at(*self._of_source(source), at)
+        if found is None:
+            raise RequestError(
+                f"no dead letter of source {source!r} starts at {at}", f"List them: penstock dead-letters list {source}"
+            )
+        return DeadLetter.of_source(found, with_value=True)
+
+    def _of_source(self, source: str) -> tuple[str, DeadLetterPort]:
+        segment, records = source_dead_letters(source), self._shared.records
+        if not self._shared.store.exists(segment) and not self._shared.sources.segments(source):
+            raise RequestError(f"source {source!r} not found", "List them: penstock status")
+        return segment, DeadLetterPort(ERR, records.begin(segment), 0, records.end(segment))
 
     def _port(self, name: str, pipeline: Pipeline, port: str) -> DeadLetterPort:
         segment, records = output_segment(name, port), self._shared.records
         return DeadLetterPort(port, records.begin(segment), pipeline.replayed.get(port, 0), records.end(segment))
 
     async def _first(self, segment: str, about: DeadLetterPort, limit: int) -> list[StoredDeadLetter]:
+        """Record by record: those of a source may have marks instead of events."""
         found: list[StoredDeadLetter] = []
-        async for dead_letters in self._read(segment, about.start, about.end if limit else about.start):
-            found += dead_letters
-            if len(found) >= limit:
-                break
+        at = about.start
+        while at < about.end and len(found) < limit:
+            end = min(about.end, int(self._shared.store.record(segment, at).end))
+            data = await self._shared.records.data(segment, at, end - at)
+            found += dead_letters_in(data[: end - at], at)
+            at = end
         return found[:limit]
 
     async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[StoredDeadLetter]:
@@ -235,6 +268,11 @@ class _Copies:
 
 def _parsed(data: bytes, offset: int) -> list[StoredDeadLetter]:
     return [*dead_letters_in(data, offset)]
+
+
+def _check_limit(limit: int) -> None:
+    if not 0 <= limit <= LIST_MAX:
+        raise RequestError(f"{limit} dead letters cannot be listed at once", f"Ask for up to {LIST_MAX}.")
 
 
 def _checked_port(port: str) -> str:

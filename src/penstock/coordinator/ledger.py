@@ -13,8 +13,19 @@ from functools import partial
 from typing import Any
 
 from penstock.coordinator.machine.apply import apply
-from penstock.coordinator.machine.commands import Command, Effect, Merges, decode, encode, pack, unpack
-from penstock.coordinator.machine.state import Accepted, Cut, Input, Mark, MergedEpoch, Pipeline, Retention, Sink, State
+from penstock.coordinator.machine.commands import Bury, Command, Effect, Merges, decode, encode, pack, unpack
+from penstock.coordinator.machine.state import (
+    Accepted,
+    Buried,
+    Cut,
+    Input,
+    Mark,
+    MergedEpoch,
+    Pipeline,
+    Retention,
+    Sink,
+    State,
+)
 from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
 from penstock.core.types import QUOTA, Position
 from penstock.protocol.api.pipelines import Limits
@@ -27,10 +38,13 @@ from penstock.store.store import SegmentStore
 
 # A snapshot is a head with the number of entries that follow, then pipelines, releases and marks.
 
-FORMAT = 1
-"""The version in the first entry of a ledger, and in one before every snapshot. Ledgers without it were written before
-0.1, when epochs were not numbered as Spark's batches are.
+FORMAT = 2
+"""The newest version. It is in the first entry of a ledger, in one before every snapshot, and in one before the first
+entry that an older version does not have. Ledgers without it were written before 0.1, when epochs were not numbered as
+Spark's batches are.
 """
+_FORMAT_MIN = 1
+"""Without buried events. It is still written where there are none, so that versions that have only this can read it."""
 VERSION, HEAD, PIPELINE, RELEASED, MARK = 0, 100, 101, 102, 103
 _ABSENT = -1
 _SINK_FIELDS = [field.name for field in fields(Sink)]
@@ -62,6 +76,8 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield [(number, *epoch) for number, epoch in p.epochs.items()]
     yield p.replayed
     yield p.schemas
+    if p.buried:  # from version 2 on
+        yield [(*place, *one) for place, one in p.buried.items()]
 
 
 def _encode_sink(sink: Sink) -> tuple[Any, ...]:
@@ -118,7 +134,7 @@ class SnapshotReader:
 
 def _decode_pipeline(*values: Any) -> Pipeline:
     incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
-    sinks, inputs, names, cuts, epochs, replayed, schemas = rest
+    sinks, inputs, names, cuts, epochs, replayed, schemas, *later = rest
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -136,6 +152,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         attempt=attempt,
         replayed=replayed,
         schemas=schemas,
+        buried={(segment, offset): Buried(*one) for buried in later for segment, offset, *one in buried},
     )
 
 
@@ -162,6 +179,8 @@ class Ledger:
         self._store = store
         self._snapshot_bytes = 0
         self._since_snapshot = 0
+        self.version = _FORMAT_MIN
+        """Of what it contains: versions that do not have it refuse the ledger."""
 
     def recover(self) -> State:
         """The state; call it when everything in the store is durable. Raises Damaged, and UnreadableFormat for a ledger
@@ -172,7 +191,7 @@ class Ledger:
         try:
             for number, entry in enumerate(self._entries()):
                 if number == 0 or entry[0] == VERSION:
-                    _check_format(entry)
+                    self.version = _checked_format(entry)
                 elif entry[0] == HEAD:
                     snapshot = SnapshotReader(entry)
                 elif snapshot is None or not snapshot.add(entry):
@@ -206,13 +225,20 @@ class Ledger:
 
     def append(self, command: Command) -> Position:
         self._make()
+        if isinstance(command, Bury) and self.version < FORMAT:
+            self._begin(FORMAT)
         return self._append(_framed(encode(command)))
 
     def _make(self) -> None:
         if not self._store.exists(LEDGER):
             self._store.create(LEDGER, NO_QUOTA, draining=True)
         if not self._store.length(LEDGER):
-            self._append(_framed([VERSION, FORMAT]))
+            self._begin(_FORMAT_MIN)
+
+    def _begin(self, version: int) -> None:
+        """What follows is of this version."""
+        self._append(_framed([VERSION, version]))
+        self.version = version
 
     def merge(self, command: Command, pairs: tuple[tuple[str, str], ...]) -> Position:
         """The command and its merges, in one journal record: both or neither."""
@@ -231,7 +257,7 @@ class Ledger:
         durable without the snapshot.
         """
         start = self._store.length(LEDGER)
-        self._append(_framed([VERSION, FORMAT]))
+        self._begin(FORMAT if any(one.buried for one in state.pipelines.values()) else _FORMAT_MIN)
         for entry in encode_state(state):
             self._append(_framed(entry))
         self._store.truncate(LEDGER, start)
@@ -243,10 +269,10 @@ class Ledger:
         return self._store.append(LEDGER, [entry], draining=True).position
 
 
-def _check_format(entry: tuple[Any, ...]) -> None:
+def _checked_format(entry: tuple[Any, ...]) -> int:
     match entry:
-        case (0, int(found)) if found == FORMAT:
-            return
+        case (0, int(found)) if _FORMAT_MIN <= found <= FORMAT:
+            return found
         case (0, int(found)):
             raise UnreadableFormat(f"the ledger (segment {LEDGER!r})", found, FORMAT, _START_OVER)
     raise UnreadableFormat(f"the ledger (segment {LEDGER!r})", None, FORMAT, _START_OVER)
@@ -263,6 +289,13 @@ def _framed(entry: list[Any]) -> bytes:
 def stored_state(files: Files) -> State:
     """What the ledger of a journal has, without a worker; nothing is locked or written. Raises as `Ledger.recover`."""
     return Ledger(SegmentStore(ReadOnlyJournal(files), StoreSettings())).recover()
+
+
+def stored_version(files: Files) -> int:
+    """The version of a journal's ledger. Raises as `stored_state`."""
+    ledger = Ledger(SegmentStore(ReadOnlyJournal(files), StoreSettings()))
+    ledger.recover()
+    return ledger.version
 
 
 def _end_of_entry(buffer: bytes, start: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from penstock.coordinator.burials import Burials
 from penstock.coordinator.cuts import Cuts
 from penstock.coordinator.dead_letters import DeadLetters
 from penstock.coordinator.deliveries import Deliveries
@@ -130,6 +131,7 @@ class Coordinator:
         self.readers = Readers(self._shared)
         self.deliveries = Deliveries(self._shared)
         self.dead_letters = DeadLetters(self._shared)
+        self.burials = Burials(self._shared)
         self.windows = WindowReports(self._shared)
         self.readiness = Readiness(lambda: self._shared.state, heartbeats)
         self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)

@@ -4,6 +4,7 @@ With Spark's own sinks there is no merge: what is registered for an epoch become
 certainly committed it, by whichever generation is running then.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from functools import partial
 
 from penstock.coordinator.distinct_events import DistinctEvents
 from penstock.coordinator.ledger import NO_QUOTA
+from penstock.coordinator.machine.burials import left_out
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
@@ -19,6 +21,7 @@ from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, Registra
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import epoch_prefix, output_segment, staging_prefix
 from penstock.protocol.stored.side_outputs import (
+    BURIED,
     DONE,
     PLANS,
     SIDE,
@@ -80,6 +83,20 @@ class SideOutputs:
         if len(plan.parts) > PARTS_MAX:
             raise RequestError(f"{len(plan.parts)} parts are more than {PARTS_MAX}", "Use fewer partitions.")
         return await self._first(name, generation, epoch, plan, partial(plan_segment, operator=plan.operator))
+
+    def plan_buried(self, prefix: str, pipeline: Pipeline, start: int, end: int) -> None:
+        """Plans what leaves through `err` because it is buried, unless that is planned already. `prefix`: of the epoch
+        that reads between these cuts. Durable with the next commit, or merge.
+        """
+        store, found, segment = self._shared.store, left_out(pipeline, start, end), plan_segment(prefix, BURIED)
+        if not found or (store.exists(segment) and store.length(segment)):
+            return
+        if not store.exists(segment):
+            store.create(segment, NO_QUOTA, draining=True)
+        ranges, reasons = zip(*found, strict=True)
+        plan = ReaderPlan(BURIED, json.dumps({"reasons": reasons}), (ranges,))
+        store.append(segment, [pack(plan)], draining=True)
+        self._shared.keeper.cover()
 
     async def register(
         self, name: str, generation: int | None, epoch: int, given: Registration, prefix: str = ""
@@ -171,6 +188,7 @@ class SideOutputs:
         generations = dict.fromkeys((pipeline.generation if generation is None else generation, None))
         staged: list[Staged] = []
         missing: list[MissingPart] = []
+        self.plan_buried(epoch_prefix(name, next(iter(generations)), epoch), pipeline, *pipeline.running)
         for one in generations:
             prefix = epoch_prefix(name, one, epoch)
             sides = await self._sides(prefix)

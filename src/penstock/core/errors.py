@@ -21,6 +21,7 @@
     ├── StoreFailed                restart the worker: the disk refused a write or an fsync
     ├── WorkerFailed               restart the worker: a part that it cannot run without has ended
     ├── StoreInUse                 another process uses this data directory
+    ├── Outdated                   run the epoch again: what it reads was changed while it was running
     ├── CheckpointFailed           the files of a pipeline's checkpoint cannot be used at the moment
     ├── ProtocolError              the peer sent what the protocol does not allow
     └── Unavailable                the worker cannot be reached at the moment
@@ -150,6 +151,12 @@ class WorkerFailed(PenstockError):
 
 class StoreInUse(PenstockError):
     hint = "Stop the other worker, or use another --data directory."
+
+
+class Outdated(PenstockError):
+    """An epoch cannot be committed as it was planned; the next query plans it again, and can."""
+
+    hint = "It is run again when its query is restarted, which penstock run does by itself."
 
 
 class CheckpointFailed(PenstockError):

@@ -21,8 +21,14 @@ from penstock.ingest.owners import LocalRegistry, StreamKey, StreamRegistry
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.ingest.source_log import SourceLog, TotalQuota
 from penstock.ingest.time_marks import ClockMarks, IdleMarks
-from penstock.ingest.worker_sources import DEAD_LETTERS_SUFFIX, DeadLetters, SystemStreams
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, InputOf, check_source_name
+from penstock.ingest.worker_sources import DeadLetters, SystemStreams
+from penstock.protocol.stored.names import (
+    CONNECTOR_PREFIX,
+    DEAD_LETTERS_SUFFIX,
+    SYSTEM_PREFIX,
+    InputOf,
+    check_source_name,
+)
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 from penstock.store.table import Measure

@@ -29,15 +29,13 @@ from penstock.ingest.known_streams import Standing, active_again, started
 from penstock.ingest.settings import AckMode, SourceSettings
 from penstock.ingest.source_log import Companion, SourceLog, streams_segment
 from penstock.protocol.connector import NOTHING_YET, stream_id_of
-from penstock.protocol.stored.dead_letters import REASON
+from penstock.protocol.stored.dead_letters import MESSAGE_ID, REASON
 from penstock.protocol.stored.event import SHORT_MAX, SOURCE, STREAM
 from penstock.protocol.stored.head import Mark, MarkKind
-from penstock.protocol.stored.names import SYSTEM_PREFIX, SYSTEM_STREAMS
+from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, SYSTEM_PREFIX, SYSTEM_STREAMS
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
-
-DEAD_LETTERS_SUFFIX = ".err"
 
 DEAD_LETTER_BYTES_MAX = 8 << 20
 """Limit for one dead letter: half of the largest append. The metadata `cut_from` has its original size."""
@@ -51,9 +49,6 @@ DEAD_LETTERS_UNREAD_BYTES_MAX = 64 << 20
 DEAD_LETTERS_METADATA_BYTES = 4 << 20
 """What the dead letters of one record may have as additional metadata: with the events of a record (8 MiB) they fit
 into one append."""
-
-MESSAGE_ID = "message_id"
-"""The id of the event in its own stream: an entry of a dead letter's metadata."""
 
 IDLE_SECONDS = 1.0
 """Silence means that nothing happened, so a pipeline that also reads other sources does not wait for these."""

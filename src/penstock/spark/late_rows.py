@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.protocol.stored.dead_letters import LATE
-from penstock.spark.python_worker import coordinator, freeze, hinted
+from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.side_outputs import Origin, Rejected, SideOutputs, side_outputs
 
 if TYPE_CHECKING:
@@ -44,12 +44,8 @@ class _Judge:
             is_known = False
             for times, *carried in batches:
                 if not is_known:
-                    before, is_known = self._watermark(), True
+                    before, is_known = self.origin.watermark_before(), True
                 yield self._on_time(times, carried, before, sides)
-
-    def _watermark(self) -> int | None:
-        origin = self.origin
-        return coordinator(origin.worker).running(origin.pipeline, origin.generation).before
 
     def _on_time(self, times: Any, carried: list[Any], before: int | None, sides: SideOutputs) -> Any:
         if before is None:

@@ -19,6 +19,7 @@ from penstock.protocol.stored.names import epoch_prefix
 from penstock.protocol.stored.side_outputs import REMEMBERED_MAX, data_prefix
 from penstock.spark.python_worker import Task, coordinator, hinted, link
 from penstock.spark.sink.staging import Staging
+from penstock.spark.source.options import Trial
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,14 @@ class Origin:
     pipeline: str
     generation: int | None
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
+    trial: Trial | None = None
+    """The pipeline's function is only tried: nothing leaves it."""
+
+    def watermark_before(self) -> int | None:
+        """That at which the running batch starts, and which decides what is late: the same for all of its tasks."""
+        if self.trial is not None:
+            return self.trial.watermark
+        return coordinator(self.worker).running(self.pipeline, self.generation).before
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +93,15 @@ class SideOutputs:
         self._seen: Mapping[str, set[tuple[object, ...]]] = defaultdict(set)
         """Port → the identities of events that it has staged: the last ones."""
 
+    @staticmethod
+    def of(origin: Origin, epoch: int, key: SideKey) -> SideOutputs:
+        return SideOutputs(origin, epoch, key) if origin.trial is None else NoSideOutputs(origin, epoch, key)
+
     @classmethod
     def of_task(cls, origin: Origin, operator: str) -> SideOutputs:
         """Of the running task. Raises RequestError if it does not know its batch."""
         task = Task.running()
-        return cls(origin, task.batch, SideKey(True, operator, task.partition, task.stage))
+        return cls.of(origin, task.batch, SideKey(True, operator, task.partition, task.stage))
 
     @property
     def partition(self) -> int:
@@ -168,6 +181,16 @@ class SideOutputs:
     def discard(self) -> None:
         """Delete what was staged, best effort: what remains is swept."""
         self._staging.discard()
+
+
+class NoSideOutputs(SideOutputs):
+    """Of a task of a trial: nothing is staged or registered."""
+
+    def stage(self, rows: pa.Table, rejected: Rejected) -> None:
+        pass
+
+    def register(self, given: Registration) -> None:
+        pass
 
 
 def _hash(*texts: str) -> int:

@@ -127,7 +127,7 @@ class FusedWindows:
         from penstock.windows.stages import entering, times_operator
 
         key = SideKey(True, times_operator(self.operator), read.number)
-        sides = SideOutputs(self.operator.origin, read.control.epoch, key)
+        sides = SideOutputs.of(self.operator.origin, read.control.epoch, key)
         with registered(sides, even_empty=False):
             batches = (chosen for batch in events if (chosen := self.reading.chosen(batch)).num_rows)
             yield from entering(self.operator, batches, sides, lambda: read.control.before)

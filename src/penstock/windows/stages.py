@@ -19,7 +19,7 @@ from penstock.core.errors import PenstockError, PipelineError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers
 from penstock.protocol.stored.dead_letters import ERR, LATE
-from penstock.spark.python_worker import coordinator, freeze, hinted
+from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.side_outputs import Rejected, SideOutputs, side_outputs
 from penstock.windows.engine import TIME, Stats
 from penstock.windows.operator import (
@@ -160,8 +160,10 @@ class BucketProcessor(StatefulProcessor):
 
 def report(operator: Operator, epoch: int, buckets: list[BucketNumbers]) -> None:
     """Called once per task. A failed report is only logged: it is not worth failing the batch."""
+    origin = operator.origin
+    if origin.trial is not None:
+        return
     try:
-        origin = operator.origin
         worker = _reporter(origin.worker)
         worker.report_windows(origin.pipeline, operator.name, epoch, buckets, generation=origin.generation)
     except PenstockError as error:
@@ -223,13 +225,9 @@ ROWS_OF_TASK_MAX = 1 << 40
 def map_rows(operator: Operator, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows that one task gets from Spark, as rows for the state."""
     origin = operator.origin
-
-    def before() -> int | None:
-        return coordinator(origin.worker).running(origin.pipeline, origin.generation).before
-
     freeze()
     with hinted(), side_outputs(origin, times_operator(operator)) as sides:
-        yield from entering(operator, batches, sides, before)
+        yield from entering(operator, batches, sides, origin.watermark_before)
 
 
 def times_operator(operator: Operator) -> str:

@@ -151,7 +151,7 @@ def _query(one: PipelineStatus) -> Iterator[Blockage]:
                 yield _spark(one, "starting", "Spark", text)
         case _ if one.failure is not None:
             text = f"pipeline {one.name} is FAILING ({behind}): {one.failure}"
-            yield _spark(one, "failing", f"pipeline {one.name}", text)
+            yield _spark(one, "failing", f"pipeline {one.name}", text, one.failure.hint)
         case _:
             yield from _running(one, behind)
 

@@ -18,7 +18,7 @@ from penstock.delivery.rewind import Consent
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api import side_outputs
 from penstock.protocol.api.codec import Empty
-from penstock.protocol.api.dead_letters import Replay
+from penstock.protocol.api.dead_letters import BuriedList, Bury, Replay
 from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSpec, Unbind
 from penstock.protocol.api.pipelines import in_order, starting_of
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
@@ -70,6 +70,10 @@ def routes(worker: Routed) -> list[Route]:
         get(name + "dead-letters", dead_letters.listed),
         get(name + "dead-letters/{port}/{at}", dead_letters.show),
         post(name + "replay", Replay, dead_letters.replay, is_audited=True),
+        get("/sources/{name}/dead-letters", dead_letters.listed_of_source),
+        get("/sources/{name}/dead-letters/{at}", dead_letters.show_of_source),
+        get(name + "buried", dead_letters.buried),
+        post(name + "bury", Bury, dead_letters.bury, names=_buried_segments, is_audited=True),
     ]
 
 
@@ -94,6 +98,11 @@ def _delayed(sources: Iterable[str]) -> dict[str, str]:
     """A pipeline delays the acknowledgements and the retention of what it reads, so the role read is not enough."""
     why = "its acknowledgements would wait for the pipeline"
     return {Source.parse(source).access_name: f"source {source!r} ({why})" for source in sources}
+
+
+def _buried_segments(body: Bury) -> dict[str, str]:
+    """As for a start: the pipeline decides what becomes of their events."""
+    return {access_name(one.segment): f"segment {one.segment!r}" for one in body.at}
 
 
 def _read_sources(body: api.Resolve | api.CutSources) -> dict[str, str]:
@@ -184,7 +193,7 @@ class _Pipelines:
 
     async def reading(self, name: str, body: api.Reading) -> Any:
         cuts = self._worker.coordinator().cuts
-        return api.SegmentOffsets(await cuts.reading(name, body.generation, body.input, body.start, body.end))
+        return await cuts.reading(name, body.generation, body.input, body.start, body.end)
 
     async def running(self, request: Request) -> Any:
         asked = request.query_params.get("generation")
@@ -345,5 +354,24 @@ class _DeadLetters:
             path["name"], path["port"], number_of(path["at"], "place")
         )
 
+    async def listed_of_source(self, request: Request) -> Any:
+        query = request.query_params
+        limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
+        dead_letters = self._worker.coordinator().dead_letters
+        return await dead_letters.listed_of_source(request.path_params["name"], limit, oldest=oldest)
+
+    async def show_of_source(self, request: Request) -> Any:
+        path = request.path_params
+        return await self._worker.coordinator().dead_letters.show_of_source(
+            path["name"], number_of(path["at"], "place")
+        )
+
     async def replay(self, name: str, body: Replay) -> Any:
         return await self._worker.coordinator().dead_letters.replay(name, body.port, body.after, body.upto, body.input)
+
+    async def bury(self, name: str, body: Bury) -> Any:
+        return await self._worker.coordinator().burials.bury(name, body.at, body.reason, undo=body.undo)
+
+    async def buried(self, request: Request) -> Any:
+        found, principal = self._worker.coordinator().burials.listed(request.path_params["name"]), principal_of(request)
+        return BuriedList([one for one in found if principal.may(Role.READ, access_name(one.segment))])

@@ -22,6 +22,7 @@ from penstock.core.logs import audit_log, quoted
 from penstock.delivery.rewind import Consent
 from penstock.ingest.declarations import Declarations
 from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
+from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl
 from penstock.protocol.stored.names import check_pipeline_name
 
@@ -47,6 +48,9 @@ _STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
     (RequestError, HTTPStatus.BAD_REQUEST),
     (PenstockError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
+
+_PLACES_MAX = 20
+"""Events that a line of the log names."""
 
 _DIGITS_MAX = len(str(NUMBER_MAX))
 """Python does not parse numbers of some thousands of digits."""
@@ -180,8 +184,8 @@ def _audit(request: starlette.requests.Request, body: object, level: int, outcom
 
 
 def _asked(body: object) -> str:
-    """What was requested, such as ` sink="s" accept_gap`. Only the names of sinks, and nothing else that is nested: a
-    deployment is too long, and both may contain secrets.
+    """What was requested, such as ` sink="s" accept_gap`. Only the names of sinks and the places of events, and nothing
+    else that is nested: a deployment is too long, and both may contain secrets.
     """
     texts: list[str] = []
     for name, value in msgspec.structs.asdict(body).items() if isinstance(body, msgspec.Struct) else ():
@@ -196,6 +200,9 @@ def _asked(body: object) -> str:
                 texts.append(f" {name}={value}")
             case Mapping() if name == "sinks":
                 texts.append(f" {name}={quoted(', '.join(value))}")
+            case [EventPlace(), *_]:
+                more = f" and {len(value) - _PLACES_MAX} more" if len(value) > _PLACES_MAX else ""
+                texts.append(f" {name}={quoted(', '.join(map(str, value[:_PLACES_MAX])))}{more}")
     return "".join(texts)
 
 

@@ -127,7 +127,7 @@ def _pipeline(one: PipelineStatus, pipelines: Mapping[str, PipelineStatus], prin
     return replaced(
         shown,
         open_windows_wait=None if waits is None else f"waiting for {_OTHERS}",
-        failure=None if one.failure is None else replaced(one.failure, text="its query has failed"),
+        failure=None if one.failure is None else replaced(one.failure, text="its query has failed", hint=""),
     )
 
 

@@ -8,8 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.coordinator.ledger import SnapshotReader, encode_state
 from penstock.coordinator.machine.apply import apply
+from penstock.coordinator.machine.burials import is_read_now, left_out
 from penstock.coordinator.machine.commands import (
     Ask,
+    Attach,
+    Bury,
     Command,
     Complete,
     Drop,
@@ -31,7 +34,7 @@ from penstock.coordinator.machine.commands import (
 )
 from penstock.coordinator.machine.epochs import answer
 from penstock.coordinator.machine.state import Pipeline, Sink, State, source_of
-from penstock.core.errors import RequestError
+from penstock.core.errors import Outdated, RequestError
 from penstock.core.types import NO_EPOCH
 
 NAMES = ["a", "b", "c"]
@@ -68,7 +71,7 @@ class EpochsMachine(RuleBasedStateMachine):
         before, copy = self.state, self.copied()
         try:
             self.state, effects = apply(self.state, command)
-        except RequestError:
+        except (RequestError, Outdated):
             assert self.state is before
             assert self.copied() == copy, "a refused command changes nothing"
             return ()
@@ -206,10 +209,14 @@ class EpochsMachine(RuleBasedStateMachine):
         batch = max(0, last + next_batch)
         known = pipeline is not None and batch in pipeline.epochs
         command = Merge(name, generation, batch, ends, ((port, "staged"),))
+        outdated = pipeline is not None and any(
+            one.is_left_out != one.is_wanted and is_read_now(pipeline, *place) for place, one in pipeline.buried.items()
+        )
         effects = self.do(command)
         merges = [effect for effect in effects if isinstance(effect, Merges)]
         if merges:
             assert not known, "a batch is merged once"
+            assert not outdated, "what was buried while it was running is in neither output"
             self.lengths |= {(name, each): end for each, end in ends.items()}
             after = self.state.pipelines[name]
             assert merges == [Merges(((f"pipeline/{name}/{port}", "staged"),))]
@@ -253,6 +260,26 @@ class EpochsMachine(RuleBasedStateMachine):
         if outputs and not readers(self.state, f"pipeline:{name}/out"):
             self.lengths = {key: length for key, length in self.lengths.items() if key[0] != name}
 
+    @rule(
+        name=st.sampled_from(NAMES),
+        at=st.lists(st.tuples(st.sampled_from(["connector/s/0", "connector/t/0"]), st.integers(0, 60)), min_size=1),
+        ahead=st.booleans(),
+        undo=st.booleans(),
+    )
+    def bury(self, name: str, at: list[tuple[str, int]], ahead: bool, undo: bool) -> None:
+        """Mostly events that are not committed yet. What the running batch leaves out stays the same."""
+        pipeline = self.state.pipelines.get(name)
+        if pipeline is None:
+            return
+        shift = {one: pipeline.position(pipeline.planned if ahead else pipeline.running[0], one) for one, _ in at}
+        before = left_out(pipeline, *pipeline.running)
+        self.do(Bury(name, tuple((one, shift[one] + add, shift[one] + add + 1) for one, add in at), "why", undo))
+        assert left_out(self.state.pipelines[name], *pipeline.running) == before
+
+    @rule(name=st.sampled_from(NAMES))
+    def attach(self, name: str) -> None:
+        self.do(Attach(name, self.generation(name, 0)))
+
     @rule(mode=st.sampled_from(["complete", "keep"]))
     def retain(self, mode: str) -> None:
         self.do(Retain(mode, 0))
@@ -266,6 +293,11 @@ class EpochsMachine(RuleBasedStateMachine):
             assert pipeline.floor in pipeline.cuts
             assert pipeline.complete in pipeline.cuts
             assert pipeline.generation <= self.state.generations
+            for (segment, offset), one in pipeline.buried.items():
+                assert one.is_left_out or one.is_wanted
+                assert offset >= pipeline.position(pipeline.floor, segment), "Spark may read it again"
+                if pipeline.is_committed(segment, offset):
+                    assert one.is_left_out, "what was not left out is not reported as a dead letter"
 
     @invariant()
     def a_snapshot_is_the_state(self) -> None:

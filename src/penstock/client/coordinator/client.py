@@ -9,7 +9,17 @@ from penstock.client.coordinator.connection import WorkerClient
 from penstock.core.errors import RequestError
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api.codec import Done, Empty, Request, decode_reply, encode
-from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replay, Replayed
+from penstock.protocol.api.dead_letters import (
+    BuriedEvent,
+    BuriedList,
+    Bury,
+    BuryDone,
+    DeadLetter,
+    DeadLetterList,
+    EventPlace,
+    Replay,
+    Replayed,
+)
 from penstock.protocol.api.delivery import (
     Bind,
     EpochList,
@@ -32,6 +42,7 @@ from penstock.protocol.api.pipelines import (
     LoadState,
     PipelineStatus,
     Range,
+    Rereading,
     Running,
     Segments,
     Splits,
@@ -161,12 +172,13 @@ class CoordinatorClient(WorkerClient):
         input: str,  # noqa: A002
         start: InputOffset,
         end: InputOffset,
-    ) -> dict[str, int]:
+    ) -> Rereading:
         """Report that Spark reads this range, unless it has just asked for the cut. Returns where it really begins,
-        also in segments that `start` does not name, such as those of a source that was linked since.
+        also in segments that `start` does not name, such as those of a source that was linked since, and what its
+        tasks may not read.
         """
         request = api.Reading(generation=generation, input=input, start=start, end=end)
-        return dict(self._pipeline(name, "reading", request, api.SegmentOffsets).segments)
+        return self._pipeline(name, "reading", request, Rereading)
 
     def running(self, name: str, generation: int | None = None) -> Running:
         """The epochs of Spark's current batch and the watermarks at both ends, for the tasks that work on it."""
@@ -301,12 +313,32 @@ class CoordinatorClient(WorkerClient):
         """The dead letter that begins there in its port's output segment, with its value."""
         return self._get(f"/pipelines/{check_pipeline_name(name)}/dead-letters/{quote(port, safe='')}/{at}", DeadLetter)
 
+    def source_dead_letters(self, source: str, *, limit: int = 0, oldest: bool = False) -> DeadLetterList:
+        """What could not become an event of the source: the newest or oldest, up to `limit`, in their order."""
+        asked = f"?limit={limit}&oldest={str(oldest).lower()}"
+        return self._get(f"/sources/{_checked(source)}/dead-letters{asked}", DeadLetterList)
+
+    def source_dead_letter(self, source: str, at: int) -> DeadLetter:
+        """The one that begins there, with its value."""
+        return self._get(f"/sources/{_checked(source)}/dead-letters/{at}", DeadLetter)
+
     def replay(self, name: str, port: str, after: int, upto: int, *, input: str | None = None) -> Replayed:  # noqa: A002
         """Send a range of dead letters through the pipeline again: from where the last replay ended, as `dead_letters`
         reports it, to the end of one of them. Repeating the call does nothing and returns the same.
         """
         request = Replay(port=port, after=after, upto=upto, input=input)
         return self._pipeline(name, "replay", request, Replayed)
+
+    def bury(self, name: str, places: Sequence[EventPlace], reason: str = "", *, undo: bool = False) -> BuryDone:
+        """Let these events of the pipeline's input leave through `err` instead of being read, from the next run of
+        their epoch on; with `undo`, let them be read again. Refused for a place where no event starts, and for an event
+        whose epoch is committed. Repeating the call changes nothing.
+        """
+        return self._pipeline(name, "bury", Bury(at=[*places], reason=reason, undo=undo), BuryDone)
+
+    def buried(self, name: str) -> Sequence[BuriedEvent]:
+        """The buried events that its tasks may not read."""
+        return self._get(f"/pipelines/{check_pipeline_name(name)}/buried", BuriedList).events
 
     def ddl(self, name: str, sink: str) -> TableDdl:
         """The SQL that makes the table of a sink, as it is now, fit the rows of its pipeline."""
@@ -360,9 +392,7 @@ class CoordinatorClient(WorkerClient):
         self._source(source, "end", Empty(), Done)
 
     def _source(self, source: str, verb: str, request: Request, reply: type[T]) -> T:
-        if not source or "/" in source:  # it would change the URL's path
-            raise RequestError(f"{source!r} is not a valid source name", "List them: penstock status")
-        return self._post(f"/sources/{quote(source, safe='')}/{verb}", request, reply)
+        return self._post(f"/sources/{_checked(source)}/{verb}", request, reply)
 
     def stream_names(self, source: str, ids: Iterable[int]) -> list[str]:
         """The names of a source's streams, in the order of the ids; "" for an unknown one."""
@@ -371,6 +401,13 @@ class CoordinatorClient(WorkerClient):
 
     def _pipeline(self, name: str, verb: str, request: Request, reply: type[T], wait_seconds: float = 0.0) -> T:
         return self._post(f"/pipelines/{check_pipeline_name(name)}/{verb}", request, reply, wait_seconds)
+
+
+def _checked(source: str) -> str:
+    """The name of a source, for a URL. Raises RequestError."""
+    if not source or "/" in source:  # it would change the URL's path
+        raise RequestError(f"{source!r} is not a valid source name", "List them: penstock status")
+    return quote(source, safe="")
 
 
 # The blocking client of what a worker has deployed: for drivers and commands.

@@ -7,12 +7,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
+from penstock.coordinator.machine.burials import bury, in_effect
 from penstock.coordinator.machine.commands import (
     Adopt,
     Ask,
     Attach,
     Attempt,
     Bind,
+    Bury,
     Command,
     Complete,
     Decide,
@@ -148,6 +150,8 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
             return _adopt(state, command)
         case Fork():
             return _fork(state, command)
+        case Bury():
+            return _changed(state, command.pipeline, bury(known(state, command.pipeline), command))
     assert_never(command)
 
 
@@ -230,7 +234,7 @@ def _start(state: State, start: Start) -> Applied:
     at = old.merged if old.epochs else old.proved
     state = replace(state, generations=state.generations + 1)
     new = replace(
-        old,
+        in_effect(old),
         generation=state.generations,
         request=start.request,
         inputs=inputs,

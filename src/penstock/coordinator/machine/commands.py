@@ -238,6 +238,17 @@ class Fork:
     origin: str
 
 
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Tasks leave these events out, and they leave through `err` instead; with `undo`, tasks read them again."""
+
+    pipeline: str
+    events: tuple[tuple[str, int, int], ...]
+    """(segment, offset, end)."""
+    reason: str
+    undo: bool
+
+
 Command: TypeAlias = (
     Start
     | Plan
@@ -261,6 +272,7 @@ Command: TypeAlias = (
     | Describe
     | Adopt
     | Fork
+    | Bury
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -286,6 +298,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     20: Describe,
     21: Adopt,
     22: Fork,
+    23: Bury,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

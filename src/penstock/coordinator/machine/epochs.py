@@ -6,6 +6,7 @@ A cut is where an epoch ends. The load that leads decides it, once; every other 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from penstock.coordinator.machine.burials import check_effective, in_effect
 from penstock.coordinator.machine.commands import Ask, Effect, Merge, Merges, Plan, Read, Release, Replay, Truncate
 from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
 from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Cut, Input, MergedEpoch, Pipeline, State, source_of
@@ -59,6 +60,15 @@ def answer(pipeline: Pipeline, load: str, start: int) -> int | None:
     return max(start, pipeline.running[1])
 
 
+def uncommitted(pipeline: Pipeline) -> tuple[int, int] | None:
+    """The cuts between which the first epoch reads that is planned and not committed; None if there is none."""
+    start, end = pipeline.running
+    last = pipeline.committed
+    if start == last < end:
+        return start, end
+    return next(((last, epoch) for epoch in pipeline.cuts if epoch > last), None)
+
+
 def ask(pipeline: Pipeline, command: Ask) -> Pipeline:
     known = answer(pipeline, command.load, command.start)
     if command.end != (command.start if known is None else known):
@@ -71,6 +81,7 @@ def ask(pipeline: Pipeline, command: Ask) -> Pipeline:
 
 
 def attach(pipeline: Pipeline) -> Pipeline:
+    pipeline = in_effect(pipeline)
     return pipeline if pipeline.leader is None else replace(pipeline, leader=None)
 
 
@@ -137,6 +148,7 @@ def is_merged(pipeline: Pipeline, command: Merge) -> bool:
                 "The checkpoint is not the one that the epoch was merged with: restore it, or reset the pipeline.",
             )
         return True
+    check_effective(pipeline, command.epoch)
     last = pipeline.last_epoch
     if last is None:
         return False

@@ -102,6 +102,20 @@ class Sink:
         return self.at < epoch.ends.get(self.port, 0)
 
 
+class Buried(NamedTuple):
+    """An event that an operator has buried. What the tasks of a batch leave out never changes while its query runs: a
+    change that concerns the running batch takes effect with the next query, and until then the batch is not merged.
+    """
+
+    end: int
+    """Where the event ends in its segment."""
+    reason: str
+    is_left_out: bool
+    """By the running query."""
+    is_wanted: bool = True
+    """By the next one; False: it was undone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     incarnation: int
@@ -135,6 +149,8 @@ class Pipeline:
     """Port → how far in its output segment dead letters were replayed. Never goes back."""
     schemas: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Port → names and Spark types of the fields of its JSON rows, where they are known."""
+    buried: dict[tuple[str, int], Buried] = field(default_factory=dict)
+    """Segment and offset of an event → how it was buried. Retained for as long as Spark may read the event again."""
 
     @property
     def planned(self) -> int:
@@ -214,7 +230,18 @@ class Pipeline:
     def proven(self, epoch: int) -> "Pipeline":
         """The pipeline after Spark has committed all epochs up to this one. For Spark's own sinks they are complete."""
         done = self.delivered if self.outputs or self.sinks else max(self.delivered, epoch)
-        return replace(self, proved=epoch, complete=max(self.complete, done))
+        proven = replace(self, proved=epoch, complete=max(self.complete, done))
+        return proven if not self.buried else replace(proven, buried=still_buried(proven))
+
+    @property
+    def committed(self) -> int:
+        """The last cut of a committed epoch: one that is merged, or that Spark has certainly committed."""
+        last = max(self.merged, self.proved)
+        return max(epoch for epoch in self.cuts if epoch <= last)
+
+    def is_committed(self, segment: str, offset: int) -> bool:
+        """Whether what is there belongs to a committed epoch, or is before the first one."""
+        return offset < self.position(self.committed, segment)
 
     @property
     def watermark(self) -> int | None:
@@ -252,6 +279,23 @@ class Pipeline:
             for segment in sorted(known)
             if source_of(segment) in spec.sources
         }
+
+
+def still_buried(pipeline: Pipeline) -> dict[tuple[str, int], Buried]:
+    """Without the events that Spark does not read again, and those that it has processed: with sinks of its own, it may
+    commit a batch although one of its events was buried meanwhile.
+    """
+    left = {
+        (segment, offset): one
+        for (segment, offset), one in pipeline.buried.items()
+        if offset >= pipeline.position(pipeline.floor, segment)
+    }
+    done = {place for place in left if pipeline.is_committed(*place)}
+    return {
+        place: one._replace(is_wanted=True) if place in done else one
+        for place, one in left.items()
+        if one.is_left_out or place not in done
+    }
 
 
 class Mark(NamedTuple):

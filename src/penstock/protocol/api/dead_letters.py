@@ -1,11 +1,14 @@
-"""Requests and replies for listing, showing and replaying dead letters."""
+"""Requests and replies for listing, showing and replaying dead letters, and for burying events."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
-from penstock.protocol.api.codec import Count, Request
-from penstock.protocol.stored.dead_letters import StoredDeadLetter
+import msgspec
+
+from penstock.core.errors import RequestError
+from penstock.protocol.api.codec import NUMBER_MAX, Count, Request
+from penstock.protocol.stored.dead_letters import ERR, MESSAGE_ID, StoredDeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,13 @@ class DeadLetter:
             value=event.payload if with_value else None,
         )
 
+    @classmethod
+    def of_source(cls, stored: StoredDeadLetter, *, with_value: bool = False) -> Self:
+        """One that never became an event of its source: it has no position there, and cannot be replayed."""
+        message_id = stored.event.metadata.get(MESSAGE_ID)
+        found = cls.of(ERR, stored, replayed=False, with_value=with_value)
+        return replace(found, message_id=message_id if isinstance(message_id, int) else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterList:
@@ -92,3 +102,69 @@ class Replay(Request, frozen=True, kw_only=True):
     after: Count
     upto: Count
     input: str | None = None
+
+
+class EventPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An event of a pipeline's input; in JSON an array of the two."""
+
+    segment: str
+    offset: Count
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `SEGMENT@OFFSET`. Raises RequestError."""
+        segment, at, offset = text.rpartition("@")
+        if not at or not segment or not (offset.isascii() and offset.isdigit() and len(offset) <= _DIGITS_MAX):
+            raise RequestError(
+                f"{text!r} is not the place of an event", "Write SEGMENT@OFFSET, such as connector/orders/0@4711."
+            )
+        return cls(segment, int(offset))
+
+    def __str__(self) -> str:
+        return f"{self.segment}@{self.offset}"
+
+
+_DIGITS_MAX = len(str(NUMBER_MAX)) - 1
+"""Of an offset: any number of so many digits is one."""
+
+
+class Bury(Request, frozen=True, kw_only=True):
+    """Events that no task of the pipeline may read: they leave through `err`. With `undo`, tasks read them again."""
+
+    at: Sequence[EventPlace]
+    reason: str = ""
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BuryDone:
+    changed: int
+    """How many events were not buried before; with an undo, how many were."""
+    waits: bool
+    """Some belong to the epoch that was planned last: it takes effect when its query is restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuriedEvent:
+    segment: str
+    offset: int
+    end: int
+    """Where the event ends in its segment."""
+    reason: str
+    is_committed: bool
+    """It is a dead letter now. Before that, it can be undone."""
+    waits: bool
+    """It takes effect when the pipeline's query is restarted."""
+    is_undone: bool = False
+    """It is read again from then on."""
+
+    @property
+    def place(self) -> EventPlace:
+        return EventPlace(self.segment, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class BuriedList:
+    """Those that Spark may still read, in order. Those of older epochs are dead letters, and nothing else."""
+
+    events: Sequence[BuriedEvent]

@@ -331,6 +331,8 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
     proposed: Proposal | None = None
     incarnations: Mapping[str, int] = {}
     """By pipeline; changes when the pipeline is reset."""
+    buried: Mapping[str, int] = {}
+    """By pipeline, of those that have any: how many events are buried."""
     former: Sequence[str] = ()
     """Pipelines of earlier deployments that are still registered."""
     name: str = ""

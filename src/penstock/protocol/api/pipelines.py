@@ -162,6 +162,16 @@ class Cut:
     blocked: str | None = None
     is_lacking: bool = False
     """Some parts of committed epochs were not decoded to their end: `missing_parts` names them."""
+    left_out: Sequence["Range"] = ()
+    """Events between the start and `offset` that no task may read, because they are buried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rereading:
+    """Of a batch that is run again: where it starts, and the events that no task may read, because they are buried."""
+
+    segments: Segments
+    left_out: Sequence["Range"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +224,13 @@ class Range(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True)
 class BatchRanges:
-    """What Spark's current batch reads: the last epoch in it, and the ranges of each input."""
+    """What the first epoch reads that is planned and not committed, or the last one if there is none."""
 
     epoch: int
     inputs: Mapping[str, Sequence[Range]]
+    watermark: int | None = None
+    """Before the epoch, in microseconds."""
+    is_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +283,8 @@ class QueryFailure:
     """In a row."""
     restart_in_seconds: float | None
     """None: the driver does not restart it."""
+    hint: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """What to do about it."""
 
     def __str__(self) -> str:
         times = "" if self.failures < 2 else f" {self.failures} times in a row"

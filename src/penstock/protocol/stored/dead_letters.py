@@ -15,6 +15,8 @@ LATE, ERR = "late", "err"
 DEAD_LETTER_PORTS = (ERR, LATE)
 
 REASON, SEGMENT, OFFSET, WATERMARK, BEHIND = "reason", "segment", "offset", "watermark", "behind_us"
+MESSAGE_ID = "message_id"
+"""For a dead letter of a source: the id that the event has in its own stream."""
 DERIVED = "derived"
 """Set for a row that had lost the position of its event: its value is not necessarily the event's own."""
 REASON_CHARACTERS_MAX = 1_000

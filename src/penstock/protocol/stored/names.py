@@ -26,6 +26,9 @@ SYSTEM_STREAMS = "system.streams"
 REPLAY_PREFIX = "replay."
 """Prefix of ports that contain dead letters to be replayed."""
 
+DEAD_LETTERS_SUFFIX = ".err"
+"""Of the source with what could not become an event of another source."""
+
 _SYSTEM_STREAMS_WRITTEN = "system/streams"
 OUTBOX_PREFIX = "held."
 """Prefix of ports that store the rows a sink does not accept yet: retention never removes anything from them."""
@@ -157,6 +160,11 @@ def is_outbox(segment: str) -> bool:
 
 def connector_segment(connector: str, number: int) -> str:
     return f"{CONNECTOR_PREFIX}{connector}/{number}"
+
+
+def source_dead_letters(source: str) -> str:
+    """The segment with a source's own dead letters: what could not become one of its events."""
+    return connector_segment(source + DEAD_LETTERS_SUFFIX, 0)
 
 
 def output_segment(pipeline: str, port: str) -> str:

@@ -24,6 +24,9 @@ REMEMBERED_MAX = 100_000
 """Events of a port that a task remembers to stage each once: about 15 MB. It may stage one again after so many others:
 a merge looks for repeated events in what has more."""
 
+BURIED = "buried"
+"""The reader of an epoch's buried events. Its plan has one part, which no task reads, and the reasons as `decoding`."""
+
 T = TypeVar("T", ReaderPlan, Registration)
 
 

@@ -129,7 +129,7 @@ def plan_of(spark: SparkSession, pipeline: Pipeline) -> Planned:
     options = _pretended_options(pipeline, next(iter(pipeline.inputs)))
     context = PipelineContext(options, [*inputs.values()], is_pretended=True)
     with following_writers() as written:
-        left = _left(pipeline, inputs, context)
+        left = built(pipeline, inputs, context)
     frame = left.frame if left.writer is None else written.of(left.writer)
     assert frame is not None
     return Planned(left.ports, state_plan_of(frame), tuple(context.notes))
@@ -269,12 +269,12 @@ def start_query(
         with CoordinatorClient(settings.worker, _RETRY_SECONDS) as coordinator:
             coordinator.bind(pipeline.name, pipeline.sinks)
     inputs = {
-        name: _load(spark, pipeline, name, generation.input(name, min_partitions=settings.cores))
+        name: loaded(spark, pipeline, name, generation.input(name, min_partitions=settings.cores))
         for name in pipeline.inputs
     }
     state = take_over_state(planned, settings, generation)
     with closing(state.closed_to()):
-        left = _left(pipeline, inputs, PipelineContext(generation.load_options(), [*inputs.values()]))
+        left = built(pipeline, inputs, PipelineContext(generation.load_options(), [*inputs.values()]))
     generation.describe(left.schemas, retry_seconds=_RETRY_SECONDS)
     writer = _writer(left, pipeline, generation).queryName(pipeline.name)
     writer = _triggered(writer, pipeline, settings).option("checkpointLocation", settings.checkpoint(pipeline.name))
@@ -300,7 +300,8 @@ def _shuffles_by(spark: SparkSession, partitions: int | None) -> Iterator[None]:
             spark.conf.set(SHUFFLE_PARTITIONS, before)
 
 
-def _left(pipeline: Pipeline, inputs: Mapping[str, InputFrame], context: PipelineContext) -> Leaving:
+def built(pipeline: Pipeline, inputs: Mapping[str, InputFrame], context: PipelineContext) -> Leaving:
+    """Call the pipeline's function. Raises RequestError at the user's line."""
     if pipeline.decoding:
         context.operator("codecs", ERR)
     with shown_at_the_users_line(f"the pipeline {pipeline.name!r} cannot be built"), in_pipeline(context):
@@ -309,7 +310,8 @@ def _left(pipeline: Pipeline, inputs: Mapping[str, InputFrame], context: Pipelin
         return leaving(given, pipeline.outputs, context.side_ports)
 
 
-def _load(spark: SparkSession, pipeline: Pipeline, name: str, options: dict[str, Any]) -> InputFrame:
+def loaded(spark: SparkSession, pipeline: Pipeline, name: str, options: dict[str, Any]) -> InputFrame:
+    """The frame of an input."""
     from penstock.spark.codecs.decoder import with_variants
 
     given = {**options, **_decoding_options(pipeline, name)}

@@ -1,6 +1,7 @@
 """Why a query ended, from Spark's exception, and errors in the user's code shown at the user's lines."""
 
 import importlib.util
+import inspect
 import linecache
 import logging
 import os
@@ -10,7 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import (
     CheckpointFailed,
+    LimitExceeded,
     NoRoom,
     PenstockError,
     RequestError,
@@ -88,6 +90,8 @@ _SUMMARY_CHARS_MAX = 500
 _RANGES_MAX = 10
 """The most ranges of a batch that a message lists."""
 
+_RANGES_IN_SUMMARY_MAX = 3
+
 _WORKER_ENDED = "Python worker exited unexpectedly"
 _ENDED_CAUSE = "the Python worker ended"
 _ENDED_HINT = (
@@ -97,6 +101,9 @@ _ENDED_HINT = (
 
 _OUTAGES = (Unavailable, NoRoom, CheckpointFailed, StoreFailed, WorkerFailed)
 """Something outside the pipeline cannot be reached or used now. It may take hours until it is back."""
+
+_OF_ROWS = (RequestError, LimitExceeded)
+"""What tasks raise for rows that cannot be written, among others."""
 
 _OUTAGE = re.compile(r"(\w+\.)*(URLError|\w*(Connection|Timeout|Unavailable|Interrupted)\w*)")
 """Exceptions of a function's dependencies, by their names, such as a service that cannot be reached."""
@@ -119,12 +126,13 @@ _ONE_WORD = re.compile(r"\S+")
 
 _DATA_ERROR = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
 """SQL's class of data exceptions, and `raise_error`."""
+_TASK_FAILED = re.compile(r"Task \d+ in stage \d+\.\d+ failed|Lost task \d+\.\d+ in stage")
 _ERROR_NAME = re.compile(r"\[[A-Z_.]+\]")
 
-_WAYS_OUT = (
-    "Two ways out: keep such events as dead letters, by calling the function through penstock.dead_letters.apply(frame,"
-    " function, schema); or skip them, by a filter on segment and offset, or on what is in them, before the function. "
-    "Then run the changed file again: penstock run, or penstock apply for an application."
+_CHANGE = (
+    "Or change the code so that such events are kept as dead letters: call the function through "
+    "penstock.dead_letters.apply(frame, function, schema), and run the changed file again (penstock run, or penstock "
+    "apply for an application)."
 )
 
 
@@ -140,16 +148,36 @@ class Failure:
     is_final: bool = False
     is_outage: bool = False
     cause: str | None = None
+    is_of_a_batch: bool = False
+    """Tasks have failed, for a reason that may be in what they have read."""
+    batch: BatchRanges | None = None
+    """What they have read, if that is known."""
 
     @classmethod
     def of(cls, error: PenstockError) -> "Failure":
         return _of_ours(type(error), str(error), error.hint)
 
+    def at(self, batch: BatchRanges, pipeline: str) -> "Failure":
+        """`pipeline`: its name for commands, with the file that it is defined in if they need that."""
+        find = f"Find the events that fail, and bury them so that it goes on: penstock pipeline bisect {pipeline}"
+        return replace(self, batch=batch, hint="\n".join(filter(None, (find, self.hint))))
+
+    @property
+    def message(self) -> str:
+        """The lines of code that led to the error, the error, and what was read."""
+        return self.text if self.batch is None else f"{self.text}\n{ranges_text(self.batch)}"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, in one line."""
+        return self.hint.partition("\n")[0][:_SUMMARY_CHARS_MAX]
+
     @property
     def summary(self) -> str:
         """The error in one line, without the lines of code that led to it."""
         lines = [line for line in self.text.splitlines() if line and not line.startswith("  ")]
-        return ": ".join(lines)[:_SUMMARY_CHARS_MAX]
+        text = ": ".join(lines)[:_SUMMARY_CHARS_MAX]
+        return text if self.batch is None else f"{text}, {ranges_text(self.batch, _RANGES_IN_SUMMARY_MAX)}"
 
 
 def exception_text(query: "StreamingQuery") -> str | None:
@@ -189,20 +217,22 @@ def failure_of(exception: str) -> Failure:
     reason = exception.split("terminated with exception: ", 1)[-1].split("\n=== Streaming Query ===", 1)[0]
     reason = re.sub(r"( SQLSTATE: \w+)+\s*$", "", reason).rstrip()
     if _WORKER_ENDED in reason:
-        return Failure("the Python worker ended in the middle of a task", _ENDED_HINT, cause=_ENDED_CAUSE)
+        text = "the Python worker ended in the middle of a task"
+        return Failure(text, _ENDED_HINT, cause=_ENDED_CAUSE, is_of_a_batch=True)
     if _TRACEBACK not in reason:
         return _of_spark(exception, _without_java(reason)[:_TEXT_CHARS_MAX].rstrip())
     frames, error = _split(_without_java(reason.rpartition(_TRACEBACK)[2]))
     if (ours := _OURS.fullmatch(error)) and (kind_of_ours := _kinds_of_ours().get(ours[1])):
         text, _, hint = ours[2].partition("\n")  # one line, followed by the hint on the next
-        return _of_ours(kind_of_ours, text, hint or kind_of_ours.hint)
+        failure = _of_ours(kind_of_ours, text, hint or kind_of_ours.hint)
+        return replace(failure, is_of_a_batch=kind_of_ours in _OF_ROWS)
     text = "\n".join([*frames, error])[:_TEXT_CHARS_MAX]
     kind = error.partition(":")[0]
     if _OUTAGE.fullmatch(kind):
         return Failure(text, is_outage=True)
     if not frames or _MAY_PASS.fullmatch(kind):
-        return Failure(text)
-    return Failure(text, _WAYS_OUT, cause=f"{kind} {_last_place(frames)}")
+        return Failure(text, is_of_a_batch=True)
+    return Failure(text, _CHANGE, cause=f"{kind} {_last_place(frames)}", is_of_a_batch=True)
 
 
 def _of_spark(exception: str, text: str) -> Failure:
@@ -211,12 +241,16 @@ def _of_spark(exception: str, text: str) -> Failure:
         named = re.search(rf"{_CAUSED_BY}([\w.$]+: {re.escape(text)})$", exception, re.MULTILINE)
         text = text if named is None else named[1]
     if not _DATA_ERROR.search(exception):
-        return Failure(text, is_outage=_JAVA_OUTAGE.search(exception) is not None)
+        return Failure(
+            text,
+            is_outage=_JAVA_OUTAGE.search(exception) is not None,
+            is_of_a_batch=_TASK_FAILED.search(exception) is not None,
+        )
     name = _ERROR_NAME.search(text)
-    return Failure(text, _WAYS_OUT, cause=name[0] if name else text)
+    return Failure(text, _CHANGE, cause=name[0] if name else text, is_of_a_batch=True)
 
 
-def ranges_text(batch: BatchRanges) -> str:
+def ranges_text(batch: BatchRanges, ranges_max: int = _RANGES_MAX) -> str:
     """The events of a batch, for people who look for the one that makes it fail."""
     named = len(batch.inputs) > 1
     ranges = [
@@ -224,8 +258,19 @@ def ranges_text(batch: BatchRanges) -> str:
         for name, ranges in batch.inputs.items()
         for one in ranges
     ]
-    more = f" and {len(ranges) - _RANGES_MAX} more" if len(ranges) > _RANGES_MAX else ""
-    return f"at an event of epoch {batch.epoch}: {', '.join(ranges[:_RANGES_MAX]) or 'no events'}{more}"
+    more = f" and {len(ranges) - ranges_max} more" if len(ranges) > ranges_max else ""
+    return f"at an event of epoch {batch.epoch}: {', '.join(ranges[:ranges_max]) or 'no events'}{more}"
+
+
+def command_name(pipeline: Pipeline) -> str:
+    """The pipeline's name, followed by its file: commands know where the pipelines of an application are, and no
+    others.
+    """
+    function = inspect.unwrap(pipeline.function)
+    if not inspect.isfunction(function):  # an application's is called by an object of ours
+        return pipeline.name
+    file = Path(function.__code__.co_filename)
+    return f"{pipeline.name} {file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}"
 
 
 def _without_java(text: str) -> str:

@@ -51,12 +51,13 @@ class _Failure:
     text: str
     failures: int
     restart_at: float | None
+    hint: str
 
     def reported(self, *, is_over: bool) -> QueryFailure:
         """As of now. `is_over`: the driver ends, and restarts nothing."""
         if self.restart_at is None or is_over:
-            return QueryFailure(self.text, self.failures, None)
-        return QueryFailure(self.text, self.failures, max(0.0, self.restart_at - time.monotonic()))
+            return QueryFailure(self.text, self.failures, None, self.hint)
+        return QueryFailure(self.text, self.failures, max(0.0, self.restart_at - time.monotonic()), self.hint)
 
 
 class Generation:
@@ -136,13 +137,13 @@ class Generation:
                 self._news += 1
                 self._wake.notify()
 
-    def failed(self, text: str, failures: int, restart_at: float | None) -> None:
+    def failed(self, text: str, failures: int, restart_at: float | None, hint: str = "") -> None:
         """The query has failed, so many times in a row. `restart_at`: when it is restarted, by `time.monotonic`; None:
         never. The worker gets to know that now, and for as long as this generation is not stopped. Returns at once.
         """
         self._unwatch()
         with self._wake:
-            self._failed, self._failure = True, _Failure(text, failures, restart_at)
+            self._failed, self._failure = True, _Failure(text, failures, restart_at, hint)
             self._news += 1
             self._wake.notify()
 

@@ -29,7 +29,7 @@ from penstock.spark.run.attempt import (
     plan_of,
     start_query,
 )
-from penstock.spark.run.failures import Failure, exception_text, failure_of, ranges_text
+from penstock.spark.run.failures import Failure, command_name, exception_text, failure_of
 from penstock.spark.run.generation import Generation
 from penstock.spark.run.progress import Progress, ProgressReader
 
@@ -84,7 +84,8 @@ class Standing:
         if self.generation is None or self.last_failure is None:
             return None
         generation = Generation(name, worker, self.generation, self.inputs)
-        generation.failed(self.last_failure.summary, self.restarts.in_a_row, self.restart_at)
+        failure = self.last_failure
+        generation.failed(failure.summary, self.restarts.in_a_row, self.restart_at, failure.advice)
         return generation
 
 
@@ -223,7 +224,7 @@ class RunningPipeline:
             self.is_done = True
         else:
             self._stop_query()
-            self._fail(failure_of(exception), now)
+            self._fail(self._located(failure_of(exception)), now)
 
     def _keep_state_plan(self, attempt: Attempt) -> None:
         """Once per attempt. The query runs without a stored plan too, but then only Spark notices an incompatible
@@ -252,23 +253,21 @@ class RunningPipeline:
             raise self._failed(f"was restarted {self._settings.restarts.restarts_max} times, and still fails", failure)
         self.restart_at = now + pause
         if self._generation is not None:  # otherwise the worker does not know it yet
-            self._generation.failed(failure.summary, self.restarts.in_a_row, self.restart_at)
+            self._generation.failed(failure.summary, self.restarts.in_a_row, self.restart_at, failure.advice)
 
     @property
     def _last_cause(self) -> str | None:
         return None if self.last_failure is None else self.last_failure.cause
 
     def _failed(self, how: str, failure: Failure) -> RequestError:
-        name = self.pipeline.name
-        where = f"\n{text}" if failure.cause is not None and (text := self._events_text()) else ""
-        return RequestError(f"the pipeline {name!r} {how}\n{failure.text}{where}", failure.hint)
+        return RequestError(f"the pipeline {self.pipeline.name!r} {how}\n{failure.message}", failure.hint)
 
-    def _events_text(self) -> str:
-        """Which events the failed batch reads."""
-        with suppress(PenstockError), CoordinatorClient(self._settings.worker, 0) as coordinator:
-            batch = coordinator.batch(self.pipeline.name)
-            return ranges_text(batch)
-        return ""
+    def _located(self, failure: Failure) -> Failure:
+        """With the events that the failed batch reads, if one of them may be the reason."""
+        if failure.is_of_a_batch and not failure.is_outage:
+            with suppress(PenstockError), CoordinatorClient(self._settings.worker, 0) as coordinator:
+                return failure.at(coordinator.batch(self.pipeline.name), command_name(self.pipeline))
+        return failure
 
     def lose_spark(self, failure: Failure, now: float) -> None:
         """Spark's JVM has ended, and the query with it. It is restarted in the next JVM."""
@@ -287,7 +286,13 @@ class RunningPipeline:
         self.given_up, self.is_done, self.restart_at = error, True, None
         self._stop_query()
         if self._generation is not None:
-            self._generation.failed(Failure.of(error).summary, 1, None)
+            failure = self._last_of(error)
+            self._generation.failed(failure.summary, 1, None, failure.advice)
+
+    def _last_of(self, error: RequestError) -> Failure:
+        """The failure that it was given up for: of its query, or of its start."""
+        last = self.last_failure
+        return last if last is not None and last.message in str(error) else Failure.of(error)
 
     def _take(self, attempt: Attempt, progress: Progress, rows: int) -> None:
         """Called on a thread of its own."""

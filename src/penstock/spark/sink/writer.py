@@ -206,7 +206,7 @@ def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -
     staging = Staging(link(options.worker, *options.tls), task.prefix(options.pipeline, options.generation))
     try:
         for batch in batches:
-            for block in _blocks(batch, options):
+            for block in encoded_blocks(batch, options.port, options.encoding):
                 staging.append(block.port, block.data, block.rows)
         return StagedOutput(task.partition, staging.finish())
     except BaseException:
@@ -214,19 +214,20 @@ def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -
         raise
 
 
-def _blocks(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Block]:
+def encoded_blocks(batch: pa.RecordBatch, default_port: str, encoding: str | None) -> Iterator[Block]:
+    """The rows as they are stored. `encoding`: the text of the plan for rows without a value. Raises RequestError."""
     from penstock.spark.sink.rows import (
         blocks,
         by_port,
     )  # here: planning and commits need no kernels, which load slowly
 
-    if options.encoding is None:
-        yield from blocks(batch, options.port)
+    if encoding is None:
+        yield from blocks(batch, default_port)
         return
     from penstock.spark.sink.encoding import encoded
 
-    for port, rows in by_port(batch, options.port):
-        for target, values in encoded(rows, port, parse_plan(options.encoding)):
+    for port, rows in by_port(batch, default_port):
+        for target, values in encoded(rows, port, parse_plan(encoding)):
             yield from blocks(values, target)
 
 

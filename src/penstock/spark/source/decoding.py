@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.errors import RequestError
 from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, SideKey
 from penstock.protocol.stored.dead_letters import ERR
-from penstock.protocol.stored.side_outputs import digest_of
+from penstock.protocol.stored.side_outputs import BURIED, digest_of
 from penstock.spark.side_outputs import Origin, Rejected, SideOutputs, registered
 from penstock.spark.source.options import SourceOptions, branches_text
 from penstock.spark.source.partitions import SegmentRanges
@@ -25,6 +25,9 @@ _SHOWN = {"metadata_json": "metadata"}
 """Columns under the names that users see: a field of a schema must not hide them."""
 
 _PLACE = ("segment", "offset")
+
+_TRIAL = SideKey(False, "trial", 0)
+"""Of the readers of a trial, which register nothing."""
 
 
 def decoder_of(options: SourceOptions) -> Decoder:
@@ -58,24 +61,39 @@ def decode_partition(
     options: SourceOptions, columns: tuple[str, ...], partition: SegmentRanges
 ) -> Iterator[pa.RecordBatch]:
     """The events of the partition with their decoded columns. Registers its dead letters after the last one."""
-    if partition.key is None:
+    key = partition.key if options.trial is None else _TRIAL
+    if key is None:
         yield from _Decoding.of(options, columns, None).batches(partition)
         return
     assert options.pipeline is not None
-    origin = Origin(options.worker, options.pipeline, options.generation, options.tls)
-    with registered(SideOutputs(origin, partition.epoch, partition.key)) as sides:
+    origin = Origin(options.worker, options.pipeline, options.generation, options.tls, options.trial)
+    with registered(SideOutputs.of(origin, partition.epoch, key)) as sides:
         yield from _Decoding.of(options, columns, sides).batches(partition)
 
 
 def decode_missing(origin: Origin, part: MissingPart) -> None:
     """Decode a part that no task has finished, for its dead letters alone: a query that needs no more rows (`limit`)
-    leaves events unread, and these are not lost if they can be decoded.
+    leaves events unread, and these are not lost if they can be decoded. Buried events are a part that no task reads:
+    all of them leave.
     """
+    if part.key.operator == BURIED:
+        _reject_buried(origin, part)
+        return
     options = SourceOptions.parse({"source": "segment:any", "worker": origin.worker, **json.loads(part.decoding)})
     options = replace(options, tls=origin.tls)
     with registered(SideOutputs(origin, part.epoch, part.key, part.prefix)) as sides:
         for _ in _Decoding.of(options, options.columns, sides).batches(SegmentRanges(part.ranges)):
             pass
+
+
+def _reject_buried(origin: Origin, part: MissingPart) -> None:
+    import pyarrow as pa
+
+    rows = pa.table(
+        {"segment": [one.segment for one in part.ranges], "offset": pa.array([one.start for one in part.ranges])}
+    )
+    with registered(SideOutputs(origin, part.epoch, part.key, part.prefix)) as sides:
+        sides.stage(rows, Rejected(ERR, json.loads(part.decoding)["reasons"]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,12 +6,15 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+import msgspec
+
 from penstock.client.coordinator import AtSegments, AtTime, Limits, Starting
 from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_worker
 from penstock.core.errors import RequestError
 from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
-from penstock.protocol.api.pipelines import segments_from_json
+from penstock.protocol.api.codec import decode_request, encode
+from penstock.protocol.api.pipelines import Range, segments_from_json
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.codecs.codec import Branch, Coding, branches
 from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
@@ -42,19 +45,38 @@ OPTIONS = (
     "buckets",
     "reports",
     "fused",
+    "trial",
     "tlsCa",
     "tlsCert",
     "tlsKey",
 )
 
 _CONTROL = ("rows", "buckets", "reports", "fused")
-_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", *_CONTROL)
+_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "trial", *_CONTROL)
 _BATCH_ONLY = ("endingOffsets",)
 _NAMES = {name.lower(): name for name in OPTIONS}
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _PLACE_HINT = (
     'Write earliest, latest, an instant (2026-01-31T12:00:00Z, or milliseconds since 1970), or {"SEGMENT": OFFSET, …}.'
 )
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What a load reads to find out whether a pipeline's function fails on it: one epoch, of which neither the worker
+    nor the pipeline learns anything. All its windows close, because the watermark after it is the end of time.
+    """
+
+    ranges: tuple[Range, ...]
+    watermark: int | None = None
+    """Before the epoch, in microseconds: what is older is late."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Trial":
+        """Raises RequestError."""
+        return decode_request(text.encode(), cls)
+
+    def text(self) -> str:
+        return encode(self).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +106,8 @@ class SourceOptions:
     """For control rows: whether the operator that uses them reports the contents of its state."""
     fused: str | None = None
     """Beside control rows: the operator that the readers run on events, see `fused.py`. None: they read no events."""
+    trial: Trial | None = None
+    """Read exactly this, and register nothing."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: taken from the environment."""
 
@@ -112,6 +136,7 @@ class SourceOptions:
             buckets=buckets,
             reports=given.get("reports", _boolean) is True,
             fused=given.get("fused", str),
+            trial=given.get("trial", Trial.parse),
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
         )
 

@@ -68,13 +68,24 @@ def control_partition(start: InputOffset, end: InputOffset) -> ControlRows:
 
 
 def plan_partitions(
-    coordinator: CoordinatorClient, options: SourceOptions, start: InputOffset, end: InputOffset
+    coordinator: CoordinatorClient,
+    options: SourceOptions,
+    start: InputOffset,
+    end: InputOffset,
+    left_out: Sequence[Range] = (),
 ) -> list[SegmentRanges]:
-    """Everything between the offsets, contiguous and in order. Raises DataLoss if bytes are gone, unless the options
-    allow continuing without them.
+    """Everything between the offsets, contiguous and in order, without what is left out. Raises DataLoss if bytes are
+    gone, unless the options allow continuing without them.
     """
     start = _without_unread(coordinator, start, end, options.sources)
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
+    return split_ranges(coordinator, options, without(ranges, left_out))
+
+
+def split_ranges(
+    coordinator: CoordinatorClient, options: SourceOptions, ranges: Sequence[Range]
+) -> list[SegmentRanges]:
+    """The ranges as partitions, in their order. Raises DataLoss as above."""
     if not ranges:
         return []
     parts = worthwhile(ranges, options.min_partitions or os.cpu_count() or 1)
@@ -111,6 +122,22 @@ def ranges_between(start: InputOffset, end: InputOffset, *, fail_on_data_loss: b
         raise DataLoss(f"segment {gone[0]!r} is gone, and with it everything after {start.segments[gone[0]]}")
     starts = {segment: start.segments.get(segment, 0) for segment in sorted(end.segments)}
     return [Range(segment, at, end.segments[segment]) for segment, at in starts.items() if at < end.segments[segment]]
+
+
+def without(ranges: Iterable[Range], left_out: Sequence[Range]) -> list[Range]:
+    """The ranges without these bytes, in the same order. What is left out does not overlap, and may not be in them."""
+    found = []
+    for whole in ranges:
+        start = whole.start
+        holes = sorted((one.start, one.end) for one in left_out if one.segment == whole.segment)
+        for hole_start, hole_end in holes:
+            if start < hole_start < whole.end:
+                found.append(Range(whole.segment, start, hole_start))
+            if hole_start < whole.end:
+                start = max(start, hole_end)
+        if start < whole.end:
+            found.append(Range(whole.segment, start, whole.end))
+    return found
 
 
 def worthwhile(ranges: Iterable[Range], parts: int) -> int:

@@ -27,10 +27,13 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.client.coordinator import CoordinatorClient, Cut, InputOffset, InputSpec, Limits, LoadState, Segments
 from penstock.core.errors import RequestError, Unavailable
+from penstock.core.types import NO_EPOCH
+from penstock.protocol.api.pipelines import Range, Rereading
+from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.names import Source
 from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.run.generation import Generation
-from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.options import SourceOptions, Trial
 from penstock.spark.source.partitions import (
     ControlRows,
     FusedRanges,
@@ -38,6 +41,7 @@ from penstock.spark.source.partitions import (
     control_partition,
     fused_partitions,
     plan_partitions,
+    split_ranges,
 )
 from penstock.spark.source.schema import CONTROL_COLUMNS, arrow_schema
 
@@ -73,9 +77,9 @@ class Load(Protocol):
     def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:
         """The end of the epoch that starts at `start`; `start` itself if nothing new arrived within `wait_ms`."""
 
-    def reading(self, start: InputOffset, end: InputOffset) -> Segments:
+    def reading(self, start: InputOffset, end: InputOffset) -> Rereading:
         """Called when Spark reads a range that it has not just requested, or that has segments which `start` does not
-        name. Returns where the range starts in each of them.
+        name. Returns where the range starts in each of them, and which events in it no task may read.
         """
 
     def stop(self) -> None: ...
@@ -98,8 +102,8 @@ class AnonymousLoad:
         ends = self._coordinator.cut_sources(sources, start.segments, upto=upto, limits=limits, wait_ms=wait_ms)
         return Cut(start if ends == start.segments else InputOffset(ends))
 
-    def reading(self, start: InputOffset, end: InputOffset) -> Segments:  # noqa: ARG002  a Load
-        return start.segments
+    def reading(self, start: InputOffset, end: InputOffset) -> Rereading:  # noqa: ARG002  a Load
+        return Rereading(start.segments)
 
     def stop(self) -> None:
         pass
@@ -149,12 +153,32 @@ class PipelineLoad:
             state=self._state,
         )
 
-    def reading(self, start: InputOffset, end: InputOffset) -> Segments:
+    def reading(self, start: InputOffset, end: InputOffset) -> Rereading:
         return self._coordinator.reading(self.name, self.generation, self._input, start, end)
 
     def stop(self) -> None:
         if self._own_generation is not None:
             self._own_generation.stop()
+
+
+class TrialLoad:
+    """One epoch of given ranges: nothing is registered, and the worker is only read from."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._start = InputOffset({}, NO_EPOCH, 0, trial.watermark)
+        self._end = InputOffset({one.segment: one.end for one in trial.ranges}, 0, 0, END_OF_TIME)
+
+    def initial(self) -> InputOffset:
+        return self._start
+
+    def cut(self, start: InputOffset, upto: Segments | None, limits: Limits | None, wait_ms: int) -> Cut:  # noqa: ARG002  a Load
+        return Cut(self._end)
+
+    def reading(self, start: InputOffset, end: InputOffset) -> Rereading:  # noqa: ARG002  a Load
+        return Rereading(start.segments)
+
+    def stop(self) -> None:
+        pass
 
 
 def _state(options: SourceOptions) -> LoadState | None:
@@ -164,6 +188,8 @@ def _state(options: SourceOptions) -> LoadState | None:
 
 
 def begin_load(options: SourceOptions, coordinator: CoordinatorClient, upto: Segments | None) -> Load:
+    if options.trial is not None:
+        return TrialLoad(options.trial)
     if options.pipeline is None:
         return AnonymousLoad(options, coordinator)
     return PipelineLoad(options, coordinator, options.pipeline, upto)
@@ -301,6 +327,8 @@ class _Driver:
         self._coordinator = CoordinatorClient(options.worker)
         self._load: Load | None = None
         self._last_cut: tuple[InputOffset, InputOffset] | None = None
+        self._left_out: Sequence[Range] = ()
+        """What no task of the last cut may read."""
         self._target: dict[str, int] | None = None
         self._latest: tuple[float, InputOffset] | None = None
 
@@ -324,9 +352,9 @@ class _Driver:
 
     def next_end(self, start: InputOffset, limit: ReadLimit) -> InputOffset:
         limits = _limits(self._options.limits, limit)
-        end = self._cut(start, limits).offset if self._target is None else self._cut_upto_target(start, limits)
-        self._last_cut = start, end
-        return end
+        cut = self._cut(start, limits) if self._target is None else self._cut_upto_target(start, limits)
+        self._last_cut, self._left_out = (start, cut.offset), cut.left_out
+        return cut.offset
 
     def _decode_missing(self, load: PipelineLoad, start: InputOffset) -> None:
         """Spark has committed the epochs up to `start` with a sink of its own: no merge has looked for the parts that
@@ -349,13 +377,13 @@ class _Driver:
         self._decode_missing(load, start)
         return load.cut(start, self._target, limits, 0)
 
-    def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> InputOffset:
+    def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> Cut:
         """Spark takes an empty epoch for the end, so wait for events that are only blocked."""
         started = time.monotonic()
         while True:
             cut = self._cut(start, limits)
             if cut.offset != start or cut.blocked is None:
-                return cut.offset
+                return cut
             if time.monotonic() - started > BLOCKED_SECONDS_MAX:
                 raise Unavailable(f"nothing has moved for {BLOCKED_SECONDS_MAX:g} s: {cut.blocked}", "penstock status")
             log.info("waiting: %s", cut.blocked)
@@ -367,18 +395,25 @@ class _Driver:
         """
         starts = start.segments
         if self._last_cut != (start, end) or end.segments.keys() - starts.keys():
-            starts = {**self.begin().reading(start, end), **starts}
-            self._last_cut = start, end
+            again = self.begin().reading(start, end)
+            starts = {**again.segments, **starts}
+            self._last_cut, self._left_out = (start, end), again.left_out
         if self._options.buckets is not None and self._options.fused is None:
             return [control_partition(start, end)]
-        partitions = plan_partitions(self._coordinator, self._options, replace(start, segments=starts), end)
-        if self._options.branches and end.epoch is not None:
+        partitions = self._partitions(replace(start, segments=starts), end)
+        if self._options.branches and end.epoch is not None and self._options.trial is None:
             from penstock.spark.source.decoding import planned  # here: other loads need no codecs
 
             partitions = planned(self._coordinator, self._options, end.epoch, partitions)
         if self._options.fused is None:
             return partitions
         return fused_partitions(control_partition(start, end), partitions)
+
+    def _partitions(self, start: InputOffset, end: InputOffset) -> list[SegmentRanges]:
+        trial = self._options.trial
+        if trial is not None:
+            return split_ranges(self._coordinator, self._options, trial.ranges)
+        return plan_partitions(self._coordinator, self._options, start, end, self._left_out)
 
     def stop(self) -> None:
         if self._load is not None:

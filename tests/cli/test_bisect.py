@@ -1,0 +1,135 @@
+"""`penstock pipeline bisect` and `penstock dead-letters bury` as a person uses them, with a driver that is killed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.client.coordinator import CoordinatorClient, InputSpec
+from penstock.core.errors import PipelineError, RequestError
+from penstock.spark.run.java import find_java
+from tests.spark.sending import outputs, send
+from tests.support.running_worker import RunningWorker
+
+COUNT = 60
+POISON = 41
+SECONDS_MAX = 240
+FILE = f"""
+import json
+import os
+import signal
+from pathlib import Path
+
+from pyspark.sql.functions import udf
+from pyspark.sql.types import IntegerType
+
+from penstock.spark import pipeline
+
+DRIVER = os.getpid()
+KILLED = Path(__file__).with_name("killed")
+
+
+def doubled(value):
+    number = json.loads(value)["n"]
+    if number == {COUNT - 1} and KILLED.with_name("kill").exists() and not KILLED.exists():
+        KILLED.touch()
+        os.kill(DRIVER, signal.SIGKILL)
+    return 2 * int(number)
+
+
+@pipeline
+def orders(shop):
+    return shop.select(udf(doubled, IntegerType())("value").alias("twice"))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "shop.py"
+    made.write_text(FILE)
+    return made
+
+
+def address(worker: RunningWorker) -> str:
+    return f"127.0.0.1:{worker.ports['http']}"
+
+
+def penstock(worker: RunningWorker, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", *arguments, "--worker", address(worker), "--master", "local[2]"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+
+
+def plan(worker: RunningWorker, client: CoordinatorClient) -> list[bytes]:
+    """An epoch that is planned and not committed, as one that fails leaves it."""
+    values = [b'{"n": "x"}' if n == POISON else b'{"n": %d}' % n for n in range(COUNT)]
+    send(f"127.0.0.1:{worker.ports['connector']}", "shop", "till", values, key=b"k")
+    run = client.start("orders", {"shop": InputSpec(["shop"])}, ["out"])
+    client.cut("orders", run.generation, "shop", client.initial("orders", run.generation, "shop"), wait_ms=5000)
+    client.heartbeat("orders", run.generation, failed=True)
+    return values
+
+
+@pytest.mark.process
+@pytest.mark.spark
+def test_the_poison_is_found_and_buried_and_everything_leaves_once_although_the_driver_is_killed(
+    worker: RunningWorker, client: CoordinatorClient, file: Path
+) -> None:
+    try:
+        find_java()
+    except RequestError as error:
+        pytest.skip(str(error))
+    values = plan(worker, client)
+    done = penstock(worker, file.parent, "pipeline", "bisect", "orders", "shop.py", "--bury", "--json")
+    assert done.returncode == 0, done.stderr
+    found, *report = done.stdout.splitlines()
+    (one,) = json.loads(found)
+    assert (base64.b64decode(one["value"]), one["message_id"], one["stream"]) == (values[POISON], POISON + 1, "till")
+    assert "ValueError: invalid literal for int() with base 10: 'x'" in one["error"]
+    assert report[0] == "buried 1 event of orders"
+    (buried,) = client.buried("orders")
+    assert (buried.segment, buried.offset) == (one["segment"], one["offset"])
+
+    run = ["run", "shop.py", "--available-now", "--checkpoint", str(file.parent / "checkpoints")]
+    file.with_name("kill").touch()
+    killed = penstock(worker, file.parent, *run)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert outputs(worker.address, "orders") == []
+    assert penstock(worker, file.parent, *run).returncode == 0
+    twice = [json.loads(event.payload)["twice"] for event in outputs(worker.address, "orders")]
+    assert twice == [2 * n for n in range(COUNT) if n != POISON]
+    (letter,) = outputs(worker.address, "orders", "err")
+    assert (letter.payload, letter.key, letter.event_id) == (values[POISON], b"k", POISON + 1)
+    assert letter.metadata["reason"].startswith("buried by an operator: ValueError: invalid literal for int()")
+    assert (letter.metadata["segment"], letter.metadata["offset"]) == (one["segment"], one["offset"])
+
+
+def bisect(worker: RunningWorker, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["pipeline", "bisect", *arguments, "--worker", address(worker)])
+
+
+def test_what_cannot_be_searched_is_refused_before_spark_is_started(
+    worker: RunningWorker, client: CoordinatorClient, file: Path
+) -> None:
+    def refusal(*arguments: str) -> str:
+        result = bisect(worker, *arguments)
+        assert isinstance(result.exception, RequestError), result.output
+        return str(result.exception)
+
+    assert refusal("orders", str(file)) == "pipeline 'orders' not found"
+    plan(worker, client)
+    assert refusal("orders") == "the application that is deployed has no pipeline 'orders'"
+    file.rename(file.with_name("other.py"))
+    assert refusal("orders", str(file)) == f"file {file} not found"
+    generation = client.pipelines()[0].generation
+    client.merge("orders", 0, [], generation=generation)
+    result = bisect(worker, "orders", str(file))
+    assert isinstance(result.exception, PipelineError)
+    assert str(result.exception) == "orders has no epoch that is planned and not committed: its last one is 0"
