@@ -302,6 +302,11 @@ class SourceSession:
         """How many messages the program may send."""
         return 0 if self._session.is_over or self._is_half_closed else max(0, self._credits.available)
 
+    @property
+    def awaits_pipelines(self) -> bool:
+        """Whether acknowledgements of its messages wait for pipelines: then it has no hurry to store them."""
+        return self._log is not None and self._completion.waits
+
     def flush_soon(self) -> None:
         self._table.flush_soon(self)
 
