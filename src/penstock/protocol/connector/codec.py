@@ -454,17 +454,18 @@ def decode_messages(
     """
     found: list[Received] = []
     unpack, head, tag_of_message = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, Message.tag
-    last = len(data) - head
-    while start <= last:
-        size, tag, stream, message_id, event_time, key_size = unpack(data, start)
-        at, end = start + head, start + LENGTH_SIZE + size
-        payload = at + key_size
-        if tag != tag_of_message or stream != stream_id or not payload <= end <= len(data) or size > frame_size_max:
+    whole = bytes(memoryview(data)[start:])  # whose slices are bytes, without another copy of each
+    at, length = 0, len(whole)
+    last = length - head
+    while at <= last:
+        size, tag, stream, message_id, event_time, key_size = unpack(whole, at)
+        key = at + head
+        payload, end = key + key_size, at + LENGTH_SIZE + size
+        if tag != tag_of_message or stream != stream_id or not payload <= end <= length or size > frame_size_max:
             break
-        key = bytes(data[at:payload]) if key_size else b""
-        found.append((message_id, bytes(data[payload:end]), event_time, key))
-        start = end
-    return found, start
+        found.append((message_id, whole[payload:end], event_time, whole[key:payload]))
+        at = end
+    return found, start + at
 
 
 # Bytes in, frames out: one decoder per connection, at either end. For sources the worker uses `bulk.Receiver`.
