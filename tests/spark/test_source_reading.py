@@ -93,6 +93,12 @@ def test_bytes_removed_by_retention_are_an_error_unless_the_load_allows_it(worke
     assert values(link, SEGMENT, 0, gone - 1, fail_on_data_loss=False) == []
 
 
+def test_a_segment_that_was_removed_has_lost_all_its_bytes(worker: RunningWorker, link: Link) -> None:
+    with pytest.raises(DataLoss, match="the bytes from 5 to 9 were removed before they were read"):
+        values(link, SEGMENT, 5, 9)
+    assert values(link, SEGMENT, 5, 9, fail_on_data_loss=False) == []
+
+
 @pytest.mark.parametrize(("option", "by_socket"), [("true", 0), ("false", len(DATA))])
 def test_a_task_on_the_workers_machine_reads_its_files_unless_the_load_says_otherwise(
     worker: RunningWorker, option: str, by_socket: int

@@ -235,6 +235,17 @@ def test_the_reported_latest_offset_is_cached(coordinator: ScriptedCoordinator, 
     assert len(coordinator.bodies("/sources/resolve")) == 1
 
 
+def test_a_small_epoch_that_was_just_cut_is_planned_without_a_further_request(
+    coordinator: ScriptedCoordinator, reader: Make
+) -> None:
+    named = reader(pipeline="p", generation="1")
+    end = named.latestOffset(offset(1, 10), ALL)
+    assert named.partitions(offset(1, 10), end) == [SegmentRanges((Range("connector/a/0", 10, 20),))]
+    assert not coordinator.bodies("/splits")
+    named.partitions(offset(0, 0), offset(1, 10))  # Spark found it in its log
+    assert len(coordinator.bodies("/splits")) == 1
+
+
 def test_lost_bytes_are_skipped_only_if_the_load_allows_it(coordinator: ScriptedCoordinator, reader: Make) -> None:
     def splits(body: Any) -> Any:
         if body["skip_lost"]:

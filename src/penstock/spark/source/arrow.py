@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock.client.segments.connections import Connected
 from penstock.client.segments.range_reader import READ_BYTES, read_range
 from penstock.client.segments.short_circuit import ShortCircuit
-from penstock.core.errors import Damaged, DataLoss, SegmentTruncated
+from penstock.core.errors import Damaged, DataLoss, NoSuchSegment, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
@@ -280,11 +280,12 @@ def read_events(
         try:
             yield from _decoded(worker, Range(piece.segment, start, piece.end), batches, files)
             return
-        except SegmentTruncated as error:
+        except (SegmentTruncated, NoSuchSegment) as error:
+            begin = error.start if isinstance(error, SegmentTruncated) else piece.end
             if fail_on_data_loss:
-                raise LostBytes(piece.segment, start, min(error.start, piece.end)) from error
-            log.warning("%s: continuing at %s without the bytes before it (failOnDataLoss=false)", piece, error.start)
-            start = max(error.start, start + 1)
+                raise LostBytes(piece.segment, start, min(begin, piece.end)) from error
+            log.warning("%s: continuing at %s without the bytes before it (failOnDataLoss=false)", piece, begin)
+            start = max(begin, start + 1)
 
 
 def _decoded(worker: Connected, piece: Range, batches: SegmentBatches, files: ShortCircuit | None) -> Iterator[Events]:

@@ -73,13 +73,19 @@ def plan_partitions(
     start: InputOffset,
     end: InputOffset,
     left_out: Sequence[Range] = (),
+    *,
+    is_fresh: bool = False,
 ) -> list[SegmentRanges]:
     """Everything between the offsets, contiguous and in order, without what is left out. Raises DataLoss if bytes are
-    gone, unless the options allow continuing without them.
+    gone, unless the options allow continuing without them. `is_fresh`: the worker has just cut a pipeline's epoch
+    there, so it has the bytes, and a small epoch needs no further request.
     """
     start = _without_unread(coordinator, start, end, options.sources)
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
-    return split_ranges(coordinator, options, without(ranges, left_out))
+    ranges = without(ranges, left_out)
+    if is_fresh and ranges and _parts(options, ranges) == 1:
+        return [SegmentRanges(tuple(ranges))]
+    return split_ranges(coordinator, options, ranges)
 
 
 def split_ranges(
@@ -88,7 +94,7 @@ def split_ranges(
     """The ranges as partitions, in their order. Raises DataLoss as above."""
     if not ranges:
         return []
-    parts = worthwhile(ranges, options.min_partitions or os.cpu_count() or 1)
+    parts = _parts(options, ranges)
     found = coordinator.splits(
         ranges,
         parts * SPLITS_A_PARTITION,
@@ -98,6 +104,10 @@ def split_ranges(
     for lost in found.lost:
         log.warning("%s is lost: continuing without it (failOnDataLoss=false)", lost)
     return packed(found.splits, parts)
+
+
+def _parts(options: SourceOptions, ranges: Sequence[Range]) -> int:
+    return worthwhile(ranges, options.min_partitions or os.cpu_count() or 1)
 
 
 def _without_unread(

@@ -394,13 +394,14 @@ class _Driver:
         replies where sources start that the last batch did not include.
         """
         starts = start.segments
+        is_fresh = self._options.pipeline is not None and self._last_cut == (start, end)
         if self._last_cut != (start, end) or end.segments.keys() - starts.keys():
             again = self.begin().reading(start, end)
             starts = {**again.segments, **starts}
             self._last_cut, self._left_out = (start, end), again.left_out
         if self._options.buckets is not None and self._options.fused is None:
             return [control_partition(start, end)]
-        partitions = self._partitions(replace(start, segments=starts), end)
+        partitions = self._partitions(replace(start, segments=starts), end, is_fresh=is_fresh)
         if self._options.branches and end.epoch is not None and self._options.trial is None:
             from penstock.spark.source.decoding import planned  # here: other loads need no codecs
 
@@ -409,11 +410,11 @@ class _Driver:
             return partitions
         return fused_partitions(control_partition(start, end), partitions)
 
-    def _partitions(self, start: InputOffset, end: InputOffset) -> list[SegmentRanges]:
+    def _partitions(self, start: InputOffset, end: InputOffset, *, is_fresh: bool) -> list[SegmentRanges]:
         trial = self._options.trial
         if trial is not None:
             return split_ranges(self._coordinator, self._options, trial.ranges)
-        return plan_partitions(self._coordinator, self._options, start, end, self._left_out)
+        return plan_partitions(self._coordinator, self._options, start, end, self._left_out, is_fresh=is_fresh)
 
     def stop(self) -> None:
         if self._load is not None:
