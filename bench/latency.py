@@ -1,5 +1,6 @@
 """`script/bench latency`: from a message that is due to be sent until a sink program has committed it, at two rates;
-beside what must be paid at least: a batch of the smallest Python stream that Spark can run, and six fsyncs.
+from an HTTP request with a JSON event until it comes out by WebSocket; beside what must be paid at least: a batch of
+the smallest Python stream that Spark can run, and six fsyncs.
 
 All run in one Spark session, in rounds that alternate; the first round warms up and is not counted.
 """
@@ -23,20 +24,28 @@ from bench.events import EVENT_BYTES
 from bench.flows import SmallestFlow, Stage, bench_session, open_stage
 from bench.harness import Report, figures, interleave_warm, progress, ratios
 from bench.latency_flow import Paced, Timing, Trial
+from bench.latency_web import WebTrial
 from bench.load import Worker
 
 RATES = (1_000, 50_000)
 """Messages in a second."""
 
-SMALLEST, FSYNC = "smallest", "fsync"
-LABELS = {SMALLEST: "a batch, smallest Python source → sink", FSYNC: "an fsync"}
+WEB_RATE = 100
+"""Requests in a second, each with one event: those of a busy web page's users."""
+
+SMALLEST, FSYNC, WEB = "smallest", "fsync", "web"
+LABELS = {
+    SMALLEST: "a batch, smallest Python source → sink",
+    FSYNC: "an fsync",
+    WEB: f"JSON by HTTP → where → WebSocket, {WEB_RATE} requests/s",
+}
 
 FSYNCS = 6
 """That the floor allows an epoch, one after the other."""
 
 EMPTY_BATCH = "empty_batch"
-GOALS = {EMPTY_BATCH: 2.5}
-AT_MOST = (EMPTY_BATCH,)
+GOALS = {f"{EMPTY_BATCH}_1000": 1.8, f"{EMPTY_BATCH}_50000": 2.2}
+AT_MOST = tuple(GOALS)
 
 SMALLEST_ROWS = 10
 """In a batch of the smallest stream, as in `script/bench spark`."""
@@ -86,8 +95,11 @@ def measure(
         stage = stack.enter_context(open_stage(spark, base))
         program: Worker[Paced] = Worker()
         stack.callback(program.stop)
+        browsers: Worker[list[float]] = Worker()
+        stack.callback(browsers.stop)
         timed: list[Timed] = [SmallestBatch(stage, effort), Fsync(base, effort.fsyncs)]
         timed += [AtRate(stage, program, effort, rate) for rate in rates]
+        timed.append(ByWeb(stage, browsers, effort))
         note = stack.enter_context(progress(console, len(timed) * (effort.rounds + 1)))
         found = interleave_warm(timed, effort.rounds, lambda one: one.time(), note, effort.total_s_max)
         return LatencyReport(found, rates, settings(effort, stage))
@@ -120,6 +132,20 @@ class AtRate:
     def time(self) -> Timing:
         name = self.stage.unique(f"at-{self.rate}")
         return Trial(self.stage, self.program, name, self.rate, self.effort.warm_s, self.effort.measure_s).run()
+
+
+@dataclass(frozen=True, slots=True)
+class ByWeb:
+    """An application, under another name each time."""
+
+    stage: Stage
+    program: Worker[list[float]]
+    effort: Effort
+    name: str = WEB
+
+    def time(self) -> Timing:
+        name, effort = self.stage.unique(self.name), self.effort
+        return WebTrial(self.stage, self.program, name, WEB_RATE, effort.warm_s, effort.measure_s).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +200,12 @@ class LatencyReport(Report):
 
     def round_ratios(self) -> dict[str, list[float]]:
         """p50 ÷ the floor in each round; `empty_batch` is that of the rate which has the highest."""
-        floors = self.floors_ms()
-        found = {
-            f"{EMPTY_BATCH}_{rate}": ratios([timing.p50_ms for timing in self.results[flow_name(rate)]], floors)
-            for rate in self.rates
-        }
-        return {EMPTY_BATCH: [max(values) for values in zip(*found.values(), strict=True)]} | found
+        found = {f"{EMPTY_BATCH}_{rate}": self._above_floor(flow_name(rate)) for rate in self.rates}
+        highest = {EMPTY_BATCH: [max(values) for values in zip(*found.values(), strict=True)]}
+        return highest | found | {WEB: self._above_floor(WEB)}
+
+    def _above_floor(self, name: str) -> list[float]:
+        return ratios([timing.p50_ms for timing in self.results[name]], self.floors_ms())
 
     def rounds(self) -> int:
         return len(self.results[SMALLEST])

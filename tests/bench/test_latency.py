@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench import latency_flow
 from bench.harness import BenchmarkFailed
-from bench.latency import FULL, QUICK, RATES, Effort, Fsync, LatencyReport, measure
+from bench.latency import FULL, QUICK, RATES, WEB_RATE, Effort, Fsync, LatencyReport, measure
 from bench.latency_flow import STAMP, Paced, Timing, latencies
 from bench.latency_sink import Commits
 from bench.processes import free_port
@@ -34,13 +34,15 @@ def test_every_message_has_its_latency_beside_the_floor(spark: SparkSession, tmp
     report = measure(spark, SHORT, tmp_path, rates=(100, 1000))
     found = json.loads(report.to_json())
     times = found["latency_ms"]
-    assert set(times) == {"smallest", "fsync", "at_100", "at_1000"}
+    assert set(times) == {"smallest", "fsync", "at_100", "at_1000", "web"}
+    assert times["web"]["samples"] == WEB_RATE // 2
     assert times["at_100"]["samples"] == 100
     assert times["at_1000"]["samples"] == 1000
     assert times["at_1000"]["p99"] >= times["at_1000"]["p50"] > times["fsync"]["p50"] > 0
     assert found["floor_ms"] == pytest.approx(times["smallest"]["p50"] + 6 * times["fsync"]["p50"], abs=0.01)
-    assert set(found["ratios"]) == {"empty_batch", "empty_batch_100", "empty_batch_1000"}
-    assert found["ratios"]["empty_batch"] == max(found["ratios"].values())
+    ratios = found["ratios"]
+    assert set(ratios) == {"empty_batch", "empty_batch_100", "empty_batch_1000", "web"}
+    assert ratios["empty_batch"] == max(ratios["empty_batch_100"], ratios["empty_batch_1000"])
     parts = found["parts_ms"]["at_1000"]
     assert parts["triggerExecution"] >= parts["addBatch"] > parts["merge"] > 0
     assert parts["delivery"] >= 0
@@ -105,6 +107,7 @@ REPORT = LatencyReport(
         "fsync": [timing(1), timing(2)],
         "at_1000": [timing(100), timing(100)],
         "at_50000": [timing(150), timing(50)],
+        "web": [timing(75), timing(200)],
     },
     (1000, 50_000),
     {"cores": 2},
@@ -120,21 +123,22 @@ def test_the_rate_that_is_worse_counts() -> None:
         "empty_batch": [3.0, 1.0],
         "empty_batch_1000": [2.0, 1.0],
         "empty_batch_50000": [3.0, 0.5],
+        "web": [1.5, 2.0],
     }
     assert REPORT.ratios()["empty_batch"] == 2.0
     assert REPORT.missed() == {}
 
 
 def test_a_time_above_its_goal_is_a_goal_missed() -> None:
-    slow = LatencyReport({**REPORT.results, "at_1000": [timing(200), timing(400)]}, (1000,), {})
-    assert slow.missed() == {"empty_batch": 4.0}
+    slow = LatencyReport({**REPORT.results, "at_1000": [timing(200), timing(400)]}, (1000, 50_000), {})
+    assert slow.missed() == {"empty_batch_1000": 4.0}
 
 
 def test_json_is_one_object_with_the_goals_figures_by_name() -> None:
     found = json.loads(REPORT.to_json())
     assert found["benchmark"] == "latency"
-    assert found["goals"] == {"empty_batch": 2.5}
-    assert found["at_most"] == ["empty_batch"]
+    assert found["goals"] == {"empty_batch_1000": 1.8, "empty_batch_50000": 2.2}
+    assert found["at_most"] == ["empty_batch_1000", "empty_batch_50000"]
     assert found["latency_ms"]["at_1000"]["p50"] == 100
     assert found["latency_ms"]["at_1000"]["p99"] == 200
     assert found["floor_ms"] == 75
@@ -148,7 +152,8 @@ def test_the_tables_show_times_ratios_and_parts() -> None:
     shown = console.file.getvalue()
     assert "send → commit at the sink, 50,000 messages/s" in shown
     assert "2.00 (1.00–3.00)" in shown
-    assert "≤ 2.5" in shown
+    assert "≤ 1.8" in shown
+    assert "JSON by HTTP → where → WebSocket, 100 requests/s" in shown
     assert "delivery" in shown
 
 
