@@ -254,33 +254,13 @@ def cpu_seconds_of_tree(pid: int) -> float:
     return sum(map(_cpu_seconds, (pid, *_descendants(pid, children))))
 
 
-def cpu_seconds_of_spark() -> dict[str, float]:
-    """Used so far by the driver, which is this process, by the JVM that it has started, and by Spark's Python
-    processes, also by those that have ended.
-    """
-    children = _children()
-    roots = [pid for pid in children.get(os.getpid(), []) if _is_java(pid) or _is_fork_server(pid)]
-    jvm = sum(_own_cpu_seconds(pid) for pid in roots if _is_java(pid))
-    pythons = sum(_cpu_seconds(pid) for root in roots for pid in (root, *_descendants(root, children)))
-    return {"driver": _own_cpu_seconds(os.getpid()), "jvm": jvm, "python_workers": pythons - jvm}
-
-
 def _cpu_seconds(pid: int) -> float:
     """Of the process itself, and of its children that have ended. None for one that has ended meanwhile."""
-    return sum(_cpu_ticks(pid)) / TICKS_PER_S
-
-
-def _own_cpu_seconds(pid: int) -> float:
-    return sum(_cpu_ticks(pid)[:2]) / TICKS_PER_S
-
-
-def _cpu_ticks(pid: int) -> list[int]:
-    """User and system, then the same of its children that have ended."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return []
-    return [*map(int, fields[11:15])]
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICKS_PER_S
 
 
 def _is_java(pid: int) -> bool:

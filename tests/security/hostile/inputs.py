@@ -31,6 +31,8 @@ from penstock.protocol.segment import (
     AttributeUpdate,
     Dialect,
     Hello,
+    LocatedFile,
+    LocatedRow,
     Message,
     Part,
     Request,
@@ -293,6 +295,10 @@ def _member(name: str, kind: object, values: Values) -> object:
         return values.data()
     if kind == tuple[AttributeUpdate, ...]:
         return tuple(values.repeated(lambda: AttributeUpdate(QUOTA, values.rng.choice((1, 4, 9)), values.number(), 0)))
+    if kind == tuple[LocatedFile, ...]:
+        return tuple(values.repeated(lambda: LocatedFile(values.name(), values.number(), values.number())))
+    if kind == tuple[LocatedRow, ...]:
+        return tuple(values.repeated(lambda: LocatedRow(*(values.number() for _ in LocatedRow._fields))))
     raise TypeError(f"the fuzzer knows no values of the type {kind} ({name})")
 
 
