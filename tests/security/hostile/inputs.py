@@ -281,25 +281,29 @@ def segment_message(kind: type[Message], values: Values) -> Message:
 def _member(name: str, kind: object, values: Values) -> object:
     if name == "token":
         return "wrong" if values.is_one_in(20) else values.token
-    if kind is str:
-        return values.name()
-    if kind is int:
-        return values.number()
-    if kind is bool:
-        return values.is_one_in(2)
-    if kind is bytes:
-        return values.rng.choice((QUOTA, bytes(16), bytes(range(16))))
-    if kind is Part:
-        return values.rng.choice(tuple(Part))
-    if kind == Buffer:
-        return values.data()
-    if kind == tuple[AttributeUpdate, ...]:
-        return tuple(values.repeated(lambda: AttributeUpdate(QUOTA, values.rng.choice((1, 4, 9)), values.number(), 0)))
-    if kind == tuple[LocatedFile, ...]:
-        return tuple(values.repeated(lambda: LocatedFile(values.name(), values.number(), values.number())))
-    if kind == tuple[LocatedRow, ...]:
-        return tuple(values.repeated(lambda: LocatedRow(*(values.number() for _ in LocatedRow._fields))))
-    raise TypeError(f"the fuzzer knows no values of the type {kind} ({name})")
+    if kind not in _MEMBERS:
+        raise TypeError(f"the fuzzer knows no values of the type {kind} ({name})")
+    return _MEMBERS[kind](values)
+
+
+_MEMBERS: dict[object, Callable[[Values], object]] = {
+    str: lambda values: values.name(),
+    int: lambda values: values.number(),
+    bool: lambda values: values.is_one_in(2),
+    bytes: lambda values: values.rng.choice((QUOTA, bytes(16), bytes(range(16)))),
+    Part: lambda values: values.rng.choice(tuple(Part)),
+    Buffer: lambda values: values.data(),
+    tuple[AttributeUpdate, ...]: lambda values: tuple(
+        values.repeated(lambda: AttributeUpdate(QUOTA, values.rng.choice((1, 4, 9)), values.number(), 0))
+    ),
+    tuple[LocatedFile, ...]: lambda values: tuple(
+        values.repeated(lambda: LocatedFile(values.name(), values.number(), values.number()))
+    ),
+    tuple[LocatedRow, ...]: lambda values: tuple(
+        values.repeated(lambda: LocatedRow(*(values.number() for _ in LocatedRow._fields)))
+    ),
+}
+"""Makes the values of a type that members of messages have."""
 
 
 # The connector protocol.
