@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
+from penstock.cli.bisect import _interrupts, _pipeline
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.core.errors import PipelineError, RequestError
 from penstock.spark.run.java import find_java
@@ -48,6 +49,20 @@ def doubled(value):
 @pipeline
 def orders(shop):
     return shop.select(udf(doubled, IntegerType())("value").alias("twice"))
+"""
+
+
+APPLICATION = """
+connector:
+  - {id: shop, type: metronome, config: {interval: 1s}, codec: json}
+  - {id: nowhere, type: "null", codec: json}
+pipeline:
+  - {id: orders, spark: shop.py:orders}
+binding:
+  id: b
+  links:
+    connector/shop/out: pipeline/orders/in
+    pipeline/orders/out: connector/nowhere/in
 """
 
 
@@ -105,10 +120,34 @@ def test_the_poison_is_found_and_buried_and_everything_leaves_once_although_the_
     assert penstock(worker, file.parent, *run).returncode == 0
     twice = [json.loads(event.payload)["twice"] for event in outputs(worker.address, "orders")]
     assert twice == [2 * n for n in range(COUNT) if n != POISON]
-    (letter,) = outputs(worker.address, "orders", "err")
-    assert (letter.payload, letter.key, letter.event_id) == (values[POISON], b"k", POISON + 1)
-    assert letter.metadata["reason"].startswith("buried by an operator: ValueError: invalid literal for int()")
-    assert (letter.metadata["segment"], letter.metadata["offset"]) == (one["segment"], one["offset"])
+    (dead_letter,) = outputs(worker.address, "orders", "err")
+    assert (dead_letter.payload, dead_letter.key, dead_letter.event_id) == (values[POISON], b"k", POISON + 1)
+    assert dead_letter.metadata["reason"].startswith("buried by an operator: ValueError: invalid literal for int()")
+    assert (dead_letter.metadata["segment"], dead_letter.metadata["offset"]) == (one["segment"], one["offset"])
+
+
+def test_the_function_of_an_application_is_found_in_its_file(tmp_path: Path, file: Path) -> None:
+    application = tmp_path / "app.yaml"
+    application.write_text(APPLICATION)
+    found = _pipeline("orders", application, "")
+    assert (found.name, dict(found.inputs)) == ("orders", {"in": ("shop",)})
+    with pytest.raises(RequestError, match="has no pipeline 'others'"):
+        _pipeline("others", application, "")
+    assert _pipeline("orders", file, "").inputs == {"shop": ("shop",)}
+    with pytest.raises(RequestError, match="pipeline 'others' not found"):
+        _pipeline("others", file, "")
+
+
+def test_ctrl_c_ends_the_search_where_it_can_be_ended_and_at_once_the_second_time() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with _interrupts() as check:
+        check()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            check()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def bisect(worker: RunningWorker, *arguments: str) -> Result:

@@ -124,7 +124,7 @@ def test_invalid_numbers_are_refused_by_the_worker(putting: Putting, client: Coo
         client.dead_letters(PIPELINE, "nowhere")
 
 
-def put_source_letter(worker: RunningWorker, source: str, value: bytes, reason: str) -> None:
+def put_source_dead_letter(worker: RunningWorker, source: str, value: bytes, reason: str) -> None:
     """As a connector does with bytes that cannot become an event."""
     written = worker.worker.sources.dead_letters(source).write(value, reason, StreamRef(source, 7), "till 1", {})
     worker.call(written)
@@ -135,7 +135,7 @@ def test_dead_letters_of_a_source_are_listed_and_shown(
     worker: RunningWorker, client: CoordinatorClient, penstock: Run
 ) -> None:
     for number in range(3):
-        put_source_letter(worker, "shop", b"bytes %d" % number, f"no event time: reason {number}")
+        put_source_dead_letter(worker, "shop", b"bytes %d" % number, f"no event time: reason {number}")
     listed = penstock("list", "shop").stdout
     assert "source shop: never became events" in listed
     for text in ("till 1", "no event time: reason 0", "no event time: reason 2", "7 B"):

@@ -1,5 +1,6 @@
 """A buried event is left out of the epoch that reads it, and leaves through `err` in the epoch's merge, once."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from random import Random
@@ -12,6 +13,7 @@ from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.pipelines import InputOffset, Range, Staged
 from penstock.protocol.api.side_outputs import MissingPart, Registration
 from penstock.protocol.stored.dead_letters import dead_letters_in
+from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, opened, raw
 from tests.protocol.stored.events import stored
 
@@ -39,11 +41,11 @@ async def register(scene: Scene, part: MissingPart) -> None:
     """As the commit of the sink does for a part that no task has finished."""
     prefix = f"staging/p/{scene.generation()}/{part.epoch}/side/data/{Random().randrange(2**60)}"
     reasons = json.loads(part.decoding)["reasons"]
-    letters = [
+    events = [
         stored(7, 1, 5, b"", b"v", {"reason": reason, "segment": one.segment, "offset": one.start})
         for one, reason in zip(part.ranges, reasons, strict=True)
     ]
-    staged = Staged("err", f"{prefix}/err", await scene.append(f"{prefix}/err", b"".join(letters)), len(letters))
+    staged = Staged("err", f"{prefix}/err", await scene.append(f"{prefix}/err", b"".join(events)), len(events))
     given = Registration(part.key, (staged,), 7)
     await scene.coordinator.sides.register("p", scene.generation(), part.epoch, given, part.prefix)
 
@@ -56,7 +58,7 @@ async def commit(scene: Scene, epoch: int, *staged: Staged) -> None:
         assert (await scene.merge(epoch, *staged)).merged
 
 
-def letters(scene: Scene) -> list[tuple[int | None, str]]:
+def dead_letters(scene: Scene) -> list[tuple[int | None, str]]:
     if not scene.store.exists("pipeline/p/err"):
         return []
     return [(one.offset, one.reason) for one in dead_letters_in(scene.output(port="err"), 0)]
@@ -77,9 +79,9 @@ async def test_an_epoch_leaves_it_out_and_cannot_be_merged_before_it_is_in_err(s
     assert part.ranges == (Range(A, SIZE, 2 * SIZE),)
     assert scene.output() == b""
     await commit(scene, 0, staged)
-    assert (scene.output(), letters(scene)) == (b"rows", [(SIZE, "buried by an operator: broken")])
+    assert (scene.output(), dead_letters(scene)) == (b"rows", [(SIZE, "buried by an operator: broken")])
     assert not (await scene.merge(0, staged)).merged
-    assert len(letters(scene)) == 1
+    assert len(dead_letters(scene)) == 1
     assert scene.names("staging/") == []
 
 
@@ -95,7 +97,7 @@ async def test_the_epoch_that_fails_on_it_leaves_it_out_when_it_is_planned_again
     again = await scene.coordinator.cuts.reading("p", scene.generation(), "in", start, failed.offset)
     assert again.left_out == [Range(A, SIZE, 2 * SIZE), Range(A, 2 * SIZE, 3 * SIZE)]
     await commit(scene, 0)
-    assert [offset for offset, _ in letters(scene)] == [SIZE, 2 * SIZE]
+    assert [offset for offset, _ in dead_letters(scene)] == [SIZE, 2 * SIZE]
 
 
 async def test_a_batch_that_was_merged_and_runs_again_leaves_it_out_again(scene: Scene) -> None:
@@ -108,7 +110,7 @@ async def test_a_batch_that_was_merged_and_runs_again_leaves_it_out_again(scene:
     again = await scene.coordinator.cuts.reading("p", scene.generation(), "in", start, cut.offset)
     assert again.left_out == [Range(A, 0, SIZE)]
     assert not (await scene.merge(0)).merged
-    assert len(letters(scene)) == 1
+    assert len(dead_letters(scene)) == 1
 
 
 async def test_with_a_sink_of_spark_it_is_in_err_when_the_epoch_is_proved(scene: Scene) -> None:
@@ -121,7 +123,7 @@ async def test_with_a_sink_of_spark_it_is_in_err_when_the_epoch_is_proved(scene:
     for part in await scene.coordinator.sides.missing("p", scene.generation(), 0):
         await register(scene, part)
     assert not (await scene.cut(cut.offset)).is_lacking
-    assert letters(scene) == [(SIZE, "buried by an operator: broken")]
+    assert dead_letters(scene) == [(SIZE, "buried by an operator: broken")]
 
 
 async def test_with_a_sink_of_spark_a_later_generation_finds_what_an_epoch_has_left_out(scene: Scene) -> None:
@@ -134,7 +136,7 @@ async def test_with_a_sink_of_spark_a_later_generation_finds_what_an_epoch_has_l
     for part in await scene.coordinator.sides.missing("p", scene.generation(), 0):
         await register(scene, part)
     assert not (await scene.cut(cut.offset)).is_lacking
-    assert [offset for offset, _ in letters(scene)] == [SIZE]
+    assert [offset for offset, _ in dead_letters(scene)] == [SIZE]
 
 
 async def test_what_is_buried_is_listed_and_can_be_undone_until_its_epoch_is_committed(scene: Scene) -> None:
@@ -178,6 +180,46 @@ async def test_only_the_start_of_an_event_of_the_input_can_be_buried(scene: Scen
     with pytest.raises(RequestError, match="more than 500 characters"):
         await bury(scene, 0, reason=501 * "x")
     assert scene.coordinator.burials.listed("p") == []
+
+
+async def test_whatever_crashes_leave_an_event_that_is_buried_is_in_err_once() -> None:
+    outcomes = {await crashed(seed) for seed in range(24)}
+    assert {buried for buried, _ in outcomes} == {True, False}, "crashes come before it is durable, and after it"
+    assert {merged for _, merged in outcomes} == {True, False}, "and before the merge is, and after it"
+
+
+async def crashed(seed: int) -> tuple[bool, bool]:
+    """Whether it was buried at the first crash of the worker, and its epoch merged at the second one."""
+    random = Random(seed)
+    files = FaultyFiles(random)
+    scene = Scene(files)
+    await scene.open()
+    await scene.ingest(A, {1: 5, 2: 6})
+    start = await begun(scene)
+    scene.paused = True
+    burying = asyncio.create_task(bury(scene, SIZE))
+    await scene.until(lambda: scene.coordinator._shared.state.pipelines["p"].buried)
+    files = await scene.crash(files, random, burying)  # type: ignore[assignment]  # those of the next life
+    scene = Scene(files)
+    await scene.open()
+    buried = [one.offset for one in scene.coordinator.burials.listed("p")]
+    await scene.start(request="second")
+    assert [one.start for one in (await scene.cut(start)).left_out] == buried
+    for part in (await scene.merge(0)).missing:
+        await register(scene, part)
+    await scene.durable()
+    scene.paused = True
+    merging = asyncio.create_task(scene.merge(0))
+    await scene.until(lambda: scene.status().merged == 0)
+    scene = Scene(await scene.crash(files, random, merging))
+    await scene.open()
+    was_merged = scene.status().merged == 0
+    await scene.start(request="third")
+    await scene.cut(start)
+    await commit(scene, 0)
+    assert [offset for offset, _ in dead_letters(scene)] == buried
+    await scene.close()
+    return bool(buried), was_merged
 
 
 async def test_older_versions_read_the_ledger_while_nothing_is_buried(scene: Scene) -> None:

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is about to start: a person is waiting."""
 
+_FOUND_MAX = 10
+"""Each event takes about log2(n) trials. Where many more fail, it is the function that has to be changed."""
+
 _VALUE_SHOWN = 200
 """Characters of an event's value."""
 
@@ -77,7 +80,9 @@ def bisect(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Stop after this many events.")] = 10,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="Stop after this many events.")
+    ] = _FOUND_MAX,
     bury: Annotated[bool, typer.Option("--bury", help="Bury the events that are found, without asking.")] = False,
     worker: WorkerOption = None,
     data: DataOption = None,

@@ -59,11 +59,11 @@ class EpochEvents:
         """Raises DataLoss if some of them are gone, Unavailable."""
         import numpy as np
 
-        buried = {(one.segment, one.start) for one in left_out}
         found = []
         for whole in _united(one for ranges in epoch.inputs.values() for one in ranges):
-            offsets = [at for at in _offsets(worker, whole) if (whole.segment, at) not in buried]
-            found.append((whole, np.array(offsets, np.int64)))
+            buried = [one.start for one in left_out if one.segment == whole.segment]
+            offsets = np.concatenate([np.empty(0, np.int64), *_offsets(worker, whole)])
+            found.append((whole, offsets[~np.isin(offsets, buried)]))
         return cls(epoch, found, left_out)
 
     def __len__(self) -> int:
@@ -119,12 +119,15 @@ def _both(one: Range, other: Range) -> Range | None:
     return Range(one.segment, start, end) if one.segment == other.segment and start < end else None
 
 
-def _offsets(worker: str, whole: Range) -> Iterator[int]:
+def _offsets(worker: str, whole: Range) -> Iterator[NDArray[Any]]:
+    """Of the events in the range, in batches."""
+    import numpy as np
+
     from penstock.spark.source.arrow import SegmentBatches, read_events, stream_names
 
     batches = SegmentBatches(whole.segment, ("offset",), lambda name: stream_names(worker, name))
     for events in read_events(link(worker, None, None, None), whole, batches, fail_on_data_loss=True):
-        yield from events.offsets.tolist()
+        yield np.asarray(events.offsets)
 
 
 class Trials:
