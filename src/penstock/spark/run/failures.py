@@ -130,9 +130,8 @@ _TASK_FAILED = re.compile(r"Task \d+ in stage \d+\.\d+ failed|Lost task \d+\.\d+
 _ERROR_NAME = re.compile(r"\[[A-Z_.]+\]")
 
 _CHANGE = (
-    "Or change the code so that such events are kept as dead letters: call the function through "
-    "penstock.dead_letters.apply(frame, function, schema), and run the changed file again (penstock run, or penstock "
-    "apply for an application)."
+    "To keep such events as dead letters, call the function through penstock.dead_letters.apply(frame, function, "
+    "schema), and run the changed file again (penstock run, or penstock apply for an application)."
 )
 
 
