@@ -12,6 +12,7 @@ import pytest
 from penstock import windows
 from penstock.spark.late_rows import _Judge
 from penstock.spark.python_worker import Task
+from penstock.spark.side_outputs import Origin
 from penstock.windows.engine import Plan
 from penstock.windows.operator import Kind, Operator, WindowOperator, written
 from penstock.windows.stages import NO_EVENT_TIME, map_rows, unpack
@@ -101,7 +102,7 @@ def test_watermarked_passes_on_rows_that_are_not_behind_the_watermark(
     epoch: Epoch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = _Judge(epoch.origin, "001 watermarked", ("segment", "offset", "value"))
-    monkeypatch.setattr(_Judge, "_watermark", lambda self: 30)
+    monkeypatch.setattr(Origin, "watermark_before", lambda self: 30)
     times = pa.array([10, 29, 30, None], pa.timestamp("us", "UTC"))
     columns = [*carrying(epoch, 0, 1, 2, 3).values()]
     found = [one for batch in judge.batches(iter([(times, *columns)] * 2)) for one in batch.to_pylist()]
