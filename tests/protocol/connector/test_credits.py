@@ -9,32 +9,64 @@ from penstock.protocol.connector import Allowance, Credits, LargestFrame
 from penstock.protocol.connector.credits import (
     FRAME_SIZE_FLOOR,
     LATELY_S,
+    SEEN_SIZE_FLOOR,
     SMALL_WINDOW_BYTES,
     WINDOW_BYTES,
     announce_window,
     announced_window,
 )
 
-WHOLE = WINDOW_BYTES // FRAME_SIZE_FLOOR
+WHOLE = WINDOW_BYTES // SEEN_SIZE_FLOOR
+"""The credits of a session with the largest window, from its first small frame on."""
+
 MIB = 2**20
 
 
 def opened(now: float = 0.0, largest: LargestFrame | None = None) -> Credits:
-    made = Credits(largest or LargestFrame())
+    """Its source has sent a small frame lately."""
+    largest = largest or LargestFrame()
+    largest.saw(100, now)
+    made = Credits(largest)
     made.grant(now)
     return made
 
 
-def test_a_session_starts_with_the_window_over_the_smallest_frame_size_that_counts() -> None:
-    assert Credits(LargestFrame()).grant(0.0) == WHOLE == 2048
+def test_while_no_frame_has_come_each_counts_as_4_kib() -> None:
+    assert Credits(LargestFrame()).grant(0.0) == WINDOW_BYTES // FRAME_SIZE_FLOOR == 2048
 
 
-def test_small_frames_count_as_4_kib() -> None:
-    session = opened()
+def test_small_frames_count_as_512_bytes_from_the_first_one_on() -> None:
+    session = Credits(LargestFrame())
+    started_with = session.grant(0.0)
+    session.messages(10, 1000, 100, 0.0)
+    assert session.grant(0.0) == WHOLE - started_with == 14_336
+    assert session.available == WHOLE - 10
+    assert session.promised_bytes(0.0) <= WINDOW_BYTES
+    session.settled(10, 1000)
+    assert session.grant(0.0) == 10
+
+
+def test_in_a_small_window_they_always_count_as_4_kib() -> None:
+    session = Credits(LargestFrame(), SMALL_WINDOW_BYTES)
+    assert session.grant(0.0) == 64
     session.messages(10, 1000, 100, 0.0)
     session.settled(10, 1000)
     assert session.grant(0.0) == 10
-    assert session.available == WHOLE
+    assert session.available == 64
+
+
+def test_frames_of_any_size_below_4_kib_are_promised_no_more_than_the_window() -> None:
+    largest = LargestFrame()
+    largest.saw(1000, 0.0)
+    assert Credits(largest).grant(0.0) == WINDOW_BYTES // 1000
+
+
+def test_after_small_frames_those_of_1_kib_fill_twice_the_window_and_larger_ones_end_the_session() -> None:
+    session = opened()
+    session.messages(WHOLE - 1, (WHOLE - 1) * 1024, 1024, 0.0)
+    assert not session.is_over
+    session.messages(1, 1025 + 1024, 2049, 0.0)
+    assert session.is_over
 
 
 def test_credits_come_back_for_what_is_settled_and_no_earlier() -> None:
@@ -113,12 +145,12 @@ def test_large_frames_make_fewer_credits_until_they_are_long_past() -> None:
     session = opened()
     session.messages(1, MIB, MIB, 0.0)
     session.settled(1, MIB)
-    assert session.grant(0.0) == 0  # 2047 are out already, 8 would do
-    session.messages(2047, 2047, 1, 1.0)
-    session.settled(2047, 2047)
+    assert session.grant(0.0) == 0  # WHOLE - 1 are out already, 8 would do
+    session.messages(WHOLE - 1, WHOLE - 1, 1, 1.0)
+    session.settled(WHOLE - 1, WHOLE - 1)
     assert session.grant(1.0) == 8
     assert session.grant(LATELY_S + 1) == 0
-    assert session.grant(2 * LATELY_S + 1) == WHOLE - 8
+    assert session.grant(2 * LATELY_S + 1) == WINDOW_BYTES // FRAME_SIZE_FLOOR - 8
 
 
 def test_a_session_over_twice_its_window_is_closed_and_resumes_with_fewer() -> None:
@@ -156,7 +188,9 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_source_and_worker_always_count_the_same(steps: list[tuple[str, int]]) -> None:
-    worker, source = Credits(LargestFrame()), Allowance()
+    largest = LargestFrame()
+    largest.saw(100, 0.0)
+    worker, source = Credits(largest), Allowance()
     flying = asked = kept_back = 0
     for step, number in steps:
         match step:

@@ -21,7 +21,15 @@ SMALL_WINDOW_BYTES = 256 * 2**10
 """The window of a program whose HELLO announces none."""
 
 FRAME_SIZE_FLOOR = 4096
-"""Frames count as at least this large, so that a source of small ones does not start with a million credits."""
+"""Frames count as at least this large in a small window, and in any window while none has come lately: a source does
+not start with a million credits.
+"""
+
+SEEN_SIZE_FLOOR = 512
+"""The same in a larger window, once frames have come. With 4 KiB for each, a session that sends 100 bytes at a time
+used a thirtieth of its window, and waited for an fsync after every 2,048 messages. Nothing that does not fit into the
+window is promised: should its frames become larger, the session is closed at two windows, and resumes.
+"""
 
 LATELY_S = 60.0
 """How long a large frame is remembered, at least; at most twice as long."""
@@ -58,9 +66,11 @@ class LargestFrame:
         self._turn(now)
         self._now = max(self._now, size)
 
-    def size(self, now: float) -> int:
+    def size(self, now: float, floor: int = FRAME_SIZE_FLOOR) -> int:
+        """At least `floor`; at least FRAME_SIZE_FLOOR if no frame has come lately."""
         self._turn(now)
-        return max(self._before, self._now, FRAME_SIZE_FLOOR)
+        largest = max(self._before, self._now)
+        return max(largest, floor if largest else FRAME_SIZE_FLOOR)
 
     def _turn(self, now: float) -> None:
         periods = (now - self._since) // LATELY_S
@@ -82,6 +92,7 @@ class Credits:
     __slots__ = (
         "_asked",
         "_available",
+        "_floor",
         "_in_flight",
         "_in_flight_bytes",
         "_in_flight_bytes_max",
@@ -100,6 +111,7 @@ class Credits:
         """
         self._largest = largest
         self._window = window_bytes
+        self._floor = SEEN_SIZE_FLOOR if window_bytes > SMALL_WINDOW_BYTES else FRAME_SIZE_FLOOR
         self._in_flight_bytes_max = in_flight_bytes_max or WINDOWS_MAX * window_bytes
         self._available = self._in_flight = self._in_flight_bytes = 0
         self._asked = self._refused = self._owed = 0
@@ -161,11 +173,11 @@ class Credits:
 
     def frame_bytes(self, now: float) -> int:
         """How large a frame is expected to be at most."""
-        return self._largest.size(now)
+        return self._largest.size(now, self._floor)
 
     def promised_bytes(self, now: float) -> int:
         """What the source can still send, by the size of its largest frames."""
-        return max(self._available, 0) * self._largest.size(now)
+        return max(self._available, 0) * self.frame_bytes(now)
 
     def grant(self, now: float, limit_bytes: int | None = None) -> int:
         """The credits for an OK or an ACK that is sent now. If 0, no ACK need be sent for their sake. `limit_bytes`: a
@@ -174,7 +186,7 @@ class Credits:
         out = self._available + self._in_flight + self._asked + self._refused
         granted = self._owed
         if not self.stopped:
-            size = self._largest.size(now)
+            size = self.frame_bytes(now)
             whole = max(self._window // size, 1)
             granted = max(granted, min(whole, whole if limit_bytes is None else limit_bytes // size) - out)
         self._owed = 0

@@ -266,8 +266,8 @@ def _scale(unit: EventTimeUnit) -> tuple[int, int, int, int]:
 
 
 CHUNK_SIZE = 512 * 2**10
-"""The most bytes received at once: a whole window of small messages (2,048 of 250 bytes), which then stay together
-all the way to the acknowledgement. With half of it, every window was handled in two parts.
+"""The most bytes received at once. They stay together all the way to the acknowledgement: some thousand small messages,
+for which what Python does once for all of them does not matter.
 """
 
 CHUNK_SIZE_MIN = 64
