@@ -16,22 +16,23 @@ from penstock.core.logs import set_up_logging
 from penstock.protocol.stored.names import epoch_prefix
 from penstock.spark.sink.staging import Link, segment_address
 
-_FREEZES = 3
-"""Some modules are imported after the first call. Not at every call: garbage must not be retained forever."""
-
-_frozen = 0
+_calls = 0
 
 
 def freeze() -> None:
-    """Called first in each of these processes. Excludes all existing objects from garbage collection: Spark's workers
-    collect after each task, and traversing PySpark's modules costs 60 ms of every batch. Also sets up logging, as their
-    stderr is part of Spark's log. Only the first calls do anything.
+    """Called first in each task of these processes. Excludes all existing objects from garbage collection: Spark's
+    workers collect after each task, and traversing PySpark's modules costs 60 ms of every batch. Also sets up logging,
+    as their stderr is part of Spark's log.
+
+    Modules and kernels are also loaded by later tasks, of other stages and other queries: so calls 1, 2, 4, 8 and so on
+    freeze. Not every call: what a task has in cycles is then retained forever, and of that there may be a little of a
+    few tasks, but not of all.
     """
-    global _frozen  # noqa: PLW0603  one for the process
-    if not _frozen:
+    global _calls  # noqa: PLW0603  one for the process
+    if not _calls:
         set_up_logging()
-    if _frozen < _FREEZES:
-        _frozen += 1
+    _calls += 1
+    if _calls.bit_count() == 1:
         gc.freeze()
 
 
