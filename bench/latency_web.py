@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from bench.flows import Stage
 from bench.harness import BenchmarkFailed
 from bench.latency_flow import Timing
-from bench.load import Worker
+from bench.load import ANSWER_SECONDS_MAX, Worker
 from bench.processes import free_port
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
@@ -64,6 +64,9 @@ TEXT = "x" * 40
 UP_SECONDS_MAX = 120.0
 """From the deployment to the first event that comes out; the first query of a session takes some 10 s."""
 
+LISTEN_LOOK_SECONDS = 0.05
+"""Between two looks whether a connector listens: a worker starts connectors after it has accepted a deployment."""
+
 COME_SECONDS_MAX = 60.0
 """For the last events, after they were sent."""
 
@@ -88,15 +91,20 @@ class WebJob:
     def __call__(self) -> list[float]:
         return asyncio.run(self._run())
 
-    async def _run(self) -> list[float]:
-        async with connect(f"ws://127.0.0.1:{self.ws}") as outlet, Requests(self.http) as requests:
-            await self._come_up(requests, outlet)
-            return await self._measure(requests, outlet)
+    @property
+    def seconds_max(self) -> float:
+        """What it takes at most."""
+        return UP_SECONDS_MAX + self.warm_s + self.measure_s + COME_SECONDS_MAX
 
-    async def _come_up(self, requests: Requests, outlet: ClientConnection) -> None:
-        async with asyncio.timeout(UP_SECONDS_MAX):
-            await requests.post(event(0, 0))
-            await outlet.recv()
+    async def _run(self) -> list[float]:
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout_at(began + UP_SECONDS_MAX):
+            await asyncio.gather(listening(self.http), listening(self.ws))
+        async with connect(f"ws://127.0.0.1:{self.ws}") as outlet, Requests(self.http) as requests:
+            async with asyncio.timeout_at(began + UP_SECONDS_MAX):
+                await requests.post(event(0, 0))
+                await outlet.recv()
+            return await self._measure(requests, outlet)
 
     async def _measure(self, requests: Requests, outlet: ClientConnection) -> list[float]:
         count, began_ns = int((self.warm_s + self.measure_s) * self.rate), time.monotonic_ns()
@@ -118,6 +126,18 @@ class WebJob:
             await asyncio.sleep(max(0.0, (stamp - time.monotonic_ns()) / 1e9))
             requests.post_soon(event(number, stamp))
         await requests.answered()
+
+
+async def listening(port: int) -> None:
+    """Returns when a server accepts connections there."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(LISTEN_LOOK_SECONDS)
+        else:
+            writer.close()
+            return
 
 
 class Requests:
@@ -172,8 +192,9 @@ class WebTrial:
         """Raises BenchmarkFailed unless all events that pass, and no others, come out once."""
         http, ws = free_port(), free_port()
         with self._deployed(http, ws) as deployment, self._running(deployment):
-            self.program.begin(WebJob(http, ws, self.rate, self.warm_s, self.measure_s))
-            return Timing.of(self.program.finish())
+            job = WebJob(http, ws, self.rate, self.warm_s, self.measure_s)
+            self.program.begin(job)
+            return Timing.of(self.program.finish(job.seconds_max + ANSWER_SECONDS_MAX))
 
     @contextmanager
     def _deployed(self, http: int, ws: int) -> Iterator[Deployment]:

@@ -29,7 +29,7 @@ SILENCE_SECONDS_MAX = 15.0
 """A server that acknowledges nothing for so long has lost something."""
 
 ANSWER_SECONDS_MAX = 60.0
-"""More than a job's own limits allow: then the generator itself is stuck."""
+"""More than the limits of most jobs allow: then the generator itself is stuck."""
 
 R = TypeVar("R")
 
@@ -312,12 +312,18 @@ class Worker(Generic[R]):
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def begin(self, job: Callable[[], R]) -> None:
         self._pipe.send(job)
 
-    def finish(self) -> R:
+    def finish(self, seconds_max: float = ANSWER_SECONDS_MAX) -> R:
+        """What the job returns, or raises. Raises BenchmarkFailed if it takes longer than that."""
         try:
-            if not self._pipe.poll(ANSWER_SECONDS_MAX):
+            if not self._pipe.poll(seconds_max):
                 raise BenchmarkFailed("the load generator does not answer")
             answer = self._pipe.recv()
         except EOFError:

@@ -63,6 +63,9 @@ PER_MS = 10
 LARGE_BATCH, SMALL_BATCH = 100_000, 1_000
 """Events that Bytewax's source returns at once: what it is fastest with, and the default of its files and Kafka."""
 
+CORE_S_EVENTS = 10_000_000
+"""Processor time is given for this many events, however many a run has."""
+
 PROGRAMS = Path(__file__).parent / "contenders"
 
 ENVIRONMENTS = Path(sys.prefix).parent / ".bench"
@@ -323,17 +326,26 @@ class PipelineReport(Report):
         rounds = self.results[OURS]
         return {stage: median(counted.stages_s[stage] for counted in rounds) for stage in rounds[0].stages_s}
 
+    def core_s(self) -> dict[str, float]:
+        """Our processor time for 10 million events, by process: medians over the rounds."""
+        rounds = self.results[OURS]
+        return {
+            process: median(counted.core_s[process] * CORE_S_EVENTS / counted.events for counted in rounds)
+            for process in rounds[0].core_s
+        }
+
     def details(self) -> dict[str, object]:
         return {
             "contenders": {name: summary(rounds) for name, rounds in self.results.items()},
             "guarantees": {name: GUARANTEES[name] for name in self.results},
             "stages_s": {stage: round(value, 3) for stage, value in self.stages_s().items()},
+            "core_s_per_10m_events": {process: round(value, 2) for process, value in self.core_s().items()},
             "peak_rss_mb": dict(self.peak_rss_mb),
             "skipped": dict(self.skipped),
         }
 
     def tables(self) -> Iterable[Table]:
-        return self._contenders(), self._stages()
+        return self._contenders(), self._stages(), self._cores()
 
     def notes(self) -> Iterable[str]:
         guarantees = [f"{name}: {GUARANTEES[name]}." for name in self.results]
@@ -353,6 +365,12 @@ class PipelineReport(Report):
         stages = self.stages_s()
         table = figures("where the time of a run goes, in seconds (ingest and Spark overlap)", *stages)
         table.add_row(*(f"{value:.2f}" for value in stages.values()))
+        return table
+
+    def _cores(self) -> Table:
+        used = self.core_s()
+        table = figures("our core seconds for 10 million events, by process", "all", *used)
+        table.add_row(*(f"{value:.2f}" for value in (sum(used.values()), *used.values())))
         return table
 
 

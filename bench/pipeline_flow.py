@@ -7,7 +7,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from bench.events import EVENT_BYTES
 from bench.flows import QUERY_SILENCE_SECONDS_MAX, STAGES, Batch, Stage
 from bench.harness import BenchmarkFailed
 from bench.load import SILENCE_SECONDS_MAX, Worker
+from bench.processes import cpu_seconds_of_spark, own_cpu_seconds
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.sink import read_committed
 from penstock.connectors.file import read_committed_parts
@@ -36,6 +37,9 @@ MINUTE_MS = 60_000
 
 LOOK_SECONDS = 0.02
 """Between two looks at what the sink has committed: reading its log takes under a millisecond."""
+
+QUERY_LOOK_SECONDS = 1.0
+"""Between two looks whether the query has failed: asking the JVM takes it away from the query."""
 
 # The events that all contenders count, made from their numbers alone; and their count, computed here by other means
 # than any of them uses.
@@ -255,6 +259,8 @@ class Counted:
     seconds: float
     stages_s: Mapping[str, float]
     """Where they go. Ingest and Spark overlap: together they are more than all."""
+    core_s: Mapping[str, float] = field(default_factory=dict)
+    """The processor time in them, by process."""
 
     @property
     def events_per_s(self) -> float:
@@ -306,15 +312,21 @@ class Trial:
         self._send(0, self.warm, is_last=False)
         self.program.finish()
         query.processAllAvailable()
-        known = len(query.recentProgress)
+        known, before = len(query.recentProgress), self._core_s()
         self._send(self.warm, self.events.count, is_last=True)
         ended = _wait_for_bytes(query, results, sum(map(len, wanted)) + len(wanted))
+        core_s = {process: used - before[process] for process, used in self._core_s().items()}
         sent = self.program.finish()
         check(results, wanted)
         query.processAllAvailable()  # so that all batches have reported how long they took
         batches = [Batch.of(progress) for progress in query.recentProgress[known:]]
         stages = where(batches, sent, read_merges(self._timings, sent.began), ended)
-        return Counted(self.events.count - self.warm, ended - sent.began, stages)
+        return Counted(self.events.count - self.warm, ended - sent.began, stages, core_s)
+
+    def _core_s(self) -> dict[str, float]:
+        """Used so far by each process on the way of the events; by all Python processes of Spark together."""
+        worker = own_cpu_seconds(self.stage.server.process.pid)
+        return {"sender": own_cpu_seconds(self.program.pid), "worker": worker} | cpu_seconds_of_spark()
 
     def _send(self, first: int, end: int, *, is_last: bool) -> None:
         port = self.stage.server.ports["connector"]
@@ -335,11 +347,14 @@ def _wait_for_bytes(query: StreamingQuery, results: Path, size: int) -> float:
 
 def wait_until(query: StreamingQuery, is_done: Callable[[], bool]) -> None:
     """Raises BenchmarkFailed when the query has failed, or nothing comes for too long."""
-    deadline = time.monotonic() + QUERY_SILENCE_SECONDS_MAX
+    began = looked = time.monotonic()
     while not is_done():
-        if (error := query.exception()) is not None:
-            raise BenchmarkFailed(f"the query has failed: {error}")
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - looked > QUERY_LOOK_SECONDS:
+            looked = now
+            if (error := query.exception()) is not None:
+                raise BenchmarkFailed(f"the query has failed: {error}")
+        if now - began > QUERY_SILENCE_SECONDS_MAX:
             raise BenchmarkFailed(f"the sink has not committed everything after {QUERY_SILENCE_SECONDS_MAX:.0f} s")
         time.sleep(LOOK_SECONDS)
 

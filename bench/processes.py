@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import threading
@@ -21,6 +22,13 @@ START_SECONDS_MAX = 20.0
 
 STOP_SECONDS_MAX = 5.0
 """Then it is killed: nobody needs its data any more."""
+
+SERVER_PORTS = range(15_000, 32_000)
+"""For servers that are told their port: below those that the system gives to connections, of which benchmarks make
+thousands. One of these could have the port by the time that the server starts.
+"""
+
+PORT_TRIES_MAX = 100
 
 LOG_BYTES_SHOWN = 2_000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -122,11 +130,12 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A loopback port that nobody uses now."""
+    for port in random.sample(SERVER_PORTS, PORT_TRIES_MAX):
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise Unavailable(f"{PORT_TRIES_MAX} ports from {SERVER_PORTS.start} to {SERVER_PORTS.stop} are in use")
 
 
 def listening(port: int) -> Callable[[], Ports | None]:
@@ -248,6 +257,22 @@ def peak_of_spark() -> Peak:
     return Peak(jvm, max(sizes, default=0), len(sizes))
 
 
+def cpu_seconds_of_spark() -> dict[str, float]:
+    """Used so far by this process, by the JVM that it has started, and by all Python processes of the JVM, also by
+    those that have ended.
+    """
+    children = _children()
+    ours = children.get(os.getpid(), [])
+    jvm = sum(map(own_cpu_seconds, filter(_is_java, ours)))
+    trees = sum(cpu_seconds_of_tree(pid) for pid in ours if _is_java(pid) or _is_fork_server(pid))
+    return {"driver": own_cpu_seconds(os.getpid()), "jvm": jvm, "python": trees - jvm}
+
+
+def own_cpu_seconds(pid: int) -> float:
+    """Used so far by this process alone. None for one that has ended."""
+    return sum(_ticks(pid)[:2]) / TICKS_PER_S
+
+
 def cpu_seconds_of_tree(pid: int) -> float:
     """Used so far by this process and its descendants, also by those that have ended."""
     children = _children()
@@ -256,11 +281,16 @@ def cpu_seconds_of_tree(pid: int) -> float:
 
 def _cpu_seconds(pid: int) -> float:
     """Of the process itself, and of its children that have ended. None for one that has ended meanwhile."""
+    return sum(_ticks(pid)) / TICKS_PER_S
+
+
+def _ticks(pid: int) -> list[int]:
+    """User and system time: those of the process, then those of its children that have ended."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / TICKS_PER_S
+        return [0, 0, 0, 0]
+    return [*map(int, fields[11:15])]
 
 
 def _is_java(pid: int) -> bool:

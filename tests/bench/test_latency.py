@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ from bench.harness import BenchmarkFailed
 from bench.latency import FULL, QUICK, RATES, WEB_RATE, Effort, Fsync, LatencyReport, measure
 from bench.latency_flow import STAMP, Paced, Timing, latencies
 from bench.latency_sink import Commits
+from bench.latency_web import listening
 from bench.processes import free_port
 from penstock.client.coordinator import SinkSpec
 
@@ -58,6 +60,21 @@ def test_messages_that_are_never_committed_fail_the_benchmark(
     monkeypatch.setattr("bench.pipeline_flow.QUERY_SILENCE_SECONDS_MAX", 3)
     with pytest.raises(BenchmarkFailed, match="has not committed everything"):
         measure(spark, SHORT, tmp_path, rates=(100,))
+
+
+async def test_a_connector_that_listens_later_than_its_deployment_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port, started = free_port(), []
+
+    async def start(_seconds: float) -> None:
+        """In place of the pause after a connection was refused."""
+        started.append(await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port))
+
+    monkeypatch.setattr(asyncio, "sleep", start)
+    await listening(port)
+    (server,) = started
+    server.close()
 
 
 def write(folder: Path, stamps: list[int]) -> Path:

@@ -39,6 +39,9 @@ def test_what_the_sink_has_committed_is_the_independent_count(spark: SparkSessio
     assert counted.seconds > max(counted.stages_s["ingest"], counted.stages_s["addBatch"]) > 0
     assert counted.stages_s["merge"] > 0
     assert counted.stages_s["delivery"] < counted.seconds
+    assert set(counted.core_s) == {"sender", "worker", "driver", "jvm", "python"}
+    assert min(counted.core_s.values()) >= 0
+    assert counted.core_s["worker"] > 0
     found = json.loads(report.to_json())
     assert found["contenders"]["penstock"]["events_per_s"] == round(40_000 / counted.seconds)
     assert found["goals"] == GOALS == {"bytewax": 4.0, "flink_sql": 1.0}
@@ -65,7 +68,8 @@ def test_a_quick_run_does_less() -> None:
 
 
 def ours(seconds: float) -> Counted:
-    return Counted(1000, seconds, {"ingest": seconds / 2, "addBatch": seconds, "merge": 0.01, "delivery": 0.02})
+    stages = {"ingest": seconds / 2, "addBatch": seconds, "merge": 0.01, "delivery": 0.02}
+    return Counted(1000, seconds, stages, {"worker": seconds / 1000, "jvm": 0.002})
 
 
 REPORT = PipelineReport(
@@ -106,6 +110,7 @@ def test_json_is_one_object_with_the_goals_figures_by_name() -> None:
     assert found["missed"] == {"bytewax": 2.0, "flink_sql": 0.375}
     assert found["contenders"]["flink_sql"]["events_per_s"] == 4000
     assert found["stages_s"] == {"ingest": 0.375, "addBatch": 0.75, "merge": 0.01, "delivery": 0.02}
+    assert found["core_s_per_10m_events"] == {"worker": 7.5, "jvm": 20.0}
     assert set(found["guarantees"]) == set(REPORT.results)
 
 
@@ -116,6 +121,7 @@ def test_guarantees_stand_beside_the_figures_and_missing_peers_below() -> None:
     assert "0.38 (0.25–0.50)" in shown
     assert "flink_python was skipped" in shown
     assert "delivery" in shown
+    assert "27.50" in shown
 
 
 def test_ours_alone_is_compared_with_nothing() -> None:
