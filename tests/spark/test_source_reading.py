@@ -11,6 +11,7 @@ from penstock.core.address import Address
 from penstock.core.errors import Damaged, DataLoss, RequestError
 from penstock.spark import python_worker
 from penstock.spark.sink.staging import Link
+from penstock.spark.source import arrow
 from penstock.spark.source.arrow import SegmentBatches, read_events, read_partition
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges
@@ -61,6 +62,36 @@ def test_an_event_larger_than_one_read_is_assembled(worker: RunningWorker, link:
     events = [stored(payload=value) for value in large]
     store_events(worker, SEGMENT, events)
     assert values(link, SEGMENT, 0, sum(map(len, events))) == large
+
+
+KIB = [stored(payload=bytes(1024 - len(stored())))] * (12 << 10)
+"""12 MiB of events of 1 KiB."""
+
+
+@pytest.mark.parametrize(
+    ("piece_kib", "decoded_kib", "copied_kib"),
+    [(1024, [4096] * 3, 12 << 10), (1500, [3000] * 4 + [288], 12_000), (3900, [3900] * 3 + [588], 0)],
+)
+def test_short_pieces_are_decoded_together_and_those_of_nearly_a_batch_where_they_are(
+    link: Link, monkeypatch: pytest.MonkeyPatch, piece_kib: int, decoded_kib: list[int], copied_kib: int
+) -> None:
+    whole, size = memoryview(b"".join(KIB)), piece_kib << 10
+    copied: list[int] = []
+
+    def read_range(*_: object, **__: object) -> Iterator[tuple[int, memoryview]]:
+        yield from ((at, whole[at : at + size]) for at in range(0, len(whole), size))
+
+    class Waiting(arrow._Waiting):
+        def add(self, data: memoryview) -> None:
+            copied.append(len(data))
+            super().add(data)
+
+    monkeypatch.setattr(arrow, "read_range", read_range)
+    monkeypatch.setattr(arrow, "_Waiting", Waiting)
+    batches = SegmentBatches(SEGMENT, ("value",), lambda _: pytest.fail("no names are wanted"))
+    found = read_events(link, Range(SEGMENT, 0, len(whole)), batches, fail_on_data_loss=True)
+    assert [len(events) for events in found] == decoded_kib
+    assert sum(copied) == copied_kib << 10
 
 
 def test_raw_segments_are_read_as_events(worker: RunningWorker, link: Link) -> None:

@@ -294,7 +294,9 @@ def _decoded(worker: Connected, piece: Range, batches: SegmentBatches, files: Sh
     with closing(read_range(worker, piece.segment, piece.start, piece.end, files=files)) as pieces:
         for at, data in pieces:
             is_last = at + len(data) == piece.end
-            if len(waiting) + len(data) < BATCH_BYTES and not is_last:
+            # Another one of this size would fit as well: the journal's files are read in pieces of nearly a batch,
+            # which are decoded where they are.
+            if len(waiting) + 2 * len(data) <= BATCH_BYTES and not is_last:
                 waiting.add(data)
                 del data  # the receive buffer is used again for the next piece
                 continue
@@ -315,10 +317,13 @@ def _decoded(worker: Connected, piece: Range, batches: SegmentBatches, files: Sh
 
 
 class _Waiting:
-    """Bytes that wait to be decoded. The memory is allocated once, and grows only for an event that does not fit."""
+    """Bytes that wait to be decoded. The memory is allocated once, if any wait at all, and grows only for an event that
+    does not fit.
+    """
 
     def __init__(self, size: int) -> None:
-        self._memory = bytearray(size)
+        self._size = size
+        self._memory = bytearray()
         self._filled = 0
 
     def __len__(self) -> int:
@@ -332,7 +337,9 @@ class _Waiting:
     def add(self, data: memoryview) -> None:
         end = self._filled + len(data)
         if end > len(self._memory):
-            self._memory = bytearray(self.data) + bytearray(2 * end - self._filled)
+            memory = bytearray(self._size if end <= self._size else 2 * end)
+            memory[: self._filled] = self.data
+            self._memory = memory
         self._memory[self._filled : end] = data
         self._filled = end
 
@@ -340,7 +347,8 @@ class _Waiting:
         """Drop everything but these bytes, which may be the last of its own."""
         left = bytes(data)
         self._filled = 0
-        self.add(memoryview(left))
+        if left:
+            self.add(memoryview(left))
 
 
 class LostBytes(DataLoss):
