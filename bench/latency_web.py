@@ -64,8 +64,10 @@ TEXT = "x" * 40
 UP_SECONDS_MAX = 120.0
 """From the deployment to the first event that comes out; the first query of a session takes some 10 s."""
 
-LISTEN_LOOK_SECONDS = 0.05
-"""Between two looks whether a connector listens: a worker starts connectors after it has accepted a deployment."""
+LOOK_SECONDS = 0.05
+"""Between two tries while the application is coming up: a worker starts connectors after it has accepted a deployment,
+and their requests wait up to 30 s for Spark before they are refused.
+"""
 
 COME_SECONDS_MAX = 60.0
 """For the last events, after they were sent."""
@@ -102,7 +104,8 @@ class WebJob:
             await asyncio.gather(listening(self.http), listening(self.ws))
         async with connect(f"ws://127.0.0.1:{self.ws}") as outlet, Requests(self.http) as requests:
             async with asyncio.timeout_at(began + UP_SECONDS_MAX):
-                await requests.post(event(0, 0))
+                while not await requests.accepted(event(0, 0)):
+                    await asyncio.sleep(LOOK_SECONDS)
                 await outlet.recv()
             return await self._measure(requests, outlet)
 
@@ -134,7 +137,7 @@ async def listening(port: int) -> None:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except ConnectionRefusedError:
-            await asyncio.sleep(LISTEN_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
         else:
             writer.close()
             return
@@ -166,15 +169,24 @@ class Requests:
         await asyncio.gather(*self._pending)
 
     async def post(self, body: bytes) -> None:
+        if not await self.accepted(body):
+            raise BenchmarkFailed("the worker has refused a request, although its pipelines were ready")
+
+    async def accepted(self, body: bytes) -> bool:
+        """False if the worker takes nothing now, because its pipelines are not ready: then nothing is stored."""
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
         head = (
             f"POST / HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)
         answer = await reader.readuntil(b"\r\n\r\n")
-        if not answer.startswith(b"HTTP/1.1 202"):
+        if answer.startswith(b"HTTP/1.1 202"):
+            self._idle.append((reader, writer))
+            return True
+        writer.close()
+        if not answer.startswith(b"HTTP/1.1 503"):
             raise BenchmarkFailed(f"the worker answered a request with {answer!r:.200}")
-        self._idle.append((reader, writer))
+        return False
 
 
 @dataclass(frozen=True, slots=True)
