@@ -104,7 +104,7 @@ class WebJob:
             await asyncio.gather(listening(self.http), listening(self.ws))
         async with connect(f"ws://127.0.0.1:{self.ws}") as outlet, Requests(self.http) as requests:
             async with asyncio.timeout_at(began + UP_SECONDS_MAX):
-                while not await requests.accepted(event(0, 0)):
+                while not await requests.accepted(event(0, 0)):  # noqa: ASYNC110  another process decides
                     await asyncio.sleep(LOOK_SECONDS)
                 await outlet.recv()
             return await self._measure(requests, outlet)
