@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.spark.run.class_archive import SWITCH, find_archive
+from penstock.testing.seaweedfs import SeaweedFS
 from tests.support import ports
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tokens import TOKEN_FILE, set_token_variables
@@ -20,8 +22,8 @@ from tests.support.tokens import TOKEN_FILE, set_token_variables
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
 
-DATABASE = "postgres_server"
-"""The fixture of tests that need a server, which is a process."""
+SERVERS = frozenset({"postgres_server", "seaweedfs"})
+"""The fixtures of tests that need a server, which is a process."""
 
 SESSION_GROUP = "spark"
 """The tests on the one Spark session, which run in one process."""
@@ -60,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     (script/test) the other way round: tests on Spark mostly wait, and the others fill the time.
     """
     for item in items:
-        if DATABASE in getattr(item, "fixturenames", ()):
+        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
     items.sort(key=_slowness, reverse=hasattr(config, "workerinput"))
     for item in items:
@@ -101,6 +103,21 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that run in this process set the variable to the token of the worker they find: undone at the end."""
     monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(TOKEN_FILE))
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """The object store of all tests of this process. A test that kills it starts it again."""
+    with SeaweedFS(tmp_path_factory.mktemp("seaweedfs")) as running:
+        yield running
+
+
+@pytest.fixture
+def s3_url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix that no other test has. This process and those that it starts have the credentials."""
+    for name, value in seaweedfs.environment().items():
+        monkeypatch.setenv(name, value)
+    return seaweedfs.url(f"tests/{uuid4().hex}")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
     PenstockError
     ├── RequestError               the caller must change the request
+    │   ├── IncompleteCopy         a store that was not copied to the end
     │   ├── NoSuchSegment
     │   ├── SegmentExists
     │   ├── SegmentSealed
@@ -19,6 +20,14 @@
     ├── Damaged                    an operator must look: stored bytes fail their checksum
     │   └── UnreadableFormat       another version wrote the data: use that one, or start over
     ├── StoreFailed                restart the worker: the disk refused a write or an fsync
+    │   └── TakenOver              another worker has taken over the store: this one must stop
+    ├── BucketFailed               the object store did not do what was asked
+    │   ├── BucketUnavailable      try again later: whether a write took effect is unknown
+    │   │   ├── BucketThrottled    try again more slowly
+    │   │   └── BucketUnreachable
+    │   ├── BucketForbidden        an operator must change credentials or policies
+    │   ├── BucketFull             an operator must raise the quota
+    │   └── BucketUnsuitable       it does not honour conditional writes: use another store
     ├── WorkerFailed               restart the worker: a part that it cannot run without has ended
     ├── StoreInUse                 another process uses this data directory
     ├── Outdated                   run the epoch again: what it reads was changed while it was running
@@ -43,6 +52,12 @@ class PenstockError(Exception):
 
 class RequestError(PenstockError):
     """The request cannot succeed as it is; repeating it will not help."""
+
+
+class IncompleteCopy(RequestError):
+    """A store that `penstock store copy` has not finished."""
+
+    hint = "Run penstock store copy again, with the same arguments: it continues. Or delete the copy."
 
 
 class NoSuchSegment(RequestError):
@@ -143,6 +158,46 @@ class StoreFailed(PenstockError):
     """A write or an fsync failed. Acknowledged data are safe; the rest may be lost."""
 
     hint = "Check the disk, then restart the worker; it recovers by itself."
+
+
+class TakenOver(StoreFailed):
+    """Another worker has taken over the store; the message names it. What this one has acknowledged is safe there."""
+
+    hint = "Use that worker. This one can be started again as its standby."
+
+
+class BucketFailed(PenstockError):
+    """The object store did not do what was asked."""
+
+
+class BucketUnavailable(BucketFailed):
+    """The same request may succeed later. Whether a write took effect is unknown."""
+
+
+class BucketThrottled(BucketUnavailable):
+    hint = "The object store limits requests; Penstock slows down by itself."
+
+
+class BucketUnreachable(BucketUnavailable):
+    hint = "Check the network and the object store; Penstock tries again by itself."
+
+
+class BucketForbidden(BucketFailed):
+    """The object store refuses the credentials, or they do not allow this."""
+
+    hint = "Check the store's credentials and the bucket's policy: objects must be read, written, listed and deleted."
+
+
+class BucketFull(BucketFailed):
+    """The object store has no room left for us; nothing was written."""
+
+    hint = "Raise the quota of the bucket or free space in it; Penstock tries again by itself."
+
+
+class BucketUnsuitable(BucketFailed):
+    """The object store does not do what the journal depends on."""
+
+    hint = "Use a store with conditional writes: S3, GCS, Azure Blob, MinIO, SeaweedFS, Ceph."
 
 
 class WorkerFailed(PenstockError):

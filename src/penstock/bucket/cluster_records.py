@@ -1,0 +1,86 @@
+"""The small objects that say which worker owns a shard, and that it lives.
+
+    cluster/workers/W   written by worker W alone, every two seconds with the next revision; deleted when it stops
+    cluster/shards/S    the owner of shard S and its term; changes at a take-over alone
+
+W is unique to one run of a worker, so an object that is gone never comes back.
+"""
+
+import re
+from typing import TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from penstock.bucket.objects import Bucket, NoSuchObject
+from penstock.core.errors import Damaged, UnreadableFormat
+
+FORMAT = 1
+WORKERS = "cluster/workers/"
+NAME_LENGTH_MAX = 60
+"""Of a worker's name within its id, which is part of a key."""
+
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    worker: str
+    revision: int
+    """Grows with every renewal."""
+    addresses: dict[str, str]
+    """By port: where others reach it."""
+
+
+class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    shard: int
+    owner: str
+    term: int
+    """Grows with every take-over."""
+
+
+Record = TypeVar("Record", WorkerRecord, ShardRecord)
+
+
+class _Format(msgspec.Struct):
+    format: int | None = None
+
+
+def worker_id(name: str) -> str:
+    """A new id for one run of the worker of this name, which is a host or whatever helps people to find it."""
+    return f"{_NOT_IN_KEYS.sub('-', name)[:NAME_LENGTH_MAX]}-{uuid4().hex[:12]}"
+
+
+def worker_key(worker: str) -> str:
+    return f"{WORKERS}{worker}"
+
+
+def shard_key(shard: int) -> str:
+    return f"cluster/shards/{shard}"
+
+
+def encode(record: WorkerRecord | ShardRecord) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def read_record(bucket: Bucket, key: str, kind: type[Record]) -> tuple[Record, str] | None:
+    """The record and its version; None if there is none. Raises UnreadableFormat and Damaged."""
+    try:
+        found = bucket.get(key)
+    except NoSuchObject:
+        return None
+    return decode(found.data, kind, f"{bucket.url}/{key}"), found.version
+
+
+def decode(data: bytes, kind: type[Record], where: str) -> Record:
+    """`where` is for messages. Fields that a later version may add are ignored."""
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found != FORMAT:
+            raise UnreadableFormat(where, found, FORMAT, "Use another prefix of the bucket.")
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Damaged(
+            f"{where} is not valid: {error}", "Stop all workers on the bucket, then delete this object."
+        ) from None

@@ -1,0 +1,357 @@
+"""Who may try to own a shard: leases, renewed by writing and watched by reading.
+
+A lease protects nothing: the journal's own numbers do that, whatever clocks say. It keeps a second worker from taking
+over while the first one lives, and makes a worker stop serving when others may take it for dead.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from penstock.bucket.cluster_records import (
+    WORKERS,
+    ShardRecord,
+    WorkerRecord,
+    encode,
+    read_record,
+    shard_key,
+    worker_key,
+)
+from penstock.bucket.lease_state import LEASE_TIMING, LeaseState, LeaseTiming, OwnerSeen, OwnerWatch, OwnLease
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.core.errors import BucketFailed, BucketUnavailable, TakenOver
+from penstock.core.retry import Pauses, RetryPolicy
+
+REQUEST_SECONDS_MAX = 2.0
+"""The time-out of the bucket that is used for leases. With a longer one, a worker would learn too late that it cannot
+renew its lease.
+"""
+
+UNREACHABLE_SECONDS_MAX = 60.0
+"""A worker that starts gives up if the store cannot be reached for this long."""
+
+_PAUSES = RetryPolicy(first_seconds=0.1, max_seconds=1.0)
+_log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+def monotonic_seconds() -> float:
+    """Counts while the machine sleeps, unlike `time.monotonic`."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCandidate:
+    bucket: Bucket
+    """With a time-out of REQUEST_SECONDS_MAX."""
+    worker: str
+    """From `worker_id`: new for each run."""
+    addresses: Mapping[str, str]
+    shard: int = 0
+    timing: LeaseTiming = LEASE_TIMING
+    clock: Clock = monotonic_seconds
+
+
+def acquire(
+    candidate: ShardCandidate,
+    *,
+    force: bool = False,
+    stop: threading.Event | None = None,
+    on_waiting: Callable[[OwnerSeen], None] = lambda _: None,
+    on_change: Callable[["Lease"], None] = lambda _: None,
+) -> "Lease | None":
+    """Wait until the shard's owner has stopped or may be taken for dead, then take over. `force` does not wait.
+
+    The lease is renewed by a thread from then on. `on_change` is called, by a thread, whenever its state has changed.
+    None if `stop` was set. Raises what the store raises, BucketUnavailable only after a minute of it.
+    """
+    acquisition = _Acquisition(candidate, stop or threading.Event(), on_waiting)
+    try:
+        taken = acquisition.run(force)
+    except BaseException:
+        acquisition.withdraw()
+        raise
+    if taken is None:
+        acquisition.withdraw()
+        return None
+    lease = Lease(candidate, taken, on_change)
+    lease.start()
+    return lease
+
+
+class _Taken(NamedTuple):
+    """A shard that has become ours."""
+
+    shard: ShardRecord
+    version: str
+    """Of our worker record."""
+    asked: float
+    """When that was sent."""
+    former: str | None
+
+
+class _Acquisition:
+    """Each round asks the store again, so a write whose outcome is unknown needs no other care: if it took effect, the
+    next round finds it.
+    """
+
+    def __init__(
+        self, candidate: ShardCandidate, stop: threading.Event, on_waiting: Callable[[OwnerSeen], None]
+    ) -> None:
+        self._bucket, self._worker, self._clock = candidate.bucket, candidate.worker, candidate.clock
+        self._shard = candidate.shard
+        self._record = WorkerRecord(worker=candidate.worker, revision=1, addresses=dict(candidate.addresses))
+        self._stop = stop
+        self._on_waiting = on_waiting
+        self._watch = OwnerWatch(candidate.timing)
+        self._known: tuple[ShardRecord, str] | None = None
+        self._asked: float | None = None
+        self._version = ""
+        self._former: str | None = None
+        self._waiting = OwnerSeen("", {}, 0.0, 0.0)
+
+    def run(self, force: bool) -> _Taken | None:
+        pauses, reached = Pauses(_PAUSES), self._clock()
+        while not self._stop.is_set():
+            try:
+                found = self._round(force)
+            except BucketUnavailable as error:
+                if self._clock() - reached > UNREACHABLE_SECONDS_MAX:
+                    raise
+                self._on_waiting(replace(self._waiting, problem=str(error)))
+                self._stop.wait(pauses.next())
+                continue
+            if isinstance(found, _Taken):
+                return found
+            reached = self._clock()
+            pauses.reset()
+            self._stop.wait(found)
+        return None
+
+    def withdraw(self) -> None:
+        """Remove our own record. If that fails, the next owner does it."""
+        if self._asked is not None:
+            self._asked = None
+            with suppress(BucketFailed):
+                self._bucket.delete([worker_key(self._worker)])
+
+    def _round(self, force: bool) -> _Taken | float:
+        """What was taken, or the pause before the next round. The shard's record is read again only if its owner seems
+        to be gone, so that a standby makes one request at a time.
+        """
+        if self._known is None:
+            self._known = read_record(self._bucket, shard_key(self._shard), ShardRecord)
+        if self._known is not None:
+            shard, _ = self._known
+            if shard.owner == self._worker:  # by an earlier try
+                return self._own(shard) if self._register() else 0.0
+            self.withdraw()
+            if not force and (waiting := self._look(shard.owner)) is not None:
+                self._waiting = waiting
+                self._on_waiting(waiting)
+                return self._watch.pause(waiting)
+        return self._take()
+
+    def _look(self, owner: str) -> OwnerSeen | None:
+        asked = self._clock()
+        found = read_record(self._bucket, worker_key(owner), WorkerRecord)
+        return None if found is None else self._watch.look(found[0], asked, self._clock())
+
+    def _take(self) -> _Taken | float:
+        """The worker's record comes first: a shard whose owner has none is free."""
+        former, self._known = self._known, None
+        if not self._register():
+            return 0.0
+        self._former = former[0].owner if former is not None else None
+        key, term = shard_key(self._shard), former[0].term + 1 if former is not None else 1
+        shard = ShardRecord(shard=self._shard, owner=self._worker, term=term)
+        try:
+            if former is None:
+                self._bucket.create(key, [encode(shard)])
+            else:
+                self._bucket.replace(key, encode(shard), former[1])
+        except (ObjectExists, VersionChanged):
+            return 0.0  # by another candidate, or by ourselves before
+        return self._own(shard)
+
+    def _register(self) -> bool:
+        key = worker_key(self._worker)
+        self._asked = self._asked if self._asked is not None else self._clock()
+        try:
+            self._version = self._bucket.create(key, [encode(self._record)])
+        except ObjectExists:  # by an earlier try
+            found = read_record(self._bucket, key, WorkerRecord)
+            self._version = "" if found is None else found[1]
+        return self._version != ""
+
+    def _own(self, shard: ShardRecord) -> _Taken:
+        assert self._asked is not None
+        return _Taken(shard, self._version, self._asked, self._former)
+
+
+class Lease:
+    """The lease on one shard, from its take-over to its release or loss."""
+
+    def __init__(self, candidate: ShardCandidate, taken: _Taken, on_change: Callable[["Lease"], None]) -> None:
+        self.worker = candidate.worker
+        self.shard = candidate.shard
+        self.term = taken.shard.term
+        self._bucket, self._clock, self._timing = candidate.bucket, candidate.clock, candidate.timing
+        self._addresses = dict(candidate.addresses)
+        self._standing = OwnLease(candidate.timing, taken.asked)
+        self._revision, self._version = 1, taken.version
+        self._written: bytes | None = None
+        self._on_change = on_change
+        self._announced = LeaseState.HELD
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._keep, self._announce_all)]
+        self._dead = _Dead(candidate, taken.former)
+
+    @property
+    def state(self) -> LeaseState:
+        """As of now by the clock: right even if the process was stopped a moment ago."""
+        with self._lock:
+            return self._standing.state(self._clock())
+
+    def check(self) -> None:
+        """Raises TakenOver, which names the other worker."""
+        if self.state is LeaseState.TAKEN:
+            if not self._standing.winner:
+                problem = f"{self._bucket.url}/{shard_key(self.shard)}, the record of the shard's owner, was deleted"
+                raise TakenOver(problem, "Start the worker again: it writes the record again.")
+            raise TakenOver(f"worker {self._standing.winner} has taken over shard {self.shard} from {self.worker}")
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """They are written with the next renewal."""
+        self._addresses = dict(addresses)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def release(self) -> None:
+        """Let another worker take over at once. If the store cannot be reached, it waits for the lease to expire."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        try:
+            self._bucket.delete([worker_key(self.worker)])
+        except BucketFailed as error:
+            _log.warning("the lease on shard %s was not released: %s", self.shard, error)
+
+    # The thread that renews.
+
+    def _keep(self) -> None:
+        pauses = Pauses(_PAUSES)
+        pause = 0.0  # the take-over may have taken long
+        while not self._stop.wait(pause) and self.state is not LeaseState.TAKEN:
+            try:
+                self._renew()
+                self._dead.remove(self._clock())
+            except (BucketFailed, ObjectExists, VersionChanged):  # the next attempt sees what has become of this one
+                pause = pauses.next()
+            except Exception:
+                _log.exception("the lease on shard %s cannot be renewed", self.shard)
+                pause = pauses.next()
+            else:
+                pauses.reset()
+                pause = max(self._standing.due() - self._clock(), 0.0)
+            self._announce()
+
+    def _renew(self) -> None:
+        if self._written is None:
+            record = WorkerRecord(worker=self.worker, revision=self._revision + 1, addresses=self._addresses)
+            self._written = encode(record)
+        with self._lock:
+            self._standing.attempt(self._clock())
+            was_held = self._standing.state(self._clock()) is LeaseState.HELD
+        version = self._write(self._written)
+        if version is not None and (was_held or self._is_owner()):
+            self._version, self._revision, self._written = version, self._revision + 1, None
+            with self._lock:
+                self._standing.renew()
+
+    def _write(self, data: bytes) -> str | None:
+        """The version of our record; None if the shard is no longer ours. A successor deletes our record."""
+        key = worker_key(self.worker)
+        try:
+            return self._bucket.replace(key, data, self._version)
+        except VersionChanged:
+            pass
+        try:
+            found = self._bucket.get(key)
+        except NoSuchObject:
+            return self._write_again(data)
+        if found.data == data:  # an earlier try took effect after all
+            return found.version
+        return self._bucket.replace(key, data, found.version) if self._is_owner() else None
+
+    def _write_again(self, data: bytes) -> str | None:
+        """The record is gone, by a successor or by mistake. Checked twice: a successor may take over in between, and
+        find nothing to delete.
+        """
+        if not self._is_owner():
+            return None
+        version = self._bucket.create(worker_key(self.worker), [data])
+        return version if self._is_owner() else None
+
+    def _is_owner(self) -> bool:
+        found = read_record(self._bucket, shard_key(self.shard), ShardRecord)
+        if found is not None and (found[0].owner, found[0].term) == (self.worker, self.term):
+            return True
+        with self._lock:
+            self._standing.lose("" if found is None else found[0].owner)
+        return False
+
+    # The thread that tells of a state that time alone has changed, while the other one waits for the store.
+
+    def _announce_all(self) -> None:
+        while not self._stop.wait(max(self._standing.late_at() - self._clock(), self._timing.renew / 10)):
+            self._announce()
+
+    def _announce(self) -> None:
+        with self._lock:
+            state = self._standing.state(self._clock())
+            changed, self._announced = state is not self._announced, state
+        if changed:
+            try:
+                self._on_change(self)
+            except Exception:
+                _log.exception("a change of the lease on shard %s was not handled", self.shard)
+
+
+class _Dead:
+    """Records of other workers. A new owner removes the former owner's at once, and later those that nobody has renewed
+    meanwhile: crashes have left them. A worker that lives after all writes its record again, or learns that another one
+    has taken over.
+    """
+
+    def __init__(self, candidate: ShardCandidate, former: str | None) -> None:
+        self._bucket = candidate.bucket
+        self._own = worker_key(candidate.worker)
+        self._timing = candidate.timing
+        self._former = former
+        self._found: dict[str, int] | None = None
+        self._since = 0.0
+        self._is_done = False
+
+    def remove(self, now: float) -> None:
+        if self._former is not None:
+            self._bucket.delete([worker_key(self._former)])
+            self._former = None
+        if self._found is None:
+            self._found, self._since = self._revisions(each.key for each in self._bucket.list(WORKERS)), now
+        elif not self._is_done and now - self._since >= self._timing.expired:
+            again = self._revisions(self._found)
+            self._bucket.delete([key for key, revision in again.items() if self._found[key] == revision])
+            self._is_done = True
+
+    def _revisions(self, keys: Iterable[str]) -> dict[str, int]:
+        found = {key: read_record(self._bucket, key, WorkerRecord) for key in keys if key != self._own}
+        return {key: record[0].revision for key, record in found.items() if record is not None}

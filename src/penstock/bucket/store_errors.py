@@ -1,0 +1,166 @@
+"""What an object store's error means for the caller.
+
+obstore has a few exception types and puts everything else into their text: the HTTP status and the store's own error
+code are found there. Messages name the store's answer, never the request: its address may contain a signature.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.bucket.objects import NoSuchObject, ObjectExists, VersionChanged
+from penstock.core.errors import (
+    BucketFailed,
+    BucketForbidden,
+    BucketFull,
+    BucketThrottled,
+    BucketUnavailable,
+    BucketUnreachable,
+    BucketUnsuitable,
+)
+
+_STATUS = re.compile(r"status code: (\d{3}) ?([^:<{\n]*)")
+_CODE = re.compile(r"<Code>\s*([^<\s]+)\s*</Code>")
+_CODE_OF_ONE = re.compile(r"request failed for key .*: (.*) \(code: (\w+)\)")
+"""In the answer to a deletion of many objects, whose status is 200."""
+
+_MESSAGE = re.compile(r"<Message>\s*([^<]{1,200})")
+_CAUSE = re.compile(
+    r"kind: (?:Uncategorized|Other|InvalidData),\s+error: \"([^\"]{1,200})\"|message: \"([^\"]{1,200})\""
+)
+_METADATA_SERVICES = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "/latest/api/token")
+"""A machine in a cloud gets its credentials there. Elsewhere nobody answers, which means that there are none."""
+
+_NO_SUCH_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
+_CODES: Mapping[type[BucketFailed], str] = {
+    BucketThrottled: "SlowDown SlowDownRead SlowDownWrite ServerBusy Throttling ThrottlingException "
+    "RequestLimitExceeded TooManyRequests TooManyRequestsException rateLimitExceeded",
+    BucketUnreachable: "RequestTimeout InternalError ConditionalRequestConflict OperationAborted",
+    BucketFull: "QuotaExceeded QuotaExceededException XMinioAdminBucketQuotaExceeded XMinioStorageFull "
+    "InsufficientStorage InsufficientCapacity NoSpaceLeft",
+    BucketForbidden: "AccessDenied ExpiredToken InvalidToken TokenRefreshRequired InvalidAccessKeyId "
+    "SignatureDoesNotMatch RequestTimeTooSkewed AuthorizationHeaderMalformed",
+    BucketUnsuitable: "NotImplemented",
+}
+"""S3's, and those of stores that speak its protocol, of Google and of Azure. ConditionalRequestConflict and
+OperationAborted mean that another request on the same key is under way: unlike the other errors with status 409, not
+that the key is taken.
+"""
+_BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
+_BY_STATUS: Mapping[int, type[BucketFailed]] = {
+    401: BucketForbidden,
+    403: BucketForbidden,
+    408: BucketUnreachable,
+    429: BucketThrottled,
+    501: BucketUnsuitable,
+    507: BucketFull,
+}
+_SERVER_ERRORS = range(500, 600)
+
+
+class StoreAnswer(NamedTuple):
+    """What the store has answered, if it has."""
+
+    status: int | None
+    reason: str
+    code: str
+
+    @staticmethod
+    def of(text: str) -> "StoreAnswer":
+        status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
+        if (one := _CODE_OF_ONE.search(text)) is not None:
+            return StoreAnswer(None, f"the store answered {one[2]}: {one[1]}", one[2])
+        if status is None:
+            return StoreAnswer(None, _cause(text), "")
+        words = [status[1], status[2].strip()]
+        if code:
+            words.append(f"({code[1]}: {message[1].strip()})" if message else f"({code[1]})")
+        return StoreAnswer(
+            int(status[1]), "the store answered " + " ".join(filter(None, words)), code[1] if code else ""
+        )
+
+
+def _cause(text: str) -> str:
+    """Why there was no answer, in a few words."""
+    if "kind: Timeout" in text or "TimedOut" in text:
+        return "no answer in time"
+    if causes := _CAUSE.findall(text):
+        return "no connection: " + "".join(causes[-1])
+    if "IncompleteMessage" in text or "kind: Interrupted" in text or "IncompleteBody" in text:
+        return "the connection ended before the answer was complete"
+    return text.partition("\n")[0].rpartition(" - ")[2]
+
+
+def means_beyond_the_end(error: Exception) -> bool:
+    """Whether a range was refused because it starts at the end of the object or after it."""
+    text = str(error)
+    return "StartTooLarge" in text or StoreAnswer.of(text).status == 416
+
+
+def means_absent(error: Exception) -> bool:
+    """Whether it is about an object, in a bucket that exists."""
+    return isinstance(error, FileNotFoundError) and StoreAnswer.of(str(error)).code not in _NO_SUCH_BUCKET
+
+
+def translate(error: Exception, url: str, key: str, has_answered: bool) -> Exception:
+    """The error to raise instead. Whatever is not known for certain is BucketUnavailable: a write may have had effect.
+
+    `has_answered`: whether the store has carried out a request before.
+    """
+    text = str(error)
+    answer = StoreAnswer.of(text)
+    if any(each in text for each in _METADATA_SERVICES):
+        return _no_credentials(url, has_answered)
+    if answer.code in _NO_SUCH_BUCKET:
+        return BucketForbidden(
+            f"{url}: the bucket does not exist", "Create it, or check its name, region and endpoint."
+        )
+    if answer.code in _BY_CODE:
+        return _BY_CODE[answer.code](f"{url}: {answer.reason}")
+    if (condition := _by_condition(error, key)) is not None:
+        return condition
+    if answer.status is not None:
+        return _by_status(answer, url)
+    return _without_answer(text, answer, url)
+
+
+def _by_condition(error: Exception, key: str) -> Exception | None:
+    match type(error).__name__:
+        case "AlreadyExistsError":
+            return ObjectExists(key)
+        case "PreconditionError":
+            return VersionChanged(key)
+        case "FileNotFoundError":
+            return NoSuchObject(key)
+    return None
+
+
+def _by_status(answer: StoreAnswer, url: str) -> BucketFailed:
+    assert answer.status is not None
+    message = f"{url}: {answer.reason}"
+    if (found := _BY_STATUS.get(answer.status)) is not None:
+        return found(message)
+    if answer.status in _SERVER_ERRORS:
+        return BucketUnreachable(message)
+    return BucketFailed(message, "Check the address of the store and its settings.")
+
+
+def _without_answer(text: str, answer: StoreAnswer, url: str) -> BucketFailed:
+    if "ETag Header missing" in text:
+        return BucketUnsuitable(f"{url}: the store sends no ETag, so objects cannot be compared and set")
+    if "redirect without LOCATION" in text:
+        return BucketForbidden(f"{url}: the bucket is in another region", "Set AWS_REGION.")
+    if "BadScheme" in text:
+        return BucketForbidden(
+            f"{url}: the endpoint uses http, which sends data in clear text", "Use https, or set AWS_ALLOW_HTTP=true."
+        )
+    return BucketUnreachable(f"{url}: {answer.reason}")
+
+
+def _no_credentials(url: str, has_answered: bool) -> BucketFailed:
+    if has_answered:
+        return BucketUnavailable(f"{url}: the credentials could not be renewed: the metadata service does not answer")
+    return BucketForbidden(
+        f"{url}: no credentials were found, and this machine has no metadata service that provides them",
+        "Set the store's environment variables, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+    )

@@ -1,0 +1,392 @@
+"""Leases on a store in memory, and on real ones: take-overs, races, losses."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import Queue
+from uuid import uuid4
+
+import pytest
+
+from penstock.bucket.cluster_records import (
+    ShardRecord,
+    WorkerRecord,
+    encode,
+    read_record,
+    shard_key,
+    worker_id,
+    worker_key,
+)
+from penstock.bucket.lease import Lease, ShardCandidate, acquire
+from penstock.bucket.lease_state import LeaseState, LeaseTiming, OwnerSeen
+from penstock.bucket.objects import Bucket, ListedObject, StoredObject
+from penstock.bucket.stores import open_bucket
+from penstock.core.errors import BucketForbidden, BucketUnreachable, Damaged, TakenOver, UnreadableFormat
+from penstock.core.types import Buffer
+from tests.support.waiting import SECONDS_MAX, until
+
+QUICK = LeaseTiming(renew=0.02, late=SECONDS_MAX, expired=0.2)
+"""For tests in which the owner is dead: nobody waits long. No owner is ever late, however busy the machine."""
+
+PATIENT = LeaseTiming(renew=0.02, late=SECONDS_MAX, expired=SECONDS_MAX)
+"""For tests in which the owner lives: nobody takes it for dead."""
+
+Acquire = Callable[..., Lease]
+
+
+class Fallible:
+    """A bucket that can be made to fail: before a request has effect, or after it."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.url = bucket.url
+        self._bucket = bucket
+        self.before: Exception | None = None
+        self.after: Exception | None = None
+
+    def _call(self, call: Callable[[], object]) -> object:
+        if self.before is not None:
+            raise self.before
+        result = call()
+        if self.after is not None:
+            raise self.after
+        return result
+
+    def get(self, key: str) -> StoredObject:
+        return self._call(lambda: self._bucket.get(key))  # type: ignore[return-value]
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._bucket.get_range(key, start, length)
+
+    def create(self, key: str, buffers: Sequence[Buffer]) -> str:
+        return self._call(lambda: self._bucket.create(key, buffers))  # type: ignore[return-value]
+
+    def replace(self, key: str, data: bytes, version: str) -> str:
+        return self._call(lambda: self._bucket.replace(key, data, version))  # type: ignore[return-value]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._call(lambda: self._bucket.delete(keys))
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        return self._bucket.list(prefix)
+
+
+class UnknownOnce(Fallible):
+    """The first write of each kind and key takes effect and is answered by a time-out."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+        self._unknown: set[str] = set()
+
+    def create(self, key: str, buffers: Sequence[Buffer]) -> str:
+        return self._once(f"create {key}", super().create(key, buffers))
+
+    def replace(self, key: str, data: bytes, version: str) -> str:
+        return self._once(f"replace {key}", super().replace(key, data, version))
+
+    def _once(self, what: str, version: str) -> str:
+        if what in self._unknown:
+            return version
+        self._unknown.add(what)
+        raise BucketUnreachable("no answer in time")
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return open_bucket(f"memory://{uuid4().hex}/prefix")
+
+
+@pytest.fixture
+def acquired() -> Iterator[Acquire]:
+    """`acquire`, with all leases ended afterwards."""
+    with ExitStack() as stack:
+
+        def acquire_one(bucket: Bucket, name: str, timing: LeaseTiming = QUICK, **options: object) -> Lease:
+            candidate = ShardCandidate(bucket, name, {"http": f"{name}:1"}, timing=timing)
+            lease = acquire(candidate, **options)  # type: ignore[arg-type]
+            assert lease is not None
+            stack.callback(lease.release)
+            return lease
+
+        yield acquire_one
+
+
+def die(lease: Lease) -> None:
+    """As a process that is killed does: its record stays."""
+    lease._stop.set()
+    for thread in lease._threads:
+        thread.join()
+
+
+def owner(bucket: Bucket) -> ShardRecord:
+    found = read_record(bucket, shard_key(0), ShardRecord)
+    assert found is not None
+    return found[0]
+
+
+def revision(bucket: Bucket, worker: str) -> int:
+    found = read_record(bucket, worker_key(worker), WorkerRecord)
+    return -1 if found is None else found[0].revision
+
+
+def cluster(bucket: Bucket) -> list[str]:
+    return sorted(each.key for each in bucket.list("cluster/"))
+
+
+def test_a_shard_without_an_owner_is_taken_at_once(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(bucket, "a", PATIENT)
+    assert (lease.term, lease.state) == (1, LeaseState.HELD)
+    assert owner(bucket) == ShardRecord(shard=0, owner="a", term=1)
+    lease.check()
+
+
+def test_a_lease_is_renewed(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(bucket, "a", PATIENT)
+    until(lambda: revision(bucket, "a") > 3)
+    lease.set_addresses({"http": "moved:2"})
+    until(lambda: b"moved:2" in bucket.get(worker_key("a")).data)
+    assert owner(bucket).term == 1
+
+
+def test_a_released_shard_is_taken_at_once_and_nothing_else_is_left(bucket: Bucket, acquired: Acquire) -> None:
+    acquired(bucket, "a", PATIENT).release()
+    assert cluster(bucket) == ["cluster/shards/0"]
+    lease = acquired(bucket, "b", PATIENT)
+    assert lease.term == 2
+    assert owner(bucket) == ShardRecord(shard=0, owner="b", term=2)
+    lease.release()
+    assert cluster(bucket) == ["cluster/shards/0"]
+
+
+def test_a_dead_owner_is_waited_for_and_then_replaced(bucket: Bucket, acquired: Acquire) -> None:
+    die(acquired(bucket, "a", PATIENT))
+    seen: list[OwnerSeen] = []
+    lease = acquired(bucket, "b", QUICK, on_waiting=seen.append)
+    assert lease.term == 2
+    assert {each.owner for each in seen} == {"a"}
+    assert seen[0].addresses == {"http": "a:1"}
+    assert [each.quiet_seconds for each in seen] == sorted(each.quiet_seconds for each in seen)
+    until(lambda: cluster(bucket) == ["cluster/shards/0", "cluster/workers/b"])
+
+
+def test_a_living_owner_is_not_replaced(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(bucket, "a", PATIENT)
+    waits: Queue[OwnerSeen] = Queue()
+    stop = threading.Event()
+    candidate = ShardCandidate(bucket, "b", {}, timing=PATIENT)
+    with ThreadPoolExecutor(1) as pool:
+        acquiring = pool.submit(acquire, candidate, stop=stop, on_waiting=waits.put)
+        seen = {waits.get(timeout=SECONDS_MAX).owner for _ in range(20)}
+        stop.set()
+        assert acquiring.result() is None
+    assert seen == {"a"}
+    assert (lease.state, owner(bucket).term) == (LeaseState.HELD, 1)
+    assert cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"]
+
+
+def test_a_candidate_goes_on_when_the_owner_releases(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(bucket, "a", PATIENT)
+    waits: Queue[OwnerSeen] = Queue()
+    with ThreadPoolExecutor(1) as pool:
+        acquiring = pool.submit(acquired, bucket, "b", PATIENT, on_waiting=waits.put)
+        waits.get(timeout=SECONDS_MAX)
+        lease.release()
+        assert acquiring.result().term == 2
+
+
+def test_with_force_a_living_owner_is_replaced_and_learns_by_whom(bucket: Bucket, acquired: Acquire) -> None:
+    changes: Queue[LeaseState] = Queue()
+    first = acquired(bucket, "a", PATIENT, on_change=lambda lease: changes.put(lease.state))
+    second = acquired(bucket, "b", PATIENT, force=True)
+    assert changes.get(timeout=SECONDS_MAX) is LeaseState.TAKEN
+    with pytest.raises(TakenOver, match="worker b has taken over shard 0 from a"):
+        first.check()
+    assert (second.term, second.state) == (2, LeaseState.HELD)
+    first.release()
+    assert owner(bucket).owner == "b"
+    until(lambda: cluster(bucket) == ["cluster/shards/0", "cluster/workers/b"])
+
+
+def test_of_many_candidates_one_takes_over(bucket: Bucket, acquired: Acquire) -> None:
+    """The others wait for the winner, and take over one by one as each one stops."""
+    names = [f"w{number}" for number in range(8)]
+    acquired(bucket, "former", PATIENT).release()
+    order: Queue[Lease] = Queue()
+    with ThreadPoolExecutor(len(names)) as pool:
+        for name in names:
+            pool.submit(lambda name: order.put(acquired(bucket, name, PATIENT)), name)
+        terms = []
+        for _ in names:
+            lease = order.get(timeout=SECONDS_MAX)
+            terms.append((lease.term, lease.worker))
+            assert owner(bucket) == ShardRecord(shard=0, owner=lease.worker, term=lease.term)
+            lease.release()
+    assert [term for term, _ in terms] == list(range(2, 2 + len(names)))
+    assert sorted(worker for _, worker in terms) == names
+
+
+def test_an_owner_that_cannot_renew_is_told_and_recovers(bucket: Bucket, acquired: Acquire) -> None:
+    store = Fallible(bucket)
+    told: list[LeaseState] = []
+    timing = LeaseTiming(renew=0.02, late=0.5, expired=SECONDS_MAX)
+    lease = acquired(store, "a", timing, on_change=lambda lease: told.append(lease.state))
+    store.before = BucketUnreachable("no answer in time")
+    until(lambda: told[-1:] == [LeaseState.LATE])
+    assert lease.state is LeaseState.LATE
+    store.before = None
+    until(lambda: told[-1:] == [LeaseState.HELD])
+    assert owner(bucket).term == 1
+
+
+def test_an_owner_that_could_not_renew_finds_that_it_was_replaced(bucket: Bucket, acquired: Acquire) -> None:
+    store = Fallible(bucket)
+    changes: Queue[LeaseState] = Queue()
+    timing = LeaseTiming(renew=0.02, late=0.5, expired=SECONDS_MAX)
+    lease = acquired(store, "a", timing, on_change=lambda lease: changes.put(lease.state))
+    store.before = BucketUnreachable("no answer in time")
+    acquired(bucket, "b", QUICK)
+    store.before = None
+    while changes.get(timeout=SECONDS_MAX) is not LeaseState.TAKEN:
+        pass
+    with pytest.raises(TakenOver, match="worker b"):
+        lease.check()
+
+
+def test_time_alone_makes_a_lease_late(bucket: Bucket) -> None:
+    """Nothing needs to run for that: a process that was stopped for a minute knows at its first look at the clock."""
+    clock = [0.0]
+    lease = acquire(ShardCandidate(bucket, "a", {}, clock=lambda: clock[0]))
+    assert lease is not None
+    die(lease)
+
+    def state_at(now: float) -> LeaseState:
+        clock[0] = now
+        return lease.state
+
+    assert [state_at(3.9), state_at(64.0)] == [LeaseState.HELD, LeaseState.LATE]
+
+
+def test_writes_with_unknown_outcomes_are_found_again(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(UnknownOnce(bucket), "a", PATIENT)
+    assert lease.term == 1
+    until(lambda: revision(bucket, "a") > 3)
+    die(lease)
+    second = acquired(UnknownOnce(bucket), "b", QUICK)
+    assert second.term == 2
+    until(lambda: revision(bucket, "b") > 3)
+    assert second.state is LeaseState.HELD
+
+
+def test_a_deleted_record_of_an_owner_is_written_again(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(bucket, "a", PATIENT)
+    bucket.delete([worker_key("a")])
+    until(lambda: revision(bucket, "a") > 0)
+    assert lease.state is LeaseState.HELD
+
+
+def test_records_that_crashes_have_left_are_removed(bucket: Bucket, acquired: Acquire) -> None:
+    for name in ("x", "y"):
+        bucket.create(worker_key(name), [encode(WorkerRecord(worker=name, revision=5, addresses={}))])
+    acquired(bucket, "a", QUICK)
+    until(lambda: cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"])
+
+
+def test_a_store_that_is_unreachable_at_the_start_is_waited_for(bucket: Bucket, acquired: Acquire) -> None:
+    store = Fallible(bucket)
+    store.before = BucketUnreachable("no answer in time")
+    seen: list[OwnerSeen] = []
+
+    def reachable_again(waiting: OwnerSeen) -> None:
+        seen.append(waiting)
+        store.before = None
+
+    assert acquired(store, "a", PATIENT, on_waiting=reachable_again).term == 1
+    assert seen[0].problem == "no answer in time"
+
+
+def test_a_store_that_forbids_it_is_an_error_and_nothing_is_left_behind(bucket: Bucket) -> None:
+    class ReadOnlyShards(Fallible):
+        def create(self, key: str, buffers: Sequence[Buffer]) -> str:
+            if key.startswith("cluster/shards"):
+                raise BucketForbidden("no")
+            return super().create(key, buffers)
+
+    with pytest.raises(BucketForbidden):
+        acquire(ShardCandidate(ReadOnlyShards(bucket), "a", {}))
+    assert cluster(bucket) == []
+
+
+def test_a_record_of_another_format_is_refused(bucket: Bucket) -> None:
+    version = bucket.create(shard_key(0), [b'{"format": 2, "shard": 0, "holder": "a"}'])
+    with pytest.raises(UnreadableFormat, match="cluster/shards/0 was written by a newer version"):
+        acquire(ShardCandidate(bucket, "b", {}))
+    bucket.replace(shard_key(0), b"not JSON", version)
+    with pytest.raises(Damaged, match="cluster/shards/0 is not valid"):
+        acquire(ShardCandidate(bucket, "b", {}))
+
+
+def test_fields_of_later_versions_are_ignored(bucket: Bucket, acquired: Acquire) -> None:
+    bucket.create(shard_key(0), [b'{"format": 1, "shard": 0, "owner": "a", "term": 7, "later": []}'])
+    assert acquired(bucket, "b", PATIENT).term == 8
+
+
+def test_a_workers_id_is_new_for_each_run_and_fits_in_a_key() -> None:
+    one, other = worker_id("Host 1/ä.example.org"), worker_id("Host 1/ä.example.org")
+    assert one != other
+    assert one.startswith("Host-1-.example.org-")
+
+
+HOLDER = """
+import sys
+from penstock.bucket.cluster_records import worker_id
+from penstock.bucket.lease import REQUEST_SECONDS_MAX, ShardCandidate, acquire
+from penstock.bucket.stores import open_bucket
+bucket = open_bucket(sys.argv[1], timeout=REQUEST_SECONDS_MAX)
+candidate = ShardCandidate(bucket, worker_id(sys.argv[2]), {})
+lease = acquire(candidate, on_change=lambda lease: print(lease.state.name, flush=True))
+print("acquired", lease.term, flush=True)
+sys.stdin.readline()
+print("state", lease.state.name, flush=True)
+lease.release()
+"""
+
+
+class Holder:
+    """A process with a lease, with the usual times."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, url, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def wait_until_it_says(self, what: str) -> list[str]:
+        """All lines up to that one."""
+        assert self.process.stdout is not None
+        heard = [self.process.stdout.readline().strip()]
+        while heard[-1] != what:
+            assert heard[-1], "it has ended"
+            heard.append(self.process.stdout.readline().strip())
+        return heard
+
+    def stop(self) -> str:
+        return self.process.communicate("\n")[0]
+
+
+@pytest.mark.slow
+def test_a_zombie_learns_that_it_was_replaced_while_it_slept(shared_url: str) -> None:
+    zombie = Holder(shared_url, "zombie")
+    zombie.wait_until_it_says("acquired 1")
+    os.kill(zombie.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, zombie.process.pid, os.WSTOPPED)
+    successor = Holder(shared_url, "successor")
+    successor.wait_until_it_says("acquired 2")
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    assert "HELD" not in zombie.wait_until_it_says("TAKEN")
+    assert zombie.stop() == "state TAKEN\n"
+    assert "TAKEN" not in successor.stop()
+    remaining = [each.key for each in open_bucket(shared_url).list("cluster/")]
+    assert remaining == ["cluster/shards/0"]

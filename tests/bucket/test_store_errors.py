@@ -1,0 +1,181 @@
+"""Each error of a store, as a store sends it, by who must act on it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.bucket.stores import open_bucket
+from penstock.core.errors import (
+    BucketFailed,
+    BucketForbidden,
+    BucketFull,
+    BucketThrottled,
+    BucketUnavailable,
+    BucketUnreachable,
+    BucketUnsuitable,
+)
+from tests.bucket.scripted_store import ScriptedStore, scripted_store
+from tests.support.ports import free_port
+
+
+def body(code: str) -> str:
+    return f"<Error><Code>{code}</Code><Message>Because of {code}.</Message></Error>"
+
+
+CALLS: dict[str, Callable[[Bucket], object]] = {
+    "create": lambda bucket: bucket.create("a", [b"1"]),
+    "replace": lambda bucket: bucket.replace("a", b"1", '"1"'),
+    "get": lambda bucket: bucket.get("a"),
+    "get_range": lambda bucket: bucket.get_range("a", 0, 1),
+    "delete": lambda bucket: bucket.delete(["a", "b"]),
+    "list": lambda bucket: list(bucket.list("a/")),
+}
+each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedStore]:
+    with scripted_store() as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{store.port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        yield store
+
+
+@each_call
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (429, "", BucketThrottled),
+        (503, "SlowDown", BucketThrottled),
+        (503, "ServerBusy", BucketThrottled),
+        (500, "", BucketUnreachable),
+        (500, "InternalError", BucketUnreachable),
+        (502, "", BucketUnreachable),
+        (503, "", BucketUnreachable),
+        (504, "", BucketUnreachable),
+        (400, "RequestTimeout", BucketUnreachable),
+        (409, "ConditionalRequestConflict", BucketUnreachable),
+        (409, "OperationAborted", BucketUnreachable),
+        (401, "", BucketForbidden),
+        (403, "", BucketForbidden),
+        (403, "AccessDenied", BucketForbidden),
+        (400, "ExpiredToken", BucketForbidden),
+        (404, "NoSuchBucket", BucketForbidden),
+        (507, "", BucketFull),
+        (403, "QuotaExceeded", BucketFull),
+        (400, "XMinioAdminBucketQuotaExceeded", BucketFull),
+        (501, "NotImplemented", BucketUnsuitable),
+    ],
+)
+def test_an_answer_with_an_error(
+    store: ScriptedStore, call: Callable[[Bucket], object], status: int, code: str, kind: type[BucketFailed]
+) -> None:
+    store.answer(status, body(code) if code else "")
+    with pytest.raises(BucketFailed) as caught:
+        call(open_bucket("s3://bucket/prefix"))
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith("s3://bucket/prefix: ")
+    assert len(store.requests) == 1, "nothing is retried"
+
+
+@each_call
+def test_an_answer_that_never_comes(store: ScriptedStore, call: Callable[[Bucket], object]) -> None:
+    store.hang()
+    with pytest.raises(BucketUnreachable, match="no answer in time"):
+        call(open_bucket("s3://bucket/prefix", timeout=0.2))
+    assert len(store.requests) <= 1, "nothing is retried"
+
+
+@each_call
+def test_a_connection_that_is_reset(store: ScriptedStore, call: Callable[[Bucket], object]) -> None:
+    store.reset()
+    with pytest.raises(BucketUnreachable):
+        call(open_bucket("s3://bucket/prefix"))
+    assert len(store.requests) == 1, "nothing is retried"
+
+
+@pytest.mark.parametrize("name", ["get", "get_range", "list", "delete"])
+def test_an_answer_that_breaks_off(store: ScriptedStore, name: str) -> None:
+    store.break_off()
+    with pytest.raises(BucketUnavailable):
+        CALLS[name](open_bucket("s3://bucket/prefix"))
+
+
+@each_call
+def test_a_store_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, store: ScriptedStore, call: Callable[[Bucket], object]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(BucketUnreachable, match="Connection refused"):
+        call(open_bucket("s3://bucket/prefix"))
+
+
+def test_a_bucket_that_does_not_exist_has_a_message_of_its_own(store: ScriptedStore) -> None:
+    store.answer(404, body("NoSuchBucket"))
+    with pytest.raises(BucketForbidden, match="the bucket does not exist"):
+        open_bucket("s3://bucket/prefix").get("a")
+
+
+def test_the_message_has_what_the_store_says(store: ScriptedStore) -> None:
+    store.answer(403, body("AccessDenied"))
+    with pytest.raises(BucketForbidden, match=r"answered 403 Forbidden \(AccessDenied: Because of AccessDenied.\)"):
+        open_bucket("s3://bucket/prefix").get("a")
+
+
+def test_conditions_that_do_not_hold(store: ScriptedStore) -> None:
+    bucket = open_bucket("s3://bucket/prefix")
+    store.answer(412, body("PreconditionFailed"))
+    with pytest.raises(ObjectExists):
+        bucket.create("a", [b"1"])
+    with pytest.raises(VersionChanged):
+        bucket.replace("a", b"1", '"1"')
+    store.answer(404, body("NoSuchKey"))
+    with pytest.raises(NoSuchObject):
+        bucket.get("a")
+    with pytest.raises(VersionChanged):
+        bucket.replace("a", b"1", '"1"')
+
+
+def test_azures_answer_to_a_key_that_is_taken(store: ScriptedStore) -> None:
+    store.answer(409, body("BlobAlreadyExists"))
+    with pytest.raises(ObjectExists):
+        open_bucket("s3://bucket/prefix").create("a", [b"1"])
+
+
+def test_a_store_without_versions_is_unsuitable(store: ScriptedStore) -> None:
+    store.answer(200)
+    with pytest.raises(BucketUnsuitable, match="sends no ETag"):
+        open_bucket("s3://bucket/prefix").create("a", [b"1"])
+
+
+def test_one_object_of_many_that_must_not_be_deleted(store: ScriptedStore) -> None:
+    store.answer(
+        200,
+        "<DeleteResult><Deleted><Key>prefix/a</Key></Deleted><Error><Key>prefix/b</Key><Code>AccessDenied</Code>"
+        "<Message>Access Denied.</Message></Error></DeleteResult>",
+    )
+    with pytest.raises(BucketForbidden, match="AccessDenied"):
+        open_bucket("s3://bucket/prefix").delete(["a", "b"])
+
+
+def test_plain_http_to_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch, store: ScriptedStore) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.2:{free_port()}")  # not known as loopback
+    with pytest.raises(BucketForbidden, match="clear text") as caught:
+        open_bucket("s3://bucket/prefix").get("a")
+    assert "AWS_ALLOW_HTTP" in caught.value.hint
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with pytest.raises(BucketUnreachable):
+        open_bucket("s3://bucket/prefix").get("a")
+
+
+def test_credentials_that_nobody_has(monkeypatch: pytest.MonkeyPatch, store: ScriptedStore) -> None:
+    """A machine in a cloud would get them from its metadata service, which here has none."""
+    store.answer(404)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{store.port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", "/nowhere")
+    with pytest.raises(BucketForbidden, match="no credentials were found"):
+        open_bucket("s3://bucket/prefix", timeout=1).get("a")
