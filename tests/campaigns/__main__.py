@@ -1,5 +1,5 @@
-"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `hostile` and `operate`
-have options of their own: `script/test --campaign hostile --help`.
+"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `bucket`, `hostile` and
+`operate` have options of their own: `script/test --campaign hostile --help`.
 """
 
 import argparse
@@ -19,9 +19,11 @@ from tests.protocol.segment.fuzz import mutate_and_decode
 from tests.protocol.stored.fuzz import run as compare_stored
 from tests.security.hostile import campaign as hostile
 from tests.spark.crashes.campaign import run as kill_in_every_window
+from tests.store.bucket_simulation import simulate_bucket
 from tests.store.simulation import simulate, simulate_damage
 from tests.support.tokens import set_token_variables
 from tests.windows.campaign import run as compare_windows
+from tests.worker import bucket_campaign as bucket
 
 MUTATIONS_A_SEED = 100_000
 FRAMES_A_SEED = 100_000
@@ -30,6 +32,11 @@ EVENTS_A_SEED = 100_000
 CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
     "store": ("random operations, crashes and faults of the disk against a model", 1000, simulate),
     "damage": ("the same, with bits flipped: right bytes or an error, never wrong bytes", 1000, simulate_damage),
+    "bucket-simulation": (
+        "the same on a faulty bucket, with zombies and slow candidates",
+        10_000,
+        simulate_bucket,
+    ),
     "fuzz": (
         f"{MUTATIONS_A_SEED:,} mutated messages a seed against the segment decoder",
         10,
@@ -52,6 +59,7 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
 }
 
 OWN_OPTIONS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
+    "bucket": (bucket.ABOUT, bucket.main),
     "hostile": (hostile.ABOUT, hostile.main),
     "operate": (operate.ABOUT, operate.main),
 }

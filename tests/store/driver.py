@@ -67,7 +67,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.settings = settings_for(self.random)
-        self.files = FaultyFiles(self.random)
+        self.begin()
         self.states: list[tuple[Position, State]] = [(Position(0), {})]
         """The model after each record that may still be lost, oldest first; the first one is acknowledged."""
         self.numbers = dict.fromkeys(WRITERS, 0)
@@ -76,6 +76,10 @@ class Simulation:
         self.open()
 
     # Start, stop and recovery.
+
+    def begin(self) -> None:
+        """Set up what the store stands on."""
+        self.files = FaultyFiles(self.random)
 
     def open(self) -> None:
         self.journal = FileJournal(self.files, self.settings)

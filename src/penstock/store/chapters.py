@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from threading import Lock
 
-from penstock.core.errors import Damaged, Unavailable, UnreadableFormat
+from penstock.core.errors import Damaged, IncompleteCopy, Unavailable, UnreadableFormat
 from penstock.core.types import Position
-from penstock.store.files import File, Files, LocalFile
+from penstock.store.files import File, Files, LocalFile, RemoteFile
 from penstock.store.operations import Index, unpack
 from penstock.store.record import (
     CHAPTER_HEADER_BYTES,
@@ -33,13 +33,20 @@ _RETRY = "Try again; if it lasts, allow the worker more open files (ulimit -n)."
 
 _NAME = re.compile(r"(\d{20})\.journal")
 
+INCOMPLETE = "incomplete-copy"
+"""A file that is there while chapters are copied to the directory. Nobody reads a journal with it."""
+
 
 def chapter_name(base: Position) -> str:
     return f"{base:020d}.journal"
 
 
 def chapter_bases(files: Files) -> list[Position]:
-    return [Position(int(match[1])) for name in files.list() if (match := _NAME.fullmatch(name))]
+    """Raises IncompleteCopy."""
+    names = files.list()
+    if INCOMPLETE in names:
+        raise IncompleteCopy("the journal is an incomplete copy: penstock store copy was interrupted")
+    return [Position(int(match[1])) for name in names if (match := _NAME.fullmatch(name))]
 
 
 def file_offset(base: Position, position: int) -> int:
@@ -116,6 +123,9 @@ class OpenChapters:
 
     def local(self, base: Position) -> LocalFile | None:
         return self._files.local(chapter_name(base))
+
+    def remote(self, base: Position) -> RemoteFile | None:
+        return self._files.remote(chapter_name(base))
 
     def _readable(self, base: Position) -> "_Readable":
         return _Readable(self.get(base), chapter_name(base))
@@ -212,6 +222,9 @@ class ChapterReads:
 
     def local_file(self, chapter: Position) -> LocalFile | None:
         return self._open.local(chapter)
+
+    def remote_file(self, chapter: Position) -> RemoteFile | None:
+        return self._open.remote(chapter)
 
     def local_offset(self, chapter: Position, position: Position) -> int:
         return file_offset(chapter, position)

@@ -58,6 +58,7 @@ class TurnStep(NamedTuple):
     """The end of one chapter and the beginning of the next."""
 
     old: File
+    old_name: str
     old_size: int
     index_position: Position
     spare: Spare
@@ -76,6 +77,7 @@ class TurnStep(NamedTuple):
         self.old.sync()
         self.spare.file.sync()
         files.rename(self.spare.name, chapter_name(self.base))
+        files.settle(self.old_name)
         files.sync()
         return True
 
@@ -113,7 +115,7 @@ class FileJournal(ChapterReads):
         self._steps: list[WriteStep | TurnStep] = []
         self._performing: WriteStep | TurnStep | None = None
         self._woken = False
-        self._failure = ""
+        self._failure: StoreFailed | None = None
         self._is_full = False
         self._dropped: deque[Position] = deque()
         self._removing = Lock()
@@ -140,6 +142,8 @@ class FileJournal(ChapterReads):
         self.proved = opened.proved
         self._open = OpenChapters(self._files, self._settings.open_files_max)
         self._open.put(self.chapter, self._file)
+        for chapter in self.chapters[:-1]:  # a crash may have prevented it
+            self._files.settle(chapter_name(chapter))
         self._spares = Spares(self._files, self._settings.chapter_bytes, self._settings.reserve_chapters)
         self._spares.fill()
         # The rest of the last chapter does not count as room: otherwise a restart on a full disk would admit sources,
@@ -261,14 +265,15 @@ class FileJournal(ChapterReads):
         return spare
 
     def _begin_chapter(self, spare: Spare, index_position: Position, snapshot: bytes) -> None:
-        base, old, old_size = self.end, self._file, file_offset(self.chapter, self.end)
+        base, old, name = self.end, self._file, chapter_name(self.chapter)
+        old_size = file_offset(self.chapter, self.end)
         header = chapter_header(base, self._chain)
         head, self._chain = _snapshot_head(
             snapshot, chain=self._chain, term=self._term, position=base, durable=self.durable
         )
         self.end = Position(base + len(head) + len(snapshot))
         first: list[Buffer] = [header, head, snapshot]
-        step = TurnStep(old, old_size, index_position, spare, base, first, self.end, time.monotonic())
+        step = TurnStep(old, name, old_size, index_position, spare, base, first, self.end, time.monotonic())
         self._steps.append(step)
         self.chapters = (*self.chapters, base)
         self._file, self._capacity, self._records = spare.file, spare.file.size(), 1
@@ -298,9 +303,8 @@ class FileJournal(ChapterReads):
             self._performing, began = step, time.monotonic()
             try:
                 done = step.perform(self._files)
-            except OSError as error:
-                self.fail(error)
-                raise StoreFailed(self._failure) from error
+            except (OSError, StoreFailed) as error:
+                raise self.fail(error) from error
             if not done:
                 self._put_back(steps[number:])
                 return False
@@ -321,12 +325,15 @@ class FileJournal(ChapterReads):
             self._changed.notify_all()
         self._notify()
 
-    def fail(self, error: Exception) -> None:
-        """From now on nothing is accepted, and all waiting calls raise the error."""
+    def fail(self, error: Exception) -> StoreFailed:
+        """From now on nothing is accepted, and all waiting calls raise this error, which is returned."""
+        if not isinstance(error, StoreFailed):
+            error = StoreFailed(f"the disk refused a write or an fsync: {error}")
         with self._changed:
-            self._failure = f"the disk refused a write or an fsync: {error}"
+            self._failure = error
             self._changed.notify_all()
         self._notify()
+        return error
 
     def _notify(self) -> None:
         for listener in self._listeners:
@@ -363,11 +370,11 @@ class FileJournal(ChapterReads):
 
     @property
     def failed(self) -> bool:
-        return bool(self._failure)
+        return self._failure is not None
 
     def check(self) -> None:
-        if self._failure:
-            raise StoreFailed(self._failure)
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure), self._failure.hint)
 
     def wait(self, position: Position, timeout_seconds: float | None = None) -> None:
         def settled() -> bool:

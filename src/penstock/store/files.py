@@ -1,8 +1,8 @@
 """All disk access of the store goes through these two small protocols.
 
-`RealFiles` is the disk. `penstock.testing` has two more for tests: `MemoryFiles`, a dict, and `FaultyFiles`, a disk
-that loses what was not synced, tears writes, flips bits, fails fsync and runs out of space. All three pass one
-conformance suite.
+`RealFiles` is the disk, `BucketFiles` an object store. `penstock.testing` has two more for tests: `MemoryFiles`, a
+dict, and `FaultyFiles`, a disk that loses what was not synced, tears writes, flips bits, fails fsync and runs out of
+space. All pass one conformance suite.
 """
 
 import fcntl
@@ -74,6 +74,13 @@ class LocalFile(NamedTuple):
     inode: int
 
 
+class RemoteFile(NamedTuple):
+    """Where any machine finds all the bytes of a file that does not change any more: an object of a bucket."""
+
+    url: str
+    key: str
+
+
 class Files(Protocol):
     """The files of one directory, by name. A name has no slash in it, and is not `lock`.
 
@@ -112,6 +119,14 @@ class Files(Protocol):
 
     def local(self, name: str) -> LocalFile | None:
         """The file as other processes see it; None if they cannot, or if there is none."""
+        ...
+
+    def settle(self, name: str) -> None:
+        """Nothing will be written to the file any more: a hint. FileNotFoundError if there is none."""
+        ...
+
+    def remote(self, name: str) -> RemoteFile | None:
+        """The settled file as other machines see it; None if they cannot, or if there is none."""
         ...
 
     def free_bytes(self) -> int:
@@ -264,6 +279,12 @@ class RealFiles:
         except (FileNotFoundError, UnicodeEncodeError):  # a path that is not a text cannot be sent
             return None
         return LocalFile(str(self._absolute / name), found.st_dev, found.st_ino)
+
+    def settle(self, name: str) -> None:
+        os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+
+    def remote(self, name: str) -> None:
+        """A disk is seen by one machine."""
 
     def free_bytes(self) -> int:
         disk = os.statvfs(self._fd)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.core.types import Buffer, Position
-from penstock.store.files import LocalFile
+from penstock.store.files import LocalFile, RemoteFile
 from penstock.store.record import Entry, Found
 
 
@@ -137,8 +137,12 @@ class Journal(Protocol):
         """The file that has the chapter, if other processes of this machine can find it."""
         ...
 
+    def remote_file(self, chapter: Position) -> RemoteFile | None:
+        """The object that has the chapter, if it is closed and other machines can find it."""
+        ...
+
     def local_offset(self, chapter: Position, position: Position) -> int:
-        """Where the position is in that file."""
+        """Where the position is in that file, and in that object."""
         ...
 
     @property
@@ -167,7 +171,9 @@ log = logging.getLogger(__name__)
 
 
 class Durability:
-    """`after(position, action)` runs the action once everything before the position is durable."""
+    """`after(position, action)` runs the action once everything before the position is durable: at once if it is, also
+    while other actions wait for later positions. Actions of one position run in their order.
+    """
 
     def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]) -> None:
         self._journal = journal
@@ -179,7 +185,7 @@ class Durability:
         journal.on_change(self._wake)
 
     def after(self, position: Position, action: Callable[[], None]) -> None:
-        if position <= self._journal.durable and not self._waiting:
+        if position <= self._journal.durable and (not self._waiting or position < self._waiting[0][0]):
             action()
         else:
             self._waiting.append((position, action))

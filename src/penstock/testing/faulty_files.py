@@ -235,6 +235,12 @@ class FaultyFiles(Faults):
     def local(self, name: str) -> None:
         """No other process sees this disk."""
 
+    def settle(self, name: str) -> None:
+        self._find(name)
+
+    def remote(self, name: str) -> None:
+        """No other machine sees it."""
+
     def free_bytes(self) -> int:
         self.check_alive()
         return self._free_bytes()

@@ -118,6 +118,12 @@ class MemoryFiles:
     def local(self, name: str) -> None:
         """No other process sees this memory."""
 
+    def settle(self, name: str) -> None:
+        self._find(name)
+
+    def remote(self, name: str) -> None:
+        """No other machine sees it."""
+
     def free_bytes(self) -> int:
         if self._space is None:
             return sys.maxsize

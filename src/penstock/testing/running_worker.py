@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from penstock.bucket.objects import Bucket
 from penstock.store.files import Files
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -19,11 +20,12 @@ SECONDS_MAX = 60.0
 class RunningWorker:
     """A worker in a thread of its own."""
 
-    def __init__(self, settings: WorkerSettings, files: Files | None = None) -> None:
-        """`files`: where the journal is, instead of on the disk."""
+    def __init__(self, settings: WorkerSettings, files: Files | None = None, bucket: Bucket | None = None) -> None:
+        """`files`: where the journal is, instead of on the disk. `bucket`: where drivers mirror their checkpoints."""
         self.ports: dict[str, int] = {}
         self._settings = settings
         self._files = files
+        self._bucket = bucket
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="worker")
@@ -68,7 +70,7 @@ class RunningWorker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._worker = Worker(self._settings, self._files)
+        self._worker = Worker(self._settings, self._files, self._bucket)
         await self._worker.run(self._on_ready)
 
     def _on_ready(self, ports: dict[str, int]) -> None:

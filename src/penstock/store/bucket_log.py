@@ -1,0 +1,491 @@
+"""The log of a shard in a bucket: numbered objects, written create-only, each the fence of its writer
+(docs/internals/bucket.md).
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+
+import msgpack
+import msgspec
+from crc32c import crc32c
+
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.core.errors import (
+    BucketFailed,
+    BucketForbidden,
+    BucketFull,
+    BucketUnavailable,
+    Damaged,
+    TakenOver,
+    UnreadableFormat,
+)
+from penstock.core.types import Buffer
+
+T = TypeVar("T")
+
+FORMAT = 1
+"""The format version of everything below `shards/`."""
+
+OBJECT_BYTES_MAX = 16 << 20
+"""Data in one object: larger ones are no faster, and what a failed request sends again grows with them."""
+
+_PREFIX = struct.Struct("<8sIII")
+_MAGIC = b"pnskblog"
+_READ_AHEAD = 16
+"""Objects that a take-over requests at a time. A request takes some 10 ms, most of it waiting."""
+
+_START_OVER = "Start with an empty prefix, or use the version that wrote it."
+
+
+class Kind(IntEnum):
+    GROUP = 1
+    TAKE_OVER = 2
+    CHECKPOINT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LogObject:
+    kind: Kind
+    number: int
+    term: int
+    writer: bytes
+    """Random, of one process: tells an object of ours from that of another worker."""
+    chain: int
+    """The checksum of the object before it."""
+    body: Any
+    """Of a group its operations, of a take-over the owner's name, of a checkpoint the directory."""
+    data: memoryview
+    checksum: int
+
+
+def encode(
+    kind: Kind, number: int, term: int, writer: bytes, chain: int, body: Any, data: Sequence[Buffer]
+) -> tuple[bytes, int]:
+    """What precedes the data in an object, and the object's checksum: the chain of the one after it."""
+    length, value = 0, 0
+    for buffer in data:
+        length += len(buffer)
+        value = crc32c(buffer, value)
+    header = msgpack.packb([int(kind), number, term, writer, chain, body, length, value])
+    check = crc32c(header)
+    return _PREFIX.pack(_MAGIC, FORMAT, len(header), check) + header, check
+
+
+def decode(key: str, data: bytes) -> LogObject:
+    """Raises Damaged; UnreadableFormat if another version wrote it."""
+    if len(data) < _PREFIX.size:
+        raise _damaged(key, "it is too short")
+    magic, version, length, check = _PREFIX.unpack_from(data)
+    if magic != _MAGIC:
+        raise _damaged(key, "it is not an object of a log")
+    if version != FORMAT:
+        raise UnreadableFormat(f"the bucket ({key})", version, FORMAT, _START_OVER)
+    header = memoryview(data)[_PREFIX.size : _PREFIX.size + length]
+    rest = memoryview(data)[_PREFIX.size + length :]
+    if crc32c(header) != check:
+        raise _damaged(key, "its header fails its checksum")
+    kind, number, term, writer, chain, body, size, value = msgpack.unpackb(header, strict_map_key=False)
+    if len(rest) != size or crc32c(rest) != value:
+        raise _damaged(key, "its data fail their checksum")
+    return LogObject(Kind(kind), number, term, writer, chain, body, rest, check)
+
+
+def _damaged(key: str, why: str) -> Damaged:
+    return Damaged(f"object {key} is damaged: {why}", "Run: penstock store verify URL, then restore the object.")
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The newest checkpoint of the log. Numbers below `first` may be deleted, except take-overs and the checkpoint."""
+
+    format: int
+    checkpoint: int
+    first: int
+    """The first number that a reader of the checkpoint must apply."""
+
+
+NO_HEAD = Head(FORMAT, 0, 1)
+"""Of a log without a checkpoint: nothing in it was deleted."""
+
+
+class Checkpoint(NamedTuple):
+    number: int
+    """Of its object; 0 for the beginning of a log."""
+    first: int
+    directory: Any
+    take_overs: list[int]
+    """Numbers of all take-over objects before it."""
+
+
+class Patience(Protocol):
+    """What to do when requests fail."""
+
+    def wait(self, failures: int, error: BucketFailed) -> None:
+        """Called after this many failures in a row. Returns when the request may be repeated; raises to give up."""
+        ...
+
+    def answered(self) -> None:
+        """A request that had failed is answered."""
+        ...
+
+
+class Prefix(NamedTuple):
+    """Keys of one shard."""
+
+    shard: str
+
+    def log(self, number: int) -> str:
+        return f"{self.logs}{number:012d}"
+
+    @property
+    def logs(self) -> str:
+        return f"{self.shard}/log/"
+
+    @property
+    def parts(self) -> str:
+        return f"{self.shard}/parts/"
+
+    def part(self, term: int, writer: bytes, number: int) -> str:
+        return f"{self.parts}{term:08d}-{writer.hex()[:8]}-{number:08d}"
+
+    def term_of(self, part: str) -> int | None:
+        """None for an object that is not a part."""
+        term = part.removeprefix(self.parts).partition("-")[0]
+        return int(term) if term.isdecimal() else None
+
+    @property
+    def head(self) -> str:
+        return f"{self.shard}/head"
+
+
+class _Superseded(Exception):
+    """What was read has been replaced in the meantime: read again."""
+
+
+class ShardLog:
+    """The log, from `take_over` on. One thread at a time may append; others may move the head and delete.
+
+    No request's failure is reported while its outcome is unknown: the log asks, and tries again, for as long as it has
+    patience.
+    """
+
+    def __init__(
+        self, bucket: Bucket, shard: str, writer: bytes, patience: Patience, executor: Executor | None = None
+    ) -> None:
+        """`executor`: for reading ahead; without it, objects are requested one by one."""
+        self.bucket = bucket
+        self.keys = Prefix(shard)
+        self.term = 0
+        self.next = 1
+        """The number of the next object."""
+        self.base = Checkpoint(0, 1, None, [])
+        """The newest checkpoint when the log was read."""
+        self.take_overs: list[int] = []
+        """Numbers of take-over objects, which are never deleted."""
+        self._deletable: list[int] = []
+        """Numbers of the other objects."""
+        self._writer = writer
+        self._patience = patience
+        self._executor = executor
+        self._chain = 0
+        self._head = NO_HEAD
+        self._head_version = ""
+
+    # Reading.
+
+    def take_over(self, owner: str, begin: Callable[[Any], None], apply: Callable[[LogObject], None]) -> None:
+        """Read the log to its end and become its owner. `begin` is called with the directory of the newest checkpoint
+        (None: from scratch), then `apply` with each group after it; both again if the log has changed meanwhile.
+        """
+        while True:
+            try:
+                self._read(begin, apply)
+                self._claim(owner)
+            except _Superseded:
+                continue
+            return
+
+    def read(self, begin: Callable[[Any], None], apply: Callable[[LogObject], None]) -> None:
+        """Like `take_over`, without becoming the owner: nothing may be appended afterwards."""
+        while True:
+            with suppress(_Superseded):
+                return self._read(begin, apply)
+
+    def _read(self, begin: Callable[[Any], None], apply: Callable[[LogObject], None]) -> None:
+        """From the newest checkpoint on. That may be one that the head does not name yet: what it has released may be
+        deleted at any time, so that a reader must not go on without it.
+        """
+        self._read_head()
+        newest: Checkpoint | None = self._read_head_checkpoint()
+        while newest is not None:
+            newest = self._read_from(newest, begin, apply)
+
+    def _read_head_checkpoint(self) -> Checkpoint:
+        if not self._head.checkpoint:
+            return Checkpoint(0, 1, None, [])
+        try:
+            return self._checkpoint(self._get(self._head.checkpoint))
+        except NoSuchObject:
+            self._superseded_or_damaged(self._head.checkpoint, "it is missing, though the head names it")
+
+    def _checkpoint(self, found: LogObject) -> Checkpoint:
+        if found.kind is not Kind.CHECKPOINT:
+            raise _damaged(self.keys.log(found.number), "it is not a checkpoint, though the head names it as one")
+        return Checkpoint(found.number, *found.body)
+
+    def _read_from(
+        self, start: Checkpoint, begin: Callable[[Any], None], apply: Callable[[LogObject], None]
+    ) -> Checkpoint | None:
+        """Returns a newer checkpoint, to read again from there; None at the end of the log."""
+        begin(start.directory)
+        self.base, self.take_overs, self.next = start, [*start.take_overs], start.first
+        self._deletable = [start.number] if 0 < start.number < start.first else []
+        chain = None if start.number else 0
+        for found in self._objects():
+            if chain is not None and found.chain != chain:
+                self._superseded_or_damaged(found.number, "it does not continue the object before it")
+            chain = self._chain = found.checksum
+            self.term = max(self.term, found.term)
+            self.next = found.number + 1
+            if found.kind is Kind.CHECKPOINT and found.number > start.number:
+                return self._checkpoint(found)
+            self._note(found.kind, found.number)
+            if found.kind is Kind.GROUP:
+                apply(found)
+        if self.next <= start.number:
+            self._superseded_or_damaged(self.next, "it is missing, and later ones are there")
+        self._check_end()
+        return None
+
+    def _check_end(self) -> None:
+        """Numbers are written in order: if one is absent and a later one is there, somebody has deleted it. Without a
+        head, all of them must be there, so a listing is worth a request: if the head is what was deleted, a worker that
+        went on would start from scratch, and delete everything else.
+        """
+        is_followed = self._exists(self.next + 1) or (self._head == NO_HEAD and self._last_listed() > self.next)
+        if is_followed and not self._exists(self.next):
+            self._superseded_or_damaged(self.next, "it is missing, and later ones are there")
+
+    def _last_listed(self) -> int:
+        return max((number for number, _ in self._listed_numbers()), default=0)
+
+    def _listed_numbers(self) -> list[tuple[int, str]]:
+        """With their keys. File systems and tools leave files of other names."""
+        listed = self._asked(lambda: [*self.bucket.list(self.keys.logs)])
+        names = [(key.removeprefix(self.keys.logs), key) for key, _ in listed]
+        return [(int(name), key) for name, key in names if name.isdecimal()]
+
+    def _exists(self, number: int) -> bool:
+        try:
+            self._asked(lambda: self.bucket.get_range(self.keys.log(number), 0, 1))
+        except NoSuchObject:
+            return False
+        return True
+
+    def _note(self, kind: Kind, number: int) -> None:
+        if kind is not Kind.TAKE_OVER:
+            self._deletable.append(number)
+        elif number not in self.take_overs[-1:]:
+            self.take_overs.append(number)
+
+    def _objects(self) -> Iterator[LogObject]:
+        """From `next` until a number is absent."""
+        if self._executor is None:
+            yield from self._one_by_one(self.next)
+            return
+        number, ahead = self.next, list[Future[LogObject]]()
+        while True:
+            while len(ahead) < _READ_AHEAD:
+                ahead.append(self._executor.submit(self._get, number))
+                number += 1
+            try:
+                yield ahead.pop(0).result()
+            except NoSuchObject:
+                return
+
+    def _one_by_one(self, number: int) -> Iterator[LogObject]:
+        while True:
+            try:
+                yield self._get(number)
+            except NoSuchObject:
+                return
+            number += 1
+
+    def _get(self, number: int) -> LogObject:
+        key = self.keys.log(number)
+        found = decode(key, self._asked(lambda: self.bucket.get(key)).data)
+        if found.number != number:
+            raise _damaged(key, f"it claims to be number {found.number}")
+        return found
+
+    def _superseded_or_damaged(self, number: int, why: str) -> NoReturn:
+        """A number that was deleted may have been used by a worker that took over in vain."""
+        before = self._head
+        self._read_head()
+        if self._head == before:
+            raise _damaged(self.keys.log(number), why)
+        raise _Superseded
+
+    def _read_head(self) -> None:
+        try:
+            stored = self._asked(lambda: self.bucket.get(self.keys.head))
+        except NoSuchObject:
+            self._head, self._head_version = NO_HEAD, ""
+            return
+        try:
+            head = msgspec.json.decode(stored.data, type=Head)
+        except msgspec.MsgspecError as error:
+            raise _damaged(self.keys.head, str(error)) from None
+        if head.format != FORMAT:
+            raise UnreadableFormat(f"the bucket ({self.keys.head})", head.format, FORMAT, _START_OVER)
+        self._head, self._head_version = head, stored.version
+
+    # Writing.
+
+    def _claim(self, owner: str) -> None:
+        """Write our take-over at the end. It counts if nothing from there on was deleted before it was written.
+        Otherwise it stays: another worker may have taken over after it, and then it is the fence of the one before.
+        """
+        number = self.next
+        self.term += 1
+        try:
+            self.append(Kind.TAKE_OVER, owner, [])
+        except TakenOver:
+            raise _Superseded from None
+        self._read_head()
+        if self._head.checkpoint > number:
+            raise _Superseded
+
+    def append(self, kind: Kind, body: Any, data: Sequence[Buffer]) -> int:
+        """Write the next object, and return its number once it is durable. Raises TakenOver, which names the new owner;
+        and what `Patience.wait` raises: then nobody knows whether it was written, and nothing more may be.
+        """
+        number = self.next
+        head, checksum = encode(kind, number, self.term, self._writer, self._chain, body, data)
+        self._create(number, [head, *data])
+        self.next, self._chain = number + 1, checksum
+        self._note(kind, number)
+        return number
+
+    def append_checkpoint(self, first: int, directory: Any) -> int:
+        """Like `append`."""
+        return self.append(Kind.CHECKPOINT, [first, directory, self.take_overs], [])
+
+    def _create(self, number: int, buffers: Sequence[Buffer]) -> None:
+        failures = 0
+        while not self._try_to_create(number, buffers, failures):
+            failures += 1
+        self._note_answer(failures)
+
+    def _try_to_create(self, number: int, buffers: Sequence[Buffer], failures: int) -> bool:
+        """False if the number is still free."""
+        try:
+            self.bucket.create(self.keys.log(number), buffers)
+        except ObjectExists:
+            if not self._is_ours(number):
+                raise TakenOver(f"another worker has taken over {self.bucket.url}") from None
+        except BucketUnavailable as error:
+            self._patience.wait(failures + 1, error)
+            return self._is_ours(number)
+        except (BucketForbidden, BucketFull) as error:
+            self._patience.wait(failures + 1, error)
+            return False
+        return True
+
+    def _is_ours(self, number: int) -> bool:
+        """False if the number is free. Raises TakenOver if it is another's."""
+        try:
+            found = self._get(number)
+        except NoSuchObject:
+            return False
+        if found.writer != self._writer:
+            name = found.body if found.kind is Kind.TAKE_OVER else "another worker"
+            raise TakenOver(f"{name} has taken over {self.bucket.url} (term {found.term}; this one has {self.term})")
+        return True
+
+    def check_owner(self) -> None:
+        """One request: raise TakenOver if another worker has written the next object. From any thread."""
+        self._is_ours(self.next)
+
+    def move_head(self, checkpoint: int, first: int) -> bool:
+        """Name the newest checkpoint. False if the head is further on already: a successor has moved it."""
+        head = Head(FORMAT, checkpoint, first)
+        data = msgspec.json.encode(head)
+        while self._head.checkpoint < checkpoint:
+            version = self._head_version
+            try:
+                if version:
+                    self._head_version = self._asked(lambda: self.bucket.replace(self.keys.head, data, version))  # noqa: B023
+                else:
+                    self._head_version = self._asked(lambda: self.bucket.create(self.keys.head, [data]))
+                self._head = head
+            except (ObjectExists, VersionChanged):
+                self._read_head()  # also if an earlier try has had its effect
+        return self._head == head
+
+    def delete_before(self, checkpoint: int, first: int) -> None:
+        """What the head has released: the numbers below `first`, and other checkpoints than this one."""
+        dead = {number for number in self._deletable if number < first and number != checkpoint}
+        self.delete([self.keys.log(number) for number in sorted(dead)])
+        self._deletable = [number for number in self._deletable if number not in dead]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        if keys:
+            self._asked(lambda: self.bucket.delete(keys))
+
+    def orphans(self, used: Set[str]) -> list[str]:
+        """What crashes have left, by a listing: numbers below the checkpoint that was read, and parts of earlier terms
+        that are not `used`. Their writers are fenced: nothing will ever name them. Call it after `take_over`.
+        """
+        self.move_head(self.base.number, self.base.first)  # its writer may have been interrupted before it did
+        first, kept = self.base.first, {*self.take_overs, self.base.number}
+        found = [key for number, key in self._listed_numbers() if number < first and number not in kept]
+        for key, _ in self._asked(lambda: [*self.bucket.list(self.keys.parts)]):
+            term = self.keys.term_of(key)
+            if key not in used and term is not None and term < self.term:
+                found.append(key)
+        return found
+
+    def create_part(self, number: int, data: Buffer) -> str:
+        """Write an object that no one else names; returns its key."""
+        key = self.keys.part(self.term, self._writer, number)
+        with suppress(ObjectExists):  # an earlier try
+            self._asked(lambda: self.bucket.create(key, [data]))
+        return key
+
+    @property
+    def objects(self) -> int:
+        """In the log, with its head."""
+        return len(self.take_overs) + len(self._deletable) + 1
+
+    def _asked(self, request: Callable[[], T]) -> T:
+        """Repeat a request until it is answered. For requests that may be repeated."""
+        failures = 0
+        while True:
+            try:
+                answer = request()
+            except (BucketUnavailable, BucketForbidden, BucketFull) as error:
+                failures += 1
+                self._patience.wait(failures, error)
+            except (NoSuchObject, ObjectExists, VersionChanged):  # these are answers, too
+                self._note_answer(failures)
+                raise
+            else:
+                self._note_answer(failures)
+                return answer
+
+    def _note_answer(self, failures: int) -> None:
+        if failures:
+            self._patience.answered()
+
+    def get_part(self, key: str) -> bytes:
+        """Raises NoSuchObject."""
+        return self._asked(lambda: self.bucket.get(key).data)
+
+
+def reading_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_READ_AHEAD, "penstock-bucket-read")

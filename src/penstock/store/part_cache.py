@@ -1,0 +1,150 @@
+"""A bounded copy, on the local disk, of objects that are read: whole, or in blocks."""
+
+import logging
+from collections import OrderedDict
+from contextlib import suppress
+from threading import Lock
+
+from penstock.bucket.objects import Bucket
+from penstock.store.files import Files, LocalFile
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 1 << 20
+"""What a read of a few bytes fetches: a request costs as much time as some hundred kilobytes."""
+
+_BLOCKS_PER_REQUEST_MAX = 16
+
+
+class PartCache:
+    """Files of a directory by the last part of their objects' keys, which is unique. The least recently used ones are
+    removed first. Any thread may call any method.
+
+    A cache starts empty: after a power cut, files of an earlier process might not have all their bytes.
+    """
+
+    def __init__(self, files: Files, bucket: Bucket, bytes_max: int) -> None:
+        self._files = files
+        self._bucket = bucket
+        self._bytes_max = bytes_max
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._temporaries = 0
+        self._lock = Lock()
+        self.used_bytes = 0
+
+    def read(self, key: str, offset: int, length: int) -> bytes:
+        """Exactly as the object has them. Raises what the bucket raises."""
+        whole = self._cached(_whole(key), offset, length)
+        if whole is not None:
+            return whole
+        pieces, at, end = [], offset, offset + length
+        while at < end and (piece := self._piece(key, at, end)):
+            pieces.append(piece)
+            at += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _piece(self, key: str, at: int, end: int) -> bytes:
+        """Some of the bytes from `at` on: those of one block that is here, of which only they are read, or of several
+        that are fetched.
+        """
+        number, start = divmod(at, BLOCK_BYTES)
+        cached = self._cached(_block(key, number), start, min(end - at, BLOCK_BYTES - start))
+        if cached is not None:
+            return cached
+        blocks = self._fetch(key, number, (end - 1) // BLOCK_BYTES)
+        return b"".join(blocks)[start : start + end - at]
+
+    def _fetch(self, key: str, first: int, last: int) -> list[bytes]:
+        """Blocks up to the next one that is here already."""
+        end = first + 1
+        while end <= last and end - first < _BLOCKS_PER_REQUEST_MAX and _block(key, end) not in self._sizes:
+            end += 1
+        data = self._bucket.get_range(key, first * BLOCK_BYTES, (end - first) * BLOCK_BYTES)
+        blocks = [data[at : at + BLOCK_BYTES] for at in range(0, (end - first) * BLOCK_BYTES, BLOCK_BYTES)]
+        for number, block in enumerate(blocks, first):
+            self._put(_block(key, number), block)
+        return blocks
+
+    def _cached(self, name: str, offset: int, length: int) -> bytes | None:
+        with self._lock:
+            size = self._sizes.get(name)
+            if size is None:
+                return None
+            self._sizes.move_to_end(name)
+        try:
+            data = self._files.open(name).read(offset, length)
+            return data.ljust(min(length, size - offset), b"\0")  # a file that was adopted may lack zeros at its end
+        except OSError:  # it was removed just now, or the disk fails: the bucket has it
+            return None
+
+    def _put(self, name: str, data: bytes) -> None:
+        """A disk that is full or fails does not keep a reader from what it has fetched."""
+        with self._lock:
+            self._temporaries += 1
+            temporary = f"fetched-{self._temporaries}"
+        try:
+            self._files.create(temporary).write(0, [data])
+            self._files.rename(temporary, name)
+        except OSError as error:
+            log.debug("%s cannot be cached: %s", name, error)
+            with suppress(OSError):
+                self._files.remove(temporary)
+            return
+        self._add(name, len(data))
+
+    def adopt(self, key: str, name: str, size: int) -> None:
+        """A file of the directory has all bytes of this object, except for zeros at its end: it becomes its copy."""
+        try:
+            self._files.rename(name, _whole(key))
+        except OSError as error:  # somebody has cleaned up the directory: the bucket has it
+            log.debug("%s cannot be cached: %s", name, error)
+        else:
+            self._add(_whole(key), size)
+
+    def _add(self, name: str, size: int) -> None:
+        with self._lock:
+            self.used_bytes += size - self._sizes.pop(name, 0)
+            self._sizes[name] = size
+        self.shrink(0)
+
+    def shrink(self, bytes_needed: int) -> bool:
+        """Remove files until the cache has its size, less what is needed. False if none was removed."""
+        removed = False
+        while True:
+            with self._lock:
+                if not self._sizes or self.used_bytes + bytes_needed <= self._bytes_max:
+                    return removed
+                name, size = self._sizes.popitem(last=False)
+                self.used_bytes -= size
+            with suppress(OSError):
+                self._files.remove(name)
+            removed = True
+
+    def forget(self, key: str) -> None:
+        with self._lock:
+            names = [name for name in self._sizes if name == _whole(key) or name.startswith(f"{_block_prefix(key)}-")]
+            for name in names:
+                self.used_bytes -= self._sizes.pop(name)
+        for name in names:
+            with suppress(OSError):
+                self._files.remove(name)
+
+    def local(self, key: str) -> LocalFile | None:
+        """The file with the whole object, if it is here."""
+        return self._files.local(_whole(key)) if _whole(key) in self._sizes else None
+
+
+def _last(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _whole(key: str) -> str:
+    return f"part-{_last(key)}.journal"
+
+
+def _block_prefix(key: str) -> str:
+    return f"block-{_last(key)}"
+
+
+def _block(key: str, number: int) -> str:
+    return f"{_block_prefix(key)}-{number}"

@@ -1,0 +1,543 @@
+"""docs/internals/bucket.md, sentence by sentence: what `BucketFiles` writes, and what it does when the store fails."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.core.errors import (
+    BucketForbidden,
+    BucketFull,
+    BucketUnreachable,
+    Damaged,
+    StoreFailed,
+    TakenOver,
+    Unavailable,
+    UnreadableFormat,
+)
+from penstock.store import bucket_log
+from penstock.store.bucket_files import BucketFile, BucketFiles, BucketSettings
+from penstock.store.part_cache import BLOCK_BYTES
+from penstock.testing.faulty_bucket import FaultyBucket, Objects
+from penstock.testing.memory_files import MemoryFiles
+
+AT_ONCE = BucketSettings(linger_seconds=0, release_seconds=0)
+
+
+def opened(
+    objects: Objects, settings: BucketSettings = AT_ONCE, owner: str = "worker one", **more: object
+) -> BucketFiles:
+    arguments: dict[str, object] = {"owner": owner, "settings": settings, "sleep": lambda _: None, **more}
+    return BucketFiles(FaultyBucket(objects), MemoryFiles(), **arguments)  # type: ignore[arg-type]
+
+
+def client_of(files: BucketFiles) -> FaultyBucket:
+    assert isinstance(files._bucket, FaultyBucket)
+    return files._bucket
+
+
+def put(files: BucketFiles, name: str, data: bytes) -> BucketFile:
+    file = files.create(name)
+    file.write(0, [data])
+    return file
+
+
+def settled(files: BucketFiles, name: str, data: bytes) -> BucketFile:
+    """A file that is stored as one part."""
+    file = put(files, name, data)
+    files.settle(name)
+    files.sync()
+    maintain(files)
+    return file
+
+
+def maintain(files: BucketFiles) -> None:
+    while files.maintain():
+        pass
+
+
+def content(files: BucketFiles, name: str) -> bytes:
+    file = files.open(name)
+    return file.read(0, file.size())
+
+
+def keys(objects: Objects, kind: str) -> list[str]:
+    return sorted(key for key in objects.objects if key.startswith(f"shards/0/{kind}"))
+
+
+@contextmanager
+def requests_of(files: BucketFiles) -> Iterator[list[str]]:
+    made: list[str] = []
+    client = client_of(files)
+    client.before_each = made.append
+    yield made
+    client.before_each = lambda _: None
+
+
+@contextmanager
+def failing(files: BucketFiles, error: Exception, times: int, request: str = "create shards/0/log") -> Iterator[None]:
+    left = times
+
+    def fail(made: str) -> None:
+        nonlocal left
+        if left and made.startswith(request):
+            left -= 1
+            raise error
+
+    client_of(files).before_each = fail
+    yield
+    assert not left
+    client_of(files).before_each = lambda _: None
+
+
+class TestTheLog:
+    def test_all_operations_of_one_sync_are_one_object(self) -> None:
+        files = opened(Objects())
+        with requests_of(files) as made:
+            put(files, "a", b"one")
+            file = put(files, "b", b"two")
+            files.rename("a", "c")
+            file.sync()
+            files.sync()
+        assert made == ["create shards/0/log/000000000002"]
+
+    def test_a_large_sync_becomes_several_objects_of_limited_size(self) -> None:
+        objects = Objects()
+        files = opened(objects, BucketSettings(object_bytes_max=1000))
+        put(files, "a", bytes(range(250)) * 13).sync()
+        assert len(keys(objects, "log")) == 1 + 4
+        assert content(opened(objects), "a") == bytes(range(250)) * 13
+
+    def test_a_sync_without_operations_makes_no_request(self) -> None:
+        files = opened(Objects())
+        with requests_of(files) as made:
+            files.sync()
+        assert made == []
+
+    def test_what_was_not_synced_is_not_there_after_a_take_over(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        put(files, "a", b"kept").sync()
+        files.open("a").write(0, [b"lost"])
+        assert content(opened(objects), "a") == b"kept"
+
+    @pytest.mark.parametrize("error", [BucketUnreachable("no answer"), BucketForbidden("no"), BucketFull("full")])
+    def test_a_sync_waits_for_as_long_as_the_store_refuses(self, error: Exception) -> None:
+        objects = Objects()
+        files = opened(objects)
+        problems = list[str]()
+        files._sleep = lambda _: problems.append(files.problem)
+        with failing(files, error, times=20):
+            put(files, "a", b"kept").sync()
+        assert len(problems) == 20
+        assert all(str(error) in problem for problem in problems)
+        assert files.problem == ""
+        assert content(opened(objects), "a") == b"kept"
+
+    def test_a_write_that_took_effect_without_an_answer_is_not_repeated(self) -> None:
+        files = opened(Objects())
+        client = client_of(files)
+        client.faults.unanswered = 1.0
+
+        def answer_again(request: str) -> None:
+            if request.startswith("get"):
+                client.faults.unanswered = 0.0
+
+        client.before_each = answer_again
+        put(files, "a", b"kept").sync()
+        assert client.objects.get("shards/0/log/000000000002").data
+        assert files._log.next == 3
+
+    def test_an_object_of_another_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        objects = Objects()
+        monkeypatch.setattr(bucket_log, "FORMAT", 2)
+        opened(objects)
+        monkeypatch.undo()
+        with pytest.raises(UnreadableFormat, match="newer version"):
+            opened(objects)
+
+    @pytest.mark.parametrize("at", [0, 9, 30, -1])
+    def test_a_flipped_byte_in_the_log_is_damage(self, at: int) -> None:
+        objects = Objects()
+        put(opened(objects), "a", b"0123456789").sync()
+        key = "shards/0/log/000000000002"
+        data = bytearray(objects.objects[key].data)
+        data[at] ^= 1
+        objects.objects[key] = objects.objects[key]._replace(data=bytes(data))
+        with pytest.raises(Damaged):
+            opened(objects)
+
+    def test_a_missing_object_before_the_end_is_damage(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        for name in "abc":
+            put(files, name, b"0").sync()
+        del objects.objects["shards/0/log/000000000003"]
+        with pytest.raises(Damaged, match="000000000003 is damaged: it is missing, and later ones are there"):
+            opened(objects)
+
+
+class TestTakeOver:
+    def test_the_former_owner_can_no_longer_write_and_learns_who_has_taken_over(self) -> None:
+        objects = Objects()
+        first = opened(objects)
+        put(first, "a", b"kept").sync()
+        second = opened(objects, owner="worker two on b")
+        first.open("a").write(0, [b"lost"])
+        failures = list[Exception]()
+        first.on_failure = failures.append
+        for _ in range(2):
+            with pytest.raises(TakenOver, match=r"worker two on b has taken over memory:.* \(term 2; this one has 1\)"):
+                first.sync()
+        assert len(failures) == 1
+        assert content(second, "a") == b"kept"
+
+    def test_an_owner_that_writes_nothing_learns_it_too(self) -> None:
+        objects = Objects()
+        first = opened(objects)
+        first.check_owner()
+        opened(objects)
+        with pytest.raises(TakenOver):
+            first.check_owner()
+
+    def test_its_object_is_never_deleted(self) -> None:
+        objects = Objects()
+        for _ in range(3):
+            files = opened(objects, BucketSettings(groups_max=1, linger_seconds=0, release_seconds=0))
+            put(files, f"file-{files._log.term}", b"0").sync()
+            maintain(files)
+        assert files._log.take_overs[0] == 1
+        assert {files._log.keys.log(number) for number in files._log.take_overs} <= set(keys(objects, "log"))
+
+    def test_a_candidate_whose_number_was_used_and_deleted_starts_again(self) -> None:
+        objects = Objects()
+        owner = opened(objects, BucketSettings(groups_max=1, linger_seconds=0, release_seconds=0))
+        put(owner, "a", b"0").sync()
+        client = FaultyBucket(objects)
+
+        def go_on(request: str) -> None:
+            if request.startswith("create"):  # it has read the log to its end
+                client.before_each = lambda _: None
+                put(owner, "b", b"1").sync()
+                maintain(owner)
+
+        client.before_each = go_on
+        candidate = BucketFiles(client, MemoryFiles())
+        assert candidate.list() == ["a", "b"]
+        with pytest.raises(TakenOver):
+            owner.check_owner()
+
+    def test_a_checkpoint_that_the_head_does_not_name_yet_is_used(self) -> None:
+        objects = Objects()
+        owner = opened(objects)
+        put(owner, "a", b"0123").sync()
+        owner._sleep = _give_up(BucketUnreachable("down"))
+        with failing(owner, BucketUnreachable("down"), 1, "create shards/0/head"), pytest.raises(BucketUnreachable):
+            settled(owner, "b", b"4567")
+        assert "shards/0/head" not in objects.objects
+        successor = opened(objects)
+        assert successor._log.base.number == 4
+        maintain(successor)
+        assert content(opened(objects), "a") == b"0123"
+        assert content(opened(objects), "b") == b"4567"
+
+    def test_reading_only_takes_over_nothing_and_writes_nothing(self) -> None:
+        objects = Objects()
+        owner = opened(objects)
+        put(owner, "a", b"0123").sync()
+        before = dict(objects.objects)
+        reader = opened(objects, read_only=True)
+        assert content(reader, "a") == b"0123"
+        with pytest.raises(OSError, match="reading only"):
+            reader.create("b")
+        assert objects.objects == before
+        owner.check_owner()
+
+    @pytest.mark.parametrize("error", [BucketForbidden("no"), BucketFull("full")])
+    def test_opening_fails_at_once_with_an_error_that_waiting_does_not_mend(self, error: Exception) -> None:
+        client = FaultyBucket()
+
+        def refuse(_: str) -> None:
+            raise error
+
+        client.before_each = refuse
+        with pytest.raises(type(error)):
+            BucketFiles(client, MemoryFiles())
+
+
+def _give_up(error: Exception) -> Callable[[float], None]:
+    def give_up(_: float) -> None:
+        raise error
+
+    return give_up
+
+
+class TestParts:
+    def test_a_settled_file_becomes_one_part_and_its_objects_are_deleted(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        file = files.create("a")
+        for number in range(5):
+            file.write(number * 100, [bytes([number]) * 100])
+            file.sync()
+        files.settle("a")
+        files.sync()
+        maintain(files)
+        (part,) = keys(objects, "parts")
+        assert objects.objects[part].data == b"".join(bytes([number]) * 100 for number in range(5))
+        assert len(keys(objects, "log")) == 2, "the take-over and the checkpoint"
+        remote = files.remote("a")
+        assert remote is not None
+        assert remote.key == part
+
+    def test_a_file_that_grows_has_few_parts_however_often_it_is_folded(self) -> None:
+        objects = Objects()
+        files = opened(objects, BucketSettings(groups_max=1, linger_seconds=0, release_seconds=0))
+        file = files.create("a")
+        for number in range(100):
+            file.write(number * 10, [b"0123456789"])
+            file.sync()
+            maintain(files)
+        assert len(keys(objects, "parts")) <= 8
+        assert content(opened(objects), "a") == b"0123456789" * 100
+
+    def test_bytes_written_during_a_fold_are_not_lost(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        file = put(files, "a", b"0000")
+        files.settle("a")
+        other = put(files, "b", b"1111")
+        files.sync()
+
+        def write_more(request: str) -> None:
+            if request.startswith("create shards/0/parts"):
+                client_of(files).before_each = lambda _: None
+                other.write(2, [b"22"])
+                other.write(4, [b"33"])
+                files.sync()
+
+        files.maintain()
+        client_of(files).before_each = write_more
+        maintain(files)
+        assert content(opened(objects), "b") == b"112233"
+        assert file.read(0, 4) == b"0000"
+
+    def test_removed_files_leave_nothing_behind(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        for name in "abc":
+            settled(files, name, name.encode() * 50)
+        for name in "abc":
+            files.remove(name)
+        maintain(files)
+        assert keys(objects, "parts") == []
+        assert len(keys(objects, "log")) == 2
+
+    def test_orphans_of_a_crash_are_deleted_by_the_next_owner(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        settled(files, "a", b"0123")
+        objects.create("shards/0/parts/00000001-00000000-00000099", b"nobody names it")
+        objects.create("shards/0/log/000000000002", b"written late, below the head")
+        successor = opened(objects)
+        maintain(successor)
+        assert len(keys(objects, "parts")) == 1
+        assert "shards/0/log/000000000002" not in objects.objects
+        assert content(opened(objects), "a") == b"0123"
+
+
+class TestReading:
+    def test_a_stored_file_is_read_in_blocks_and_cached(self) -> None:
+        objects, data = Objects(), bytes(range(256)) * (4 * BLOCK_BYTES // 256) + b"the end"
+        settled(opened(objects), "a", data)
+        files = opened(objects)
+        file = files.open("a")
+        with requests_of(files) as made:
+            assert file.read(BLOCK_BYTES + 5, 10) == data[BLOCK_BYTES + 5 : BLOCK_BYTES + 15]
+            assert file.read(BLOCK_BYTES, 10) == data[BLOCK_BYTES : BLOCK_BYTES + 10]
+            assert file.read(0, len(data) + 100) == data
+            assert file.read(4 * BLOCK_BYTES - 3, 20) == data[4 * BLOCK_BYTES - 3 :]
+        assert len(made) == 3, "one block, the one before it, those after it"
+
+    def test_the_cache_is_bounded(self) -> None:
+        objects, data = Objects(), bytes(8 * BLOCK_BYTES)
+        settled(opened(objects), "a", data)
+        files = opened(objects, BucketSettings(cache_bytes=2 * BLOCK_BYTES))
+        for block in range(8):
+            files.open("a").read(block * BLOCK_BYTES, 10)
+            assert files.counts().cached_bytes <= 2 * BLOCK_BYTES
+        assert isinstance(files._cache_files, MemoryFiles)
+        assert sum(map(len, files._cache_files._contents.values())) <= 2 * BLOCK_BYTES
+
+    def test_what_is_cached_is_read_while_the_store_cannot_be_reached(self) -> None:
+        objects = Objects()
+        settled(opened(objects), "a", bytes(2 * BLOCK_BYTES))
+        files = opened(objects)
+        files.open("a").read(0, 1)
+        client_of(files).faults.lost = 1.0
+        assert files.open("a").read(5, 3) == bytes(3)
+        with pytest.raises(Unavailable, match="cannot be read now"):
+            files.open("a").read(BLOCK_BYTES, 1)
+
+    def test_a_part_that_is_missing_is_damage(self) -> None:
+        objects = Objects()
+        settled(opened(objects), "a", b"0123")
+        files = opened(objects)
+        (part,) = keys(objects, "parts")
+        del objects.objects[part]
+        with pytest.raises(Damaged, match=f"{part} is missing"):
+            files.open("a").read(0, 1)
+
+
+class TestInTheBackground:
+    def test_the_thread_folds_deletes_and_notices_a_take_over(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        lost = threading.Event()
+        files.on_failure = lambda _: lost.set()
+        files.start()
+        put(files, "a", b"0123")
+        files.settle("a")
+        files.sync()
+        opened(objects)
+        assert lost.wait(60)
+        files.close()
+
+    def test_close_ends_a_sync_that_waits(self) -> None:
+        files = BucketFiles(FaultyBucket(), MemoryFiles())
+        waiting = threading.Event()
+
+        def fail(_: str) -> None:
+            waiting.set()
+            raise BucketUnreachable("down")
+
+        client_of(files).before_each = fail
+        put(files, "a", b"0")
+        caught = list[Exception]()
+
+        def sync() -> None:
+            try:
+                files.sync()
+            except StoreFailed as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=sync)
+        thread.start()
+        assert waiting.wait(60)
+        files.close()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert "does not answer" in str(caught[0])
+
+
+class TestFilesThatChangeDuringAFold:
+    """A fold reads the local files: what was done to them, and is not in the log yet, must not get lost with it."""
+
+    SETTINGS = BucketSettings(linger_seconds=60, release_seconds=0, groups_max=1)
+
+    def test_a_file_that_was_removed_is_whole_or_gone_after_a_crash(self) -> None:
+        objects = Objects()
+        files = opened(objects, self.SETTINGS)
+        put(files, "a", b"kept").sync()
+        files.remove("a")
+        maintain(files)
+        assert opened(objects).list() == []
+
+    def test_a_file_that_was_replaced_has_its_old_or_its_new_content_after_a_crash(self) -> None:
+        objects = Objects()
+        files = opened(objects, self.SETTINGS)
+        put(files, "a", b"old").sync()
+        put(files, "b", b"new")
+        files.rename("b", "a")
+        maintain(files)
+        assert content(opened(objects), "a") == b"new"
+
+    def test_a_file_that_was_cut_off_does_not_end_with_zeros_after_a_crash(self) -> None:
+        objects = Objects()
+        files = opened(objects, self.SETTINGS)
+        put(files, "a", b"kept and cut").sync()
+        files.open("a").truncate(4)
+        maintain(files)
+        assert content(opened(objects), "a") == b"kept"
+
+    def test_a_settled_file_has_the_zeros_that_were_set_aside(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        file = put(files, "a", b"data")
+        file.allocate(100)
+        files.settle("a")
+        files.sync()
+        maintain(files)
+        assert file.read(0, 200) == b"data".ljust(100, b"\0")
+        assert file.read(50, 10) == bytes(10)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("number", [3, 4])
+    def test_a_missing_object_that_the_head_needs_is_named(self, number: int) -> None:
+        """3 was written while the parts of the checkpoint, 4, were uploaded."""
+        objects = Objects()
+        files = opened(objects, BucketSettings(groups_max=1))
+        file = put(files, "a", b"kept")
+        file.sync()
+        client = client_of(files)
+
+        def append(request: str) -> None:
+            if request.startswith("create shards/0/parts"):
+                client.before_each = lambda _: None
+                file.write(4, [b" too"])
+                file.sync()
+
+        client.before_each = append
+        files.maintain()  # orphans
+        files.maintain()
+        assert keys(objects, "log")[-2:] == ["shards/0/log/000000000003", "shards/0/log/000000000004"]
+        objects.delete([f"shards/0/log/{number:012d}"])
+        with pytest.raises(Damaged, match=f"shards/0/log/{number:012d} is damaged: it is missing"):
+            opened(objects)
+
+    def test_without_its_head_a_log_is_damaged_and_nothing_is_deleted(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        for number in range(5):
+            settled(files, f"file {number}", b"kept")
+        objects.delete(["shards/0/head"])
+        before = {*objects.objects}
+        with pytest.raises(Damaged, match="000000000002 is damaged: it is missing, and later ones are there"):
+            opened(objects)
+        assert {*objects.objects} == before
+
+    @pytest.mark.parametrize("key", ["shards/0/log/.nfs0001", "shards/0/parts/.nfs0001"])
+    def test_an_object_of_another_name_is_ignored(self, key: str) -> None:
+        objects = Objects()
+        settled(opened(objects), "a", b"kept")
+        objects.create(key, b"")
+        files = opened(objects)
+        maintain(files)
+        assert content(files, "a") == b"kept"
+
+    def test_after_an_unexpected_error_nothing_more_is_written(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        maintain(files)
+        put(files, "a", b"lost")
+        with failing(files, RuntimeError("unexpected"), times=1), pytest.raises(RuntimeError):
+            files.maintain()
+        put(files, "b", b"refused")
+        with pytest.raises(StoreFailed, match="unexpected"):
+            files.sync()
+        assert opened(objects).list() == []
+
+    def test_a_cache_that_somebody_has_emptied_is_read_from_the_bucket(self) -> None:
+        files = opened(Objects())
+        put(files, "a", b"kept")
+        put(files, "b", b"removed")
+        files.settle("a")
+        for name in files._cache_files.list():
+            files._cache_files.remove(name)
+        files.remove("b")
+        files.sync()
+        maintain(files)
+        assert files.list() == ["a"]
+        assert content(files, "a") == b"kept"
