@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from penstock.bucket.objects import Bucket
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
 from penstock.coordinator.traces import Traces
@@ -83,10 +84,12 @@ class Scene:
         settings: CoordinatorSettings = SETTINGS,
         connectors: Connectors = NO_CONNECTORS,
         traces: Callable[[], Traces | None] = lambda: None,
+        bucket: Bucket | None = None,
     ) -> None:
         """`traces` is called at each `open`."""
         self.connectors = connectors
         self.traces = traces
+        self.bucket = bucket
         self.files = files or MemoryFiles()
         self.settings = settings
         self.completions: dict[str, FakeCompletion] = {}
@@ -108,6 +111,7 @@ class Scene:
             now_us=lambda: self.now_us,
             connectors=self.connectors,
             traces=self.traces(),
+            bucket=self.bucket,
         )
         await self.coordinator.start()
 
@@ -213,8 +217,11 @@ class Scene:
         segment = f"staging/{name}/{self.generation(name)}/{batch}/{part}/{port}"
         return Staged(port, segment, await self.append(segment, data))
 
-    async def merge(self, batch: int, *staged: Staged, name: str = "p", generation: int | None = None) -> Any:
-        return await self.coordinator.merger.merge(name, generation or self.generation(name), batch, staged)
+    async def merge(
+        self, batch: int, *staged: Staged, name: str = "p", generation: int | None = None, manifest: str = ""
+    ) -> Any:
+        merger = self.coordinator.merger
+        return await merger.merge(name, generation or self.generation(name), batch, staged, manifest)
 
     async def epoch(self, start: InputOffset, batch: int, data: bytes = b"", name: str = "p") -> InputOffset:
         """Cut and merged."""

@@ -68,9 +68,15 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pid in self.alive():
-            with suppress(ProcessLookupError):  # it has ended by itself since
-                os.kill(pid, signal.SIGKILL)
+        self.kill()
+
+    def kill(self) -> None:
+        """Everything that it has started, also what is started meanwhile."""
+        while alive := self.alive():
+            for pid in alive:
+                with suppress(ProcessLookupError):  # it has ended by itself since
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
         self.process.wait()
 
     @property

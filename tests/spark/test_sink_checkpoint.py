@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreFailed
-from penstock.spark.sink import writer
-from penstock.spark.sink.writer import sync_checkpoint
+from penstock.spark.run import checkpoint_files
+from penstock.spark.run.checkpoint_files import sync_checkpoint
 
 
 class Calls:
@@ -17,7 +17,7 @@ class Calls:
         self.synced: list[str] = []
         self._result = result
         monkeypatch.setattr(os, "sync", lambda: self.synced.append("everything"))
-        monkeypatch.setattr(writer, "_syncfs", lambda: self._syncfs if has_syncfs else None)
+        monkeypatch.setattr(checkpoint_files, "_syncfs", lambda: self._syncfs if has_syncfs else None)
 
     def _syncfs(self, descriptor: int) -> int:
         self.synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
@@ -60,7 +60,7 @@ def test_a_disk_failure_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_real_syncfs_accepts_a_directory(tmp_path: Path) -> None:
-    real = writer._syncfs()
+    real = checkpoint_files._syncfs()
     assert real is not None
     descriptor = os.open(tmp_path, os.O_RDONLY)
     assert real(descriptor) == 0

@@ -13,7 +13,18 @@ from functools import partial
 from typing import Any
 
 from penstock.coordinator.machine.apply import apply
-from penstock.coordinator.machine.commands import Bury, Command, Effect, Merges, decode, encode, pack, unpack
+from penstock.coordinator.machine.commands import (
+    Bury,
+    Command,
+    Effect,
+    Merge,
+    Merges,
+    Mirror,
+    decode,
+    encode,
+    pack,
+    unpack,
+)
 from penstock.coordinator.machine.state import (
     Accepted,
     Buried,
@@ -38,13 +49,16 @@ from penstock.store.store import SegmentStore
 
 # A snapshot is a head with the number of entries that follow, then pipelines, releases and marks.
 
-FORMAT = 2
+FORMAT = 3
 """The newest version. It is in the first entry of a ledger, in one before every snapshot, and in one before the first
 entry that an older version does not have. Ledgers without it were written before 0.1, when epochs were not numbered as
 Spark's batches are.
 """
+_BURIED = 2
+"""The version that has buried events."""
 _FORMAT_MIN = 1
-"""Without buried events. It is still written where there are none, so that versions that have only this can read it."""
+"""Without buried events and mirrored checkpoints, which came with version 3. An older version is still written where
+that is enough, so that code which has only that can read it."""
 VERSION, HEAD, PIPELINE, RELEASED, MARK = 0, 100, 101, 102, 103
 _ABSENT = -1
 _SINK_FIELDS = [field.name for field in fields(Sink)]
@@ -76,8 +90,10 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield [(number, *epoch) for number, epoch in p.epochs.items()]
     yield p.replayed
     yield p.schemas
-    if p.buried:  # from version 2 on
+    if p.buried or p.manifest:  # from version 2 on
         yield [(*place, *one) for place, one in p.buried.items()]
+    if p.manifest:  # from version 3 on
+        yield p.manifest
 
 
 def _encode_sink(sink: Sink) -> tuple[Any, ...]:
@@ -135,6 +151,8 @@ class SnapshotReader:
 def _decode_pipeline(*values: Any) -> Pipeline:
     incarnation, generation, request, outputs, limits, proved, complete, leader, running, attempt, *rest = values
     sinks, inputs, names, cuts, epochs, replayed, schemas, *later = rest
+    buried = later[0] if later else ()
+    manifest = later[1] if len(later) > 1 else ""
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -152,7 +170,8 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         attempt=attempt,
         replayed=replayed,
         schemas=schemas,
-        buried={(segment, offset): Buried(*one) for buried in later for segment, offset, *one in buried},
+        buried={(segment, offset): Buried(*one) for segment, offset, *one in buried},
+        manifest=manifest,
     )
 
 
@@ -224,16 +243,15 @@ class Ledger:
             raise ValueError(f"its last {len(buffer)} bytes are not a whole entry")
 
     def append(self, command: Command) -> Position:
-        self._make()
-        if isinstance(command, Bury) and self.version < FORMAT:
-            self._begin(FORMAT)
+        self._make(_version_of(command))
         return self._append(_framed(encode(command)))
 
-    def _make(self) -> None:
+    def _make(self, version: int) -> None:
+        """For an entry of this version."""
         if not self._store.exists(LEDGER):
             self._store.create(LEDGER, NO_QUOTA, draining=True)
-        if not self._store.length(LEDGER):
-            self._begin(_FORMAT_MIN)
+        if not self._store.length(LEDGER) or self.version < version:
+            self._begin(version)
 
     def _begin(self, version: int) -> None:
         """What follows is of this version."""
@@ -242,7 +260,7 @@ class Ledger:
 
     def merge(self, command: Command, pairs: tuple[tuple[str, str], ...]) -> Position:
         """The command and its merges, in one journal record: both or neither."""
-        self._make()
+        self._make(_version_of(command))
         entry = _framed(encode(command))
         position = self._store.merge(pairs, note=(LEDGER, entry))
         self._since_snapshot += len(entry)
@@ -257,7 +275,7 @@ class Ledger:
         durable without the snapshot.
         """
         start = self._store.length(LEDGER)
-        self._begin(FORMAT if any(one.buried for one in state.pipelines.values()) else _FORMAT_MIN)
+        self._begin(_version_for(state))
         for entry in encode_state(state):
             self._append(_framed(entry))
         self._store.truncate(LEDGER, start)
@@ -267,6 +285,21 @@ class Ledger:
     def _append(self, entry: bytes) -> Position:
         self._since_snapshot += len(entry)
         return self._store.append(LEDGER, [entry], draining=True).position
+
+
+def _version_of(command: Command) -> int:
+    """The first version that has it."""
+    if isinstance(command, Bury):
+        return _BURIED
+    return FORMAT if isinstance(command, Merge | Mirror) and command.manifest else _FORMAT_MIN
+
+
+def _version_for(state: State) -> int:
+    """The first version that has all of it."""
+    pipelines = state.pipelines.values()
+    if any(one.manifest for one in pipelines):
+        return FORMAT
+    return _BURIED if any(one.buried for one in pipelines) else _FORMAT_MIN
 
 
 def _checked_format(entry: tuple[Any, ...]) -> int:

@@ -8,6 +8,7 @@ from penstock.coordinator.machine.apply import check_fresh, check_initial, curre
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Fork, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
+from penstock.coordinator.mirrored_checkpoints import MirroredCheckpoints
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.side_outputs import SideOutputs
@@ -46,8 +47,15 @@ TEXT_MAX = 1000
 class Lifecycle:
     """`address` returns the segment port, and whether it uses TLS."""
 
-    def __init__(self, shared: Shared, address: Callable[[], tuple[int, bool]], sides: SideOutputs) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        address: Callable[[], tuple[int, bool]],
+        sides: SideOutputs,
+        mirrored: MirroredCheckpoints,
+    ) -> None:
         self._shared = shared
+        self._mirrored = mirrored
         self._sides = sides
         self._address = address
 
@@ -84,7 +92,7 @@ class Lifecycle:
         shared = self._shared
         async with shared.lock(name):
             old = shared.state.pipelines.get(name)
-            if fresh and old is not None and old.request != request:
+            if fresh and old is not None and old.request != request and not self._mirrored.is_restorable(old):
                 check_fresh(name, old)
             given = {key: await self._input(old, key, spec) for key, spec in inputs.items()}
             for port in outputs or ():
@@ -93,7 +101,8 @@ class Lifecycle:
             shared.keeper.commit(Start(name, request, given, None if outputs is None else tuple(outputs), numbers))
             pipeline = shared.state.pipelines[name]
             await shared.keeper.settled()
-        return Started(pipeline.generation, pipeline.incarnation, pipeline.planned, *self._address())
+        numbers = (pipeline.generation, pipeline.incarnation, pipeline.planned)
+        return Started(*numbers, *self._address(), self._mirrored.store, pipeline.manifest)
 
     async def _input(self, old: Pipeline | None, key: str, spec: InputSpec) -> tuple[tuple[str, ...], Segments]:
         """Resolves where the input starts in those of its sources that it does not read yet. A source that was read

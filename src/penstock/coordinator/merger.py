@@ -115,9 +115,12 @@ class Merger:
                 f"segment {segment!r} cannot be staged: pipeline {pipeline!r} runs as generation {known.generation}"
             )
 
-    async def merge(self, name: str, generation: int | None, epoch: int, staged: Sequence[Staged]) -> Merged:
+    async def merge(
+        self, name: str, generation: int | None, epoch: int, staged: Sequence[Staged], manifest: str = ""
+    ) -> Merged:
         """Merge the epoch in one journal record, together with the ledger entry and what is registered as its side
         outputs. If it is already merged, only the newly staged segments are deleted. Never refused for a quota.
+        `manifest`: its mirrored checkpoint.
 
         If no task has finished some planned parts of the epoch, nothing is merged, and the reply names them: the
         caller decodes and registers them, and merges again.
@@ -132,7 +135,8 @@ class Merger:
                 if missing:
                     return Merged(False, epoch, missing)
                 staged = [*staged, *sides]
-            command = Merge(name, generation, epoch, {}, tuple((one.port, one.segment) for one in staged))
+            pairs = tuple((one.port, one.segment) for one in staged)
+            command = Merge(name, generation, epoch, {}, pairs, manifest)
             if not done:
                 check_ports(pipeline, command)
                 command = replace(command, ends=self._ends(name, pipeline, staged))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from penstock.bucket.objects import Bucket
 from penstock.coordinator.burials import Burials
 from penstock.coordinator.cuts import Cuts
 from penstock.coordinator.dead_letters import DeadLetters
@@ -18,6 +19,7 @@ from penstock.coordinator.lifecycle import Lifecycle
 from penstock.coordinator.machine.commands import Effect, Release, Retain, Sweep, Truncate
 from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.merger import Merger, Sweeper
+from penstock.coordinator.mirrored_checkpoints import MirroredCheckpoints
 from penstock.coordinator.open_windows import ClockDemand, OpenWindows, WindowReports
 from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
@@ -102,7 +104,9 @@ class Coordinator:
         starts: StartTimes | None = None,
         supervisor: Supervisor | None = None,
         traces: Traces | None = None,
+        bucket: Bucket | None = None,
     ) -> None:
+        """`bucket`: where drivers mirror the checkpoints that are on their own machines; None: they do not."""
         clock = asyncio.get_running_loop().time
         records, news = Records(store), News()
         sources = Sources(store, records)
@@ -125,7 +129,8 @@ class Coordinator:
         if self._traces.is_on:
             durability.after_each_group(self._finish_traces)
         self.sides = SideOutputs(self._shared, self._sweeper.sweep)
-        self.lifecycle = Lifecycle(self._shared, address, self.sides)
+        self.mirrored = MirroredCheckpoints(self._shared, bucket)
+        self.lifecycle = Lifecycle(self._shared, address, self.sides, self.mirrored)
         self.cuts = Cuts(self._shared, self.sides)
         self.merger = Merger(self._shared, self._sweeper, self.sides)
         self.readers = Readers(self._shared)
@@ -171,6 +176,9 @@ class Coordinator:
             self._supervisor.every("sweep of staged segments", shared.settings.sweep_seconds, self._sweep),
             self._supervisor.every("lag of pipelines", SPACING_SECONDS, self._sample),
         ]
+        if self.mirrored.store is not None:
+            sweep = self.mirrored.sweep_again_and_again
+            self._tasks.append(self._supervisor.run("sweep of mirrored checkpoints", sweep))
 
     async def stop(self) -> None:
         """Waiting requests get Unavailable."""

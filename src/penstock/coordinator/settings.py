@@ -44,6 +44,10 @@ class CoordinatorSettings:
     sweep_seconds: float = 30.0
     """How often to look for staged segments that will never be merged."""
 
+    checkpoint_sweep_seconds: float = 60.0
+    """How often to remove objects of mirrored checkpoints: a request to list some hundred of them, for each pipeline
+    that has committed an epoch."""
+
     orphan_seconds: float = 3600.0
     """How long segments staged by an unknown pipeline stay: it may be about to merge for the first time."""
 

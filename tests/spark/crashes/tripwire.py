@@ -89,7 +89,7 @@ class Tripwire:
         wire = self._wire
         if wire is None or wire.answered is not answered or wire.tells not in message:
             return None
-        if path != f"/pipelines/{wire.pipeline}/{wire.call}":
+        if path.partition("?")[0] != f"/pipelines/{wire.pipeline}/{wire.call}":
             return None
         self._wire = None
         return wire

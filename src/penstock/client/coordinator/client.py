@@ -216,12 +216,25 @@ class CoordinatorClient(WorkerClient):
         request = AskMissing(generation=generation, epoch=epoch)
         return self._pipeline(name, "side-missing", request, MissingParts).parts
 
-    def merge(self, name: str, batch: int, staged: Iterable[Staged], *, generation: int | None = None) -> Merged:
+    def merge(
+        self, name: str, batch: int, staged: Iterable[Staged], *, generation: int | None = None, manifest: str = ""
+    ) -> Merged:
         """Make what was staged, in this order, and the registered side outputs part of the output segments: all of it,
-        once. Merges nothing if parts of the epoch are missing.
+        once. Merges nothing if parts of the epoch are missing. `manifest`: the mirrored checkpoint of the epoch.
         """
-        request = api.Merge(generation=generation, batch=batch, staged=[*staged])
+        request = api.Merge(generation=generation, batch=batch, staged=[*staged], manifest=manifest)
         return self._pipeline(name, "merge", request, Merged)
+
+    def mirrored(self, name: str, generation: int | None = None) -> api.MirroredCheckpoint:
+        """The mirrored checkpoint that counts. Raises Fenced if this generation is not the newest."""
+        asked = "" if generation is None else f"?generation={generation}"
+        return self._get(f"/pipelines/{check_pipeline_name(name)}/mirrored{asked}", api.MirroredCheckpoint)
+
+    def record_mirrored(self, name: str, generation: int, before: str, manifest: str) -> None:
+        """For Spark's own sinks, which have no merge: this manifest counts from now on. Refused if `before` does not
+        count until now.
+        """
+        self._pipeline(name, "mirrored", api.Mirror(generation=generation, before=before, manifest=manifest), Done)
 
     def abort(self, name: str, batch: int, *, generation: int | None = None) -> None:
         """Delete what the batch has staged."""

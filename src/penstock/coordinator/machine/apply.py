@@ -26,6 +26,7 @@ from penstock.coordinator.machine.commands import (
     Fork,
     MarkTime,
     Merge,
+    Mirror,
     Park,
     Plan,
     Read,
@@ -43,6 +44,7 @@ from penstock.coordinator.machine.epochs import (
     attach,
     done_replays,
     merge,
+    mirror,
     own_sources,
     plan,
     read,
@@ -152,6 +154,9 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
             return _fork(state, command)
         case Bury():
             return _changed(state, command.pipeline, bury(known(state, command.pipeline), command))
+        case Mirror():
+            pipeline = current(state, command.pipeline, command.generation)
+            return _changed(state, command.pipeline, mirror(pipeline, command))
     assert_never(command)
 
 

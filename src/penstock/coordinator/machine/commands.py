@@ -81,6 +81,18 @@ class Merge:
     """Port → where its output segment ends afterwards."""
     staged: tuple[tuple[str, str], ...] = ()
     """(port, segment) in order. Not in the ledger: the journal record of the entry merges them."""
+    manifest: str = ""
+    """The mirrored checkpoint with which Spark runs this epoch again; "": it is not mirrored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """The checkpoint of a pipeline with Spark's own sinks is mirrored. It is based on the one that was before."""
+
+    pipeline: str
+    generation: int
+    before: str
+    manifest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +285,7 @@ Command: TypeAlias = (
     | Adopt
     | Fork
     | Bury
+    | Mirror
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -299,26 +312,33 @@ _BY_NUMBER: dict[int, type[Command]] = {
     21: Adopt,
     22: Fork,
     23: Bury,
+    24: Mirror,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}
+_OPTIONAL: dict[type[Command], int] = {Merge: 1}
+"""How many of the last fields are stored only if they have a value: older versions do not have them."""
 
 
 def encode(command: Command) -> list[Any]:
     kind = type(command)
-    return [_NUMBERS[kind], *(getattr(command, name) for name in _STORED[kind])]
+    values = [getattr(command, name) for name in _STORED[kind]]
+    for _ in range(_OPTIONAL.get(kind, 0)):
+        if not values[-1]:
+            values.pop()
+    return [_NUMBERS[kind], *values]
 
 
 def decode(entry: tuple[Any, ...]) -> Command:
     """Raises Damaged for a command that this version does not know."""
     number, *values = entry
     kind = _BY_NUMBER.get(number)
-    if kind is None or len(values) != len(_STORED[kind]):
+    if kind is None or not 0 <= len(_STORED[kind]) - len(values) <= _OPTIONAL.get(kind, 0):
         raise Damaged(
             f"the ledger has an entry of unknown kind {number!r} with {len(values)} fields",
             "Use the version of Penstock that wrote it, or a newer one.",
         )
-    return kind(*values)
+    return kind(**dict(zip(_STORED[kind], values, strict=False)))
 
 
 def pack(entry: list[Any]) -> bytes:

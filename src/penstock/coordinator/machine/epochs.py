@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.coordinator.machine.burials import check_effective, in_effect
-from penstock.coordinator.machine.commands import Ask, Effect, Merge, Merges, Plan, Read, Release, Replay, Truncate
+from penstock.coordinator.machine.commands import (
+    Ask,
+    Effect,
+    Merge,
+    Merges,
+    Mirror,
+    Plan,
+    Read,
+    Release,
+    Replay,
+    Truncate,
+)
 from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
 from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Cut, Input, MergedEpoch, Pipeline, State, source_of
 from penstock.core.errors import LimitExceeded, PipelineError
@@ -177,9 +188,22 @@ def merge(pipeline: Pipeline, command: Merge) -> tuple[Pipeline, tuple[Effect, .
         if len(undelivered(pipeline)) >= EPOCHS_MAX:
             raise LimitExceeded(f"{EPOCHS_MAX} epochs wait for their sinks", "See: penstock epoch list")
         del epochs[next(iter(epochs))]
-    merged = replace(pipeline, epochs=epochs).proven(pipeline.proved)
+    merged = replace(pipeline, epochs=epochs, manifest=command.manifest).proven(pipeline.proved)
     pairs = tuple((output_segment(command.pipeline, port), segment) for port, segment in command.staged)
     return merged, (Merges(pairs),) if pairs else ()
+
+
+def mirror(pipeline: Pipeline, command: Mirror) -> Pipeline:
+    """Raises PipelineError for one that is based on another: what it refers to may be deleted."""
+    if pipeline.manifest == command.manifest:
+        return pipeline
+    if pipeline.manifest != command.before:
+        raise PipelineError(
+            f"the checkpoint is based on {command.before!r}, but the last one that was mirrored is "
+            f"{pipeline.manifest!r}",
+            "Another query of this pipeline has mirrored its checkpoint: stop one of them.",
+        )
+    return replace(pipeline, manifest=command.manifest)
 
 
 def check_ports(pipeline: Pipeline, command: Merge) -> None:

@@ -151,6 +151,10 @@ class Pipeline:
     """Port → names and Spark types of the fields of its JSON rows, where they are known."""
     buried: dict[tuple[str, int], Buried] = field(default_factory=dict)
     """Segment and offset of an event → how it was buried. Retained for as long as Spark may read the event again."""
+    manifest: str = ""
+    """The mirrored checkpoint of the last merged epoch, or for Spark's own sinks of the last one that was mirrored; "":
+    there is none.
+    """
 
     @property
     def planned(self) -> int:

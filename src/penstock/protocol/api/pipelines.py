@@ -152,6 +152,20 @@ class Started:
     epoch: int
     segment_port: int
     tls: bool
+    store: str | None = None
+    """The URL of the bucket into which checkpoints on the driver's machine are mirrored; None: they are not."""
+    manifest: str = ""
+    """The mirrored checkpoint that the query continues from; "": none was mirrored."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredCheckpoint:
+    """What the ledger has of a pipeline's checkpoint in the bucket."""
+
+    manifest: str
+    """The one of the last commit; "": it was not mirrored."""
+    merged: int
+    """The last merged epoch, or NO_EPOCH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,10 +482,25 @@ class Reading(Request, frozen=True, kw_only=True):
     end: InputOffset
 
 
+ManifestName: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
+"""The ledger has one for each pipeline."""
+
+
 class Merge(Request, frozen=True, kw_only=True):
     generation: Count | None = None
     batch: Count
     staged: Sequence[Staged]
+    manifest: ManifestName = ""
+    """The mirrored checkpoint of this epoch."""
+
+
+class Mirror(Request, frozen=True, kw_only=True):
+    """The checkpoint of a pipeline with Spark's own sinks was mirrored."""
+
+    generation: Count
+    before: ManifestName
+    """The manifest that it is based on: the last one that was recorded."""
+    manifest: ManifestName
 
 
 class Abort(Request, frozen=True, kw_only=True):

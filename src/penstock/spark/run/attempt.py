@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from penstock.protocol.stored.dead_letters import ERR
 from penstock.spark.input_frames import InputFrame, OperatorNote
 from penstock.spark.outputs import Leaving, leaving
 from penstock.spark.pipeline_context import PipelineContext, in_pipeline
-from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, is_fresh, opened
+from penstock.spark.run.checkpoint_mirror import is_superseded
+from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, opened
 from penstock.spark.run.failures import shown_at_the_users_line
 from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
 from penstock.spark.run.plan_text import following_writers, state_plan_of
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
     from penstock.spark.codecs.batch_decoder import Decoder
     from penstock.spark.pipelines import Pipeline
+
+log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.0
 """At a start nothing waits for an absent worker: the runner tries again, and meanwhile looks after other pipelines."""
@@ -177,6 +181,8 @@ def check_state(name: str, state: StatePlan, settings: RunSettings) -> list[str]
     checkpoint = settings.opened(name)
     if is_outdated(checkpoint, name, settings.worker, retry_seconds=_RETRY_SECONDS):
         return []
+    if is_superseded(settings.checkpoint(name), name, settings.worker, retry_seconds=_RETRY_SECONDS):
+        return []
     stored = _stored_plan(checkpoint, name)
     if stored is None:
         return []
@@ -247,10 +253,22 @@ def begin_attempt(pipeline: Pipeline, planned: Planned, settings: RunSettings) -
         planned.ports,
         starting=pipeline.starting,
         limits=pipeline.limits,
-        fresh=is_fresh(checkpoint),
+        checkpoint=checkpoint,
         retry_seconds=_RETRY_SECONDS,
     )
+    if generation.is_restored:
+        _check_restored(pipeline, planned, settings, generation)
     return generation, moved
+
+
+def _check_restored(pipeline: Pipeline, planned: Planned, settings: RunSettings, generation: Generation) -> None:
+    """As before a start: until now there was no state, or an older one."""
+    try:
+        for change in check_state(pipeline.name, planned.state, settings):
+            log.warning("%s: %s", pipeline.name, change)
+    except BaseException:
+        generation.stop(failed=True)
+        raise
 
 
 def start_query(

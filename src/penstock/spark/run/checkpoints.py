@@ -104,7 +104,8 @@ def _json(line: str) -> Any:
 
 
 @contextmanager
-def _local_access(folder: Path) -> Iterator[None]:
+def local_access(folder: Path) -> Iterator[None]:
+    """Raises CheckpointFailed if the file system refuses access."""
     try:
         yield
     except OSError as error:
@@ -145,11 +146,11 @@ class LocalCheckpoint:
 
     def _logged(self, log: str) -> list[int]:
         folder = self._folder / log
-        with _local_access(self._folder):
+        with local_access(self._folder):
             return _numbers([file.name for file in folder.iterdir()]) if folder.is_dir() else []
 
     def read(self, name: str) -> str | None:
-        with _local_access(self._folder):
+        with local_access(self._folder):
             try:
                 return (self._folder / name).read_text(errors="replace")
             except FileNotFoundError:
@@ -157,7 +158,7 @@ class LocalCheckpoint:
 
     def write(self, name: str, text: str) -> None:
         partial = self._folder / f".{name}.tmp"
-        with _local_access(self._folder):
+        with local_access(self._folder):
             with partial.open("w") as out:
                 out.write(text)
                 out.flush()
@@ -167,7 +168,7 @@ class LocalCheckpoint:
 
     def move_aside(self) -> str:
         aside = self._folder.with_name(self._folder.name + _ASIDE)
-        with _local_access(self._folder):
+        with local_access(self._folder):
             shutil.rmtree(aside, ignore_errors=True)
             self._folder.replace(aside)
         return str(aside)
@@ -187,7 +188,7 @@ def adopt_moved(checkpoint: str) -> None:
     if folder is None:
         return
     place = f"file:{folder.absolute()}"
-    with _local_access(folder):
+    with local_access(folder):
         for file in folder.glob("state/*/_metadata/v2/[0-9]*"):  # and not their checksums, which are no text
             text = file.read_text()
             adopted = _SCHEMA_PATH.sub(lambda found: place + found[1], text)

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import (
+    BucketFailed,
     CheckpointFailed,
     LimitExceeded,
     NoRoom,
@@ -99,7 +100,7 @@ _ENDED_HINT = (
     "spark.python.worker.faulthandler.enabled=true shows where), and the kernel's out-of-memory killer (dmesg)."
 )
 
-_OUTAGES = (Unavailable, NoRoom, CheckpointFailed, StoreFailed, WorkerFailed)
+_OUTAGES = (Unavailable, NoRoom, BucketFailed, CheckpointFailed, StoreFailed, WorkerFailed)
 """Something outside the pipeline cannot be reached or used now. It may take hours until it is back."""
 
 _OF_ROWS = (RequestError, LimitExceeded)

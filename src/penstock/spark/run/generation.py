@@ -16,7 +16,7 @@ from penstock.client.credentials import default_worker
 from penstock.client.segments.failures import RETRY_SECONDS
 from penstock.core.errors import Fenced, PenstockError, RequestError
 from penstock.core.types import NO_EPOCH
-from penstock.protocol.api.pipelines import QueryFailure
+from penstock.protocol.api.pipelines import QueryFailure, Started
 from penstock.spark.input_frames import InputFrame
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
 from penstock.spark.run.checkpoints import (
@@ -60,6 +60,27 @@ class _Failure:
         return QueryFailure(self.text, self.failures, max(0.0, self.restart_at - time.monotonic()), self.hint)
 
 
+@dataclass(frozen=True, slots=True)
+class Mirroring:
+    """Where a checkpoint on this machine is mirrored, and by whom."""
+
+    store: str | None = None
+    """The URL of the worker's bucket; None: nowhere."""
+    checkpoint: str | None = None
+    """Set for Spark's own sinks, where the source mirrors it. Otherwise our sink does before the merge, and gets the
+    location from Spark."""
+
+    def by_sink(self) -> dict[str, str]:
+        return {} if self.store is None else {"store": self.store}
+
+    def by_source(self) -> dict[str, str]:
+        is_due = self.store is not None and self.checkpoint is not None
+        return {"store": self.store or "", "checkpoint": self.checkpoint or ""} if is_due else {}
+
+
+NOT_MIRRORED = Mirroring()
+
+
 class Generation:
     """From `begin` until `stop`, or until a newer generation takes over: then `fenced` is set.
 
@@ -67,8 +88,18 @@ class Generation:
     failure of the query and, for Spark's own sinks, which epochs are committed.
     """
 
-    def __init__(self, name: str, worker: str, number: int, inputs: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        worker: str,
+        number: int,
+        inputs: Mapping[str, Sequence[str]],
+        mirroring: Mirroring = NOT_MIRRORED,
+    ) -> None:
         self.name = name
+        self.is_restored = False
+        """Whether the checkpoint on this machine was restored from the worker's bucket."""
+        self._mirroring = mirroring
         self.number = number
         self.fenced: Fenced | None = None
         self.frames: list[InputFrame] = []
@@ -89,7 +120,9 @@ class Generation:
         """For `spark.readStream.format("penstock").options(**…)`."""
         if name not in self._inputs:
             raise RequestError(f"{self.name} has no input {name!r}", f"It has: {', '.join(self._inputs)}.")
-        options = self._options() | {"input": name, "source": ",".join(self._inputs[name])}
+        options = (
+            self._options() | {"input": name, "source": ",".join(self._inputs[name])} | self._mirroring.by_source()
+        )
         return options if min_partitions is None else options | {"minPartitions": str(min_partitions)}
 
     def load(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
@@ -107,7 +140,7 @@ class Generation:
 
     def output(self) -> dict[str, str]:
         """For `frame.writeStream.format("penstock").options(**…)`."""
-        return self._options()
+        return self._options() | self._mirroring.by_sink()
 
     def _options(self) -> dict[str, str]:
         return {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
@@ -130,9 +163,11 @@ class Generation:
             self._probe = None
 
     def committed(self, epoch: int) -> None:
-        """Spark has committed all epochs up to this one. Returns at once."""
+        """Spark has committed all epochs up to this one. Returns at once. If the source mirrors the checkpoint, its
+        next request reports that, once the commit is mirrored.
+        """
         with self._wake:
-            if epoch > self._committed:
+            if epoch > self._committed and not self._mirroring.by_source():
                 self._committed = epoch
                 self._news += 1
                 self._wake.notify()
@@ -237,16 +272,35 @@ def start_generation(
     *,
     starting: Starting = "earliest",
     limits: Limits = NO_LIMITS,
-    fresh: bool | None = None,
+    checkpoint: str | None = None,
     retry_seconds: float = RETRY_SECONDS,
 ) -> Generation:
-    """Fences older generations. `fresh`: there is no checkpoint; None: unknown. Raises RequestError, and Unavailable
-    when no worker answers for `retry_seconds`.
+    """Fences older generations. `checkpoint`: its location, if it is known. If it is on this machine and the worker has
+    a bucket, and the pipeline has gone on elsewhere since, it is restored from there. Raises RequestError, Unavailable
+    when no worker answers for `retry_seconds`, and as `restored_if_needed`.
     """
     specs = {key: InputSpec(sources, starting) for key, sources in inputs.items()}
+    fresh = None if checkpoint is None else is_fresh(checkpoint)
     with CoordinatorClient(worker, retry_seconds) as coordinator:
         started = coordinator.start(name, specs, outputs, limits, fresh=fresh)
-    return Generation(name, worker, started.generation, inputs)
+    mirroring = Mirroring(started.store, None if outputs else checkpoint)
+    generation = Generation(name, worker, started.generation, inputs, mirroring)
+    if checkpoint is not None:
+        _restore_if_needed(generation, checkpoint, started)
+    return generation
+
+
+def _restore_if_needed(generation: Generation, checkpoint: str, started: Started) -> None:
+    """After the start: the ledger's checkpoint is final then, because older generations are fenced."""
+    if started.store is None or not started.manifest:
+        return
+    from penstock.spark.run.checkpoint_mirror import restored_if_needed  # here: other drivers do not need it
+
+    try:
+        generation.is_restored = restored_if_needed(checkpoint, started)
+    except BaseException:
+        generation.stop(failed=True)
+        raise
 
 
 def begin(
@@ -265,8 +319,9 @@ def begin(
     `worker` is its HTTP address; by default PENSTOCK_WORKER, else the worker on ./penstock-data, else 127.0.0.1:7102.
     `inputs` names the sources of each load. `outputs`: the ports of the sink; [] for Spark's own sinks, whose epochs
     `penstock.spark.watch` reports as complete. With `checkpoint`, a query that has lost its checkpoint is refused here
-    rather than in its first batch, and a local checkpoint from before a reset is moved aside. Raises RequestError, and
-    Unavailable when no worker answers.
+    rather than in its first batch, and a local checkpoint from before a reset is moved aside. If the worker has a
+    bucket, a local checkpoint is mirrored there, and restored from there if it is lost, or older than what another
+    machine has committed. Raises RequestError, and Unavailable when no worker answers.
     """
     worker = worker or default_worker()
     if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
@@ -279,5 +334,5 @@ def begin(
         outputs,
         starting=starting_of(starting),
         limits=limits_of(max_bytes_per_epoch, max_rows_per_epoch),
-        fresh=None if checkpoint is None else is_fresh(str(checkpoint)),
+        checkpoint=None if checkpoint is None else str(checkpoint),
     )

@@ -7,23 +7,19 @@ epoch changes nothing.
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.coordinator import CoordinatorClient, Staged
 from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_worker
-from penstock.core.errors import PipelineError, RequestError, StoreFailed
+from penstock.core.errors import PipelineError, RequestError
 from penstock.core.suggestions import nearest
 from penstock.protocol.stored.names import check_pipeline_name
 from penstock.spark.python_worker import Task, coordinator, freeze, hinted, link
-from penstock.spark.run.checkpoints import local_path
+from penstock.spark.run.checkpoint_files import sync_checkpoint
 from penstock.spark.side_outputs import Origin
 from penstock.spark.sink.plan import parse_plan
 from penstock.spark.sink.schema import check_schema
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = "out"
 
-_OURS = ("worker", "pipeline", "generation", "port", "encoding", "tlsCa", "tlsCert", "tlsKey")
+_OURS = ("worker", "pipeline", "generation", "port", "encoding", "store", "tlsCa", "tlsCert", "tlsKey")
 _SPARKS = ("checkpointLocation", "queryName")
 """Spark's own options, which it passes to every sink."""
 
@@ -58,6 +54,8 @@ class SinkOptions:
     checkpoint: str | None = None
     encoding: str | None = None
     """The plan by which rows are encoded, as `plan_text` writes it; None: all of them have a `value`."""
+    store: str | None = None
+    """The URL of the bucket into which the checkpoint is mirrored, as the worker has reported it; None: it is not."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: taken from the executors' environment."""
 
@@ -76,6 +74,7 @@ class SinkOptions:
             port=given.get("port", DEFAULT_PORT),
             checkpoint=given.get("checkpointlocation"),
             encoding=given.get("encoding"),
+            store=given.get("store"),
             tls=(given.get("tlsca"), given.get("tlscert"), given.get("tlskey")),
         )
 
@@ -108,49 +107,6 @@ def _refused_address(text: str) -> Iterator[str]:
         parse_worker(text)
     except RequestError as error:
         yield f"'worker': {error}"
-
-
-# Makes Spark's checkpoint durable: Spark itself never syncs a local one.
-
-
-def sync_checkpoint(location: str | None) -> None:
-    """When it returns, everything that Spark has written there survives a power cut.
-
-    If the location is unknown, everything on this machine is synced. A location with a scheme other than `file:` is
-    left to its own file system. Raises StoreFailed when the disk fails.
-    """
-    path = None if location is None else local_path(location)
-    if path is None:
-        if location is None:
-            os.sync()
-        return
-    try:
-        _sync_file_system(path)
-    except FileNotFoundError:
-        os.sync()  # without a scheme it may be on Spark's default file system, or here under another name
-    except OSError as error:
-        raise StoreFailed(
-            f"the checkpoint in {path} cannot be made durable: {error.strerror}", "Look at the disk, then start again."
-        ) from error
-
-
-def _sync_file_system(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        syncfs = _syncfs()
-        if syncfs is None:
-            os.sync()
-        elif syncfs(directory):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-    finally:
-        os.close(directory)
-
-
-@cache
-def _syncfs() -> Any:
-    """On Linux only: it syncs one file system and reports errors, unlike sync(2)."""
-    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 _MERGES_MAX = 3
@@ -189,11 +145,13 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Merge the epoch into the output segments, once, however often it is called. Spark's checkpoint is made
-        durable first: otherwise a power cut could leave an epoch merged that Spark plans again.
+        durable first: otherwise a power cut, or the loss of this machine if the worker has a bucket, could leave an
+        epoch merged that Spark plans again.
         """
         with hinted():
+            manifest = mirrored(self._options, batchId)
             sync_checkpoint(self._options.checkpoint)
-            merge(self._options, batchId, in_order(messages))
+            merge(self._options, batchId, in_order(messages), manifest)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Delete what the batch has staged, including attempts without a message."""
@@ -231,10 +189,21 @@ def encoded_blocks(batch: pa.RecordBatch, default_port: str, encoding: str | Non
             yield from blocks(values, target)
 
 
-def merge(options: SinkOptions, batch: int, staged: Sequence[Staged]) -> None:
+def mirrored(options: SinkOptions, batch: int) -> str:
+    """The manifest of the checkpoint in the worker's bucket; "" if the worker has none."""
+    if options.store is None:
+        return ""
+    from penstock.spark.run.checkpoint_mirror import mirror_running  # here: other drivers do not need it
+
+    worker, place = coordinator(options.worker), (options.store, options.checkpoint)
+    return mirror_running(worker, *place, options.pipeline, options.generation, batch)
+
+
+def merge(options: SinkOptions, batch: int, staged: Sequence[Staged], manifest: str = "") -> None:
     """Parts that no task has finished are decoded here, for their dead letters: then the epoch can be merged."""
+    worker, generation = coordinator(options.worker), options.generation
     for _ in range(_MERGES_MAX):
-        merged = coordinator(options.worker).merge(options.pipeline, batch, staged, generation=options.generation)
+        merged = worker.merge(options.pipeline, batch, staged, generation=generation, manifest=manifest)
         if not merged.missing:
             return
         from penstock.spark.source.decoding import decode_missing  # here: few commits need codecs

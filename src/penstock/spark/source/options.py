@@ -46,13 +46,25 @@ OPTIONS = (
     "reports",
     "fused",
     "trial",
+    "store",
+    "checkpoint",
     "tlsCa",
     "tlsCert",
     "tlsKey",
 )
 
 _CONTROL = ("rows", "buckets", "reports", "fused")
-_STREAM_ONLY = ("maxBytesPerEpoch", "maxRowsPerEpoch", "pipeline", "input", "generation", "trial", *_CONTROL)
+_STREAM_ONLY = (
+    "maxBytesPerEpoch",
+    "maxRowsPerEpoch",
+    "pipeline",
+    "input",
+    "generation",
+    "trial",
+    "store",
+    "checkpoint",
+    *_CONTROL,
+)
 _BATCH_ONLY = ("endingOffsets",)
 _NAMES = {name.lower(): name for name in OPTIONS}
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -91,7 +103,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     short_circuit: bool = True
-    """Whether tasks on the worker's machine read the journal's files themselves."""
+    """Whether tasks read the journal's files themselves, on the worker's machine or in its bucket."""
     pipeline: str | None = None
     """None: the load is anonymous. Nothing is registered or recorded, and the load delays neither acknowledgements nor
     retention."""
@@ -108,6 +120,10 @@ class SourceOptions:
     """Beside control rows: the operator that the readers run on events, see `fused.py`. None: they read no events."""
     trial: Trial | None = None
     """Read exactly this, and register nothing."""
+    store: str | None = None
+    """For Spark's own sinks: the URL of the bucket into which the checkpoint is mirrored; None: it is not."""
+    checkpoint: str | None = None
+    """Where it is."""
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: taken from the environment."""
 
@@ -137,6 +153,8 @@ class SourceOptions:
             reports=given.get("reports", _boolean) is True,
             fused=given.get("fused", str),
             trial=given.get("trial", Trial.parse),
+            store=given.get("store", str),
+            checkpoint=given.get("checkpoint", str),
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
         )
 

@@ -371,11 +371,21 @@ class _Driver:
     def _cut(self, start: InputOffset, limits: Limits | None) -> Cut:
         wait_ms = WAIT_MS_ANONYMOUS if self._options.pipeline is None else WAIT_MS
         load = self.begin()
+        self._mirror(load)
         cut = load.cut(start, self._target, limits, wait_ms if self._target is None else 0)
         if not cut.is_lacking or not isinstance(load, PipelineLoad):
             return cut
         self._decode_missing(load, start)
         return load.cut(start, self._target, limits, 0)
+
+    def _mirror(self, load: Load) -> None:
+        """For Spark's own sinks, if the worker has a bucket; see `checkpoint_mirror`."""
+        store, checkpoint = self._options.store, self._options.checkpoint
+        if store is None or checkpoint is None or not isinstance(load, PipelineLoad):
+            return
+        from penstock.spark.run.checkpoint_mirror import mirror_unmerged  # here: other drivers do not need it
+
+        mirror_unmerged(self._coordinator, store, checkpoint, load.name, load.generation)
 
     def _cut_upto_target(self, start: InputOffset, limits: Limits | None) -> Cut:
         """Spark takes an empty epoch for the end, so wait for events that are only blocked."""
@@ -399,6 +409,7 @@ class _Driver:
             again = self.begin().reading(start, end)
             starts = {**again.segments, **starts}
             self._last_cut, self._left_out = (start, end), again.left_out
+        self._mirror(self.begin())
         if self._options.buckets is not None and self._options.fused is None:
             return [control_partition(start, end)]
         partitions = self._partitions(replace(start, segments=starts), end, is_fresh=is_fresh)
