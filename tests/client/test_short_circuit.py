@@ -13,6 +13,7 @@ import pytest
 
 from penstock.access.file import AccessFile, StoredGrant
 from penstock.client.segments import SegmentClient, short_circuit
+from penstock.client.segments.bucket_reads import BucketReads
 from penstock.client.segments.connections import BlockingConnection
 from penstock.client.segments.range_reader import read_range
 from penstock.client.segments.short_circuit import ShortCircuit
@@ -172,12 +173,14 @@ def test_a_reader_on_another_machine_gets_no_path(
     assert server_status(worker)["locates"] == 0
 
 
-def test_a_machine_without_an_id_does_not_ask(
+def test_a_machine_without_an_id_asks_only_while_it_may_read_a_bucket(
     worker: RunningWorker, filled: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(short_circuit, "this_machine", str)
     assert joined(filled, ShortCircuit()) == DATA
-    assert server_status(worker)["locates_refused"] == 0
+    assert server_status(worker)["locates_refused"] == 1
+    assert joined(filled, ShortCircuit(objects=BucketReads(lambda: float("-inf")))) == DATA
+    assert server_status(worker)["locates_refused"] == 1
 
 
 def test_the_id_of_a_machine_is_that_of_its_kernel() -> None:

@@ -1,8 +1,11 @@
-"""Whatever a journal has been through, its files give a reader the bytes that the store gives."""
+"""Whatever a journal has been through, its files give a reader the bytes that the store gives, and so do the objects of
+its closed chapters in a bucket.
+"""
 
 import shutil
 import tempfile
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from penstock.access.file import Open
-from penstock.client.segments import short_circuit
+from penstock.client.segments import bucket_reads, short_circuit
+from penstock.client.segments.bucket_reads import BucketReads
 from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.types import Position
 from penstock.protocol.segment import HEADER_SIZE, VERSIONED, LocateSegment, Reply
@@ -20,10 +24,13 @@ from penstock.protocol.segment.frame import unpack_header
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.connection import Managing
 from penstock.segment_server.settings import Counters, ServerSettings
+from penstock.store.bucket_files import BucketFiles, BucketSettings
 from penstock.store.compaction import Compactor
-from penstock.store.files import RealFiles
+from penstock.store.files import Files, RealFiles
 from penstock.store.plan import Addition
 from penstock.store.store import SegmentStore
+from penstock.testing.faulty_bucket import FaultyBucket, Objects
+from penstock.testing.memory_files import MemoryFiles
 from tests.store.model import read_all
 from tests.store.small import commit, compact_step, next_chapter, open_store
 
@@ -62,10 +69,20 @@ def decoded(message: bytes) -> Any:
 
 
 class Journals(RuleBasedStateMachine):
+    def new_files(self) -> Files:
+        return RealFiles(self.directory / "journal")
+
+    def reader(self) -> ShortCircuit:
+        return ShortCircuit()
+
+    def readable(self, name: str, start: int, end: int) -> int:
+        """How many of these bytes a reader is to get from the files."""
+        return end - start
+
     @initialize()
     def open(self) -> None:
         self.directory = Path(tempfile.mkdtemp())
-        self.store = open_store(RealFiles(self.directory / "journal"), compact_below=0.9, append_bytes_max=20_000)
+        self.store = open_store(self.new_files(), compact_below=0.9, append_bytes_max=20_000)
         self.compactor = Compactor(self.store)
         self.written = 0
         for name in NAMES:
@@ -108,16 +125,16 @@ class Journals(RuleBasedStateMachine):
         for _ in range(steps):
             compact_step(self.compactor)
 
-    @rule(name=names, skip=st.integers(0, 50), left=st.integers(0, 50), limit=st.sampled_from((1, 3000, 1 << 20)))
+    @rule(name=names, skip=st.integers(0, 50), left=st.integers(0, 50), limit=st.sampled_from((100, 3000, 1 << 20)))
     @precondition(lambda self: self.written)
     def read(self, name: str, skip: int, left: int, limit: int) -> None:
         """Also what is not durable is asked for: it is not there yet."""
         info = self.store.info(name)
         start, end = info.start + skip, max(self.store.length(name) - left, info.start + skip)
-        expected = read_all(self.store, name, info.start)[skip:][: end - start]
+        expected = read_all(self.store, name, info.start)[skip:][: self.readable(name, start, end)]
         link: Any = StoreLink(self.store, limit)
         found = bytearray()
-        for offset, data in ShortCircuit().read(link, name, start, end):
+        for offset, data in self.reader().read(link, name, start, end):
             assert offset == start + len(found)
             found += data
         assert found == expected
@@ -127,17 +144,50 @@ class Journals(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
+class BucketJournals(Journals):
+    """The reader is on another machine, or the cache has lost everything, which is the same."""
+
+    files: BucketFiles
+
+    def new_files(self) -> Files:
+        self.objects = Objects()
+        settings = BucketSettings(cache_bytes=1, groups_max=5, linger_seconds=0, release_seconds=0)
+        self.files = BucketFiles(FaultyBucket(self.objects), MemoryFiles(), settings=settings)
+        return self.files
+
+    def reader(self) -> ShortCircuit:
+        return ShortCircuit(objects=BucketReads(opened=lambda _: FaultyBucket(self.objects)))
+
+    def readable(self, name: str, start: int, end: int) -> int:
+        """Those up to the first chapter that is not in the bucket."""
+        if not start <= end <= self.store.length(name) or start == end:
+            return 0
+        journal = self.store.journal
+        pieces = self.store.locate(name, start, 1 << 30).pieces
+        found = takewhile(lambda piece: journal.remote_file(piece.chapter) is not None, pieces)
+        return min(sum(piece.take for piece in found), end - start)
+
+    @rule()
+    def maintain(self) -> None:
+        """Chapters become objects, and objects of dropped ones are deleted."""
+        while self.files.maintain():
+            pass
+
+
 @pytest.fixture
 def short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(short_circuit, "RANGE_BYTES_MIN", 1)
     monkeypatch.setattr(short_circuit, "PIECE_BYTES", 4000)
     monkeypatch.setattr(short_circuit, "_BUFFERS_MAX", 8)
+    monkeypatch.setattr(bucket_reads, "REQUEST_BYTES", 4000)
+    monkeypatch.setattr(bucket_reads, "_GAP_BYTES", 500)
 
 
 @pytest.mark.usefixtures("short_ranges")
-def test_the_files_of_any_journal_give_the_bytes_that_the_store_gives() -> None:
+@pytest.mark.parametrize("machine", [Journals, BucketJournals])
+def test_the_files_of_any_journal_give_the_bytes_that_the_store_gives(machine: type[Journals]) -> None:
     run_state_machine_as_test(
-        Journals,
+        machine,
         settings=settings(
             max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),

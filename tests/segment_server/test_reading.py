@@ -4,10 +4,12 @@ import asyncio
 
 from penstock.protocol.segment import (
     DOCUMENT,
+    VERSIONED,
     CreateSegment,
     DeleteSegment,
     ErrorMessage,
     GetSegmentInfo,
+    Hello,
     KeepAlive,
     MergeSegments,
     NoSuchSegment,
@@ -22,6 +24,7 @@ from penstock.protocol.segment import (
     SegmentsMerged,
 )
 from tests.segment_server.conftest import SMALL, Connect, Peer, Running, Serve, hang_up
+from tests.support.gated_files import GatedFile, GatedFiles
 
 
 async def filled(running: Running, data: bytes, name: str = "s") -> None:
@@ -35,6 +38,23 @@ async def test_a_read_returns_the_bytes_at_the_offset(versioned: Peer, running: 
     await filled(running, b"0123456789")
     versioned.send(ReadSegment("s", 3, 4, request_id=9))
     assert await versioned.reply() == SegmentRead("s", 3, False, False, b"3456", 9)
+
+
+async def test_while_others_wait_for_the_disk_a_new_reader_gets_what_is_durable(serve: Serve) -> None:
+    GatedFile.gate.set()
+    running = await serve(files=GatedFiles)
+    await filled(running, b"0123456789")
+    GatedFile.gate.clear()
+    running.store.create("another")
+    running.server._state.durability.after(running.store.journal.end, lambda: None)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    peer = Peer(reader, writer, VERSIONED)
+    peer.send(Hello(17, 5), ReadSegment("s", 3, 4, request_id=9))
+    assert isinstance(await peer.reply(), Hello)
+    assert await peer.reply() == SegmentRead("s", 3, False, False, b"3456", 9)
+    assert running.store.journal.durable < running.store.journal.end
+    GatedFile.gate.set()
+    await hang_up(writer)
 
 
 async def test_the_last_bytes_are_at_the_tail(versioned: Peer, document: Peer, running: Running) -> None:

@@ -32,6 +32,7 @@ from penstock.protocol.segment import (
     Incoming,
     KeepAlive,
     LocatedFile,
+    LocatedObject,
     LocatedRow,
     LocateSegment,
     MergeSegments,
@@ -58,6 +59,7 @@ from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.state import ServerState
+from penstock.store.journal import Journal
 from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located
 from penstock.store.store import SegmentStore
@@ -173,17 +175,35 @@ class Managing:
         return AttributeUpdated(success=True, request_id=request.request_id), position
 
     def _locate(self, request: LocateSegment) -> Handled:
-        """For a reader that opens the journal's files itself: whether it may, their permissions decide."""
-        if not self._settings.short_circuit or not request.machine or request.machine != this_machine():
+        """For a reader that opens the journal's files or objects itself: whether it may, their permissions decide."""
+        is_here = bool(request.machine) and request.machine == this_machine()
+        if not self._settings.short_circuit or not (is_here or (request.objects and self._has_objects())):
             self._counters.locates_refused += 1
             why = "is off" if not self._settings.short_circuit else "is for readers on the same machine"
             return OperationUnsupported("LocateSegment", f"reading files {why}", request.request_id), Position(0)
         length = min(max(request.length, 1), self._settings.located_bytes_max)
         located = self._store.locate(request.segment, request.offset, length, LOCATED_ROWS_MAX)
-        files, rows = _local_rows(self._store, located)
+        places = _Places(self._store.journal, paths=is_here, objects=request.objects)
+        rows = tuple(places.rows(located))
         self._counters.locates += 1
         self._counters.located_bytes += sum(row.take for row in rows)
-        return SegmentLocated(request.segment, request.offset, files, rows, request.request_id), Position(0)
+        self._counters.located_remote_bytes += sum(row.take for row in rows if not places.files[row.file].path)
+        reply = SegmentLocated(
+            request.segment,
+            request.offset,
+            tuple(places.files),
+            rows,
+            request.request_id,
+            tuple(places.objects) if request.objects else (),
+        )
+        return reply, Position(0)
+
+    def _has_objects(self) -> bool:
+        """Whether the journal is in a bucket: the oldest chapter is the first to be closed. Readers on other machines
+        do not ask again for a while if it is not.
+        """
+        journal = self._store.journal
+        return journal.remote_file(journal.chapters[0]) is not None
 
     def _merge(self, request: MergeSegments) -> Handled:
         updates = []
@@ -200,20 +220,42 @@ class Managing:
         return SegmentsMerged(request.target, request.source, length, request.request_id), position
 
 
-def _local_rows(store: SegmentStore, located: Located) -> tuple[tuple[LocatedFile, ...], tuple[LocatedRow, ...]]:
-    """The pieces as places in files; only those before a chapter that is not a file here."""
-    journal = store.journal
-    files: dict[Position, tuple[int, LocatedFile]] = {}
-    rows: list[LocatedRow] = []
-    for chapter, row, _, skip, take in located.pieces:
-        if chapter not in files:
-            found = journal.local_file(chapter)
-            if found is None:
-                break
-            files[chapter] = len(files), LocatedFile(*found)
-        position = journal.local_offset(chapter, row.position)
-        rows.append(LocatedRow(files[chapter][0], position, row.head_length, row.length, row.checksum, skip, take))
-    return tuple(file for _, file in files.values()), tuple(rows)
+_NO_FILE = LocatedFile("", 0, 0)
+_NO_OBJECT = LocatedObject("", "")
+
+
+class _Places:
+    """Where a reader finds chapters, each with its number: as files, if it may have their `paths`, as objects, or as
+    both.
+    """
+
+    def __init__(self, journal: Journal, *, paths: bool, objects: bool) -> None:
+        self._journal = journal
+        self._paths = paths
+        self._objects = objects
+        self._numbers: dict[Position, int] = {}
+        self.files: list[LocatedFile] = []
+        self.objects: list[LocatedObject] = []
+
+    def rows(self, located: Located) -> Iterator[LocatedRow]:
+        """Only those before a chapter that the reader cannot find."""
+        for chapter, row, _, skip, take in located.pieces:
+            number = self._number(chapter)
+            if number is None:
+                return
+            position = self._journal.local_offset(chapter, row.position)
+            yield LocatedRow(number, position, row.head_length, row.length, row.checksum, skip, take)
+
+    def _number(self, chapter: Position) -> int | None:
+        if chapter not in self._numbers:
+            local = self._journal.local_file(chapter) if self._paths else None
+            remote = self._journal.remote_file(chapter) if self._objects else None
+            if local is None and remote is None:
+                return None
+            self._numbers[chapter] = len(self.files)
+            self.files.append(_NO_FILE if local is None else LocatedFile(*local))
+            self.objects.append(_NO_OBJECT if remote is None else LocatedObject(*remote))
+        return self._numbers[chapter]
 
 
 log = logging.getLogger(__name__)

@@ -47,7 +47,8 @@ class ServerSettings:
     """Data in one reply to a read; a message has less than 16 MiB."""
 
     short_circuit: bool = True
-    """Whether readers on this machine learn where the journal's files are, which they then read themselves."""
+    """Whether readers learn where the journal's files are, which they then read themselves: on this machine, or in a
+    bucket."""
 
     located_bytes_max: int = 64 * MIB
     """Data that one reply locates: a reader has the files open while it reads them, and a file that is removed in the
@@ -90,4 +91,5 @@ class Counters:
     read_bytes: int = 0
     locates: int = 0
     located_bytes: int = 0
+    located_remote_bytes: int = 0
     locates_refused: int = 0

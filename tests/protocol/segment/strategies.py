@@ -4,7 +4,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.protocol.segment import AttributeUpdate, Dialect, LocatedFile, LocatedRow, Message, Part, frame_events
+from penstock.protocol.segment import (
+    AttributeUpdate,
+    Dialect,
+    LocatedFile,
+    LocatedObject,
+    LocatedRow,
+    Message,
+    Part,
+    frame_events,
+)
 from penstock.protocol.segment.dialect import Layout
 from penstock.protocol.segment.primitives import (
     I8,
@@ -16,6 +25,7 @@ from penstock.protocol.segment.primitives import (
     Flags,
     FramedEvent,
     LocatedFiles,
+    LocatedObjects,
     LocatedRows,
     PartOf,
     Rest,
@@ -50,6 +60,7 @@ _VALUES: dict[type[Field], st.SearchStrategy[Any]] = {
     Zeros: st.integers(0, 200),
     FramedEvent: blobs.map(lambda data: frame_events([data])),
     LocatedFiles: st.lists(_FILE, max_size=3).map(tuple),
+    LocatedObjects: st.lists(st.builds(LocatedObject, texts, texts), max_size=3).map(tuple),
     LocatedRows: st.lists(_ROW, max_size=3).map(tuple),
     Updates: st.lists(_UPDATE, max_size=3).map(tuple),
 }

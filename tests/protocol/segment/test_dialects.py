@@ -24,6 +24,8 @@ from penstock.protocol.segment import (
     Hello,
     InvalidEventNumber,
     KeepAlive,
+    LocatedObject,
+    LocateSegment,
     MergeSegments,
     Message,
     NoSuchSegment,
@@ -34,6 +36,7 @@ from penstock.protocol.segment import (
     SegmentInfo,
     SegmentIsSealed,
     SegmentIsTruncated,
+    SegmentLocated,
     SegmentRead,
     SegmentsMerged,
     SetupAppend,
@@ -117,6 +120,8 @@ def test_in_the_document_s_dialect_every_field_is_wanted(message: Message) -> No
         (SegmentIsTruncated("s", 1, "why", 2, 7), 8, SegmentIsTruncated("s", 1, "why", -1, 7)),
         (OperationUnsupported("o", "why", 7), 5, OperationUnsupported("o", "", 7)),
         (AuthTokenCheckFailed("why", 1, 7), 4, AuthTokenCheckFailed("why", -1, 7)),
+        (LocateSegment("s", 1, 2, "m", "t", 7, True), 1, LocateSegment("s", 1, 2, "m", "t", 7)),
+        (SegmentLocated("s", 1, (), (), 7, (LocatedObject("u", "k"),)), 10, SegmentLocated("s", 1, (), (), 7)),
         (AuthTokenCheckFailed("why", 1, 7), 9, AuthTokenCheckFailed("", -1, 7)),
     ],
 )
@@ -160,6 +165,11 @@ def test_in_the_versioned_dialect_a_cut_message_is_a_readable_error_or_an_older_
         (VERSIONED, "00000005 00000000" + "00" * 32 + "00000000 ffffffff", r"event: .* claims 4294967295 bytes"),
         (VERSIONED, "0000003a 00000000" + "00" * 14 + "ffffffff", r"MergeSegments .*: updates: -33 bytes expected"),
         (VERSIONED, "0000003a 00000000" + "00" * 14 + "7fffffff", r"updates: 2147483647 updates are over the limit"),
+        (
+            VERSIONED,
+            "000003f2 00000000" + "00" * 26 + "00001001",
+            r"SegmentLocated .*: objects: 4097 objects are over the limit",
+        ),
         (VERSIONED, "00000006 00000000", r"type 6: the versioned dialect has no such message"),
     ],
 )

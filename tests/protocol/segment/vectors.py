@@ -24,6 +24,7 @@ from penstock.protocol.segment import (
     InvalidEventNumber,
     KeepAlive,
     LocatedFile,
+    LocatedObject,
     LocatedRow,
     LocateSegment,
     MergeSegments,
@@ -230,14 +231,22 @@ VERSIONED_VECTORS: list[tuple[Message, str]] = [
     ),
     (KeepAlive(), "00000064 00000000"),
     (
-        LocateSegment("seg", 4, 258, "here", "tok", 7),
-        "000003f1 00000028 0003736567 0000000000000004 0000000000000102 000468657265 0003746f6b 0000000000000007",
+        LocateSegment("seg", 4, 258, "here", "tok", 7, objects=True),
+        "000003f1 00000029 0003736567 0000000000000004 0000000000000102 000468657265 0003746f6b 0000000000000007 01",
     ),
     (
-        SegmentLocated("seg", 4, (LocatedFile("/a", 5, 6),), (LocatedRow(0, 32, 9, 64, 2**32 - 1, 1, 63),), 7),
+        SegmentLocated(
+            "seg",
+            4,
+            (LocatedFile("/a", 5, 6),),
+            (LocatedRow(0, 32, 9, 64, 2**32 - 1, 1, 63),),
+            7,
+            (LocatedObject("s3://b", "k"),),
+        ),
         (
-            "000003f2 00000051 0003736567 0000000000000004 00000001 00022f61 0000000000000005 0000000000000006"
+            "000003f2 00000060 0003736567 0000000000000004 00000001 00022f61 0000000000000005 0000000000000006"
             " 00000001 00000000 0000000000000020 00000009 00000040 ffffffff 00000001 0000003f 0000000000000007"
+            " 00000001 000673333a2f2f62 00016b"
         ),
     ),
 ]

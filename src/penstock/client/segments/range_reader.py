@@ -1,5 +1,5 @@
-"""Reads a range of a segment: from the journal's files where that is possible, otherwise as fast as the worker can send
-it, with one request always in flight.
+"""Reads a range of a segment: from the journal's files or objects where that is possible, otherwise as fast as the
+worker can send it, with one request always in flight.
 """
 
 from collections.abc import Generator
@@ -14,6 +14,9 @@ from penstock.protocol.segment import VERSIONED, Failure, ReadSegment, Reply, Se
 
 READ_BYTES = 2**20
 """Requested at a time. A worker returns whole appends, about this much at most."""
+
+FALLBACK_BYTES = 64 << 20
+"""Over the socket before the journal's files are tried again: what failed may be one chapter, and a range has many."""
 
 
 class Piece(NamedTuple):
@@ -36,12 +39,22 @@ def read_range(
 
     Raises the worker's error, such as SegmentTruncated, and Damaged if the segment ends before `end`.
     """
-    if files is not None:
-        with closing(files.read(link, segment, start, end)) as found:
-            for offset, data in found:
-                start = offset + len(data)
-                yield Piece(offset, data)
-    asked = _Asked(link, segment, min(start, end), end)
+    while start < end:
+        upto = end
+        if files is not None:
+            with closing(files.read(link, segment, start, end)) as found:
+                for offset, data in found:
+                    start = offset + len(data)
+                    yield Piece(offset, data)
+            upto = min(start + FALLBACK_BYTES, end)
+        yield from _by_socket(link, segment, start, upto, retry_seconds)
+        start = upto
+
+
+def _by_socket(
+    link: Connected, segment: str, start: int, end: int, retry_seconds: float
+) -> Generator[Piece, None, None]:
+    asked = _Asked(link, segment, start, end)
     try:
         while asked.offset < end:
             for attempt in retrying(retry_seconds, Interrupted):

@@ -1,12 +1,13 @@
-"""Short-circuit reads: a reader on the worker's machine reads the journal's files itself, as HDFS clients do.
+"""Short-circuit reads: a reader on the worker's machine reads the journal's files itself, as HDFS clients do. If the
+journal is in a bucket, readers on any machine read its closed chapters there (`bucket_reads.py`).
 
-The worker replies where the bytes are: files, offsets in them, and the checksums that the journal has for them. Every
-checksum is verified here, so what is read is what the worker stored, whatever happens to the files in the meantime: an
-open file keeps its bytes when the worker removes it, and chapters are never written over. Whether this process may open
-the files, their permissions decide.
+The worker replies where the bytes are: files or objects, offsets in them, and the checksums that the journal has for
+them. Every checksum is verified here, so what is read is what the worker stored, whatever happens to the files in the
+meantime: an open file keeps its bytes when the worker removes it, and chapters are never written over. Whether this
+process may open the files, their permissions decide, and those of the bucket.
 
-Nothing here fails: on any doubt the rest of the range is left to the socket. The worker then reads the bytes itself,
-and reports what is wrong with them, such as damage or truncation.
+Nothing here fails: on any doubt the next bytes are left to the socket. The worker then reads them itself, and reports
+what is wrong with them, such as damage or truncation.
 """
 
 import logging
@@ -14,12 +15,14 @@ import os
 import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from itertools import groupby
 from types import TracebackType
 from typing import Self
 
 from crc32c import crc32c
 
+from penstock.client.segments.bucket_reads import AGAIN_SECONDS, BucketReads, Missed
 from penstock.client.segments.connections import Connected
 from penstock.client.segments.failures import error_of
 from penstock.core.address import this_machine
@@ -28,6 +31,7 @@ from penstock.protocol.segment import (
     VERSIONED,
     Failure,
     LocatedFile,
+    LocatedObject,
     LocatedRow,
     LocateSegment,
     OperationUnsupported,
@@ -56,58 +60,71 @@ _BUFFERS_MAX = 1000
 _ROW_BYTES_MAX = 64 << 20
 """Of one append, which is in memory as a whole; workers accept far shorter ones."""
 
-_AGAIN_SECONDS = 60.0
-"""After a worker has refused, it is not asked for this long: it may be restarted with other settings."""
-
 _SUFFIX = ".journal"
 
 
 class Doubt(Exception):
-    """Why the rest of a range comes from the socket."""
+    """Why the next bytes of a range come from the socket."""
 
 
 class ShortCircuit:
-    """Ranges of segments from the files of one worker. Not thread-safe."""
+    """Ranges of segments from the files of one worker, on this machine or in a bucket. Not thread-safe."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, environment: Mapping[str, str] = os.environ
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] = os.environ,
+        objects: BucketReads | None = None,
     ) -> None:
         self._clock = clock
+        self._objects = objects or BucketReads(clock)
         self._memory = bytearray()
         self._between = bytearray()
         """For bytes that are read along: heads, and what belongs to other segments."""
         is_off = environment.get(VARIABLE, "").strip().lower() in _OFF
-        self._not_before = float("inf") if is_off or not this_machine() else 0.0
+        self._not_before = float("inf") if is_off else 0.0
 
     def read(
         self, link: Connected, segment: str, start: int, end: int
     ) -> Generator[tuple[int, memoryview], None, None]:
-        """Offsets and bytes of [start, end) in order, from `start` on, as far as they can be read here: the rest is
-        for the socket. Each view is valid until the next one.
+        """Offsets and bytes of [start, end) in order, from `start` on, as far as they can be read here: what follows
+        is for the socket. Each view is valid until the next one.
         """
-        if end - start < RANGE_BYTES_MIN or self._clock() < self._not_before:
+        if end - start < RANGE_BYTES_MIN or not self._may_ask():
             return
         try:
             while start < end:
                 located = self._locate(link, segment, start, end)
-                with _Files(located.files) as files:
-                    for rows in _pieces(located.rows):
-                        size = _size(rows)
-                        yield start, self._bytes(files, rows, size)
-                        start += size
-        except (Doubt, PenstockError, OSError) as doubt:
+                with _Files(located.files, located.objects) as files, closing(self._located(files, located)) as found:
+                    for data in found:
+                        yield start, data
+                        start += len(data)
+        except (Doubt, Missed, PenstockError, OSError) as doubt:
             log.debug("segment %r from %d to %d over the socket: %s", segment, start, end, doubt)
+
+    def _may_ask(self) -> bool:
+        """After a worker has refused, it is not asked for a while: it may be restarted with other settings."""
+        return self._clock() >= self._not_before and (bool(this_machine()) or self._objects.is_on)
+
+    def _located(self, files: "_Files", located: SegmentLocated) -> Generator[memoryview, None, None]:
+        """Files of this machine come first: they cost no request."""
+        for is_local, rows in groupby(located.rows, lambda row: files.is_local(row.file)):
+            if is_local:
+                for piece in _pieces(rows):
+                    yield self._bytes(files, piece, _size(piece))
+            else:
+                yield from self._objects.read(rows, located.objects)
 
     def _locate(self, link: Connected, segment: str, start: int, end: int) -> SegmentLocated:
         try:
-            reply = link.connected().ask(_request(segment, start, end))
+            reply = link.connected().ask(_request(segment, start, end, objects=self._objects.is_on))
         except (ProtocolError, Unavailable) as error:
             link.drop()
             if isinstance(error, ProtocolError):  # an older worker, which does not know the request
-                self._not_before = self._clock() + _AGAIN_SECONDS
+                self._not_before = self._clock() + AGAIN_SECONDS
             raise
         if isinstance(reply, OperationUnsupported):
-            self._not_before = self._clock() + _AGAIN_SECONDS
+            self._not_before = self._clock() + AGAIN_SECONDS
         if isinstance(reply, Failure):
             raise error_of(reply)
         if not isinstance(reply, SegmentLocated) or not reply.rows:
@@ -159,9 +176,9 @@ class ShortCircuit:
             at += row.take
 
 
-def _request(segment: str, start: int, end: int) -> Callable[[int, str], bytes]:
+def _request(segment: str, start: int, end: int, *, objects: bool = False) -> Callable[[int, str], bytes]:
     def encode(request_id: int, token: str) -> bytes:
-        return VERSIONED.encode(LocateSegment(segment, start, end - start, this_machine(), token, request_id))
+        return VERSIONED.encode(LocateSegment(segment, start, end - start, this_machine(), token, request_id, objects))
 
     return encode
 
@@ -171,9 +188,11 @@ class _Files:
     until then.
     """
 
-    def __init__(self, located: tuple[LocatedFile, ...]) -> None:
+    def __init__(self, located: tuple[LocatedFile, ...], objects: tuple[LocatedObject, ...]) -> None:
         self._located = located
+        self._objects = objects
         self._open: dict[int, int] = {}
+        self._is_local: dict[int, bool] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -183,6 +202,22 @@ class _Files:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def is_local(self, number: int) -> bool:
+        """Whether it is a file here; otherwise it is an object. Raises Doubt or OSError if it is neither."""
+        if number not in self._is_local:
+            try:
+                self.get(number)
+            except (Doubt, OSError):
+                if not self._has_object(number):
+                    raise
+                self._is_local[number] = False
+            else:
+                self._is_local[number] = True
+        return self._is_local[number]
+
+    def _has_object(self, number: int) -> bool:
+        return number < len(self._objects) and bool(self._objects[number].key)
 
     def path(self, number: int) -> str:
         return self._located[number].path

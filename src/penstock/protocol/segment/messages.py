@@ -368,6 +368,14 @@ class LocatedFile(NamedTuple):
     inode: int
 
 
+class LocatedObject(NamedTuple):
+    """Where all the bytes of a file are in a bucket, at the same offsets. Both are empty if it is in none."""
+
+    url: str
+    """Without credentials: the reader has its own."""
+    key: str
+
+
 class LocatedRow(NamedTuple):
     """Stored bytes: `head_length` + `length` of them at offset `position` of a file, which is given by its number in
     the reply. The checksum is the CRC-32C of them all. The segment has `take` bytes of them, after the head and `skip`
@@ -385,7 +393,9 @@ class LocatedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocateSegment(Request):
-    """Where up to `length` durable bytes at `offset` are. `machine`: the sender's, as `core.address.this_machine`."""
+    """Where up to `length` durable bytes at `offset` are. `machine`: the sender's, as `core.address.this_machine`.
+    `objects`: whether the sender reads objects of a bucket, too.
+    """
 
     segment: str
     offset: int
@@ -393,17 +403,21 @@ class LocateSegment(Request):
     machine: str
     token: str = field(default="", repr=False)
     request_id: int = NO_REQUEST
+    objects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLocated(Reply):
-    """The bytes from `offset` on, row by row; no rows if there are none now."""
+    """The bytes from `offset` on, row by row; no rows if there are none now. A file that a reader cannot find on its
+    machine has an empty path. `objects`: one for each file; none if nobody has asked for them.
+    """
 
     segment: str
     offset: int
     files: tuple[LocatedFile, ...]
     rows: tuple[LocatedRow, ...]
     request_id: int = NO_REQUEST
+    objects: tuple[LocatedObject, ...] = ()
 
 
 # Reassembles messages that were split into pieces (document's dialect).

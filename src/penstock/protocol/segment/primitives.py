@@ -6,13 +6,14 @@ Reading never goes past the payload: anything missing or malformed is a Protocol
 
 import re
 from abc import ABC, abstractmethod
+from itertools import chain
 from struct import Struct
 from typing import Any, ClassVar
 
 from penstock.core.errors import LimitExceeded, ProtocolError, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import EVENT, HEADER_SIZE, PAYLOAD_SIZE_MAX, pack_header, unpack_header
-from penstock.protocol.segment.messages import AttributeUpdate, LocatedFile, LocatedRow, Part
+from penstock.protocol.segment.messages import AttributeUpdate, LocatedFile, LocatedObject, LocatedRow, Part
 
 # Java's modified UTF-8, both ways: NUL is two bytes, characters beyond U+FFFF are two surrogates of three bytes each.
 #
@@ -337,6 +338,29 @@ class LocatedFiles(Field):
             path = decode_text(bytes(payload[start:end]))
             files.append(LocatedFile(path, *_IDENTITY.unpack_from(payload, end)))
         values[self.name] = tuple(files)
+        return at
+
+
+class LocatedObjects(Field):
+    """i32 count and as many objects: utf url, utf key."""
+
+    __slots__ = ()
+    size_min = _I32.size
+
+    def write(self, message: Any, parts: list[Buffer]) -> None:
+        objects: tuple[LocatedObject, ...] = getattr(message, self.name)
+        parts.append(_I32.pack(len(objects)))
+        parts += (_U16.pack(len(text)) + text for text in map(encode_text, chain.from_iterable(objects)))
+
+    def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
+        count = _count(payload, at, "objects")
+        at += _I32.size
+        texts = []
+        for _ in range(2 * count):
+            start = _end(payload, at, _U16.size)
+            at = _end(payload, start, _U16.unpack_from(payload, at)[0])
+            texts.append(decode_text(bytes(payload[start:at])))
+        values[self.name] = tuple(map(LocatedObject, texts[::2], texts[1::2]))
         return at
 
 
