@@ -5,13 +5,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from penstock.backup.contents import (
-    belongs,
     chapters_before,
     checkpoint_files,
     checkpoints_in,
     has_moved_on,
     missing_checkpoints,
 )
+from penstock.spark.run.checkpoint_files import belongs
 from penstock.store.record import CHAPTER_HEADER_BYTES
 
 

@@ -15,12 +15,12 @@ State of later versions must go, and not only the entries of the logs: Spark loa
 that it needs, and after the restore a snapshot of the abandoned epochs would be taken for one of the new ones.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from penstock.core.types import NO_EPOCH, Position
+from penstock.spark.run.checkpoint_files import belongs
 from penstock.store.chapters import chapter_name, file_offset
 
 JOURNAL = "journal"
@@ -30,9 +30,6 @@ PLAIN_FILES = ("application.json", "access.json", "token")
 restored worker must not add to the traces of the original), or are an estimate (starts.json).
 """
 
-_LOGS = ("offsets", "commits")
-_STATE = "state"
-_VERSION = re.compile(r"(\d+)([._].*)?")
 _ASIDE = "~"
 """In the name of a checkpoint that was moved aside; see `penstock.spark.run.checkpoints`."""
 
@@ -54,20 +51,6 @@ def chapters_before(bases: Sequence[int], position: int) -> list[Chapter]:
     needed = [Position(base) for base in bases if base < position]
     closed = [Chapter(base, None) for base in needed[:-1]]
     return [*closed, *(Chapter(base, file_offset(base, position)) for base in needed[-1:])]
-
-
-def belongs(path: PurePosixPath, epoch: int) -> bool:
-    """Whether a file of a checkpoint is part of it as it was after this epoch. Partial files and
-    Hadoop's own checksums, which are not replaced together with their files, are never copied.
-    """
-    if path.name.startswith(".") or path.name.endswith(".tmp"):
-        return False
-    version = _VERSION.fullmatch(path.name)
-    if version is None:
-        return True
-    if path.parts[0] in _LOGS:
-        return int(version[1]) <= epoch
-    return path.parts[0] != _STATE or int(version[1]) <= epoch + 1  # an epoch writes the version after its number
 
 
 def has_moved_on(batches: Sequence[int], epoch: int) -> bool:

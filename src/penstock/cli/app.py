@@ -39,6 +39,7 @@ _MODULES = {
     "access": "access",
     "backup": "backup",
     "restore": "backup",
+    "store": "store",
     "upgrade": "upgrade",
 }
 """The module of `penstock.cli` that registers each command, in the order of `penstock --help`."""

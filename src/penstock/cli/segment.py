@@ -366,7 +366,7 @@ def verify(
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        _print(report)
+        print_report(report)
     if not report.is_sound:
         raise typer.Exit(1)
 
@@ -378,14 +378,15 @@ def _with_progress(files: RealFiles) -> VerifyReport:
         return verify_files(files, lambda done, total: progress.update(task, completed=done, total=total))
 
 
-def _print(report: VerifyReport) -> None:
+def print_report(report: VerifyReport, *, is_sound: bool | None = None) -> None:
+    """`is_sound`: together with what else was verified."""
     console = Console(highlight=False)
     console.print(f"{report.chapters} files, {report.records} records, {show_size(report.bytes_read)} read")
     if report.torn:
         console.print(f"the tail is torn, or being written: {report.torn}; nothing acknowledged is in it")
     for problem in report.problems:
         console.print(f"[bold red]damaged:[/] {escape(str(problem))}", soft_wrap=True)
-    if report.is_sound:
+    if report.is_sound if is_sound is None else is_sound:
         console.print("[green]every checksum matches[/]")
 
 

@@ -1,0 +1,227 @@
+"""Copies a worker's data from a directory or a bucket to another: `penstock store copy`.
+
+The target has the file `incomplete-copy` from the first byte to the last check. With it, no worker starts there, and a
+copy that was interrupted is continued by the next one: files that are there already are compared, not copied.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from penstock.backup.contents import PLAIN_FILES
+from penstock.backup.manifest import SECRETS
+from penstock.backup.mirrored_checkpoints import copy_checkpoints, manifests_in
+from penstock.backup.places import OpenPlace, Place
+from penstock.core.errors import Damaged, DiskFull, RequestError
+from penstock.core.sizes import show_size
+from penstock.store.chapters import INCOMPLETE, chapter_bases, chapter_name
+from penstock.store.files import File, Files
+from penstock.store.spares import OUT_OF_SPACE
+from penstock.store.verify import verify
+
+PIECE_BYTES = 8 << 20
+"""Copied at once: half of an object of a bucket's log."""
+
+_ZEROS = bytes(PIECE_BYTES)
+
+SYNC_BYTES = 64 << 20
+"""Copied before the target is synced: a bucket keeps what is not synced in memory."""
+
+
+class Stage(Protocol):
+    """Shown to whoever waits."""
+
+    def __call__(self, what: str, done: int, total: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Copied:
+    chapters: int = 0
+    plain_files: list[str] = field(default_factory=list)
+    bytes: int = 0
+    kept_bytes: int = 0
+    """Of these, bytes that an earlier copy had written already."""
+    checkpoints: list[str] = field(default_factory=list)
+    """Pipelines whose checkpoints the target has."""
+    without_checkpoint: list[str] = field(default_factory=list)
+    """Other pipelines that need one to continue."""
+
+
+class _Source(NamedTuple):
+    name: str
+    size: int
+    is_plain: bool
+    is_settled: bool
+    """Nothing is written to it any more: the last chapter is the only one that goes on."""
+
+
+def copy_store(source: Place, target: Place, *, secrets: bool = True, stage: Stage) -> Copied:
+    """Raises StoreInUse, RequestError if the target is not empty, Damaged if a checksum of the source fails, or if the
+    copy differs. Then, and after any interruption, the target is incomplete, or as it was.
+    """
+    if source.is_same(target):
+        raise RequestError(f"{source.name} cannot be copied to itself", "Name another place.")
+    with source.reading() as old:
+        _check(source, old, stage)
+        files = [*_files(old, [name for name in target.plain_files if secrets or name not in SECRETS])]
+        manifests = manifests_in(old)
+        with target.writing() as new:
+            copying = _Copy(old, new, files, stage)
+            return copying.run(target, lambda: copy_checkpoints(source, target, manifests), [*manifests])
+
+
+def _check(source: Place, old: OpenPlace, stage: Stage) -> None:
+    report = verify(old.journal, lambda done, total: stage("verifying", done, total))
+    if not report.is_sound:
+        raise Damaged(
+            f"{source.name} is damaged, and nothing was copied: {report.problems[0]}",
+            f"Run: penstock store verify {source.name}, then restore the file or truncate past the damage.",
+        )
+
+
+def _files(old: OpenPlace, plain_files: Sequence[str]) -> Iterator[_Source]:
+    bases = chapter_bases(old.journal)
+    for base in bases:
+        name = chapter_name(base)
+        yield _Source(name, old.journal.open(name).size(), False, base != bases[-1])
+    present = set(old.plain.list())
+    for name in plain_files:
+        if name in present:
+            yield _Source(name, old.plain.open(name).size(), True, True)
+
+
+class _Copy:
+    def __init__(self, old: OpenPlace, new: OpenPlace, files: list[_Source], stage: Stage) -> None:
+        self._old = old
+        self._new = new
+        self._files = files
+        self._stage = stage
+        self._total = sum(one.size for one in files)
+        self._done = 0
+        self._checksums: dict[str, int] = {}
+        self._copied = Copied()
+
+    def run(self, target: Place, copy_checkpoints: Callable[[], list[str]], pipelines: Sequence[str]) -> Copied:
+        """`pipelines` are those with epochs."""
+        try:
+            self._begin()
+            for one in self._files:
+                self._copy_or_keep(one)
+            self._new.finish()
+            self._compare(target)
+            self._copied.checkpoints = copy_checkpoints()
+            self._copied.without_checkpoint = sorted({*pipelines} - {*self._copied.checkpoints})
+            self._old.check_unused()
+            self._end()
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            needed = f"The copy needs {show_size(self._total)}."
+            raise DiskFull(f"{target.name} cannot be written: {error.strerror}", needed) from None
+        return self._copied
+
+    def _begin(self) -> None:
+        """Whatever an earlier copy has left and the source does not have goes."""
+        journal = self._new.journal
+        if INCOMPLETE not in journal.list():
+            journal.create(INCOMPLETE).sync()
+            journal.sync()
+        for files, names in self._names():
+            present = {*files.list()} - {INCOMPLETE}
+            for name in present - names if files is journal else present & {*PLAIN_FILES} - names:
+                files.remove(name)
+
+    def _names(self) -> list[tuple[Files, set[str]]]:
+        """The directories of the target, and what each is to have."""
+        journal = {one.name for one in self._files if not one.is_plain}
+        plain = {one.name for one in self._files if one.is_plain}
+        if self._new.journal is self._new.plain:
+            return [(self._new.journal, journal | plain)]
+        return [(self._new.journal, journal), (self._new.plain, plain)]
+
+    def _copy_or_keep(self, one: _Source) -> None:
+        old, new = self._of(self._old, one), self._of(self._new, one)
+        source = old.open(one.name)
+        if one.name in new.list():
+            if self._is_same(one, source, new.open(one.name)):
+                self._copied.kept_bytes += one.size
+                self._count(one)
+                return
+            new.remove(one.name)
+        self._checksums[one.name] = self._write(one, source, new.create(one.name))
+        if one.is_settled:
+            new.settle(one.name)
+        new.sync()
+        self._count(one)
+
+    def _of(self, place: OpenPlace, one: _Source) -> Files:
+        return place.plain if one.is_plain else place.journal
+
+    def _is_same(self, one: _Source, source: File, there: File) -> bool:
+        if there.size() != one.size:
+            return False
+        self._checksums[one.name] = checksum = _checksum(source)
+        return checksum == _checksum(there)
+
+    def _write(self, one: _Source, source: File, to: File) -> int:
+        """Returns the checksum. Zeros are not written: the rest of the last chapter, which is set aside, is zeros."""
+        checksum, unsynced = 0, 0
+        for offset, piece in _pieces(source):
+            checksum = crc32c(piece, checksum)
+            if piece != _ZEROS[: len(piece)]:
+                to.write(offset, [piece])
+                unsynced += len(piece)
+            if unsynced >= SYNC_BYTES:
+                to.sync()
+                unsynced = 0
+            self._stage("copying", self._done + offset + len(piece), self._total)
+        to.allocate(one.size)
+        to.sync()
+        return checksum
+
+    def _count(self, one: _Source) -> None:
+        self._done += one.size
+        self._stage("copying", self._done, self._total)
+        self._copied.bytes += one.size
+        if one.is_plain:
+            self._copied.plain_files.append(one.name)
+        else:
+            self._copied.chapters += 1
+
+    def _compare(self, target: Place) -> None:
+        """What the target has is read back: from the bucket itself, not from what is cached."""
+        done = 0
+        with target.comparing() as there:
+            for one in self._files:
+                file = self._of(there, one).open(one.name)
+                checksum = 0
+                for offset, piece in _pieces(file):
+                    checksum = crc32c(piece, checksum)
+                    self._stage("comparing", done + offset + len(piece), self._total)
+                if (file.size(), checksum) != (one.size, self._checksums[one.name]):
+                    raise Damaged(
+                        f"{target.name}: {one.name} differs from the original", "Run it again: it is copied again."
+                    )
+                done += one.size
+
+    def _end(self) -> None:
+        """From now on the copy is complete."""
+        self._new.journal.remove(INCOMPLETE)
+        self._new.journal.sync()
+        self._new.finish()
+
+
+def _pieces(file: File) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    while piece := file.read(offset, PIECE_BYTES):
+        yield offset, piece
+        offset += len(piece)
+
+
+def _checksum(file: File) -> int:
+    value = 0
+    for _, piece in _pieces(file):
+        value = crc32c(piece, value)
+    return value
