@@ -1,10 +1,22 @@
 """A source that opens one stream, keeps it open, and sends what it is told to."""
 
+import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from penstock.protocol.connector import Decoder, Frame, Hello, Message, Notify, NotifyAck, Use, encode, stream_id_of
+from penstock.protocol.connector import (
+    Ack,
+    Decoder,
+    Frame,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Use,
+    encode,
+    stream_id_of,
+)
 
 RECEIVE_BYTES = 65536
 
@@ -21,6 +33,8 @@ class OpenStream:
         while not isinstance(answer := self._frame(), NotifyAck):
             pass
         assert answer.success
+        self.point_of_reference = answer.point_of_reference
+        self._acked = 0
 
     def _frame(self) -> Frame:
         while not self._frames:
@@ -31,6 +45,25 @@ class OpenStream:
 
     def send(self, message_id: int, event_time_ms: int) -> None:
         self._socket.sendall(encode(Message(self.stream_id, message_id, event_time_ms, b"", b"payload")))
+
+    def acked(self) -> int:
+        """The last acknowledged id, with what has arrived until now."""
+        while select.select([self._socket], [], [], 0)[0] and (data := self._socket.recv(RECEIVE_BYTES)):
+            self._frames.extend(self._decoder.feed(data))
+        for frame in self._frames:
+            if isinstance(frame, Ack):
+                self._acked = max([self._acked, *(last_id for _, last_id in frame.acked)])
+        self._frames.clear()
+        return self._acked
+
+    def acked_until_closed(self) -> int:
+        """The last acknowledged id when the worker has closed the connection, or its process has ended."""
+        with suppress(ConnectionResetError):
+            while data := self._socket.recv(RECEIVE_BYTES):
+                self._frames.extend(self._decoder.feed(data))
+        with suppress(ConnectionResetError):
+            self.acked()
+        return self._acked
 
     def close(self) -> None:
         self._socket.close()

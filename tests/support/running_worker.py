@@ -6,6 +6,7 @@ from pathlib import Path
 from ssl import SSLContext
 
 from penstock.access.file import AccessControl, Open
+from penstock.bucket.objects import Bucket
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
@@ -30,6 +31,7 @@ def running_worker(
     cookie: bytes = b"",
     coordinator: CoordinatorSettings | None = None,
     files: Files | None = None,
+    bucket: Bucket | None = None,
     short_circuit: bool = True,
 ) -> Iterator[RunningWorker]:
     settings = WorkerSettings(
@@ -41,7 +43,7 @@ def running_worker(
         segment=ServerSettings(port=0, ssl=ssl, short_circuit=short_circuit),
         gateway=GatewaySettings(port=0, ssl=ssl, cookie=cookie, source=connector or SourceSettings()),
     )
-    worker = RunningWorker(settings, files)
+    worker = RunningWorker(settings, files, bucket)
     worker.start()
     try:
         yield worker

@@ -34,15 +34,21 @@ class WorkerProcess:
 
     def start(self) -> None:
         """Returns when the worker listens."""
-        ports = self.data / "ports.json"
         PortsFile(self.data).withdraw()  # a killed worker leaves its own behind
         self._process = self._command()
         deadline = time.monotonic() + SECONDS_MAX
-        while not ports.exists():
+        while not self.has_ports():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the worker did not start: exit status {self._process.poll()}")
             time.sleep(0.01)
-        chosen = json.loads(ports.read_text())
+        self.read_ports()
+
+    def has_ports(self) -> bool:
+        """Whether it listens."""
+        return (self.data / "ports.json").exists()
+
+    def read_ports(self) -> None:
+        chosen = json.loads((self.data / "ports.json").read_text())
         self.http_port, self.connector_port = chosen["http"], chosen["connector"]
 
     def _command(self) -> subprocess.Popen[bytes] | Forked:

@@ -29,10 +29,12 @@ from penstock.ingest.settings import SourceSettings
 from penstock.protocol.api.pipelines import QueryFailure, QueryReport
 from penstock.protocol.api.status import Blockage, WorkerStatus
 from penstock.store.files import RealFiles
+from penstock.testing.seaweedfs import SeaweedFS
 from tests.application.deployments import connector, deployed
 from tests.client.sink.running_sink import RunningSink
 from tests.delivery.merging import Merging
 from tests.spark.sending import send
+from tests.support.bucket_worker import BucketWorker
 from tests.support.fair_clock import FairClock
 from tests.support.open_stream import open_stream
 from tests.support.ports import free_port
@@ -448,3 +450,20 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert blockage.link == "the disk"
         assert str(blockage).startswith("blocked by the disk: it is full, so sources get no credits")
         print(f"the disk is full | {blockage}")
+
+
+def test_an_object_store_that_is_away_is_named(tmp_path: Path, s3_url: str, seaweedfs: SeaweedFS) -> None:
+    with BucketWorker(tmp_path, s3_url) as worker, CoordinatorClient(f"127.0.0.1:{worker.http_port}") as client:
+        assert f"journal in {s3_url} · lease held" in printed(client.status())
+        seaweedfs.kill()
+        try:
+            until(lambda: client.status().blockages)
+            status = client.status()
+        finally:
+            seaweedfs.start()
+        (blockage,) = status.blockages
+        assert blockage.link == "the object store"
+        assert str(blockage).startswith(f"blocked by the object store: {s3_url}: no connection: ")
+        assert str(blockage) in printed(status)
+        until(lambda: not client.status().blockages)
+        print(f"the object store is away | {blockage}")

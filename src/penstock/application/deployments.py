@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -123,8 +123,12 @@ class Application:
 class DeploymentFile:
     """What `save` has written survives any crash; until it returns, the file keeps its old contents."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keep: Callable[[str, bytes], None] = lambda *_: None) -> None:
+        """`keep` is called, in a thread, with the name and the content of a file that was written: to store it
+        elsewhere, too.
+        """
         self._path = folder / FILE
+        self._keep = keep
         self._writing = asyncio.Lock()
 
     def load(self) -> Application:
@@ -147,9 +151,13 @@ class DeploymentFile:
         async with self._writing:
             try:
                 # Private, because options may contain literal secrets.
-                await asyncio.to_thread(write_private, self._path, data)
+                await asyncio.to_thread(self._write, data)
             except OSError as error:
                 raise NoRoom(f"{self._path} cannot be written: {error}", "Check the disk, and try again.") from None
+
+    def _write(self, data: bytes) -> None:
+        write_private(self._path, data)
+        self._keep(FILE, data)
 
 
 # The diff of two deployments: which connectors, pipelines and sinks to stop, start and change. Pure.

@@ -104,9 +104,10 @@ class Runtime:
         gateway: Gateway,
         segment_port: Callable[[], SegmentPort],
         permissions: Permissions = UNLIMITED,
+        keep: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
-        """Raises Damaged if the saved deployment cannot be read."""
-        self._file = DeploymentFile(folder)
+        """Raises Damaged if the saved deployment cannot be read. `keep`: see DeploymentFile."""
+        self._file = DeploymentFile(folder, keep)
         self.application = self._file.load()
         clock = asyncio.get_running_loop().time
         self.breakers = Breakers()

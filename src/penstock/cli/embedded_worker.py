@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from penstock.backup.contents import JOURNAL
 from penstock.cli.connect import local_worker, worker_to_change
 from penstock.client.credentials import OWN_DATA, LocalWorker
 from penstock.core.errors import Unavailable
-from penstock.worker.ports_file import PORT_TAKEN, PortsFile
+from penstock.worker.ports_file import PORT_TAKEN, WAITING, PortsFile
 
 _START_SECONDS_MAX = 300.0
 """It recovers the end of its journal first. The first start of an installation also compiles its kernels: some 10 s of
@@ -30,6 +31,10 @@ CPU, which a busy machine may stretch to a minute and more.
 _STOP_SECONDS_MAX = 30.0
 """It makes durable and acknowledges what it has received. Killing it after that loses nothing acknowledged."""
 
+_LOOK_SECONDS = 0.02
+_WAITING_LOOK_SECONDS = 0.2
+"""Between two looks whether it listens: it may be a standby for weeks."""
+
 _LAST_WORDS_CHARS = 2000
 _DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
 _FREE_PORTS = dict.fromkeys(_DEFAULT_PORTS, 0)
@@ -37,6 +42,8 @@ _OWN_WORKER = ("--allow-callbacks", "--file-root=/")
 """It belongs to our user and has our user's rights: it runs only what the user has just asked for."""
 _PR_SET_PDEATHSIG = 1
 _RELAY_BYTES = 64 << 10
+_STORE_VARIABLE = "PENSTOCK_STORE"
+"""Not passed on: the worker is started with the options that it is to have, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +63,16 @@ class FoundWorker:
 
 
 @contextmanager
-def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = False) -> Iterator[FoundWorker]:
+def embedded_worker(
+    data: Path,
+    options: Sequence[str] = (),
+    *,
+    stdio: bool = False,
+    report: Callable[[str], None] = lambda _: None,
+) -> Iterator[FoundWorker]:
     """The worker on this data; if there is none, one is started, and stopped at the end. `stdio`: a started worker gets
-    our input and output; otherwise it gets neither. Raises Unavailable.
+    our input and output; otherwise it gets neither. `report`: is called with what it waits for, if it has to wait for
+    another worker or for the object store. Raises Unavailable.
     """
     running = _running_on(data)
     if running is not None:
@@ -66,7 +80,8 @@ def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = Fa
         return
     create_private_directory(data)
     PortsFile(data).withdraw()  # a killed worker leaves its file
-    found = _started(data, options, _ports(), stdio=stdio)
+    start = _Start(data, options, report, stdio=stdio)
+    found = start.worker(_ports())
     try:
         yield found
     finally:
@@ -74,17 +89,75 @@ def embedded_worker(data: Path, options: Sequence[str] = (), *, stdio: bool = Fa
         _stop(found.process)
 
 
-def _started(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> FoundWorker:
-    process = _start(data, options, ports, stdio=stdio)
-    try:
-        started = _wait_for_ports(data, process)
-        started.identify(data)
-        return FoundWorker(started.http, started.ports, process)
-    except BaseException as error:
-        _stop(process)
-        if ports is not _DEFAULT_PORTS or PORT_TAKEN not in str(error):
-            raise
-    return _started(data, options, _FREE_PORTS, stdio=stdio)  # another program has taken a port since we looked
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A start of the worker, which may take two tries."""
+
+    data: Path
+    options: Sequence[str]
+    report: Callable[[str], None]
+    stdio: bool = False
+
+    @property
+    def log_file(self) -> Path:
+        return self.data / "worker.log"
+
+    def worker(self, ports: dict[str, int]) -> FoundWorker:
+        with self.log_file.open("ab") as log, self.log_file.open("rb") as words:
+            words.seek(0, os.SEEK_END)
+            process = self._process(ports, log)
+            try:
+                started = self._wait_for_ports(process, words)
+                started.identify(self.data)
+                return FoundWorker(started.http, started.ports, process)
+            except BaseException as error:
+                _stop(process)
+                if ports is not _DEFAULT_PORTS or PORT_TAKEN not in str(error):
+                    raise
+        return self.worker(_FREE_PORTS)  # another program has taken a port since we looked
+
+    def _process(self, ports: dict[str, int], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """In a process group of its own, so that Ctrl-C reaches only us; we stop the worker last."""
+        given = [f"--{name}-port={port}" for name, port in ports.items()]
+        command = [sys.executable, "-m", "penstock", "worker", "--data", str(self.data), *given, *_OWN_WORKER]
+        command += [*self.options, "--log-file", str(self.log_file)]
+        relayed = self.stdio and sys.stdin.isatty()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if relayed else None if self.stdio else subprocess.DEVNULL,
+            stdout=None if self.stdio else log,
+            stderr=log,  # for what does not go through logging
+            env={name: value for name, value in os.environ.items() if name != _STORE_VARIABLE},
+            process_group=0,
+            preexec_fn=end_with_parent,  # noqa: PLW1509  no other thread runs yet
+        )
+        if relayed:
+            threading.Thread(target=_relay, args=(process,), name="terminal to worker", daemon=True).start()
+        return process
+
+    def _wait_for_ports(self, process: "subprocess.Popen[bytes]", words: IO[bytes]) -> LocalWorker:
+        """As long as it waits for others, so do we."""
+        deadline, pause = time.monotonic() + _START_SECONDS_MAX, _LOOK_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            with suppress(FileNotFoundError):
+                return LocalWorker.read(self.data)
+            if (line := _waiting_line(words)) is not None:
+                self.report(f"the worker on {self.data} is {line}")
+                deadline, pause = float("inf"), _WAITING_LOOK_SECONDS
+            time.sleep(pause)
+        last = self.log_file.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()
+        what = f"did not listen within {_START_SECONDS_MAX:.0f} s" if process.poll() is None else "did not start"
+        raise Unavailable(f"the worker on {self.data} {what}:\n{last}", f"Its log is {self.log_file}.")
+
+
+def _waiting_line(words: IO[bytes]) -> str | None:
+    """The next line that says what the worker waits for, if it is complete."""
+    while (line := words.readline()).endswith(b"\n"):
+        _, found, what = line.decode(errors="replace").rstrip().partition(WAITING)
+        if found:
+            return f"waiting {what}"
+    words.seek(-len(line), os.SEEK_CUR)
+    return None
 
 
 def _running_on(data: Path) -> LocalWorker | None:
@@ -92,27 +165,6 @@ def _running_on(data: Path) -> LocalWorker | None:
         return local_worker(data)
     except (OSError, Unavailable):
         return None
-
-
-def _start(data: Path, options: Sequence[str], ports: dict[str, int], *, stdio: bool) -> "subprocess.Popen[bytes]":
-    """In a process group of its own, so that Ctrl-C reaches only us; we stop the worker last."""
-    given = [f"--{name}-port={port}" for name, port in ports.items()]
-    log_file = data / "worker.log"
-    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *given, *_OWN_WORKER, *options]
-    command += ["--log-file", str(log_file)]
-    relayed = stdio and sys.stdin.isatty()
-    with log_file.open("ab") as log:  # for what does not go through logging
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE if relayed else None if stdio else subprocess.DEVNULL,
-            stdout=None if stdio else log,
-            stderr=log,
-            process_group=0,
-            preexec_fn=end_with_parent,  # noqa: PLW1509  no other thread runs yet
-        )
-    if relayed:
-        threading.Thread(target=_relay, args=(process,), name="terminal to worker", daemon=True).start()
-    return process
 
 
 def _relay(process: "subprocess.Popen[bytes]") -> None:
@@ -142,18 +194,6 @@ def end_with_parent(number: int = signal.SIGTERM) -> None:
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-
-
-def _wait_for_ports(data: Path, process: "subprocess.Popen[bytes]") -> LocalWorker:
-    deadline = time.monotonic() + _START_SECONDS_MAX
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(FileNotFoundError):
-            return LocalWorker.read(data)
-        time.sleep(0.02)
-    log = data / "worker.log"
-    words = log.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()
-    what = f"did not listen within {_START_SECONDS_MAX:.0f} s" if process.poll() is None else "did not start"
-    raise Unavailable(f"the worker on {data} {what}:\n{words}", f"Its log is {log}.")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -31,6 +31,7 @@ from penstock.cli.run_setup import (
     print_line,
     worker_of,
 )
+from penstock.cli.worker import StoreOption, TakeOverOption
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from penstock.core.logs import set_up_logging
@@ -68,6 +69,8 @@ def run(
         str | None,
         typer.Option(envvar="PENSTOCK_WORKER", metavar="HOST:PORT", help="A running worker instead: its HTTP address."),
     ] = None,
+    store: StoreOption = None,
+    take_over: TakeOverOption = False,
     sink: SinkOption = None,
     retention: Annotated[
         str | None, typer.Option(help="Retention of the worker that is started: complete, keep, a time or a size.")
@@ -121,7 +124,9 @@ def run(
     options = RunOptions(
         place=Place.of(data, worker, checkpoint),
         worker=worker,
+        store=store,
         worker_options=[
+            *_bucket_options(store, worker, take_over=take_over),
             *(["--insecure"] if insecure else []),
             *_worker_options(retention, times),
         ],
@@ -196,6 +201,18 @@ def _chosen(pipelines: list[Pipeline], names: Sequence[str]) -> list[Pipeline]:
         if name not in known:
             raise RequestError(f"pipeline {name!r} not found in the file", f"It has: {', '.join(known)}.")
     return [pipeline for pipeline in pipelines if not names or pipeline.name in names]
+
+
+def _bucket_options(store: str | None, worker: str | None, *, take_over: bool) -> list[str]:
+    """For the worker to start. Raises RequestError."""
+    if store is not None and worker is not None:
+        raise RequestError(
+            "--store and --worker cannot be used together: a running worker has its journal where it was started with",
+            "Use only one of them (PENSTOCK_STORE and PENSTOCK_WORKER count, too).",
+        )
+    if store is None and take_over:
+        raise RequestError("--take-over is for a journal in a bucket", "Add --store URL.")
+    return [] if store is None else [f"--store={store}", *(["--take-over"] if take_over else [])]
 
 
 def _worker_options(retention: str | None, times: Mapping[str, list[str] | None]) -> list[str]:

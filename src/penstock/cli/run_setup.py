@@ -64,6 +64,8 @@ class RunOptions:
 
     place: Place
     worker: str | None
+    store: str | None = None
+    """The object store of the worker to start; it is in `worker_options`, too."""
     worker_options: Sequence[str]
     """Options of the worker to start."""
     trigger_ms: int | None
@@ -125,13 +127,26 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
         yield FoundWorker(address, worker_status(address).ports)
         return
-    with embedded_worker(options.place.data, options.worker_options, stdio=stdio) as found:
+    with embedded_worker(options.place.data, options.worker_options, stdio=stdio, report=print_line) as found:
+        if found.process is None and options.store is not None:
+            _check_store(found, options.place.data, options.store)
         how = "runs already" if found.process is None else "is started"
         ports = f"sources on port {found.ports['connector']}, http on {found.http}"
         print_line(f"the worker on {options.place.data} {how}: {ports}")
         if found.process is None and options.worker_options:
             print_line(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is ignored")
         yield found
+
+
+def _check_store(found: FoundWorker, data: Path, store: str) -> None:
+    """Raises RequestError if the worker has its journal elsewhere."""
+    bucket = worker_status(found.http).store.bucket
+    if bucket is None or bucket.url != store.rstrip("/"):
+        place = "on its disk" if bucket is None else f"in {bucket.url}"
+        raise RequestError(
+            f"the worker on {data} runs already, and its journal is {place}, not in {store}",
+            "Stop that worker first, or choose another --data directory.",
+        )
 
 
 def end_by_sigterm(*_: object) -> NoReturn:

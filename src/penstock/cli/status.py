@@ -25,6 +25,7 @@ from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import (
     ApplicationStatus,
     Blockage,
+    BucketStatus,
     ConnectorStatus,
     PipelineRates,
     SinkRates,
@@ -152,7 +153,7 @@ def view(
     is_well = not troubles and all(one.kind == "idle" for one in status.blockages)
     well = [(_NOTHING_BLOCKED, "green")] if is_well and status.pipelines else []
     sentences = [*troubles, *well, *((printable(note), "") for note in notes)]
-    top = [*_worker(address, status, width), *_limited(sentences, width, height)]
+    top = [*_worker(address, status, width), *_bucket(status.store.bucket, width), *_limited(sentences, width, height)]
     sections = _sections(status, segments, is_all=is_all)
     room = None if height is None else height - len(top)
     parts: list[RenderableType] = [*top]
@@ -184,9 +185,29 @@ def _worker(address: str, status: WorkerStatus, width: int) -> list[Text]:
     if (application := _deployed(status)) is not None:
         parts.append(f"application {application.state}, revision {application.revision}")
     parts.append(f"rates: last {show_seconds(status.rates.seconds)}")
+    return [_fitting(parts, width, "bold")]
+
+
+def _bucket(bucket: BucketStatus | None, width: int) -> list[Text]:
+    """One line, if the journal is in a bucket. Why it does not work is among the problems."""
+    if bucket is None:
+        return []
+    a_month = f"{_rate(bucket.requests_per_month)} a month"
+    parts = [
+        f"journal in {bucket.url}",
+        f"lease {bucket.lease}",
+        f"{bucket.objects:,} objects, {show_size(bucket.bytes)}",
+        f"{_rate(bucket.requests_per_second)} requests/s ({a_month})",
+        f"{show_size(bucket.cached_bytes)} cached",
+    ]
+    return [_fitting(parts, width, "yellow" if bucket.problem or bucket.lease != "held" else "")]
+
+
+def _fitting(parts: list[str], width: int, style: str) -> Text:
+    """In one line; parts that do not fit are left out."""
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts.pop()
-    return [Text(" · ".join(parts), "bold")]
+    return Text(" · ".join(parts), style)
 
 
 def _deployed(status: WorkerStatus) -> ApplicationStatus | None:

@@ -11,10 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.access.file import create_private_directory
+from penstock.backup.contents import JOURNAL
 from penstock.cli.event_times import (
     EventTimeOption,
     IdleTimeoutOption,
@@ -51,7 +53,68 @@ from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.certificates import TlsFiles
 from penstock.worker.ports_file import PORT_TAKEN
-from penstock.worker.settings import WorkerSettings
+from penstock.worker.settings import STORE_FILE, BucketOptions, WorkerSettings
+
+if TYPE_CHECKING:
+    from penstock.bucket.lease_state import OwnerSeen
+    from penstock.worker.bucket_shard import BucketShard
+
+# The object store on the command line.
+
+_BUCKET = "Bucket"
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PENSTOCK_STORE",
+        metavar="URL",
+        help="Keep the journal in an object store: s3://BUCKET/PREFIX, gs://, az:// or file://. Credentials come from "
+        "its usual environment variables and files.",
+        rich_help_panel=_BUCKET,
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Local copies of what is in the bucket; deleted at every start. Default: DATA/cache.",
+        rich_help_panel=_BUCKET,
+    ),
+]
+CacheSizeOption = Annotated[
+    Any,
+    typer.Option(
+        parser=parse_size,
+        metavar="SIZE",
+        help="Size of the cache, besides the open chapter.",
+        rich_help_panel=_BUCKET,
+    ),
+]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Take over at once from the worker that has the bucket, without waiting for it to stop.",
+        rich_help_panel=_BUCKET,
+    ),
+]
+
+
+def bucket_options(
+    store: str | None, cache: Path | None, cache_size: int, take_over: bool, data: Path
+) -> BucketOptions | None:
+    if store is not None:
+        return BucketOptions(store, cache or data / "cache", cache_size, take_over)
+    if cache is not None or take_over:
+        raise RequestError("--cache and --take-over are for a journal in a bucket", "Add --store URL.")
+    if (data / STORE_FILE).exists() and not (data / JOURNAL).exists():
+        url = (data / STORE_FILE).read_text().strip()
+        raise RequestError(
+            f"the journal of {data} is in {url}: without it this worker would begin with nothing",
+            f"Add --store {url}, or choose another --data directory.",
+        )
+    return None
+
 
 # Retention on the command line: complete, keep, 7d, 10GiB.
 
@@ -123,6 +186,10 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     data: Path = typer.Option(Path("penstock-data"), help="Directory of the journal; created if it does not exist."),
+    store: StoreOption = None,
+    cache: CacheOption = None,
+    cache_size: CacheSizeOption = "1GiB",
+    take_over: TakeOverOption = False,
     host: str = typer.Option(
         "127.0.0.1", help="Address that the connector and segment ports listen on; loopback by default."
     ),
@@ -205,7 +272,8 @@ def worker(
     short_circuit: bool = typer.Option(
         True,
         envvar="PENSTOCK_SHORT_CIRCUIT",
-        help="Let Spark's tasks on this machine read the journal's files themselves, if they run as the same user.",
+        help="Let Spark's tasks read the journal's files themselves: on this machine, if they run as the same user, "
+        "and in the bucket, if they have credentials for it.",
     ),
     log_file: Path | None = typer.Option(
         None, help="Log to this file instead of stderr; it rotates at 10 MiB.", rich_help_panel=_LOGS
@@ -235,7 +303,7 @@ def worker(
         connector, max_disorder or [], idle_timeout or [], when_all_idle or [], event_time or []
     )
     connector, named = with_windows(connector, named, window or [])
-    store = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
+    limits = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size, short_circuit=short_circuit)
     secret = read_cookie(cookie, cookie_file)
@@ -244,7 +312,7 @@ def worker(
     gateway = replace(gateway, frame_bytes_max=frame_size, streams_per_session_max=streams)
     gateway = replace(gateway, in_flight_bytes_max=in_flight)
     coordinator = CoordinatorSettings(retention=retention)
-    servers = WorkerSettings(data=data, store=store, segment=segment, gateway=gateway, coordinator=coordinator)
+    servers = WorkerSettings(data=data, store=limits, segment=segment, gateway=gateway, coordinator=coordinator)
     hosts = frozenset(http_allow_host or ())
     servers = replace(servers, http_host=http_host, http_port=http_port, http_allowed_hosts=hosts)
     if not insecure:
@@ -256,7 +324,8 @@ def worker(
         data, tuple(file_root or ()), callbacks=allow_callbacks, exposed=insecure, own_files=own
     )
     set_up_logging(log_file, log_level, log_format)
-    _serve(replace(servers, permissions=permissions, log_format=log_format), tls, token_file)
+    bucket = bucket_options(store, cache, cache_size, take_over, data)
+    _serve(replace(servers, permissions=permissions, log_format=log_format), tls, token_file, bucket)
 
 
 def _import_nothing_from_here() -> None:
@@ -301,9 +370,17 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int, in_flight:
         raise RequestError("--in-flight is at least twice --frame-size: a frame must fit into it beside others")
 
 
-def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> None:
+def _serve(
+    settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None, bucket: BucketOptions | None
+) -> None:
     try:
-        run_in_loop(with_access(fitting(settings, _allow_many_files()), tls, token_file))
+        settings = fitting(settings, _allow_many_files())
+        try:
+            shard = None if bucket is None else take_shard(bucket, settings)
+        except KeyboardInterrupt:
+            _print("stopped before it has taken over anything", settings.log_format)
+            return
+        run_in_loop(with_access(settings, tls, token_file), shard)
     except (StoreFailed, WorkerFailed) as error:
         log.critical("the worker stops: %s", error)
         raise
@@ -374,17 +451,50 @@ def _hint(error: OSError, data: Path) -> str:
             return "Choose another --data directory: one that can be created and written."
 
 
-def run_in_loop(settings: WorkerSettings) -> None:
+def run_in_loop(settings: WorkerSettings, shard: "BucketShard | None" = None) -> None:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings))
+        runner.run(_run(settings, shard))
 
 
-async def _run(settings: WorkerSettings) -> None:
+def take_shard(options: BucketOptions, settings: WorkerSettings) -> "BucketShard":
+    """Waits for the lease of the worker that has it. SIGTERM raises KeyboardInterrupt meanwhile, as Ctrl-C does."""
+    import penstock.worker.worker  # noqa: F401  now: nothing but recovery is to be done after the take-over
+    from penstock.worker.bucket_shard import BucketShard
+
+    create_private_directory(settings.data)
+    shown = set[str]()
+
+    def show(waiting: "OwnerSeen") -> None:
+        text = _waiting_text(waiting, options.url)
+        about = "" if waiting.problem else waiting.owner
+        if about not in shown:
+            shown.add(about)
+            _print(text, settings.log_format)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return BucketShard(options, settings.data, show)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _waiting_text(waiting: "OwnerSeen", url: str) -> str:
+    """It begins as WAITING says."""
+    if waiting.problem:
+        return f"waiting for the object store: {waiting.problem}"
+    where = waiting.addresses.get("http", "")
+    return (
+        f"waiting as a standby: worker {waiting.owner}{f' ({where})' if where else ''} has {url}. This one takes over "
+        "when that one stops or is not heard of for 6 s; --take-over does it at once."
+    )
+
+
+async def _run(settings: WorkerSettings, shard: "BucketShard | None") -> None:
     from penstock.worker.worker import Worker  # here: other commands need neither its servers nor the kernels
 
-    worker = Worker(settings)
+    worker = Worker(settings, shard=shard)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
@@ -397,11 +507,13 @@ async def _run(settings: WorkerSettings) -> None:
             f"http on {settings.http_host}:{ports['http']}",
             settings.log_format,
         )
+        place = settings.data if store.bucket is None else store.bucket.url
         _print(
-            f"data in {settings.data}: {store.segments} segments, {store.live_bytes} bytes, "
+            f"data in {place}: {store.segments} segments, {store.live_bytes} bytes, "
             f"recovered in {store.recovery_seconds} s",
             settings.log_format,
         )
 
     await worker.run(ready)
-    _print("stopped: everything that was acknowledged is on disk", settings.log_format)
+    place = "on disk" if shard is None else "in the bucket"
+    _print(f"stopped: everything that was acknowledged is {place}", settings.log_format)

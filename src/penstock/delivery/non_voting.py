@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.connectors.sink_api import NonVotingSink, Settling
@@ -108,7 +109,10 @@ class NonVotingSlot:
         deliveries: Deliveries,
         sink: NonVotingSink,
         backoff: Backoff | None = None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_act` is asked before each epoch: a worker that another one has replaced must not send it, too."""
+        self._may_act = may_act
         self.url = url
         self.status = SlotStatus(lambda: self._unsettled.oldest_at)
         self.status.set(SlotState.READY)
@@ -153,7 +157,7 @@ class NonVotingSlot:
             return await self._journal(done)
         ahead = self._unsettled.ahead(pipeline)
         batch = next_to_follow(ahead, self._name) if self._unsettled.has_room and not self._stopping else None
-        if batch is not None:
+        if batch is not None and self._may_act():
             return await self._deliver(ahead, batch)
         if self._stopping:
             self._unsettled.flush()

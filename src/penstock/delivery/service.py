@@ -56,8 +56,12 @@ class Delivery:
         deployed: Deployed | None = None,
         permissions: Permissions = UNLIMITED,
         supervisor: Supervisor | None = None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`deployed` has the connectors of the application; `permissions` are those of sinks that URLs name."""
+        """`deployed` has the connectors of the application; `permissions` are those of sinks that URLs name. `may_act`:
+        False while another worker may have taken over.
+        """
+        self._may_act = may_act
         self._deliveries = deliveries
         self._sinks = Sinks(deployed or NothingDeployed(), permissions)
         self._supervisor = supervisor or Supervisor()
@@ -117,7 +121,7 @@ class Delivery:
     def _non_voting(self, name: str, key: str, sink: Sink) -> NonVotingSlot:
         backoff = Backoff()
         non_voting_sink: Any = self._make(name, key, sink, backoff.retry)
-        slot = NonVotingSlot(name, key, sink.url, self._deliveries, non_voting_sink, backoff)
+        slot = NonVotingSlot(name, key, sink.url, self._deliveries, non_voting_sink, backoff, self._may_act)
         slot.status.watcher = partial(self._changed, name, key)
         return slot
 

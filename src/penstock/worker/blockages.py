@@ -55,6 +55,8 @@ class Facts:
     is_disk_full: bool = False
     slow_disk: str = ""
     """What waits for a disk that is too slow; "" if it is fast enough."""
+    bucket_problem: str = ""
+    """Why the object store accepts nothing."""
 
 
 def blockages(facts: Facts) -> list[Blockage]:
@@ -78,7 +80,10 @@ def _disk(facts: Facts) -> Iterator[Blockage]:
     if facts.is_disk_full:
         text = "blocked by the disk: it is full, so sources get no credits, and nothing can be staged"
         yield Blockage(kind="disk", link="the disk", text=text, hint="Free space; everything continues by itself.")
-    if facts.slow_disk:
+    if facts.bucket_problem:
+        text = f"blocked by the object store: {facts.bucket_problem}"
+        yield Blockage(kind="disk", link="the object store", text=text, hint="Everything continues by itself.")
+    elif facts.slow_disk:
         text = f"blocked by the disk: it is slow, {facts.slow_disk}, so sources get fewer credits"
         yield Blockage(kind="disk", link="the disk", text=text, hint="Use a faster disk, or raise --in-flight.")
 

@@ -6,7 +6,7 @@ comes from.
 
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ from penstock.core.supervisor import TaskState
 from penstock.protocol.api.delivery import EpochStatus, SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import (
+    BucketStatus,
     ConnectorStatus,
     LoopStatus,
     OperatorStatus,
@@ -53,6 +54,8 @@ class Numbered(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for name, value in msgspec.structs.asdict(self._status()).items():
+            if not isinstance(value, int | float):
+                continue
             family = COUNTER if name in self._counters else GAUGE
             yield family(self._prefix + name, _text(name), value)
 
@@ -82,7 +85,7 @@ def sessions(status: Callable[[], SessionTotals]) -> Collector:
 def segment_server(status: Callable[[], SegmentServerStatus]) -> Collector:
     connections = ("connections", "connections_refused", "connections_evicted", "protocol_errors")
     data = ("appends", "appended_bytes", "duplicates", "refused", "reads", "read_bytes")
-    located = ("locates", "located_bytes", "locates_refused")
+    located = ("locates", "located_bytes", "located_remote_bytes", "locates_refused")
     return Numbered("segment", status, counters=(*connections, *data, *located))
 
 
@@ -128,6 +131,38 @@ def _fields(family: Families, *names: str) -> list[Line[PipelineStatus]]:
 
 def _text(name: str) -> str:
     return name.replace("_", " ").capitalize()
+
+
+_BUCKET: list[Line[BucketStatus]] = [
+    Line(GAUGE, "objects", "Objects of the journal", attrgetter("objects")),
+    Line(GAUGE, "bytes", "Their size", attrgetter("bytes")),
+    Line(GAUGE, "log_objects", "Objects of the log that a take-over must read", attrgetter("log_objects")),
+    Line(GAUGE, "cached_bytes", "Local copies of objects", attrgetter("cached_bytes")),
+    Line(COUNTER, "bytes_read", "Bytes read from the bucket", attrgetter("bytes_read")),
+    Line(COUNTER, "bytes_written", "Bytes written to the bucket", attrgetter("bytes_written")),
+    Line(
+        GAUGE, "lease_held", "0 while the lease is not renewed: others may take over", lambda one: one.lease == "held"
+    ),
+    Line(GAUGE, "blocked", "1 while nothing becomes durable because of the bucket", lambda one: bool(one.problem)),
+]
+_BUCKET_REQUESTS: list[Line[tuple[str, int]]] = [
+    Line(COUNTER, "requests", "Requests to the bucket, by kind", itemgetter(1))
+]
+_BUCKET_FAILURES: list[Line[tuple[str, int]]] = [
+    Line(COUNTER, "failed_requests", "Requests that have failed, by problem", itemgetter(1))
+]
+
+
+def bucket(status: Callable[[], BucketStatus | None]) -> Iterator[Collector]:
+    """Without values if the journal is on a disk."""
+
+    def listed() -> list[BucketStatus]:
+        return [] if (found := status()) is None else [found]
+
+    yield Table("bucket", {}, _BUCKET, listed)
+    kind: dict[str, Callable[[tuple[str, int]], str]] = {"kind": itemgetter(0)}
+    yield Table("bucket", kind, _BUCKET_REQUESTS, lambda: [pair for one in listed() for pair in one.requests.items()])
+    yield Table("bucket", kind, _BUCKET_FAILURES, lambda: [pair for one in listed() for pair in one.failures.items()])
 
 
 _SOURCES: list[Line[tuple[str, SourceStatus]]] = [

@@ -48,6 +48,8 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "side-plan", side_outputs.PlanReader, pipelines.plan_reader, body_bytes_max=MERGE_BYTES_MAX),
         post(name + "side-register", side_outputs.Register, pipelines.register),
         post(name + "side-missing", side_outputs.AskMissing, pipelines.missing_parts),
+        post(name + "mirrored", api.Mirror, pipelines.record_mirrored),
+        get(name + "mirrored", pipelines.mirrored),
         post(name + "abort", api.Abort, pipelines.abort),
         post(name + "complete", api.Complete, pipelines.complete),
         post(name + "describe", api.Describe, pipelines.describe),
@@ -208,7 +210,16 @@ class _Pipelines:
         return self._worker.coordinator().lifecycle.stored_input(request.path_params["name"])
 
     async def merge(self, name: str, body: api.Merge) -> Any:
-        return await self._worker.coordinator().merger.merge(name, body.generation, body.batch, body.staged)
+        merger = self._worker.coordinator().merger
+        return await merger.merge(name, body.generation, body.batch, body.staged, body.manifest)
+
+    async def record_mirrored(self, name: str, body: api.Mirror) -> None:
+        await self._worker.coordinator().mirrored.record(name, body.generation, body.before, body.manifest)
+
+    async def mirrored(self, request: Request) -> Any:
+        asked = request.query_params.get("generation")
+        generation = None if asked is None else number_of(asked, "generation")
+        return await self._worker.coordinator().mirrored.known(request.path_params["name"], generation)
 
     async def plan_reader(self, name: str, body: side_outputs.PlanReader) -> Any:
         return await self._worker.coordinator().sides.plan(name, body.generation, body.epoch, body.plan)

@@ -10,6 +10,12 @@ PORT_TAKEN = "Another program listens there"
 """What a worker that cannot listen on a port writes before it ends: those that start one recognize it."""
 
 
+WAITING = "penstock.worker: waiting "
+"""In the lines that a worker prints while it waits for another one, or for the object store, before it starts: those
+that start one show them.
+"""
+
+
 class PortsFile:
     """Readers see all of it or nothing. While no worker runs, the file is kept under another name and never deleted:
     the next start overwrites it in place, which needs no room on a full disk.

@@ -13,6 +13,23 @@ from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.http_limits import HttpLimits
 
+STORE_FILE = "store.url"
+"""In the data directory: where its journal is, if that is an object store. A worker that is started without it by
+mistake would begin with an empty journal.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOptions:
+    """What the command line says about the bucket."""
+
+    url: str
+    cache: Path
+    """A directory of its own, whose content is deleted at every start."""
+    cache_bytes: int
+    take_over: bool = False
+    """Do not wait for the lease of the worker that has the shard."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:

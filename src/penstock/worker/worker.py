@@ -15,6 +15,7 @@ import penstock
 from penstock.access.file import WithConnectors
 from penstock.access.refusals import Refusals
 from penstock.application.runtime import Runtime
+from penstock.bucket.objects import Bucket
 from penstock.client.credentials import PORTS_FORMAT
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
@@ -23,8 +24,8 @@ from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
 from penstock.coordinator.traces import Traces
 from penstock.core.address import Address
-from penstock.core.errors import Damaged, DiskFull, StoreFailed, WorkerFailed
-from penstock.core.supervisor import Supervisor
+from penstock.core.errors import Damaged, DiskFull, StoreFailed, Unavailable, WorkerFailed
+from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
@@ -46,6 +47,7 @@ from penstock.store.store import SegmentStore
 from penstock.worker import flow, metrics
 from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
+from penstock.worker.bucket_shard import BucketShard
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.loop_watch import LoopWatch
@@ -58,6 +60,8 @@ log = logging.getLogger(__name__)
 _COMPACTION_IDLE_SECONDS = 0.2
 _DISK_SECONDS = 1.0
 """Between two checks whether the disk has room."""
+_KEEP_FILES_SECONDS = 1.0
+"""Between two looks whether a command has changed a file that belongs to the shard."""
 
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
@@ -71,10 +75,20 @@ def _reachable(host: str) -> str:
 class Worker:
     """`run` serves until `stop` is called or the store fails. The journal's directory is DATA/journal."""
 
-    def __init__(self, settings: WorkerSettings, files: Files | None = None) -> None:
-        """`files`: where the journal is, instead of DATA/journal."""
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        files: Files | None = None,
+        bucket: Bucket | None = None,
+        shard: BucketShard | None = None,
+    ) -> None:
+        """`files`: where the journal is, instead of DATA/journal. `bucket`: where drivers mirror their checkpoints.
+        `shard` stands for both; the worker closes it.
+        """
         self.settings = settings
-        self._files = files
+        self._files = files if shard is None else shard.files
+        self._bucket = bucket if shard is None else shard.bucket
+        self._shard = shard
         self.supervisor = Supervisor(self.stop)
         self._loop_watch = LoopWatch()
         self.registry = CollectorRegistry()
@@ -94,15 +108,19 @@ class Worker:
         """Calls `ready` with the ports once everything listens. Raises StoreFailed when the disk fails,
         WorkerFailed when a task has died that the worker cannot run without.
         """
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            if self._shard is not None:
+                self._shard.close()
+            raise
         self.supervisor.run("compaction", self._compact)
         try:
             await self._serve(ready)
         finally:
             await self.supervisor.stop()
             self._loop_watch.stop()
-            self._committer.stop()
-            self._journal.close()
+            self._close()
             self._ports_file.withdraw()
         if self._failed:
             self._journal.check()
@@ -111,6 +129,14 @@ class Worker:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def _close(self) -> None:
+        if self._shard is not None:
+            self._shard.stop_waiting_soon()
+        self._committer.stop()
+        self._journal.close()
+        if self._shard is not None:
+            self._shard.close()
 
     def _open(self) -> None:
         start = time.perf_counter()
@@ -121,6 +147,8 @@ class Worker:
         self._compactor = Compactor(self._store, self.backups.chapters)
         self._committer = Committer(self._journal, settings.idle_proof_seconds)
         self._committer.start()
+        if self._shard is not None:
+            self._shard.on_lost = self._journal.fail
         gc.freeze()  # the table of segments lives as long as the worker: garbage collections need not walk over it
         self.recovery_seconds = time.perf_counter() - start
 
@@ -142,6 +170,7 @@ class Worker:
         self.ports |= {"http": await http.start()}
         if self._runtime is not None:
             await self._runtime.start()
+        keeping = self._serve_shard()
         self._watch_disk()
         watching = self.supervisor.every("free disk", _DISK_SECONDS, self._watch_disk)
         self._is_ready = True
@@ -149,12 +178,31 @@ class Worker:
         await self._stopping.wait()
         await sampling.stop()
         await watching.stop()
+        if keeping is not None:
+            await keeping.stop()
         await self._stop_coordinator()
         await self._gateway.stop()
         await self._server.stop()
         await http.stop()
         if self._trace_exporter is not None:
             await self._trace_exporter.stop()
+
+    def _serve_shard(self) -> Supervised | None:
+        """Other workers learn where this one listens."""
+        shard = self._shard
+        if shard is None:
+            return None
+        loop = asyncio.get_running_loop()
+        shard.on_late = lambda: loop.call_soon_threadsafe(self._gateway.end_sessions)
+        hosts = {"segment": self.settings.segment.host, "connector": self.settings.gateway.host}
+        hosts |= {"http": self.settings.http_host}
+        shard.serve({name: str(Address(_reachable(hosts[name]), port)) for name, port in self.ports.items()})
+        return self.supervisor.run("files beside the journal", lambda: self._keep_files(shard))
+
+    async def _keep_files(self, shard: BucketShard) -> None:
+        while True:
+            await asyncio.to_thread(shard.put_changed)
+            await asyncio.sleep(_KEEP_FILES_SECONDS)
 
     async def _stop_coordinator(self) -> None:
         """Connectors stop reading, then pending output is sent, then their connections are closed."""
@@ -190,6 +238,7 @@ class Worker:
                 starts=StartTimes(self.settings.data),
                 supervisor=self.supervisor,
                 traces=self._traces,
+                bucket=self._bucket,
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
@@ -214,11 +263,13 @@ class Worker:
         """If the application cannot be read, the rest of the worker still runs; the application's own sinks wait."""
         try:
             parts = (self._store, durability, self._gateway, self._own_segments, self.permissions)
-            self._runtime = Runtime(self.settings.data, *parts)
+            keep = (lambda *_: None) if self._shard is None else self._shard.put
+            self._runtime = Runtime(self.settings.data, *parts, keep)
         except Damaged as error:
             log.error("applications are refused: %s", error)
             self._application_damage = error
-        self._delivery = Delivery(coordinator.deliveries, self._runtime, self.permissions, self.supervisor)
+        may_act = (lambda: True) if self._shard is None else self._shard.may_act
+        self._delivery = Delivery(coordinator.deliveries, self._runtime, self.permissions, self.supervisor, may_act)
         if self._runtime is not None:
             self._runtime.serve(coordinator, self._delivery)
         self._delivery.start()
@@ -324,7 +375,11 @@ class Worker:
 
     async def _compact(self) -> None:
         while True:
-            has_compacted = self._compactor.step()
+            try:
+                has_compacted = self._compactor.step()
+            except Unavailable as error:  # bytes to be moved are in the bucket, which cannot be reached
+                log.debug("compaction waits: %s", error)
+                has_compacted = False
             has_encoded = self._store.encode_ahead()
             if self._journal.has_dropped:
                 await asyncio.to_thread(self._journal.remove_dropped)
@@ -363,7 +418,9 @@ class Worker:
 
     def _disk_problems(self) -> Iterator[str]:
         waited, limit = self._journal.oldest_unsynced_seconds, self.settings.store.unsynced_seconds_max
-        if waited > limit:
+        if self._bucket_problem:
+            yield f"nothing is acknowledged, because of the object store: {self._bucket_problem}"
+        elif waited > limit:
             yield (
                 f"the oldest unsynced write has waited {waited:.0f} s for the disk (limit {limit:.0f} s): nothing is "
                 "acknowledged meanwhile"
@@ -372,6 +429,10 @@ class Worker:
             yield problem
         if not self._are_ports_published:
             yield f"ports.json cannot be written on the full disk: name the worker with --worker {self._http_address}"
+
+    @property
+    def _bucket_problem(self) -> str:
+        return "" if self._shard is None else self._shard.problem
 
     def _room_problem(self) -> str:
         """Why appends are refused; "" if they are not."""
@@ -455,6 +516,7 @@ class Worker:
             former=[] if runtime is None or self._coordinator is None else runtime.former(),
             is_disk_full=bool(self._room_problem()),
             slow_disk=in_flight.text if in_flight.is_short else "",
+            bucket_problem=self._bucket_problem,
         )
 
     def _full_sources(self) -> dict[str, FullSource]:
@@ -479,6 +541,7 @@ class Worker:
             disk_free_bytes=journal.free_bytes(),
             disk_full=bool(self._room_problem()),
             damaged=len(self._store.damage),
+            bucket=None if self._shard is None else self._shard.status(),
         )
 
     def _register_metrics(self) -> None:
@@ -487,6 +550,8 @@ class Worker:
         self.registry.register(metrics.build(penstock.__version__))
         self.registry.register(metrics.certificates(self.settings.certificate))
         self.registry.register(metrics.store(self._store_status))
+        for collector in metrics.bucket(lambda: None if self._shard is None else self._shard.status()):
+            self.registry.register(collector)
         self._journal.observe_write = metrics.journal_writes(self.registry).observe
         if self._trace_exporter is not None:
             self.registry.register(metrics.traces(self._trace_exporter.status))

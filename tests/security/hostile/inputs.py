@@ -32,6 +32,7 @@ from penstock.protocol.segment import (
     Dialect,
     Hello,
     LocatedFile,
+    LocatedObject,
     LocatedRow,
     Message,
     Part,
@@ -298,6 +299,9 @@ _MEMBERS: dict[object, Callable[[Values], object]] = {
     ),
     tuple[LocatedFile, ...]: lambda values: tuple(
         values.repeated(lambda: LocatedFile(values.name(), values.number(), values.number()))
+    ),
+    tuple[LocatedObject, ...]: lambda values: tuple(
+        values.repeated(lambda: LocatedObject(values.name(), values.name()))
     ),
     tuple[LocatedRow, ...]: lambda values: tuple(
         values.repeated(lambda: LocatedRow(*(values.number() for _ in LocatedRow._fields)))

@@ -15,6 +15,33 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The base of all parts of a status."""
 
 
+class BucketStatus(Part, frozen=True, kw_only=True):
+    """The object store that the journal is in."""
+
+    url: str
+    worker: str
+    """The id by which other workers know this one."""
+    lease: str
+    """held; late, when it could not be renewed in time and others may take over; taken, when one has"""
+    objects: int
+    bytes: int
+    log_objects: int
+    """Objects of the log since its last checkpoint, which a take-over must read."""
+    cached_bytes: int
+    requests: dict[str, int]
+    """Since the start, by kind: get, put, delete, list."""
+    failures: dict[str, int]
+    """Since the start, by kind: throttled, unreachable, forbidden, full."""
+    bytes_read: int
+    bytes_written: int
+    requests_per_second: float
+    """Over the last ten seconds."""
+    requests_per_month: int
+    """If it goes on like this."""
+    problem: str
+    """Why nothing becomes durable; empty if it does."""
+
+
 class StoreStatus(Part, frozen=True, kw_only=True):
     segments: int
     chapters: int
@@ -33,6 +60,8 @@ class StoreStatus(Part, frozen=True, kw_only=True):
     """Appends are refused until there is room."""
     damaged: int
     """Segments and files that cannot be read."""
+    bucket: BucketStatus | None = None
+    """None for a journal on a disk."""
 
 
 class TraceStatus(Part, frozen=True, kw_only=True):
@@ -69,10 +98,12 @@ class SegmentServerStatus(Part, frozen=True, kw_only=True):
     reads: int
     read_bytes: int
     locates: int = 0
-    """Replies to readers on the same machine, which then read the journal's files themselves."""
+    """Replies to readers that then read the journal's files themselves, on the same machine or in a bucket."""
     located_bytes: int = 0
+    located_remote_bytes: int = 0
+    """Those of them that are only in the bucket for the reader."""
     locates_refused: int = 0
-    """Of readers on other machines, or all while short-circuit reads are off."""
+    """Of readers on other machines while the journal is in no bucket, or all while short-circuit reads are off."""
 
 
 # Sources, and the sessions of programs that send to them.

@@ -1,0 +1,207 @@
+"""What an object store may do to a worker: each failure has its message, at a start and later, and nothing is lost."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.testing.seaweedfs import SeaweedFS
+from tests.spark.sending import send
+from tests.support import http
+from tests.support.bucket_worker import BucketWorker
+from tests.support.ports import free_port
+from tests.support.store_proxy import QUOTA, SLOW_DOWN, StoreProxy, store_proxy
+from tests.support.waiting import until
+from tests.worker.bucket_kills import blockage
+
+pytestmark = pytest.mark.process
+
+LETTERS = [b"a", b"b", b"c"]
+
+
+def refused(folder: Path, url: str) -> str:
+    """What a worker prints that does not start."""
+    with BucketWorker.waiting(folder, url) as worker:
+        assert worker.ended() == 1
+        assert "Traceback" not in worker.said
+        return worker.said
+
+
+@pytest.fixture
+def proxy(s3_url: str, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
+    """Workers that are started from now on use it. The URL is `s3_url`."""
+    with store_proxy(seaweedfs.endpoint) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
+        yield between
+
+
+class Sending:
+    """A program that sends while the store does not work."""
+
+    def __init__(self, worker: BucketWorker, payloads: list[bytes]) -> None:
+        address = f"127.0.0.1:{worker.connector_port}"
+        self._thread = threading.Thread(target=send, args=(address, "letters", "one", payloads))
+        self._thread.start()
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._thread.is_alive()
+
+    def finish(self) -> None:
+        self._thread.join(100)
+        assert not self._thread.is_alive()
+
+
+# At a start.
+
+
+def test_a_bucket_that_does_not_exist_is_named(tmp_path: Path, s3_url: str) -> None:
+    said = refused(tmp_path, "s3://no-such-bucket/prefix")
+    assert "error: s3://no-such-bucket/prefix: the bucket does not exist" in said
+    assert "hint: Create it, or check its name, region and endpoint." in said
+
+
+def test_a_wrong_secret_is_reported_and_not_shown(tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")
+    said = refused(tmp_path, s3_url)
+    assert f"error: {s3_url}: the store answered 403" in said
+    assert "hint: Check the store's credentials" in said
+    assert "not-the-right-one" not in said
+
+
+def test_an_identity_that_may_not_write_is_reported(
+    tmp_path: Path, s3_url: str, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in seaweedfs.environment("reader").items():
+        monkeypatch.setenv(name, value)
+    assert f"error: {s3_url}: the store answered 403 Forbidden (AccessDenied" in refused(tmp_path, s3_url)
+
+
+def test_a_worker_waits_for_a_store_that_is_not_up_yet_and_says_so(
+    tmp_path: Path, s3_url: str, seaweedfs: SeaweedFS
+) -> None:
+    seaweedfs.kill()
+    try:
+        with BucketWorker.waiting(tmp_path, s3_url) as worker:
+            until(lambda: f"waiting for the object store: {s3_url}: no connection: " in worker.said)
+            seaweedfs.start()
+            until(worker.has_ports, lambda: worker.said)
+            assert worker.said.count("waiting for") == 1
+    finally:
+        seaweedfs.kill()
+        seaweedfs.start()
+
+
+def test_a_worker_that_waits_for_a_store_ends_by_a_signal(
+    tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    with BucketWorker.waiting(tmp_path, s3_url) as worker:
+        until(lambda: "waiting for the object store" in worker.said)
+        worker.stop()
+        assert "stopped before it has taken over anything" in worker.said
+
+
+# While it runs.
+
+
+def test_a_store_that_throttles_delays_acks_and_nothing_fails(tmp_path: Path, s3_url: str, proxy: StoreProxy) -> None:
+    with BucketWorker(tmp_path, s3_url) as worker:
+        send(f"127.0.0.1:{worker.connector_port}", "letters", "one", LETTERS)
+        proxy.refuse = lambda method, _: SLOW_DOWN if method == "PUT" else None
+        sending = Sending(worker, [*LETTERS, b"d"])
+        until(lambda: "503 Service Unavailable (SlowDown: Please reduce" in blockage(worker))
+        assert "Penstock slows down by itself" in blockage(worker)
+        assert sending.is_waiting
+        proxy.refuse = lambda *_: None
+        sending.finish()
+        until(lambda: not blockage(worker))
+        assert http.get(worker.http_port, "/status")["store"]["bucket"]["failures"]["throttled"] > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        ((403, "<Error><Code>InvalidAccessKeyId</Code></Error>"), "forbidden", "Check the store's credentials"),
+        (QUOTA, "full", "Raise the quota of the bucket"),
+    ],
+    ids=["a revoked key", "a full bucket"],
+)
+def test_what_an_operator_must_change_is_named_and_everything_goes_on_afterwards(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy, answer: tuple[int, str], kind: str, says: str
+) -> None:
+    with BucketWorker(tmp_path, s3_url) as worker:
+        send(f"127.0.0.1:{worker.connector_port}", "letters", "one", LETTERS)
+        proxy.refuse = lambda method, _: answer if method == "PUT" else None
+        until(lambda: http.get(worker.http_port, "/status")["store"]["bucket"]["failures"].get(kind))
+        sending = Sending(worker, [*LETTERS, b"d"])
+        until(lambda: says in blockage(worker), lambda: blockage(worker))
+        status, body = http.ask(worker.http_port, "GET", "/health")
+        assert status == 503
+        assert "because of the object store" in body.decode()
+        assert sending.is_waiting
+        proxy.refuse = lambda *_: None
+        sending.finish()
+        until(lambda: not blockage(worker))
+
+
+def test_credentials_are_in_no_argument_status_or_log(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy, seaweedfs: SeaweedFS
+) -> None:
+    environment = seaweedfs.environment()
+    secrets = [environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"]]
+    with BucketWorker(tmp_path, s3_url, "--log-level", "debug") as worker:
+        proxy.refuse = lambda method, _: (403, "<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        until(lambda: "SignatureDoesNotMatch" in blockage(worker))
+        with CoordinatorClient(f"127.0.0.1:{worker.http_port}") as client:
+            shown = [json.dumps(http.get(worker.http_port, "/status")), str(client.status()), worker.said]
+        shown += [
+            http.ask(worker.http_port, "GET", "/metrics")[1].decode(),
+            http.ask(worker.http_port, "GET", "/health")[1].decode(),
+        ]
+        shown.append(Path(f"/proc/{worker.pid}/cmdline").read_text())
+        shown += [file.read_text(errors="replace") for file in worker.data.rglob("*") if file.is_file()]
+        proxy.refuse = lambda *_: None
+        assert [secret for secret in secrets for text in shown if secret in text] == []
+
+
+# What it costs.
+
+
+def test_an_idle_worker_makes_at_most_one_put_and_one_get_in_two_seconds_as_the_store_counts_them(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy
+) -> None:
+    with BucketWorker(tmp_path, s3_url) as worker:
+        send(f"127.0.0.1:{worker.connector_port}", "letters", "one", LETTERS)
+        until(lambda: _idle(worker, proxy).seconds > 15)  # orphans and records of dead workers are looked for at first
+        until(lambda: _has_idled(worker, proxy))
+
+
+class _Idle(NamedTuple):
+    seconds: float
+    failures: int
+    made: Counter[str]
+
+
+def _idle(worker: BucketWorker, proxy: StoreProxy) -> _Idle:
+    status = http.get(worker.http_port, "/status")
+    return _Idle(status["uptime_seconds"], sum(status["store"]["bucket"]["failures"].values()), Counter(proxy.requests))
+
+
+def _has_idled(worker: BucketWorker, proxy: StoreProxy) -> bool:
+    """For ten seconds. False if a request has failed meanwhile, and was repeated: the machine is too busy."""
+    before = _idle(worker, proxy)
+    until(lambda: _idle(worker, proxy).seconds > before.seconds + 10)
+    after = _idle(worker, proxy)
+    if after.failures > before.failures:
+        return False
+    made, allowed = after.made - before.made, (after.seconds - before.seconds) / 2 + 2  # both ends
+    assert made["PUT"] <= allowed
+    assert made["GET"] <= allowed
+    assert set(made) <= {"PUT", "GET"}
+    return True
