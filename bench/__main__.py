@@ -17,6 +17,7 @@ BENCHMARKS = {
     "pipeline": "from a program to results committed at a sink, beside Bytewax and PyFlink",
     "windows": "counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count",
     "recovery": "from the kill of a driver to the next committed epoch, phase by phase, beside a bare Spark session",
+    "bucket": "a journal in an object store, beside bare PUTs and beside the disk; the time of a take-over",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 

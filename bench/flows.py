@@ -115,11 +115,11 @@ class Stage:
 
 
 @contextmanager
-def open_stage(spark: SparkSession, directory: Path) -> Iterator[Stage]:
-    """With a worker of its own."""
+def open_stage(spark: SparkSession, directory: Path, worker: Ingest | None = None) -> Iterator[Stage]:
+    """With a worker of its own: as given, or on a disk."""
     spark.conf.set(*PROGRESS_KEPT)
     spark.dataSource.register(Smallest)
-    with Ingest(1, 1).start(directory) as server:
+    with (worker or Ingest(1, 1)).start(directory) as server:
         yield Stage(spark, server, directory)
 
 

@@ -86,7 +86,12 @@ class Server:
         self.stop()
 
 
-def start_server(command: Sequence[str], directory: Path, find_ports: Callable[[], Ports | None]) -> Server:
+def start_server(
+    command: Sequence[str],
+    directory: Path,
+    find_ports: Callable[[], Ports | None],
+    seconds_max: float = START_SECONDS_MAX,
+) -> Server:
     """Start `command`, and return when `find_ports` knows where it serves. The process gets a
     session of its own, so that Ctrl-C reaches the benchmark alone, which then stops the server.
     """
@@ -101,15 +106,17 @@ def start_server(command: Sequence[str], directory: Path, find_ports: Callable[[
         )
     server = Server(process, directory, {})
     try:
-        server.ports = _wait_until_serving(process, find_ports, log)
+        server.ports = _wait_until_serving(process, find_ports, log, seconds_max)
     except BaseException:
         server.stop()
         raise
     return server
 
 
-def _wait_until_serving(process: subprocess.Popen[bytes], find_ports: Callable[[], Ports | None], log: Path) -> Ports:
-    deadline = time.monotonic() + START_SECONDS_MAX
+def _wait_until_serving(
+    process: subprocess.Popen[bytes], find_ports: Callable[[], Ports | None], log: Path, seconds_max: float
+) -> Ports:
+    deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline and process.poll() is None:
         ports = find_ports()
         if ports is not None:

@@ -13,7 +13,7 @@ from bench import events
 from bench.contender import Contender
 from bench.harness import BenchmarkFailed
 from bench.load import receive_exactly
-from bench.processes import Server, connect, ports_file, start_server
+from bench.processes import START_SECONDS_MAX, Server, connect, ports_file, start_server
 
 # The few messages of the segment protocol that a load generator needs, in its versioned dialect.
 #
@@ -208,6 +208,7 @@ class Penstock(Contender):
     name = "penstock"
     options: ClassVar[tuple[str, ...]] = ()
     """More options of the worker."""
+    start_seconds_max: ClassVar[float] = START_SECONDS_MAX
 
     def __init__(self, block_bytes: int, window: int, connections: int) -> None:
         self._events = events.events_in(block_bytes)
@@ -219,7 +220,7 @@ class Penstock(Contender):
         # The load generator counts messages by the credits that come back: none are withheld in its favour or others'.
         arguments = ["worker", "--data", str(data), *FREE_PORTS, "--in-flight", "1GiB", "--file-root", "/"]
         command = [sys.executable, "-m", "penstock", *arguments, *self.options]
-        server = start_server(command, directory, ports_file(data / "ports.json"))
+        server = start_server(command, directory, ports_file(data / "ports.json"), self.start_seconds_max)
         self._token = (data / "token").read_text().strip()
         os.environ["PENSTOCK_TOKEN_FILE"] = str(data / "token")  # of all clients, also in other processes
         return server

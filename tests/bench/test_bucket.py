@@ -1,0 +1,63 @@
+"""Short real runs on SeaweedFS, and what the report makes of measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.bucket import FULL, QUICK, BucketReport, Effort, run
+from bench.bucket_journal import SIZES, Appends
+
+pytestmark = pytest.mark.timeout(300)
+
+SHORT = Effort(
+    rounds=1,
+    measure_s=0.3,
+    gigabytes=(0.001,),
+    take_overs=1,
+    ingest_rounds=1,
+    pipeline_rounds=0,
+    pipeline_events=0,
+)
+
+
+def appends(megabytes: float, puts: int = 0) -> Appends:
+    return Appends(round(megabytes * 1_000_000), 1.0, [1.0, 2.0], {"put": puts})
+
+
+def report(ours: float, seconds: float, larger: float) -> BucketReport:
+    found = {"bare 4 KiB": [appends(10)], "journal 4 KiB": [appends(ours, puts=5)]}
+    return BucketReport(["4 KiB"], found, {"1 GB": [seconds], "10 GB": [larger]}, {}, {}, {})
+
+
+def test_appends_must_reach_a_share_of_the_bare_loop_and_take_overs_end_in_time() -> None:
+    good = report(ours=8, seconds=7, larger=8)
+    assert good.missed() == {}
+    assert good.ratios()["4 KiB"] == pytest.approx(0.8)
+    assert set(report(ours=6, seconds=7, larger=8).missed()) == {"4 KiB"}
+    assert set(report(ours=8, seconds=7, larger=12).missed()) == {
+        "take-over 10 GB: seconds",
+        "take-over 10 GB ÷ 1 GB",
+    }
+
+
+def test_requests_are_reported_for_each_gigabyte() -> None:
+    facts = report(ours=8, seconds=7, larger=8).details()["appends"]
+    assert facts["journal 4 KiB"]["put_per_gb"] == 5 * 1000 / 8  # type: ignore[index]
+
+
+def test_the_efforts_have_the_sizes_that_the_goals_name() -> None:
+    assert [*SIZES] == ["4 KiB", "256 KiB", "8 MiB"]
+    assert (QUICK.gigabytes, FULL.gigabytes) == ((0.1, 0.5), (1.0, 10.0))
+
+
+@pytest.mark.process
+def test_everything_but_spark_is_measured(tmp_path: Path) -> None:
+    found = run(SHORT, tmp_path, sizes={"4 KiB": 4096, "1 MiB": 1 << 20})
+    assert set(found.ratios()) == {"4 KiB", "1 MiB", "take-over 0.001 GB: seconds", "ingest"}
+    assert all(value > 0 for value in found.ratios().values())
+    facts = found.details()["appends"]["journal 1 MiB"]  # type: ignore[index]
+    assert facts["put_per_gb"] >= 950
+    assert all(seconds >= 4 for rounds in found.take_overs.values() for seconds in rounds), "there is a lease"
+    assert list(tmp_path.iterdir()) == []
