@@ -1,12 +1,14 @@
 """The main job, start to end: two programs send, a pipeline on Spark counts per key and window in event time, a sink
 program commits the results by two-phase commit, and what it has committed is compared with a calculation that knows
 neither Penstock nor Spark. With --chaos the worker, the driver, the sink and a program are killed along the way, with
-SIGKILL.
+SIGKILL. With --store the journal and the checkpoints are in an object store, and each start of the worker and of the
+driver is in another, empty directory, as if it were on another machine.
 
 Nothing here is pretended: all parts are processes of their own, and the verdict is computed from the data.
 """
 
 import argparse
+import os
 import signal
 import tempfile
 import time
@@ -21,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.events import KEYS, PROGRAMS, START_MS, STREAMS
-from demo.parts import Part, WorkerPart, free_port
+from demo.parts import DriverPart, Part, WorkerPart, free_port
 from demo.results import Results, Verdict, judge
 from penstock.client.coordinator import CoordinatorClient
 from penstock.protocol.api.pipelines import PipelineStatus
@@ -57,11 +59,12 @@ KILLS = (
 
 
 class Demo:
-    def __init__(self, directory: Path, per_stream: int, kills: tuple[Kill, ...]) -> None:
+    def __init__(self, directory: Path, per_stream: int, kills: tuple[Kill, ...], store: str | None = None) -> None:
         self.per_stream = per_stream
         self.total = len(PROGRAMS) * len(STREAMS) * per_stream
         self.directory = directory
-        self.worker = WorkerPart(directory / "data", directory / "worker.log")
+        self.moves = store is not None
+        self.worker = WorkerPart(directory, directory / "worker.log", store)
         self.results = Results(directory / "results.jsonl")
         self.sink_address = f"127.0.0.1:{free_port()}"
         command = ["demo.sink", str(self.results.file), self.sink_address]
@@ -74,8 +77,9 @@ class Demo:
         self.sink.start()
         self.worker.start()
         command = ["penstock", "run", "demo/pipeline.py", "--worker", self.worker.address("http")]
-        command += ["--sink", f"connector://{self.sink_address}", "--checkpoint", str(self.directory / "checkpoint")]
-        self.driver = Part("driver", command, self.directory / "driver.log")
+        command += ["--sink", f"connector://{self.sink_address}"]
+        checkpoints, log = self.directory / "checkpoint", self.directory / "driver.log"
+        self.driver = DriverPart(command, checkpoints, log, moves=self.moves)
         self.programs = [self._program(name) for name in PROGRAMS]
         self.driver.start()
         self._wait_for_pipeline()
@@ -134,7 +138,8 @@ class Demo:
             return
         part.kill()
         part.start()
-        self.log.append(f"kill {sum(part.kills for part in self.parts)}: SIGKILL to {name}, started again")
+        where = " in an empty directory" if self.moves and part in (self.worker, self.driver) else ""
+        self.log.append(f"kill {sum(part.kills for part in self.parts)}: SIGKILL to {name}, started again{where}")
 
     @property
     def parts(self) -> list[Part]:
@@ -236,16 +241,40 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     )
 
 
+_OWN_STORE = "seaweedfs"
+
+
+@contextmanager
+def opened(store: str | None, directory: str) -> Iterator[str | None]:
+    """The URL of the store; SeaweedFS is started, and stopped at the end."""
+    if store != _OWN_STORE:
+        yield store
+        return
+    from penstock.testing.seaweedfs import SeaweedFS  # here: the demo needs no bucket otherwise
+
+    with SeaweedFS(Path(directory) / "seaweedfs") as seaweedfs:
+        os.environ.update(seaweedfs.environment())
+        yield seaweedfs.url("demo")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
     parser.add_argument("--chaos", action="store_true", help="kill worker, driver, sink and a program along the way")
     parser.add_argument("--events", type=int, default=6000, help="events of each stream (default: 6000, half a minute)")
+    parser.add_argument(
+        "--store",
+        nargs="?",
+        const=_OWN_STORE,
+        metavar="URL",
+        help="keep journal and checkpoints in this object store (an empty prefix), or in a SeaweedFS of its own, and "
+        "start worker and driver in another directory after each kill",
+    )
     options = parser.parse_args()
     console.print(
         f"A worker, {len(PROGRAMS)} programs with {len(STREAMS)} streams each, a pipeline on Spark, and a sink …"
     )
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
-        demo = Demo(Path(directory), options.events, KILLS if options.chaos else ())
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory, opened(options.store, directory) as store:
+        demo = Demo(Path(directory), options.events, KILLS if options.chaos else (), store)
         began = time.monotonic()
         with running(demo):
             watch(demo)

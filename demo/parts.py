@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -74,38 +75,60 @@ class Part:
 
 
 class WorkerPart(Part):
-    """The worker. Its ports are chosen at the first start, and the same ever after."""
+    """The worker. Its ports are chosen at the first start, and the same ever after. With a `store`, its journal is
+    there, and every start is on another machine: in a directory of its own.
+    """
 
-    def __init__(self, data: Path, log: Path) -> None:
+    def __init__(self, directory: Path, log: Path, store: str | None) -> None:
         super().__init__("worker", (), log)
-        self._data = data
+        self._directory = directory
+        self._store = store
         self.ports = {"connector": 0, "segment": 0, "http": 0}
 
     def start(self) -> None:
-        file = self._data / "ports.json"
+        data = self._directory / (f"machine-{self.kills}" if self._store else "data")
+        file = data / "ports.json"
         file.unlink(missing_ok=True)
-        ports = [f"--{name}-port={port}" for name, port in self.ports.items()]
-        disorder = f"--max-disorder={DISORDER_MS}ms"
-        sizes = ["--chapter-size=8MiB", "--reserve=16MiB"]
-        self._command = [
-            "penstock",
-            "worker",
-            "--data",
-            str(self._data),
-            "--retention",
-            "keep",
-            disorder,
-            *sizes,
-            *ports,
-        ]
+        options = ["--retention=keep", f"--max-disorder={DISORDER_MS}ms", "--chapter-size=8MiB", "--reserve=16MiB"]
+        options += [f"--{name}-port={port}" for name, port in self.ports.items()]
+        if self._store:
+            options += [f"--store={self._store}", f"--token-file={self._token_of_all()}"]
+        self._command = ["penstock", "worker", "--data", str(data), *options]
         super().start()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not file.exists():
             if not self.is_running or time.monotonic() > deadline:
                 raise SystemExit(f"the worker did not start:\n{self.last_words()}")
             time.sleep(0.02)
-        self.ports = json.loads(file.read_text())
-        os.environ["PENSTOCK_TOKEN_FILE"] = str(self._data / "token")  # of the other parts, too
+        found = json.loads(file.read_text())
+        self.ports = {name: found[name] for name in self.ports}
+        token = self._token_of_all() if self._store else data / "token"
+        os.environ["PENSTOCK_TOKEN_FILE"] = str(token)  # of the other parts, too
+
+    def _token_of_all(self) -> Path:
+        """By default each data directory has its own, which other parts would not know after a move."""
+        file = self._directory / "token"
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(secrets.token_urlsafe(32))
+        return file
 
     def address(self, port: str) -> str:
         return f"127.0.0.1:{self.ports[port]}"
+
+
+class DriverPart(Part):
+    """Spark's driver. Where the worker's journal is in a bucket, so are the checkpoints, and each start has an empty
+    directory.
+    """
+
+    def __init__(self, command: Sequence[str], checkpoints: Path, log: Path, *, moves: bool) -> None:
+        super().__init__("driver", (), log)
+        self._base = command
+        self._checkpoints = checkpoints
+        self._moves = moves
+
+    def start(self) -> None:
+        place = f"{self._checkpoints}-{self.kills}" if self._moves else str(self._checkpoints)
+        self._command = [*self._base, "--checkpoint", place]
+        super().start()
