@@ -1,6 +1,7 @@
 """Every background task of a worker, made to fail: /health, the metrics and the log show it, and it is restarted."""
 
 import ast
+import asyncio
 import inspect
 import threading
 from collections import Counter
@@ -16,7 +17,12 @@ from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core import supervisor as supervision
 from penstock.core.retry import RetryPolicy
 from penstock.core.supervisor import Supervised
+from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.deployment import BreakerSpec, Deployment, InterceptorSpec
+from penstock.segment_server.settings import ServerSettings
+from penstock.worker.bucket_shard import BucketShard
+from penstock.worker.settings import BucketOptions, WorkerSettings
+from penstock.worker.worker import Worker
 from tests.application.deployments import deployed, link, pipeline
 from tests.application.peers import Sender, Taker
 from tests.application.scene import Scene, dialling, listening, scene_of
@@ -134,6 +140,12 @@ TASKS: dict[str, tuple[str, Cause]] = {
 }
 """By the place that starts it: its name here, and what makes it run."""
 
+WITH_A_BUCKET = {
+    "coordinator/service.py: 'sweep of mirrored checkpoints'": "sweep of mirrored checkpoints",
+    "worker/worker.py: 'files beside the journal'": "files beside the journal",
+}
+"""Tasks of a worker whose journal is in a bucket."""
+
 ENDS_THE_WORKER = {"worker/http.py: 'http'"}
 """See tests/worker/test_faults.py."""
 
@@ -151,7 +163,7 @@ def started_by_the_source() -> set[str]:
 
 
 def test_every_task_is_tested_here() -> None:
-    assert started_by_the_source() == TASKS.keys() | ENDS_THE_WORKER
+    assert started_by_the_source() == TASKS.keys() | WITH_A_BUCKET.keys() | ENDS_THE_WORKER
 
 
 class Faults:
@@ -226,3 +238,30 @@ def test_its_failure_is_reported_and_it_is_restarted(
     until(lambda: faults.runs[name] > runs)
     until(lambda: '"ok":true' in stage.get("/health"), lambda: stage.get("/health"))
     stage.check_all_arrived()
+
+
+async def test_failures_of_tasks_that_only_a_bucket_needs_are_reported_and_they_are_restarted(
+    faults: Faults, tmp_path: Path
+) -> None:
+    store = BucketOptions((tmp_path / "bucket").as_uri(), tmp_path / "cache", cache_bytes=1 << 20)
+    (tmp_path / "data").mkdir()
+    settings = WorkerSettings(
+        data=tmp_path / "data",
+        http_port=0,
+        segment=ServerSettings(port=0),
+        gateway=GatewaySettings(port=0),
+    )
+    worker, is_ready = Worker(settings, shard=BucketShard(store, tmp_path / "data")), asyncio.Event()
+    running = asyncio.create_task(worker.run(lambda _: is_ready.set()))
+    async with asyncio.timeout(60):
+        await is_ready.wait()
+        for name in WITH_A_BUCKET.values():
+            runs = faults.runs[name]
+            faults.fail(name)
+            while not any(name in problem and "injected" in problem for problem in worker.problems()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            faults.failing.clear()
+            while faults.runs[name] == runs or worker.supervisor.problems():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        worker.stop()
+        await running
