@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bucket.cluster_records import WorkerRecord, read_record, worker_key
+from penstock.bucket.stores import open_bucket
 from penstock.client.segments import SegmentClient
 from tests.spark.sending import send
 from tests.support.bucket_worker import BucketWorker
@@ -23,11 +25,18 @@ def stored(worker: BucketWorker) -> int:
         return sum(bool(event.data) for number in (0, 1) for event in segments.events(f"connector/letters/{number}"))
 
 
+def published(worker: BucketWorker, url: str) -> dict[str, str]:
+    """The addresses under which others know it: they are in the bucket with the first renewal after its start."""
+    found = read_record(open_bucket(url), worker_key(worker_id(worker)), WorkerRecord)
+    return {} if found is None else found[0].addresses
+
+
 def test_the_later_worker_waits_as_a_standby_and_takes_over_when_the_first_one_is_killed(
     tmp_path: Path, s3_url: str
 ) -> None:
     with BucketWorker(tmp_path / "first", s3_url) as first:
         send(f"127.0.0.1:{first.connector_port}", "letters", "one", LETTERS)
+        until(lambda: published(first, s3_url))
         with BucketWorker.waiting(tmp_path / "second", s3_url) as second:
             until(lambda: f"waiting as a standby: worker {worker_id(first)}" in second.said, lambda: second.said)
             assert f"(127.0.0.1:{first.http_port}) has {s3_url}" in second.said
