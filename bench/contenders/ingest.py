@@ -90,6 +90,8 @@ class Answers:
         self._rest = b""
         self.opened = 0
         self.credits = 0
+        self.unpaid = 0
+        """How many of the next credits are for no message, and are not counted."""
 
     def receive(self, data: bytes) -> int:
         """Returns the credits in these bytes. Which streams an ACK names is passed over, however many."""
@@ -106,12 +108,20 @@ class Answers:
 
     def _take(self, tag: int, data: bytes, at: int, length: int) -> None:
         if tag in (ACK, OK):
-            self.credits += CREDITS.unpack_from(data, at)[0]
+            granted = CREDITS.unpack_from(data, at)[0]
+            unpaid = min(granted, self.unpaid)
+            self.unpaid -= unpaid
+            self.credits += granted - unpaid
         elif tag == NOTIFY_ACK and data[at]:
             self.opened += 1
         else:
             raise BenchmarkFailed(f"the worker answered with frame {tag}: {data[at : at + min(length, 200)]!r}")
 
+
+NEW_SOURCE_CREDITS, SMALL_FRAMES_CREDITS = 2_048, 16_384
+"""Of a window of 8 MiB: the credits of a session whose source has sent nothing yet, and once it has sent small
+messages. Here a credit that comes back stands for a message that is durable, so those that are added are left out.
+"""
 
 WINDOW = 4
 """Batches that make up all credits of a session; so one is sent while others are being stored."""
@@ -166,6 +176,8 @@ class Session:
         session.send(b"".join(notify(stream_id, f"stream {stream_id}") for stream_id in stream_ids), len(stream_ids))
         while session.answers.opened < len(stream_ids) or session.in_flight > 0:
             session.receive()
+        if session.granted == NEW_SOURCE_CREDITS:
+            session.answers.unpaid = SMALL_FRAMES_CREDITS - NEW_SOURCE_CREDITS
         return session
 
     @property

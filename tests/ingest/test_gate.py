@@ -81,7 +81,7 @@ async def test_a_session_with_a_closed_stream_gets_no_credits_until_it_is_opened
     assert await credits_in(peer) == 0
     assert running.sessions[0]._streams.is_blocked
     gate.set(ref(1), is_open=True)
-    assert await credits_in(peer) == 10
+    assert await credits_in(peer) == 10 + 14_336  # and those that a source of small messages has more
 
 
 async def test_messages_sent_on_remaining_credits_after_a_close_are_stored(serve: Serve, connect: Connect) -> None:

@@ -147,7 +147,7 @@ def test_every_route_is_requested_as_it_is_documented(worker: ScriptedWorker, cl
         ("POST", "/pipelines/p/initial", {"generation": 3, "input": "in"}),
         ("POST", "/pipelines/p/cut", cutting | {"wait_ms": 10, "state": None}),
         ("POST", "/pipelines/p/reading", {"generation": 3, "input": "in", "start": offset, "end": offset}),
-        ("POST", "/pipelines/p/merge", {"generation": 3, "batch": 4, "staged": staged}),
+        ("POST", "/pipelines/p/merge", {"generation": 3, "batch": 4, "staged": staged, "manifest": ""}),
         ("POST", "/pipelines/p/abort", {"generation": None, "batch": 4}),
         ("POST", "/pipelines/p/complete", {"generation": 3, "epoch": 8}),
         ("POST", "/pipelines/p/heartbeat", heartbeat),
