@@ -114,7 +114,10 @@ class Coordinator:
         self._log = log
         self._refusal = refusal
 
-    def merge(self, name: str, batch: int, staged: list[Staged], *, generation: int | None) -> Merged:
+    def merge(
+        self, name: str, batch: int, staged: list[Staged], *, generation: int | None, manifest: str
+    ) -> Merged:
+        assert not manifest  # the checkpoint stays on this disk
         self._log.append(("merge", name, batch, staged, generation))
         if self._refusal is not None:
             raise self._refusal

@@ -92,7 +92,9 @@ class Beat:
 
 
 class Stage:
-    """A worker, and what the situations need of it. Drivers that live are in one thread."""
+    """A worker, and what the situations need of it. Each driver that lives is a thread: on a busy machine one thread
+    for all of them would come to the last one too late.
+    """
 
     def __init__(self, worker: RunningWorker, folder: Path, stack: ExitStack) -> None:
         self.worker, self.folder, self.stack = worker, folder, stack
@@ -100,22 +102,20 @@ class Stage:
         self.client = stack.enter_context(CoordinatorClient(self.http, 30))
         self.segments = stack.enter_context(SegmentClient(worker.address))
         self.goes_on = threading.Event()
-        self._beats: list[Beat] = []
+        self._drivers: list[threading.Thread] = []
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="drivers")
-        self._thread.start()
         stack.callback(self._end)
 
     def _end(self) -> None:
         self.goes_on.set()
         self._over.set()
-        self._thread.join(60)
+        for one in self._drivers:
+            one.join(60)
 
-    def _live(self) -> None:
+    def _live(self, beat: Beat) -> None:
         with CoordinatorClient(self.http, 30) as client:
             while not self._over.wait(BEAT_SECONDS):
-                for one in [*self._beats]:
-                    self._turn(client, one)
+                self._turn(client, beat)
 
     def _turn(self, client: CoordinatorClient, one: Beat) -> None:
         if one.beats:
@@ -134,8 +134,10 @@ class Stage:
     # What situations are staged with.
 
     def live(self, beat: Beat) -> Beat:
-        self._beats.append(beat)
         self._turn(self.client, beat)
+        driver = threading.Thread(target=self._live, args=(beat,), name=f"driver of {beat.name}")
+        driver.start()
+        self._drivers.append(driver)
         return beat
 
     def pipeline(self, name: str, source: str, **more: Any) -> Beat:
