@@ -352,6 +352,8 @@ class Worker:
         """Log when the disk becomes full and when it has room again; then do what had to wait for it."""
         if not self._are_ports_published:
             self._publish_ports()
+        if self.fatal_problems():  # the worker stops, and says why
+            return
         problem = self._room_problem()
         if problem:
             self.backups.give_up()
