@@ -25,6 +25,9 @@ from penstock.testing.faulty_files import SimulatedCrash
 from penstock.testing.memory_files import MemoryFiles
 from tests.store.driver import Action, Simulation
 
+UNFOLDED_BYTES_FEW = KIB
+"""With so few, syncs fold the log themselves."""
+
 Owner = tuple[FaultyBucket, BucketFiles, FileJournal, SegmentStore]
 
 
@@ -40,7 +43,7 @@ def bucket_settings_for(random: Random) -> BucketSettings:
         cache_bytes=random.choice((1, 64 * KIB)),
         object_bytes_max=random.choice((1, 8)) * KIB,
         groups_max=random.choice((3, 20)),
-        unfolded_bytes_max=random.choice((1, 1000)) * KIB,
+        unfolded_bytes_max=random.choice((UNFOLDED_BYTES_FEW, 1000 * KIB)),
         linger_seconds=random.choice((0, 60)),
         release_seconds=0,
     )
@@ -127,9 +130,26 @@ class BucketSimulation(Simulation):
             super().survive(action)
 
     def maintain(self) -> None:
-        self.files.maintain()
+        """In the background: the store goes on meanwhile, unless a sync would wait for this very work."""
+        if self.bucket_settings.unfolded_bytes_max > UNFOLDED_BYTES_FEW:
+            self.client.before_each = self.go_on_meanwhile
+        try:
+            self.files.maintain()
+        finally:
+            self.client.before_each = lambda _: None
         if self.random.random() < 0.3:
             self.files.check_owner()
+
+    def go_on_meanwhile(self, request: str) -> None:
+        """Except while the background itself appends to the log: then the store waits."""
+        if self.random.random() > 0.3 or request.startswith(("create shards/0/log/", "get ")):
+            return
+        self.client.before_each = lambda _: None
+        actions: list[Action] = [self.append, self.append, self.commit, self.commit, self.truncate, self.delete]
+        with suppress(Unavailable):
+            for _ in range(self.random.randint(1, 4)):
+                self.random.choice([*actions, self.compact, self.merge])()
+        self.client.before_each = self.go_on_meanwhile
 
     def check_recovered(self) -> None:
         with self.without_faults():
