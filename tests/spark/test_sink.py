@@ -114,9 +114,7 @@ class Coordinator:
         self._log = log
         self._refusal = refusal
 
-    def merge(
-        self, name: str, batch: int, staged: list[Staged], *, generation: int | None, manifest: str
-    ) -> Merged:
+    def merge(self, name: str, batch: int, staged: list[Staged], *, generation: int | None, manifest: str) -> Merged:
         assert not manifest  # the checkpoint stays on this disk
         self._log.append(("merge", name, batch, staged, generation))
         if self._refusal is not None:

@@ -46,6 +46,7 @@ def bucket_settings_for(random: Random) -> BucketSettings:
         unfolded_bytes_max=random.choice((UNFOLDED_BYTES_FEW, 1000 * KIB)),
         linger_seconds=random.choice((0, 60)),
         release_seconds=0,
+        placed_bytes_min=random.choice((300, KIB, 1000 * KIB)),
     )
 
 

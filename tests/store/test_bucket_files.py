@@ -1,7 +1,10 @@
 """docs/internals/bucket.md, sentence by sentence: what `BucketFiles` writes, and what it does when the store fails."""
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -17,12 +20,14 @@ from penstock.core.errors import (
     UnreadableFormat,
 )
 from penstock.store import bucket_log
-from penstock.store.bucket_files import BucketFile, BucketFiles, BucketSettings
+from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles, BucketSettings
+from penstock.store.bucket_verify import verify_bucket
 from penstock.store.part_cache import BLOCK_BYTES
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
-from penstock.testing.memory_files import MemoryFiles
+from penstock.testing.memory_files import MemoryFile, MemoryFiles
 
 AT_ONCE = BucketSettings(linger_seconds=0, release_seconds=0)
+PLACING = BucketSettings(linger_seconds=0, release_seconds=0, placed_bytes_min=100, groups_max=10)
 
 
 def opened(
@@ -289,7 +294,88 @@ class TestParts:
         assert len(keys(objects, "log")) == 2, "the take-over and the checkpoint"
         remote = files.remote("a")
         assert remote is not None
-        assert remote.key == part
+        assert [one.key for one in remote.parts] == [part]
+
+    def test_large_writes_stay_in_their_objects_and_the_rest_becomes_parts(self) -> None:
+        objects = Objects()
+        files = opened(objects, PLACING)
+        pieces = [b"a" * 20, b"B" * 100, b"C" * 250, b"d" * 30, b"E" * 100]
+        file, at = files.create("a"), 0
+        for piece in pieces:
+            file.write(at, [piece])
+            file.sync()
+            at += len(piece)
+        files.settle("a")
+        files.sync()
+        maintain(files)
+        remote = files.remote("a")
+        assert remote is not None
+        assert [(one.start, one.end, "/log/" in one.key) for one in remote.parts] == [
+            (0, 20, False),
+            (20, 120, True),
+            (120, 370, True),
+            (370, 400, False),
+            (400, 500, True),
+        ]
+        assert set(keys(objects, "log")) >= {one.key for one in remote.parts if "/log/" in one.key}
+        for start, end, _, key, shift in remote.parts:
+            assert objects.objects[key].data[start - shift : end - shift] == b"".join(pieces)[start:end]
+        assert content(opened(objects, PLACING), "a") == b"".join(pieces)
+
+    def test_a_placed_write_may_be_cut_off_and_written_over(self) -> None:
+        objects = Objects()
+        files = opened(objects, PLACING)
+        file = put(files, "a", b"A" * 200)
+        files.sync()
+        file.truncate(150)
+        file.write(150, [b"B" * 100])
+        file.write(10, [b"c" * 5])
+        files.sync()
+        expected = b"A" * 10 + b"c" * 5 + b"A" * 135 + b"B" * 100
+        assert content(files, "a") == expected
+        files = opened(objects, PLACING)
+        assert content(files, "a") == expected
+        files.settle("a")
+        files.sync()
+        maintain(files)
+        assert content(files, "a") == content(opened(objects, PLACING), "a") == expected
+
+    def test_an_object_that_two_files_need_goes_with_the_last_one(self) -> None:
+        objects = Objects()
+        files = opened(objects, PLACING)
+        for name in "ab":
+            put(files, name, name.encode() * 100)
+        files.sync()
+        (shared,) = {key for entry in files._directory.entries.values() for key in entry.part_keys()}
+        files.remove("a")
+        files.sync()
+        maintain(files)
+        assert shared in objects.objects
+        assert content(opened(objects, PLACING), "b") == b"b" * 100
+        files = opened(objects, PLACING)
+        files.remove("b")
+        files.sync()
+        maintain(files)
+        assert shared not in objects.objects
+
+    def test_a_damaged_object_of_the_log_is_noticed_when_it_is_read_as_a_part(self) -> None:
+        objects = Objects()
+        files = opened(objects, PLACING)
+        put(files, "a", b"A" * 100)
+        files.sync()
+        (key,) = files._directory.part_keys()
+        files.settle("a")
+        maintain(files)
+        put(files, "b", b"b")
+        for number in range(PLACING.groups_max):
+            files.create(str(number))
+            files.sync()
+        maintain(files)
+        flipped = bytearray(objects.objects[key].data)
+        flipped[-1] ^= 1
+        objects.objects[key] = objects.objects[key]._replace(data=bytes(flipped))
+        report = verify_bucket(FaultyBucket(objects), MemoryFiles)
+        assert [str(problem) for problem in report.problems] == [f"{key}: its {len(flipped)} bytes fail their checksum"]
 
     def test_a_file_that_grows_has_few_parts_however_often_it_is_folded(self) -> None:
         objects = Objects()
@@ -541,3 +627,52 @@ class TestDamage:
         maintain(files)
         assert files.list() == ["a"]
         assert content(files, "a") == b"kept"
+
+
+class TestWritesBesideTheBucket:
+    """Large writes go to the local file while they go to the bucket."""
+
+    def test_they_are_read_before_and_after_they_are_durable(self) -> None:
+        objects, data = Objects(), b"x" * (_BESIDE_BYTES_MIN + 1)
+        with ThreadPoolExecutor(1) as executor:
+            files = opened(objects, executor=executor)
+            file = put(files, "a", data)
+            assert files._nodes["a"].unwritten
+            assert file.read(0, 10) == b"x" * 10
+            file.write(5, [b"yy" * _BESIDE_BYTES_MIN])
+            files.sync()
+            assert not files._nodes["a"].unwritten
+            assert content(files, "a")[:10] == b"xxxxxyyyyy"
+            assert content(files, "a") == content(opened(objects), "a")
+
+    def test_a_local_disk_that_fails_ends_the_journal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with ThreadPoolExecutor(1) as executor:
+            files = opened(Objects(), executor=executor)
+            put(files, "a", b"x" * _BESIDE_BYTES_MIN)
+            monkeypatch.setattr(MemoryFile, "write", _raise_io_error)
+            with pytest.raises(OSError, match="Input/output"):
+                files.sync()
+        with pytest.raises(StoreFailed, match="could not be written"):
+            files.sync()
+
+    def test_with_little_room_the_caller_learns_of_a_full_disk_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(MemoryFiles, "free_bytes", lambda _: _BESIDE_ROOM_BYTES - 1)
+        objects = Objects()
+        with ThreadPoolExecutor(1) as executor:
+            files = opened(objects, executor=executor)
+            file = put(files, "a", b"x" * _BESIDE_BYTES_MIN)
+            assert not files._nodes["a"].unwritten
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryFile, "write", _raise_full)
+                with pytest.raises(OSError, match="No space"):
+                    file.write(0, [b"y" * _BESIDE_BYTES_MIN])
+            files.sync()
+            assert content(files, "a") == content(opened(objects), "a") == b"x" * _BESIDE_BYTES_MIN
+
+
+def _raise_io_error(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _raise_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -54,7 +54,7 @@ class Written:
     def part_of(self, number: int) -> str:
         remote = self.files.remote(self.files.list()[number])
         assert remote is not None
-        return remote.key
+        return remote.parts[0].key
 
     def flip(self, key: str, at: int = -1) -> None:
         stored = self.objects.objects[key]

@@ -59,6 +59,7 @@ from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.state import ServerState
+from penstock.store.files import LocalFile, RemoteFile
 from penstock.store.journal import Journal
 from penstock.store.plan import AttributeUpdate
 from penstock.store.reader import Located
@@ -233,29 +234,39 @@ class _Places:
         self._journal = journal
         self._paths = paths
         self._objects = objects
-        self._numbers: dict[Position, int] = {}
+        self._chapters: dict[Position, tuple[LocalFile | None, RemoteFile | None]] = {}
+        self._numbers: dict[tuple[Position, str], int] = {}
         self.files: list[LocatedFile] = []
         self.objects: list[LocatedObject] = []
 
     def rows(self, located: Located) -> Iterator[LocatedRow]:
         """Only those before a chapter that the reader cannot find."""
         for chapter, row, _, skip, take in located.pieces:
-            number = self._number(chapter)
+            position = self._journal.local_offset(chapter, row.position)
+            number = self._number(chapter, position, position + row.head_length + row.length)
             if number is None:
                 return
-            position = self._journal.local_offset(chapter, row.position)
             yield LocatedRow(number, position, row.head_length, row.length, row.checksum, skip, take)
 
-    def _number(self, chapter: Position) -> int | None:
-        if chapter not in self._numbers:
+    def _number(self, chapter: Position, start: int, end: int) -> int | None:
+        """Of the place that has all these bytes. A chapter that is in several objects has several numbers."""
+        local, remote = self._found(chapter)
+        part = None if remote is None else remote.part(start, end)
+        if local is None and part is None:
+            return None
+        key = chapter, "" if part is None else part.key
+        if key not in self._numbers:
+            self._numbers[key] = len(self.files)
+            self.files.append(_NO_FILE if local is None else LocatedFile(*local))
+            self.objects.append(_NO_OBJECT if part is None else LocatedObject(part.url, part.key, part.shift))
+        return self._numbers[key]
+
+    def _found(self, chapter: Position) -> tuple[LocalFile | None, RemoteFile | None]:
+        if chapter not in self._chapters:
             local = self._journal.local_file(chapter) if self._paths else None
             remote = self._journal.remote_file(chapter) if self._objects else None
-            if local is None and remote is None:
-                return None
-            self._numbers[chapter] = len(self.files)
-            self.files.append(_NO_FILE if local is None else LocatedFile(*local))
-            self.objects.append(_NO_OBJECT if remote is None else LocatedObject(*remote))
-        return self._numbers[chapter]
+            self._chapters[chapter] = local, remote
+        return self._chapters[chapter]
 
 
 log = logging.getLogger(__name__)

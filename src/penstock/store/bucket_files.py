@@ -10,12 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock, RLock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from crc32c import crc32c
@@ -38,12 +38,15 @@ from penstock.core.types import Buffer
 from penstock.store.bucket_directory import (
     ALLOCATE,
     CREATE,
+    PLACE,
+    PLACED_BYTES_MIN,
     REMOVE,
     RENAME,
     SETTLE,
     TRUNCATE,
     WRITE,
     Directory,
+    Entry,
     Fold,
     Operation,
     Part,
@@ -53,11 +56,13 @@ from penstock.store.bucket_directory import (
     groups,
 )
 from penstock.store.bucket_log import OBJECT_BYTES_MAX, Kind, LogObject, ShardLog
-from penstock.store.files import File, Files, LocalFile, RemoteFile
+from penstock.store.files import File, Files, LocalFile, RemoteFile, RemotePart
 from penstock.store.part_cache import PartCache
 from penstock.store.spares import OUT_OF_SPACE
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,9 @@ class BucketSettings:
     release_seconds: float = 30.0
     """Between two folds that serve no purpose but to delete objects."""
 
+    placed_bytes_min: int = PLACED_BYTES_MIN
+    """A write of this size stays in its object of the log."""
+
 
 SHARD = "shards/0"
 """The prefix of the objects of the one shard that there is."""
@@ -92,6 +100,10 @@ _FAILURES_LOGGED = 3
 """One failure or two are nothing unusual."""
 _MAINTAIN_SECONDS = 1.0
 """Between two looks for work."""
+_BESIDE_BYTES_MIN = 64 << 10
+"""A write of this size goes to the local file while it goes to the bucket: less would not be worth a thread."""
+_BESIDE_ROOM_BYTES = 256 << 20
+"""If the disk of the cache has less room than this, each write is tried before the bucket has it."""
 _OWNER_SECONDS = 2.0
 """Between two looks whether another worker has taken over, while nothing is written."""
 
@@ -104,7 +116,13 @@ class _Node:
     size: int
     settled: bool = False
     local: File | None = None
-    """All its bytes. None if they are in parts alone, and read through the cache."""
+    """All its bytes, except those below. None if they are in parts alone, and read through the cache."""
+    unwritten: list[tuple[int, bytes]] = field(default_factory=list)
+    """Writes that the local file lacks, each with its offset."""
+    written_end: int = 0
+    """Nothing was written at or behind it."""
+    writing: Lock = field(default_factory=Lock)
+    """Of the local file and `unwritten`."""
 
     @property
     def local_name(self) -> str:
@@ -223,7 +241,7 @@ class BucketFiles:
             logged.clear()
 
         def apply(group: LogObject) -> None:
-            self._directory.apply(group.body, self._released)
+            self._directory.apply(group.body, self._log.place(group), self._released)
             logged.append(group)
 
         if self._read_only:
@@ -241,15 +259,16 @@ class BucketFiles:
         self._next_id = self._directory.next_id
         self._used_at_start: set[str] | None = self._directory.part_keys()
         entries = self._directory.entries
-        self._nodes = {entry.name: _Node(entry.id, entry.size, entry.settled) for entry in entries.values()}
+        self._nodes = {entry.name: _node(entry) for entry in entries.values()}
         self._fill_local(logged)
 
     def _fill_local(self, logged: Sequence[LogObject]) -> None:
         """Files that may still change, or whose bytes the log has, get a local copy."""
         nodes = {node.id: node for node in self._nodes.values()}
+        here = {self._log.keys.log(group.number) for group in logged}
         for entry in self._directory.entries.values():
-            if not entry.is_stored_whole:
-                self._copy_parts(nodes[entry.id], entry.parts)
+            if not entry.is_stored:
+                self._copy_parts(nodes[entry.id], [part for part in entry.parts if part.key not in here])
         for group in logged:
             for operation, data in data_of(group.body, group.data):
                 node = nodes.get(operation[1])
@@ -265,12 +284,9 @@ class BucketFiles:
 
     def _get_part(self, part: Part) -> bytes:
         try:
-            data = self._log.get_part(part.key)
+            return self._log.get_part(part.key, part.checksum)
         except NoSuchObject:
             raise self._missing(part.key) from None
-        if crc32c(data) != part.checksum:
-            raise Damaged(f"object {part.key} fails its checksum", "Run: penstock store verify URL")
-        return data
 
     # Files.
 
@@ -311,7 +327,9 @@ class BucketFiles:
 
     def _drop_local(self, node: _Node | None) -> None:
         """Its name is gone; whoever has it open keeps the local file open."""
-        if node is not None and node.local is not None:
+        if node is not None and node.local is None:
+            self._cache.forget_adopted(node.local_name)
+        elif node is not None:
             with suppress(OSError):  # somebody has cleaned up the cache: the bucket has the file
                 self._cache_files.remove(node.local_name)
 
@@ -335,16 +353,17 @@ class BucketFiles:
                 return None
             if node.local is not None:
                 return self._cache_files.local(node.local_name)
-            entry = self._directory.entries[node.id]
-        return self._cache.local(entry.parts[0].key) if entry.parts else None
+        return self._cache.local(node.local_name)
 
     def remote(self, name: str) -> RemoteFile | None:
         with self._state:
             node = self._nodes.get(name)
             entry = None if node is None else self._directory.entries.get(node.id)
-            if entry is None or not entry.is_stored_whole or not entry.parts:
+            if entry is None or not entry.parts or not entry.is_stored:
                 return None
-            return RemoteFile(self._bucket.url, entry.parts[0].key)
+            url = self._bucket.url
+            parts = (RemotePart(part.start, part.end, url, part.key, part.start - part.skip) for part in entry.parts)
+            return RemoteFile(tuple(sorted(parts)))
 
     def free_bytes(self) -> int:
         """On the disk of the cache, which the open chapter needs."""
@@ -377,7 +396,9 @@ class BucketFiles:
         if length <= 0:
             return b""
         if local is None:
-            return self._read_parts(node, offset, length)
+            adopted = self._cache.read_adopted(node.local_name, offset, length)
+            return self._read_parts(node, offset, length) if adopted is None else adopted
+        self._write_local(node)
         return local.read(offset, length).ljust(length, b"\0")
 
     def _read_parts(self, node: _Node, offset: int, length: int) -> bytes:
@@ -429,21 +450,45 @@ class BucketFiles:
     def write(self, node: _Node, offset: int, data: bytes) -> None:
         if not data:
             return
-        local = self._writable(node)
-        try:
-            local.write(offset, [data])
-        except OSError as error:
-            if error.errno not in OUT_OF_SPACE or not self._cache.shrink(1 << 62):
+        self._writable(node)
+        with node.writing:
+            node.unwritten.append((offset, data))
+        if not self._may_write_beside(len(data)):
+            try:
+                self._write_local(node)
+            except OSError:
+                node.unwritten.pop()  # the caller may try it again
                 raise
-            local.write(offset, [data])
         with self._state:
+            is_placed = len(data) >= self._settings.placed_bytes_min and offset >= node.written_end
             node.size = max(node.size, offset + len(data))
-            self._queue([WRITE, node.id, offset, len(data)], data)
+            node.written_end = max(node.written_end, offset + len(data))
+            self._queue([PLACE if is_placed else WRITE, node.id, offset, len(data)], data)
+
+    def _may_write_beside(self, length: int) -> bool:
+        """Otherwise the caller learns of a full disk before the bucket has the bytes."""
+        is_large = self._executor is not None and length >= _BESIDE_BYTES_MIN
+        return is_large and self._cache_files.free_bytes() >= _BESIDE_ROOM_BYTES
+
+    def _write_local(self, node: _Node) -> None:
+        """Everything that was written is in the local file when it returns."""
+        with node.writing:
+            while node.unwritten:
+                assert node.local is not None
+                offset, data = node.unwritten[0]
+                try:
+                    node.local.write(offset, [data])
+                except OSError as error:
+                    if error.errno not in OUT_OF_SPACE or not self._cache.shrink(1 << 62):
+                        raise
+                else:
+                    del node.unwritten[0]
 
     def _writable(self, node: _Node) -> File:
         """Its local copy, which a stored file does not have."""
         with self._state:
             if node.local is None:
+                self._cache.forget_adopted(node.local_name)
                 self._copy_parts(node, self._directory.entries[node.id].parts)
             assert node.local is not None
             return node.local
@@ -456,10 +501,12 @@ class BucketFiles:
 
     def truncate(self, node: _Node, size: int) -> None:
         local = self._writable(node)
+        self._write_local(node)
         with self._state:
             if size < node.size:
                 local.truncate(size)
                 node.size = size
+                node.written_end = min(node.written_end, size)
                 self._queue([TRUNCATE, node.id, size])
 
     # The log.
@@ -482,11 +529,19 @@ class BucketFiles:
         self.check()
         with self._state:
             pending, self._pending = self._pending, []
+            unwritten = [node for node in self._nodes.values() if node.unwritten]
+        beside = [self._executor.submit(self._write_local, node) for node in unwritten] if self._executor else []
+        try:
+            self._write_groups(pending)
+        finally:
+            self._append(lambda: _finish(beside))
+
+    def _write_groups(self, pending: Sequence[tuple[Operation, bytes]]) -> None:
         for operations, data in groups(pending, self._settings.object_bytes_max):
-            number = self._append(partial(self._log.append, Kind.GROUP, operations, data))
+            place = self._append(partial(self._log.append, Kind.GROUP, operations, data))
             with self._state:
-                self._directory.apply(operations, self._released)
-                self._applied = number
+                self._directory.apply(operations, place, self._released)
+                self._applied = self._log.next - 1
                 self._groups += 1
                 self._logged_bytes += sum(map(len, data))
                 due = self._groups >= self._settings.groups_max or any(
@@ -495,7 +550,7 @@ class BucketFiles:
             if due:
                 self._work.set()
 
-    def _append(self, append: Callable[[], int]) -> int:
+    def _append(self, append: Callable[[], T]) -> T:
         """If it raises, nobody knows what the log has, or another owns it: nothing more may be written."""
         try:
             return append()
@@ -597,7 +652,7 @@ class BucketFiles:
             is_due = self._groups >= self._settings.groups_max or self._release_is_due()
             if not is_due and not self._directory.has_unstored():
                 return None
-            fold = self._directory.begin_fold(self._applied + 1, self._released)
+            fold = self._directory.begin_fold(self._applied + 1, self._released, self._settings.placed_bytes_min)
             self._released, self._folded_at = [], time.monotonic()
             self._folding = self._groups, self._logged_bytes
             return fold
@@ -607,13 +662,16 @@ class BucketFiles:
 
     def _write_parts(self, fold: Fold) -> PartsByFile:
         with self._state:
-            local = {node.id: node.local for node in self._nodes.values()}
-        return {work.file: [self._write_part(local.get(work.file), one) for one in work.ranges] for work in fold.work}
+            nodes = {node.id: node for node in self._nodes.values()}
+        return {work.file: [self._write_part(nodes.get(work.file), one) for one in work.ranges] for work in fold.work}
 
-    def _write_part(self, local: File | None, wanted: Range) -> Part:
+    def _write_part(self, node: _Node | None, wanted: Range) -> Part:
         """Bytes that were cut off or removed meanwhile are written as zeros: the log after the checkpoint says so."""
-        length = wanted.end - wanted.start
-        data = (b"" if local is None else local.read(wanted.start, length)).ljust(length, b"\0")
+        length, data = wanted.end - wanted.start, b""
+        if node is not None and node.local is not None:
+            self._write_local(node)
+            data = node.local.read(wanted.start, length)
+        data = data.ljust(length, b"\0")
         self._part_number += 1
         return Part(self._log.create_part(self._part_number, data), 0, wanted.start, length, crc32c(data))
 
@@ -640,18 +698,21 @@ class BucketFiles:
             self._groups -= self._folding[0]
             self._logged_bytes -= self._folding[1]
         if self._log.move_head(number, fold.first):
-            self._log.delete_before(number, fold.first)
+            with self._state:
+                used = self._directory.part_keys()
+            self._log.delete_before(number, fold.first, used)
             self._log.delete(fold.released)
         for key in fold.released:
             self._cache.forget(key)
 
     def _hand_over_to_cache(self) -> None:
-        """The local copy of a file that is stored as one part becomes that part's, which may be evicted."""
+        """The local copy of a file whose bytes are in parts for good may be evicted."""
         for node in self._nodes.values():
             entry = self._directory.entries.get(node.id)
-            if node.local is not None and entry is not None and entry.is_stored_whole:
-                if entry.parts:
-                    self._cache.adopt(entry.parts[0].key, node.local_name, entry.size)
+            if node.local is None or node.unwritten or entry is None:
+                continue
+            if entry.is_stored:
+                self._cache.adopt(node.local_name, entry.size)
                 node.local = None
 
     # For people.
@@ -662,14 +723,26 @@ class BucketFiles:
 
     def counts(self) -> StoredCounts:
         with self._state:
-            sizes = {part.key: part.length for entry in self._directory.entries.values() for part in entry.parts}
-            objects = len(sizes) + self._log.objects
-            return StoredCounts(objects, sum(sizes.values()) + self._logged_bytes, self._groups, self._cache.used_bytes)
+            parts = [part for entry in self._directory.entries.values() for part in entry.parts]
+            objects = len({part.key for part in parts}) + self._log.objects
+            size = sum(part.length for part in parts) + self._logged_bytes
+            return StoredCounts(objects, size, self._groups, self._cache.used_bytes)
 
 
 def _redo(local: File, operation: Operation, data: memoryview) -> None:
     match operation:
-        case [2, _, offset, _]:
+        case [2 | 8, _, offset, _]:
             local.write(offset, [data])
         case [3, _, size]:
             local.truncate(size)
+
+
+def _node(entry: Entry) -> _Node:
+    ends = [part.end for part in entry.parts] + [end for _, end in entry.logged]
+    return _Node(entry.id, entry.size, entry.settled, written_end=max(ends, default=0))
+
+
+def _finish(writes: Sequence[Future[None]]) -> None:
+    """Wait for all of them. Raises what one has raised."""
+    for write in wait(writes).done:
+        write.result()

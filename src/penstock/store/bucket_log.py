@@ -25,6 +25,7 @@ from penstock.core.errors import (
     UnreadableFormat,
 )
 from penstock.core.types import Buffer
+from penstock.store.bucket_directory import Place
 
 T = TypeVar("T")
 
@@ -60,6 +61,8 @@ class LogObject:
     body: Any
     """Of a group its operations, of a take-over the owner's name, of a checkpoint the directory."""
     data: memoryview
+    skip: int
+    """Where the data start in the object."""
     checksum: int
 
 
@@ -92,7 +95,7 @@ def decode(key: str, data: bytes) -> LogObject:
     kind, number, term, writer, chain, body, size, value = msgpack.unpackb(header, strict_map_key=False)
     if len(rest) != size or crc32c(rest) != value:
         raise _damaged(key, "its data fail their checksum")
-    return LogObject(Kind(kind), number, term, writer, chain, body, rest, check)
+    return LogObject(Kind(kind), number, term, writer, chain, body, rest, _PREFIX.size + length, check)
 
 
 def _damaged(key: str, why: str) -> Damaged:
@@ -152,6 +155,11 @@ class Prefix(NamedTuple):
     def part(self, term: int, writer: bytes, number: int) -> str:
         return f"{self.parts}{term:08d}-{writer.hex()[:8]}-{number:08d}"
 
+    def number(self, key: str) -> int | None:
+        """None for an object that is not in the log."""
+        name = key.removeprefix(self.logs)
+        return int(name) if key.startswith(self.logs) and name.isdecimal() else None
+
     def term_of(self, part: str) -> int | None:
         """None for an object that is not a part."""
         term = part.removeprefix(self.parts).partition("-")[0]
@@ -160,6 +168,15 @@ class Prefix(NamedTuple):
     @property
     def head(self) -> str:
         return f"{self.shard}/head"
+
+    def is_intact(self, key: str, data: bytes, checksum: int) -> bool:
+        """Whether the object of a part is the one that the directory means."""
+        if self.number(key) is None:
+            return crc32c(data) == checksum
+        try:
+            return decode(key, data).checksum == checksum
+        except Damaged:
+            return False
 
 
 class _Superseded(Exception):
@@ -276,8 +293,7 @@ class ShardLog:
     def _listed_numbers(self) -> list[tuple[int, str]]:
         """With their keys. File systems and tools leave files of other names."""
         listed = self._asked(lambda: [*self.bucket.list(self.keys.logs)])
-        names = [(key.removeprefix(self.keys.logs), key) for key, _ in listed]
-        return [(int(name), key) for name, key in names if name.isdecimal()]
+        return [(number, key) for key, _ in listed if (number := self.keys.number(key)) is not None]
 
     def _exists(self, number: int) -> bool:
         try:
@@ -360,20 +376,24 @@ class ShardLog:
         if self._head.checkpoint > number:
             raise _Superseded
 
-    def append(self, kind: Kind, body: Any, data: Sequence[Buffer]) -> int:
-        """Write the next object, and return its number once it is durable. Raises TakenOver, which names the new owner;
-        and what `Patience.wait` raises: then nobody knows whether it was written, and nothing more may be.
+    def append(self, kind: Kind, body: Any, data: Sequence[Buffer]) -> Place:
+        """Write the next object, and return where its data are once it is durable. Raises TakenOver, which names the
+        new owner; and what `Patience.wait` raises: then nobody knows whether it was written, and nothing more may be.
         """
         number = self.next
         head, checksum = encode(kind, number, self.term, self._writer, self._chain, body, data)
         self._create(number, [head, *data])
         self.next, self._chain = number + 1, checksum
         self._note(kind, number)
-        return number
+        return Place(self.keys.log(number), len(head), checksum)
 
     def append_checkpoint(self, first: int, directory: Any) -> int:
-        """Like `append`."""
-        return self.append(Kind.CHECKPOINT, [first, directory, self.take_overs], [])
+        """Like `append`. Returns its number."""
+        self.append(Kind.CHECKPOINT, [first, directory, self.take_overs], [])
+        return self.next - 1
+
+    def place(self, found: LogObject) -> Place:
+        return Place(self.keys.log(found.number), found.skip, found.checksum)
 
     def _create(self, number: int, buffers: Sequence[Buffer]) -> None:
         failures = 0
@@ -427,23 +447,26 @@ class ShardLog:
                 self._read_head()  # also if an earlier try has had its effect
         return self._head == head
 
-    def delete_before(self, checkpoint: int, first: int) -> None:
-        """What the head has released: the numbers below `first`, and other checkpoints than this one."""
-        dead = {number for number in self._deletable if number < first and number != checkpoint}
-        self.delete([self.keys.log(number) for number in sorted(dead)])
-        self._deletable = [number for number in self._deletable if number not in dead]
+    def delete_before(self, checkpoint: int, first: int, used: Set[str]) -> None:
+        """What the head has released: the numbers below `first`, and other checkpoints than this one. Those that are
+        `used` as parts stay.
+        """
+        before = {number for number in self._deletable if number < first and number != checkpoint}
+        self.delete([key for number in sorted(before) if (key := self.keys.log(number)) not in used])
+        self._deletable = [number for number in self._deletable if number not in before]
 
     def delete(self, keys: Sequence[str]) -> None:
         if keys:
             self._asked(lambda: self.bucket.delete(keys))
 
     def orphans(self, used: Set[str]) -> list[str]:
-        """What crashes have left, by a listing: numbers below the checkpoint that was read, and parts of earlier terms
-        that are not `used`. Their writers are fenced: nothing will ever name them. Call it after `take_over`.
+        """What crashes have left, by a listing: numbers below the checkpoint that was read, and parts of earlier terms,
+        except those that are `used`. Their writers are fenced: nothing will ever name them. Call it after `take_over`.
         """
         self.move_head(self.base.number, self.base.first)  # its writer may have been interrupted before it did
         first, kept = self.base.first, {*self.take_overs, self.base.number}
-        found = [key for number, key in self._listed_numbers() if number < first and number not in kept]
+        numbers = [(number, key) for number, key in self._listed_numbers() if number < first and number not in kept]
+        found = [key for _, key in numbers if key not in used]
         for key, _ in self._asked(lambda: [*self.bucket.list(self.keys.parts)]):
             term = self.keys.term_of(key)
             if key not in used and term is not None and term < self.term:
@@ -482,9 +505,12 @@ class ShardLog:
         if failures:
             self._patience.answered()
 
-    def get_part(self, key: str) -> bytes:
-        """Raises NoSuchObject."""
-        return self._asked(lambda: self.bucket.get(key).data)
+    def get_part(self, key: str, checksum: int) -> bytes:
+        """The whole object. Raises NoSuchObject and Damaged."""
+        data = self._asked(lambda: self.bucket.get(key).data)
+        if not self.keys.is_intact(key, data, checksum):
+            raise Damaged(f"object {key} fails its checksum", "Run: penstock store verify URL")
+        return data
 
 
 def reading_threads() -> ThreadPoolExecutor:

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 import msgspec
-from crc32c import crc32c
 
 from penstock.bucket.objects import Bucket, NoSuchObject
 from penstock.core.errors import BucketUnavailable, Damaged, Unavailable, UnreadableFormat
 from penstock.core.retry import RetryPolicy
-from penstock.store.bucket_directory import Directory, Part
+from penstock.store.bucket_directory import Directory, Part, Place
 from penstock.store.bucket_files import SHARD, BucketFiles, BucketSettings
 from penstock.store.bucket_log import FORMAT, NO_HEAD, Checkpoint, Head, Kind, LogObject, Prefix, decode
-from penstock.store.files import File, Files
+from penstock.store.files import File, Files, RemoteFile
 from penstock.store.verify import Progress, VerifyReport, verify
 
 T = TypeVar("T")
@@ -92,7 +91,9 @@ class _Log:
     found: dict[int, LogObject] = field(default_factory=dict)
     take_overs: set[int] = field(default_factory=set)
     parts: dict[str, Part] = field(default_factory=dict)
-    """All that a checkpoint or the directory at the end names."""
+    """What the directory at the end names."""
+    released: set[str] = field(default_factory=set)
+    """Parts that a checkpoint names, and the directory at the end does not. A worker that starts deletes them."""
     names: set[str] = field(default_factory=set)
     """Of the files."""
     bytes_read: int = 0
@@ -144,8 +145,7 @@ class _Verify:
 
     def _number(self, key: str) -> int:
         """Of an object of the log; 0 for any other."""
-        name = key.removeprefix(self._keys.logs)
-        return int(name) if name.isdecimal() else 0
+        return self._keys.number(key) or 0
 
     def _read_head(self, log: _Log) -> Head:
         try:
@@ -212,23 +212,27 @@ class _Verify:
         return found
 
     def _apply(self, log: _Log, base: Checkpoint) -> None:
-        """The directory at the end, and all parts that it or a checkpoint names."""
         directory = Directory.decode(base.directory)
-        _add_parts(log, directory)
+        named = directory.part_keys()
         for number in sorted(log.found):
             if number > base.number and log.found[number].kind is Kind.CHECKPOINT:
                 base = Checkpoint(number, *log.found[number].body)
                 directory = Directory.decode(base.directory)
-                _add_parts(log, directory)
+                named |= directory.part_keys()
         for number in sorted(log.found):
             if number >= base.first and log.found[number].kind is Kind.GROUP:
-                directory.apply(log.found[number].body, [])
-        _add_parts(log, directory)
+                found = log.found[number]
+                directory.apply(found.body, Place(self._keys.log(number), found.skip, found.checksum), [])
+        for entry in directory.entries.values():
+            log.names.add(entry.name)
+            log.parts.update((part.key, part) for part in entry.parts)
+        log.released = named - log.parts.keys()
 
     def _is_orphan(self, key: str, log: _Log) -> bool:
-        if key.startswith(self._keys.logs):
-            return not log.needs(self._number(key))
-        return key.startswith(self._keys.parts) and not log.problems and key not in log.parts
+        if log.problems or key in log.parts or key in log.released:
+            return False
+        number = self._keys.number(key)
+        return key.startswith(self._keys.parts) if number is None else not log.needs(number)
 
     # Parts, and the records in them.
 
@@ -283,7 +287,7 @@ class _Verify:
             self._report.problems.append(ObjectProblem(key, "the object is missing"))
             return None
         self._count(len(data))
-        if crc32c(data) != part.checksum:
+        if not self._keys.is_intact(key, data, part.checksum):
             self._report.problems.append(ObjectProblem(key, f"its {len(data)} bytes fail their checksum"))
         return data
 
@@ -312,12 +316,6 @@ class _Verify:
         self._progress(self._report.bytes_read, max(self._total, self._report.bytes_read))
 
 
-def _add_parts(log: _Log, directory: Directory) -> None:
-    for entry in directory.entries.values():
-        log.names.add(entry.name)
-        log.parts.update((part.key, part) for part in entry.parts)
-
-
 class _FetchedFiles:
     """The files for `verify`: those in parts are fetched whole and once, and the last one is kept in memory."""
 
@@ -329,20 +327,21 @@ class _FetchedFiles:
 
     def list(self) -> list[str]:
         """Without those whose bytes are missing."""
-        return [name for name in self._files.list() if self._key(name) not in self._missing]
+        return [name for name in self._files.list() if not self._is_missing(name)]
 
-    def _key(self, name: str) -> str:
+    def _is_missing(self, name: str) -> bool:
         remote = self._files.remote(name)
-        return "" if remote is None else remote.key
+        return remote is not None and any(part.key in self._missing for part in remote.parts)
 
     def open(self, name: str) -> File:
-        file, key = self._files.open(name), self._key(name)
-        return cast("File", _FetchedFile(file, lambda: self._bytes(key))) if key else file
+        file, remote = self._files.open(name), self._files.remote(name)
+        return file if remote is None else cast("File", _FetchedFile(file, lambda: self._bytes(name, remote)))
 
-    def _bytes(self, key: str) -> bytes:
-        if self._kept[0] != key:
+    def _bytes(self, name: str, remote: RemoteFile) -> bytes:
+        if self._kept[0] != name:
             self._kept = ("", b"")  # not two of them at a time
-            self._kept = (key, self._fetch(key))
+            whole = [self._fetch(part.key)[part.start - part.shift :][: part.end - part.start] for part in remote.parts]
+            self._kept = (name, b"".join(whole))
         return self._kept[1]
 
 

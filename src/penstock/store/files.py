@@ -74,11 +74,25 @@ class LocalFile(NamedTuple):
     inode: int
 
 
-class RemoteFile(NamedTuple):
-    """Where any machine finds all the bytes of a file that does not change any more: an object of a bucket."""
+class RemotePart(NamedTuple):
+    """Bytes of a file in an object of a bucket: byte n of the file is byte n − `shift` of the object."""
 
+    start: int
+    end: int
     url: str
     key: str
+    shift: int
+
+
+class RemoteFile(NamedTuple):
+    """Where any machine finds all the bytes of a file that does not change any more."""
+
+    parts: tuple[RemotePart, ...]
+    """In order."""
+
+    def part(self, start: int, end: int) -> RemotePart | None:
+        """The one that has all these bytes."""
+        return next((part for part in self.parts if part.start <= start and end <= part.end), None)
 
 
 class Files(Protocol):

@@ -1,7 +1,8 @@
-"""A bounded copy, on the local disk, of objects that are read: whole, or in blocks."""
+"""Bounded copies on the local disk: blocks of objects that are read, and whole files that were written here."""
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -17,8 +18,8 @@ _BLOCKS_PER_REQUEST_MAX = 16
 
 
 class PartCache:
-    """Files of a directory by the last part of their objects' keys, which is unique. The least recently used ones are
-    removed first. Any thread may call any method.
+    """Files of a directory. Blocks are named by the last part of their object's key, which is unique. The least
+    recently used ones are removed first. Any thread may call any method.
 
     A cache starts empty: after a power cut, files of an earlier process might not have all their bytes.
     """
@@ -34,9 +35,6 @@ class PartCache:
 
     def read(self, key: str, offset: int, length: int) -> bytes:
         """Exactly as the object has them. Raises what the bucket raises."""
-        whole = self._cached(_whole(key), offset, length)
-        if whole is not None:
-            return whole
         pieces, at, end = [], offset, offset + length
         while at < end and (piece := self._piece(key, at, end)):
             pieces.append(piece)
@@ -92,14 +90,16 @@ class PartCache:
             return
         self._add(name, len(data))
 
-    def adopt(self, key: str, name: str, size: int) -> None:
-        """A file of the directory has all bytes of this object, except for zeros at its end: it becomes its copy."""
-        try:
-            self._files.rename(name, _whole(key))
-        except OSError as error:  # somebody has cleaned up the directory: the bucket has it
-            log.debug("%s cannot be cached: %s", name, error)
-        else:
-            self._add(_whole(key), size)
+    def adopt(self, name: str, size: int) -> None:
+        """A file of the directory, which may lack zeros at its end, becomes a copy that may be removed."""
+        self._add(name, size)
+
+    def read_adopted(self, name: str, offset: int, length: int) -> bytes | None:
+        """None if it was removed."""
+        return self._cached(name, offset, length)
+
+    def forget_adopted(self, name: str) -> None:
+        self._remove([name])
 
     def _add(self, name: str, size: int) -> None:
         with self._lock:
@@ -122,24 +122,24 @@ class PartCache:
 
     def forget(self, key: str) -> None:
         with self._lock:
-            names = [name for name in self._sizes if name == _whole(key) or name.startswith(f"{_block_prefix(key)}-")]
+            names = [name for name in self._sizes if name.startswith(f"{_block_prefix(key)}-")]
+        self._remove(names)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        with self._lock:
             for name in names:
-                self.used_bytes -= self._sizes.pop(name)
+                self.used_bytes -= self._sizes.pop(name, 0)
         for name in names:
             with suppress(OSError):
                 self._files.remove(name)
 
-    def local(self, key: str) -> LocalFile | None:
-        """The file with the whole object, if it is here."""
-        return self._files.local(_whole(key)) if _whole(key) in self._sizes else None
+    def local(self, name: str) -> LocalFile | None:
+        """An adopted file, if it is still here."""
+        return self._files.local(name) if name in self._sizes else None
 
 
 def _last(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-def _whole(key: str) -> str:
-    return f"part-{_last(key)}.journal"
 
 
 def _block_prefix(key: str) -> str:

@@ -60,7 +60,9 @@ _VALUES: dict[type[Field], st.SearchStrategy[Any]] = {
     Zeros: st.integers(0, 200),
     FramedEvent: blobs.map(lambda data: frame_events([data])),
     LocatedFiles: st.lists(_FILE, max_size=3).map(tuple),
-    LocatedObjects: st.lists(st.builds(LocatedObject, texts, texts), max_size=3).map(tuple),
+    LocatedObjects: st.lists(st.builds(LocatedObject, texts, texts, st.integers(-(2**63), 2**63 - 1)), max_size=3).map(
+        tuple
+    ),
     LocatedRows: st.lists(_ROW, max_size=3).map(tuple),
     Updates: st.lists(_UPDATE, max_size=3).map(tuple),
 }

@@ -121,7 +121,7 @@ def test_in_the_document_s_dialect_every_field_is_wanted(message: Message) -> No
         (OperationUnsupported("o", "why", 7), 5, OperationUnsupported("o", "", 7)),
         (AuthTokenCheckFailed("why", 1, 7), 4, AuthTokenCheckFailed("why", -1, 7)),
         (LocateSegment("s", 1, 2, "m", "t", 7, True), 1, LocateSegment("s", 1, 2, "m", "t", 7)),
-        (SegmentLocated("s", 1, (), (), 7, (LocatedObject("u", "k"),)), 10, SegmentLocated("s", 1, (), (), 7)),
+        (SegmentLocated("s", 1, (), (), 7, (LocatedObject("u", "k"),)), 18, SegmentLocated("s", 1, (), (), 7)),
         (AuthTokenCheckFailed("why", 1, 7), 9, AuthTokenCheckFailed("", -1, 7)),
     ],
 )

@@ -40,7 +40,7 @@ _RETRY = RetryPolicy(0.1, 0.5)
 _GAP_BYTES = 256 << 10
 """Rows of a segment lie this close together, or another request is cheaper than the bytes between them."""
 
-_KEY = re.compile(r"shards/\d+/parts/[\w-]+", re.ASCII)
+_KEY = re.compile(r"shards/\d+/(parts/[\w-]+|log/\d+)", re.ASCII)
 
 
 class Missed(Exception):
@@ -59,6 +59,7 @@ class _Span(NamedTuple):
 
     @property
     def start(self) -> int:
+        """In the file, as all positions."""
         return self.rows[0].position
 
     @property
@@ -155,7 +156,7 @@ def _text(error: Exception) -> str:
 
 
 def _get(bucket: Bucket, span: _Span) -> bytes:
-    get = partial(bucket.get_range, span.object.key, span.start, span.length)
+    get = partial(bucket.get_range, span.object.key, span.start - span.object.shift, span.length)
     try:
         return get()
     except BucketUnavailable:

@@ -369,11 +369,13 @@ class LocatedFile(NamedTuple):
 
 
 class LocatedObject(NamedTuple):
-    """Where all the bytes of a file are in a bucket, at the same offsets. Both are empty if it is in none."""
+    """Where bytes of a file are in a bucket. URL and key are empty if they are in none."""
 
     url: str
     """Without credentials: the reader has its own."""
     key: str
+    shift: int = 0
+    """Offset n of the file is offset n − `shift` of the object."""
 
 
 class LocatedRow(NamedTuple):
@@ -409,7 +411,8 @@ class LocateSegment(Request):
 @dataclass(frozen=True, slots=True)
 class SegmentLocated(Reply):
     """The bytes from `offset` on, row by row; no rows if there are none now. A file that a reader cannot find on its
-    machine has an empty path. `objects`: one for each file; none if nobody has asked for them.
+    machine has an empty path. `objects`: one for each file, which is named once for each object that has bytes of it;
+    none if nobody has asked for them.
     """
 
     segment: str

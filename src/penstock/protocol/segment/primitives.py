@@ -6,7 +6,6 @@ Reading never goes past the payload: anything missing or malformed is a Protocol
 
 import re
 from abc import ABC, abstractmethod
-from itertools import chain
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -66,6 +65,7 @@ LOCATED_ROWS_MAX = 4096
 
 _U16 = Struct(">H")
 _I32 = Struct(">i")
+_I64 = Struct(">q")
 _UPDATE = Struct(">16sbqq")
 _IDENTITY = Struct(">QQ")
 _ROW = Struct(">IQIIIII")
@@ -342,7 +342,7 @@ class LocatedFiles(Field):
 
 
 class LocatedObjects(Field):
-    """i32 count and as many objects: utf url, utf key."""
+    """i32 count and as many objects: utf url, utf key, i64 shift."""
 
     __slots__ = ()
     size_min = _I32.size
@@ -350,17 +350,23 @@ class LocatedObjects(Field):
     def write(self, message: Any, parts: list[Buffer]) -> None:
         objects: tuple[LocatedObject, ...] = getattr(message, self.name)
         parts.append(_I32.pack(len(objects)))
-        parts += (_U16.pack(len(text)) + text for text in map(encode_text, chain.from_iterable(objects)))
+        for url, key, shift in objects:
+            parts += (_U16.pack(len(text)) + text for text in map(encode_text, (url, key)))
+            parts.append(_I64.pack(shift))
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
         count = _count(payload, at, "objects")
         at += _I32.size
-        texts = []
-        for _ in range(2 * count):
-            start = _end(payload, at, _U16.size)
-            at = _end(payload, start, _U16.unpack_from(payload, at)[0])
-            texts.append(decode_text(bytes(payload[start:at])))
-        values[self.name] = tuple(map(LocatedObject, texts[::2], texts[1::2]))
+        objects = []
+        for _ in range(count):
+            texts = []
+            for _ in range(2):
+                start = _end(payload, at, _U16.size)
+                at = _end(payload, start, _U16.unpack_from(payload, at)[0])
+                texts.append(decode_text(bytes(payload[start:at])))
+            start, at = at, _end(payload, at, _I64.size)
+            objects.append(LocatedObject(*texts, *_I64.unpack_from(payload, start)))
+        values[self.name] = tuple(objects)
         return at
 
 
