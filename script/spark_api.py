@@ -47,8 +47,10 @@ UNDOCUMENTED = {
     "pyspark.sql.pandas.types": "Arrow's types for Spark's, as Spark converts them",
 }
 
-JAVA = ("org.apache.hadoop", "org.apache.spark.SparkContext")
-"""Public classes in Java: Hadoop's file systems, and the context that has their configuration."""
+JAVA = ("org.apache.hadoop", "org.apache.spark.SparkContext", "org.apache.spark.api.java")
+"""Public classes in Java: Hadoop's file systems, the context that has their configuration, and Spark's API for Java,
+whose RDDs run programs on executors.
+"""
 
 _PRIVATE = re.compile(r"(?:\.|\bdef )(_[A-Za-z]\w*)")
 _BY_NAME = ("getattr", "setattr", "hasattr", "delattr", "attrgetter")

@@ -145,3 +145,11 @@ def test_the_command_line_loads_neither_kernels_nor_spark_nor_drivers_before_the
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_without_a_file_or_a_cluster_there_is_nothing_to_check() -> None:
+    assert "there is nothing to check" in str(CliRunner().invoke(app, []).exception)
+
+
+def test_json_is_for_executors(tmp_path: Path) -> None:
+    assert "--json is for executors" in str(check(tmp_path, GOOD, "--json").exception)

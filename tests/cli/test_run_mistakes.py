@@ -10,7 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli import run as run_command
-from penstock.core.errors import PenstockError
+from penstock.cli.run_setup import check_cluster_options
+from penstock.core.errors import PenstockError, RequestError
 
 app = typer.Typer(pretty_exceptions_enable=False)
 run_command.register(app)
@@ -59,6 +60,35 @@ def test_insecure_is_an_option_of_the_worker_that_it_starts(tmp_path: Path) -> N
     said = run(tmp_path, "--insecure", "--worker", "127.0.0.1:1")
     assert "--insecure only applies to a worker that this command starts" in said
     assert "Pass it to penstock worker instead" in said
+
+
+@pytest.mark.process
+def test_on_a_cluster_the_checkpoint_must_be_on_a_file_system_that_executors_share(tmp_path: Path) -> None:
+    said = run(tmp_path, "--master", "spark://127.0.0.1:1")
+    assert "the checkpoints in penstock-data/checkpoints are on this machine" in said
+    assert "--shared-checkpoint" in said
+
+
+@pytest.mark.parametrize(
+    ("master", "checkpoints", "is_shared"),
+    [
+        ("local[2]", "penstock-data/checkpoints", False),
+        ("spark://host:7077", "s3a://bucket/checkpoints", False),
+        ("yarn", "hdfs:///checkpoints", False),
+        ("k8s://https://host", "/mnt/nfs/checkpoints", True),
+    ],
+)
+def test_other_checkpoints_are_fine(master: str, checkpoints: str, *, is_shared: bool) -> None:
+    check_cluster_options(master, checkpoints, advertised=None, is_shared=is_shared)
+
+
+def test_options_for_a_cluster_are_refused_with_a_local_master() -> None:
+    with pytest.raises(RequestError, match="--advertised-worker is for a Spark cluster"):
+        check_cluster_options("local[*]", "any", advertised="host:1", is_shared=False)
+    with pytest.raises(RequestError, match="--shared-checkpoint is for a Spark cluster"):
+        check_cluster_options("local", "any", advertised=None, is_shared=True)
+    with pytest.raises(RequestError, match="not an address"):
+        check_cluster_options("yarn", "hdfs:///any", advertised="ftp://host", is_shared=False)
 
 
 @pytest.mark.process

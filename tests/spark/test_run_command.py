@@ -49,7 +49,8 @@ class Run:
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self._mark = uuid.uuid4().hex
         self._log = folder / f"run-{self._mark}.log"
-        self._command = [sys.executable, "-m", "penstock", "run", *arguments, *SMALL]
+        master = () if "--master" in arguments else SMALL
+        self._command = [sys.executable, "-m", "penstock", "run", *arguments, *master]
         self._folder = folder
         self._environment = os.environ | {"PENSTOCK_TEST_MARK": self._mark, "COLUMNS": "120"} | environment
 

@@ -20,7 +20,7 @@ from penstock.spark.dead_letters.events import _packed, derived, identities
 from penstock.spark.side_outputs import NotRepeatable, Rejected, registered
 from penstock.spark.source.decoding import decode_partition, planned
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import SegmentRanges
+from penstock.spark.source.partitions import SegmentRanges, placed
 from tests.spark.epochs import SEGMENT, TYPED, VALUES, Epoch, running_epoch
 from tests.spark.stored_data import truncate
 from tests.support.running_worker import RunningWorker
@@ -218,7 +218,8 @@ def test_segments_staged_by_a_failed_attempt_do_not_count(epoch: Epoch) -> None:
 def parts(epoch: Epoch, options: SourceOptions) -> list[SegmentRanges]:
     """A part for each half of the events."""
     middle, end = epoch.offsets[2], epoch.end.segments[SEGMENT]
-    ranges = [SegmentRanges((Range(SEGMENT, 0, middle),)), SegmentRanges((Range(SEGMENT, middle, end),))]
+    halves = Range(SEGMENT, 0, middle), Range(SEGMENT, middle, end)
+    ranges = [SegmentRanges(placed(options, [half])) for half in halves]
     return planned(epoch.client, options, 0, ranges)
 
 
@@ -257,7 +258,8 @@ def test_a_load_without_a_pipeline_fails_at_an_event_it_cannot_decode(epoch: Epo
     options = SourceOptions.parse(
         {"source": "sales", "worker": epoch.origin.worker, "codec": "json", "schema": "n int"}
     )
-    (part,) = planned(epoch.client, options, 0, [SegmentRanges((Range(SEGMENT, 0, epoch.end.segments[SEGMENT]),))])
+    whole = placed(options, [Range(SEGMENT, 0, epoch.end.segments[SEGMENT])])
+    (part,) = planned(epoch.client, options, 0, [SegmentRanges(whole)])
     with pytest.raises(RequestError, match=rf"`value` is not valid JSON, at {SEGMENT}@{epoch.offsets[1]}"):
         read(options, part)
 

@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 from penstock.client.coordinator import CoordinatorClient, InputOffset, Range
 from penstock.core.errors import DataLoss
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import PARTITION_BYTES_MIN, packed, plan_partitions, ranges_between
+from penstock.spark.source.partitions import PARTITION_BYTES_MIN, PlacedRange, packed, plan_partitions, ranges_between
 from tests.spark.sending import send
 from tests.support.running_worker import RunningWorker
 
 MIB = 1 << 20
+
+
+def here(splits: list[Range], worker: str = "127.0.0.1:7102") -> list[PlacedRange]:
+    return [PlacedRange(worker, split) for split in splits]
 
 
 def test_the_range_between_two_offsets_is_read_in_segment_order() -> None:
@@ -47,26 +51,32 @@ def test_a_source_that_was_not_linked_when_the_epoch_was_planned_is_not_lost(
 
 def test_small_ranges_share_a_task() -> None:
     splits = [Range(f"s{n}", 0, 1000) for n in range(50)]
-    assert [partition.ranges for partition in packed(splits, 8)] == [tuple(splits)]
-    assert packed([], 4) == []
+    assert [partition.ranges for partition in packed(here(splits), 8)] == [tuple(splits)]
+    assert packed(here([]), 4) == []
 
 
 def test_large_ranges_are_divided_among_all_tasks() -> None:
     splits = [Range("s", n * 10 * MIB, (n + 1) * 10 * MIB) for n in range(4)]
-    assert [partition.ranges for partition in packed(splits, 4)] == [(split,) for split in splits]
+    assert [partition.ranges for partition in packed(here(splits), 4)] == [(split,) for split in splits]
     halves = [(Range("s", 0, 20 * MIB),), (Range("s", 20 * MIB, 40 * MIB),)]
-    assert [partition.ranges for partition in packed(splits, 2)] == halves
+    assert [partition.ranges for partition in packed(here(splits), 2)] == halves
 
 
 def test_splits_with_a_gap_between_them_are_separate_ranges() -> None:
     splits = [Range("s", 0, MIB), Range("s", 2 * MIB, 3 * MIB), Range("t", 3 * MIB, 4 * MIB)]
-    assert [partition.ranges for partition in packed(splits, 2)] == [tuple(splits)]
+    assert [partition.ranges for partition in packed(here(splits), 2)] == [tuple(splits)]
+
+
+def test_ranges_of_two_workers_stay_separate_and_keep_their_addresses() -> None:
+    first, second = here([Range("s", 0, MIB)], "a:7102"), here([Range("s", MIB, 2 * MIB)], "b:7102")
+    (partition,) = packed([*first, *second], 2)
+    assert partition.placed == (*first, *second)
 
 
 @given(st.lists(st.integers(1, 40 * MIB), max_size=30), st.integers(1, 16))
 def test_the_order_is_kept_and_no_partition_is_much_larger_than_the_others(sizes: list[int], parts: int) -> None:
     splits = [Range(f"s{number:03}", 0, size) for number, size in enumerate(sizes)]
-    partitions = packed(splits, parts)
+    partitions = packed(here(splits), parts)
     assert [piece for partition in partitions for piece in partition.ranges] == splits
     assert all(partition.ranges for partition in partitions)
     count = max(1, min(parts, sum(sizes) // PARTITION_BYTES_MIN))

@@ -14,7 +14,7 @@ from penstock.spark.sink.staging import Link
 from penstock.spark.source import arrow
 from penstock.spark.source.arrow import SegmentBatches, read_events, read_partition
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import SegmentRanges
+from penstock.spark.source.partitions import SegmentRanges, placed
 from tests.protocol.stored.events import raw, stored
 from tests.spark.asking import get
 from tests.spark.stored_data import store_events, truncate
@@ -136,7 +136,7 @@ def test_a_task_on_the_workers_machine_reads_its_files_unless_the_load_says_othe
 ) -> None:
     store_events(worker, SEGMENT, STORED)
     options = SourceOptions.parse({"source": "a", "worker": worker.http, "shortCircuit": option})
-    partition = SegmentRanges((Range(SEGMENT, 0, len(DATA)),))
+    partition = SegmentRanges(placed(options, [Range(SEGMENT, 0, len(DATA))]))
     rows = [row for batch in read_partition(options, ("value",), partition) for row in batch.to_pylist()]
     assert [row["value"] for row in rows] == [b"value %d" % n * (n % 50) for n in range(9000)]
     assert get(worker, "/status")["segment_server"]["read_bytes"] == by_socket
@@ -151,7 +151,7 @@ def test_a_task_reads_over_tls_and_knows_the_names_of_streams(tmp_path: Path) ->
         CA.cert_pem.write_to_path(str(authority))
         http = f"127.0.0.1:{worker.ports['http']}"
         options = SourceOptions.parse({"source": "a", "worker": http, "tlsCa": str(authority)})
-        partition = SegmentRanges((Range(SEGMENT, 0, end),))
+        partition = SegmentRanges(placed(options, [Range(SEGMENT, 0, end)]))
         rows = [row for batch in read_partition(options, ("stream", "value"), partition) for row in batch.to_pylist()]
         assert [row["value"] for row in rows] == [b"%d" % n for n in range(100) for _ in (1, 2)]
         assert {row["stream"] for row in rows} == {None}  # no program has ever connected as this source
@@ -164,5 +164,5 @@ def test_a_plain_connection_to_a_tls_worker_is_reported(tmp_path: Path) -> None:
         http = f"127.0.0.1:{worker.ports['http']}"
         options = SourceOptions.parse({"source": "a", "worker": http})
         with pytest.raises(RequestError, match="speaks TLS alone") as caught:
-            next(read_partition(options, ("value",), SegmentRanges((Range(SEGMENT, 0, 1),))))
+            next(read_partition(options, ("value",), SegmentRanges(placed(options, [Range(SEGMENT, 0, 1)]))))
         assert "tlsCa" in caught.value.__notes__[0]

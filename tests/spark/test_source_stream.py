@@ -12,7 +12,7 @@ from penstock.client.coordinator import Range
 from penstock.core.errors import DataLoss, PipelineError, Unavailable
 from penstock.spark.source import stream
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import ControlRows, SegmentRanges
+from penstock.spark.source.partitions import ControlRows, PlacedRange, SegmentRanges
 from penstock.spark.source.schema import COLUMNS
 from penstock.spark.source.stream import StreamReader, driver_identity
 from tests.spark.scripted_coordinator import ScriptedCoordinator
@@ -71,7 +71,9 @@ def test_without_a_pipeline_nothing_is_registered(coordinator: ScriptedCoordinat
     assert json.dumps(start) == '{"segments": {"connector/a/0": 100, "connector/a/1": 7}}'
     end = anonymous.latestOffset(start, ALL)
     assert json.dumps(end) == '{"segments": {"connector/a/0": 100, "connector/a/1": 9}}'
-    assert anonymous.partitions(start, end) == [SegmentRanges((Range("connector/a/1", 7, 9),))]
+    assert anonymous.partitions(start, end) == [
+        SegmentRanges((PlacedRange(coordinator.address, Range("connector/a/1", 7, 9)),))
+    ]
     assert anonymous.partitions(end, end) == []
     assert coordinator.bodies("/sources/resolve")[0]["position"] == {"timestamp_us": 1_700_000_000_000_000}
     assert not [path for path, _ in coordinator.asked if path.startswith("/pipelines")]
@@ -240,7 +242,9 @@ def test_a_small_epoch_that_was_just_cut_is_planned_without_a_further_request(
 ) -> None:
     named = reader(pipeline="p", generation="1")
     end = named.latestOffset(offset(1, 10), ALL)
-    assert named.partitions(offset(1, 10), end) == [SegmentRanges((Range("connector/a/0", 10, 20),))]
+    assert named.partitions(offset(1, 10), end) == [
+        SegmentRanges((PlacedRange(coordinator.address, Range("connector/a/0", 10, 20)),))
+    ]
     assert not coordinator.bodies("/splits")
     named.partitions(offset(0, 0), offset(1, 10))  # Spark found it in its log
     assert len(coordinator.bodies("/splits")) == 1
@@ -258,7 +262,7 @@ def test_lost_bytes_are_skipped_only_if_the_load_allows_it(coordinator: Scripted
         reader().partitions(start, end)
     assert caught.value.__notes__ == ["Read from there."]
     partitions = reader(failOnDataLoss="false").partitions(start, end)
-    assert partitions == [SegmentRanges((Range("connector/a/0", 5, 10),))]
+    assert partitions == [SegmentRanges((PlacedRange(coordinator.address, Range("connector/a/0", 5, 10)),))]
 
 
 def test_a_refusal_by_the_coordinator_reaches_spark_with_its_hint(

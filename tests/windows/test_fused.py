@@ -28,7 +28,7 @@ from penstock.spark.codecs.codec import Branch
 from penstock.spark.input_frames import InputFrame
 from penstock.spark.side_outputs import Origin
 from penstock.spark.source.arrow import SegmentBatches, stream_names
-from penstock.spark.source.partitions import ControlRows, FusedRanges, SegmentRanges
+from penstock.spark.source.partitions import ControlRows, FusedRanges, PlacedRange, SegmentRanges
 from penstock.spark.source.schema import COLUMNS
 from penstock.windows.aggregates import ApproxDistinct, Collect, Count, First, Last, Max, Min
 from penstock.windows.engine import Plan, advance
@@ -344,7 +344,7 @@ def run(windows: Windows, epochs: Sequence[tuple[list[Stored], int | None]], at_
         parts = [events[: len(events) // 2], events[len(events) // 2 :]]
         blobs: dict[int, list[bytes]] = {}
         for place, part in enumerate(parts):
-            read = FusedRanges(control, SegmentRanges((Range(SEGMENT, 0, 1),)), place)
+            read = FusedRanges(control, SegmentRanges((PlacedRange("127.0.0.1:1", Range(SEGMENT, 0, 1)),)), place)
             for batch in fused.entering(batches_of(fused, part, at_once), read):
                 for row in batch.to_pylist():
                     assert (row["kind"], row["before"]) == (Kind.PARTIALS, before)

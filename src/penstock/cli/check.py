@@ -1,4 +1,6 @@
-"""`penstock check`: what pipelines read, where their output goes, and all mistakes. Starts nothing."""
+"""`penstock check`: what pipelines read, where their output goes, and all mistakes. Starts nothing, except Spark's
+driver to look at the executors of a cluster.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption
+from penstock.cli.executors import check_cluster
 from penstock.cli.pipeline_sinks import CheckedSink, SinkOption, bound_to, checked
+from penstock.cli.run_setup import AdvertisedOption, ConfOption, conf_of
 from penstock.cli.texts import printable
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import PASSTHROUGH
@@ -158,19 +163,49 @@ def _ends(deployment: "Deployment") -> "Iterator[End]":
         yield link.target
 
 
+_SPARK = "Spark"
+
+
 def register(app: typer.Typer) -> None:
     app.command("check")(check)
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="An application (YAML), or a Python file with @pipeline functions.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="An application (YAML), or a Python file with @pipeline functions.")
+    ] = None,
     sink: SinkOption = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", metavar="URL", help="Check the executors of this Spark cluster.", rich_help_panel=_SPARK
+        ),
+    ] = None,
+    conf: ConfOption = None,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    advertised_worker: AdvertisedOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what an application or the pipelines of a file read, where they go, and with which guarantee.
 
     Starts neither a worker nor Spark. Reports all mistakes, and exits
     with 1 if there are any.
+
+    With --master, starts a Spark driver and shows the versions that the
+    cluster's executors have, and whether they reach the worker.
     """
+    if file is None and master is None:
+        raise RequestError("there is nothing to check", "Name a file, or a Spark cluster: --master spark://HOST:PORT")
+    if as_json and (file is not None or master is None):
+        raise RequestError("--json is for executors", "Use it with --master, and without a file.")
+    if file is not None:
+        _check_file(file, sink)
+    if master is not None:
+        check_cluster(master, conf_of(conf or []), worker, data, advertised_worker, as_json=as_json)
+
+
+def _check_file(file: Path, sink: list[str] | None) -> None:
     if file.suffix.lower() in SUFFIXES:
         if sink:
             raise RequestError(

@@ -20,10 +20,13 @@ from penstock.cli.former_pipelines import PruneOption
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.pipeline_sinks import SinkOption, bound_to, check_sinks, wait_for_delivery
 from penstock.cli.run_setup import (
+    AdvertisedOption,
     ConfOption,
     MasterOption,
     Place,
     RunOptions,
+    SharedCheckpointOption,
+    check_cluster_options,
     conf_of,
     end_by_sigterm,
     let_workers_import_from,
@@ -104,6 +107,8 @@ def run(
     prune: PruneOption = False,
     master: MasterOption = LOCAL,
     conf: ConfOption = None,
+    advertised_worker: AdvertisedOption = None,
+    shared_checkpoint: SharedCheckpointOption = False,
 ) -> None:
     """Run an application, or the pipelines of a Python file, on Spark, until Ctrl-C.
 
@@ -121,8 +126,10 @@ def run(
     check_installed()
     use_java()
     seconds = milliseconds(for_time)
+    place = Place.of(data, worker, checkpoint)
+    check_cluster_options(master, place.checkpoints, advertised=advertised_worker, is_shared=shared_checkpoint)
     options = RunOptions(
-        place=Place.of(data, worker, checkpoint),
+        place=place,
         worker=worker,
         store=store,
         worker_options=[
@@ -136,6 +143,7 @@ def run(
         master=master,
         conf=conf_of(conf or []),
         prune=prune,
+        advertised=advertised_worker,
     )
     signal.signal(signal.SIGTERM, end_by_sigterm)
     if run_it(file, pipeline or [], sink or [], options) == signal.SIGINT:

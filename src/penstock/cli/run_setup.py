@@ -15,16 +15,18 @@ from rich.console import Console
 
 from penstock.cli.connect import worker_status, worker_to_change
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
-from penstock.client.credentials import OWN_DATA
+from penstock.client.credentials import OWN_DATA, parse_worker
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.logs import log_line
+from penstock.spark.carried import advertised_address
 from penstock.spark.run.checkpoints import DEFAULT_FOLDER, local_path
-from penstock.spark.run.session import cores_of, sets_partitions
+from penstock.spark.run.session import cores_of, is_cluster, sets_partitions
 
 if TYPE_CHECKING:
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.driver import SparkDriver
+    from penstock.spark.run.generation import ExecutorAccess
     from penstock.spark.run.runner import RunningPipeline
 
 _SPARK = "Spark"
@@ -33,6 +35,24 @@ MasterOption = Annotated[str, typer.Option("--master", metavar="URL", help="Wher
 ConfOption = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.", rich_help_panel=_SPARK),
+]
+
+AdvertisedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advertised-worker",
+        metavar="HOST:PORT",
+        help="On a Spark cluster: the worker's HTTP address as executors reach it. Default: as it is reached here.",
+        rich_help_panel=_SPARK,
+    ),
+]
+SharedCheckpointOption = Annotated[
+    bool,
+    typer.Option(
+        "--shared-checkpoint",
+        help="On a Spark cluster: the directory of the checkpoints is mounted at the same path on all its machines.",
+        rich_help_panel=_SPARK,
+    ),
 ]
 
 _WORKER_SECONDS_MAX = 10.0
@@ -75,10 +95,16 @@ class RunOptions:
     conf: dict[str, str]
     prune: bool = False
     """Drop pipelines that are no longer in the application."""
+    advertised: str | None = None
+    """The worker's address as the executors of a cluster reach it; None: as it is reached here."""
 
     @property
     def spark_log(self) -> Path:
         return self.place.folder / "spark.log"
+
+    def executors(self, worker: str, driver: "SparkDriver") -> "ExecutorAccess | None":
+        """None if tasks run here."""
+        return executor_access(self.master, self.advertised or worker, driver)
 
     def settings(self, worker: str, driver: "SparkDriver") -> "RunSettings":
         from penstock.spark.run.attempt import RunSettings
@@ -86,11 +112,43 @@ class RunOptions:
         return RunSettings(
             worker=worker,
             checkpoints=self.place.checkpoints,
-            cores=cores_of(self.master) or 1,
+            cores=cores_of(self.master) or driver.session.sparkContext.defaultParallelism,
+            executors=self.executors(worker, driver),
             follows_buckets=not sets_partitions(driver.session),
             trigger_ms=self.trigger_ms,
             available_now=self.available_now,
             gateway=driver.gateway,
+        )
+
+
+def executor_access(master: str, advertised: str, driver: "SparkDriver") -> "ExecutorAccess | None":
+    """How the executors of a cluster reach the worker. None with a local master: there are none."""
+    from penstock.spark.run.executors import has_token_file
+    from penstock.spark.run.generation import ExecutorAccess
+
+    if not is_cluster(master):
+        return None
+    conf = dict(driver.session.sparkContext.getConf().getAll())
+    return ExecutorAccess(advertised_address(advertised), carries_token=not has_token_file(conf))
+
+
+def check_cluster_options(master: str, checkpoints: str, *, advertised: str | None, is_shared: bool) -> None:
+    """Raises RequestError for a checkpoint that executors cannot write to, and for options that a local master cannot
+    use.
+    """
+    if not is_cluster(master):
+        for name, value in (("--advertised-worker", advertised), ("--shared-checkpoint", is_shared)):
+            if value:
+                raise RequestError(f"{name} is for a Spark cluster, and {master} is this machine", "Leave it out.")
+        return
+    if advertised is not None:
+        parse_worker(advertised)
+    if local_path(checkpoints) is not None and not is_shared:
+        raise RequestError(
+            f"the checkpoints in {checkpoints} are on this machine, and executors of {master} keep the state of "
+            "pipelines there",
+            "Use a file system that all machines share: --checkpoint s3a://… or hdfs://…, or a directory that is "
+            "mounted at the same path everywhere, such as NFS, with --shared-checkpoint.",
         )
 
 

@@ -26,7 +26,8 @@ from penstock.core.errors import PenstockError
 from penstock.core.sizes import show_size
 from penstock.protocol.api.status import Blockage, ConnectorStatus
 from penstock.spark import codecs
-from penstock.spark.run.driver import spark_driver
+from penstock.spark.run.driver import SparkDriver, spark_driver
+from penstock.spark.run.executors import carrying_warning, check_executors
 from penstock.spark.run.failures import Failure
 from penstock.spark.run.runner import Runner, RunningPipeline, Standing
 
@@ -398,6 +399,20 @@ class Lost:
     reported: Mapping[str, str]
 
 
+def _check_executors(worker: str, options: RunOptions, spark: SparkDriver) -> None:
+    """On a cluster. Raises RequestError if an executor cannot run tasks, SparkNotStarted if there is none."""
+    access = options.executors(worker, spark)
+    if access is None:
+        return
+    checked = check_executors(spark, worker, access)
+    checked.require()
+    hosts = ", ".join(sorted({one.host for one in checked.reports}))
+    count = len(checked.reports)
+    print_line(f"{count} {'executor' if count == 1 else 'executors'} on {hosts}: same versions, reach {checked.worker}")
+    if (warning := carrying_warning(spark.session, worker, access)) is not None:
+        print_line(warning)
+
+
 def run_here(
     worker: FoundWorker, run: SparkRun, start: Start, creation: BackgroundCreation | None = None
 ) -> Ended | Lost:
@@ -421,6 +436,7 @@ def run_here(
                 creation.look(running, time.monotonic())
             view.show(running)
 
+        _check_executors(worker.http, options, spark)
         with closing(run.follow(worker.http, start.deployed, print_line)) as follower:
             runner = follower.runner = Runner(
                 spark.session,

@@ -1,7 +1,8 @@
 """Which worker a client talks to by default, and how they authenticate each other: the client's token, and TLS files.
 
-A token is in the file that PENSTOCK_TOKEN_FILE names, or in ./penstock-data for the worker that runs there. It is
-never an option or an argument: those show in Spark's plans and UI, and in lists of processes.
+A token is in the file that PENSTOCK_TOKEN_FILE names, or in ./penstock-data for the worker that runs there. A task on
+a Spark cluster gets it with its code (`penstock.spark.carried`). It is never an option or an argument: those show in
+Spark's plans and UI, and in lists of processes.
 """
 
 import os
@@ -118,13 +119,25 @@ def default_worker() -> str:
         return DEFAULT_WORKER
 
 
+_accepted: dict[str, str] = {}
+"""Host → the token for its ports that this process was given."""
+
+
+def accept_token(host: str, token: str) -> None:
+    """From now on this process sends the token to the ports of that host, and to no other. A token file that its
+    environment names takes precedence.
+    """
+    _accepted[host] = token
+
+
 def read_token(address: Address | None = None) -> str:
-    """For a port at this address. Empty if the variable is not set, and no worker on ./penstock-data listens there.
-    Read each time: a token may be replaced while a program runs.
+    """For a port at this address. Empty if the variable is not set, this process was given no token for the host, and
+    no worker on ./penstock-data listens there. Read each time: a token may be replaced while a program runs.
     """
     name = os.environ.get(TOKEN_FILE)
     if not name:
-        return _own_token(address)
+        given = None if address is None else _accepted.get(address.host)
+        return given or _own_token(address)
     try:
         return Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -45,7 +45,8 @@ class PipelineContext:
     def origin(self) -> Origin:
         options = SourceOptions.parse(self.options)
         assert options.pipeline is not None
-        return Origin(options.worker, options.pipeline, options.generation, options.tls, options.trial)
+        names = options.pipeline, options.generation
+        return Origin(options.task_worker, *names, options.tls, options.trial, options.carried)
 
     def operator(self, name: str, *ports: str) -> str:
         """The operator's name for side outputs, the same whenever the function is called. Those of earlier operators

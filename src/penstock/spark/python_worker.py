@@ -11,9 +11,10 @@ from uuid import uuid4
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.credentials import parse_worker, tls_context
 from penstock.client.segments.short_circuit import ShortCircuit
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.core.logs import set_up_logging
 from penstock.protocol.stored.names import epoch_prefix
+from penstock.spark.carried import unreachable_hint
 from penstock.spark.sink.staging import Link, segment_address
 
 _calls = 0
@@ -42,8 +43,9 @@ def hinted() -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        if error.hint and error.hint not in getattr(error, "__notes__", ()):
-            error.add_note(error.hint)
+        hint = (unreachable_hint() if isinstance(error, Unavailable) else None) or error.hint
+        if hint and hint not in getattr(error, "__notes__", ()):
+            error.add_note(hint)
         raise
 
 

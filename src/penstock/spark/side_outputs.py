@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import Registration, SideKey
 from penstock.protocol.stored.names import epoch_prefix
 from penstock.protocol.stored.side_outputs import REMEMBERED_MAX, data_prefix
+from penstock.spark.carried import Carried
 from penstock.spark.python_worker import Task, coordinator, hinted, link
 from penstock.spark.sink.staging import Staging
 from penstock.spark.source.options import Trial
@@ -42,12 +43,14 @@ class Origin:
     """The pipeline that an operator belongs to, for its tasks."""
 
     worker: str
-    """Host and port of its HTTP side."""
+    """Host and port of its HTTP side, where the tasks run."""
     pipeline: str
     generation: int | None
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     trial: Trial | None = None
     """The pipeline's function is only tried: nothing leaves it."""
+    carried: Carried | None = field(default=None, compare=False)
+    """Set on a cluster."""
 
     def watermark_before(self) -> int | None:
         """That at which the running batch starts, and which decides what is late: the same for all of its tasks."""

@@ -18,7 +18,13 @@ from penstock.spark.pipeline_context import PipelineContext, in_pipeline
 from penstock.spark.run.checkpoint_mirror import is_superseded
 from penstock.spark.run.checkpoints import PLAN, Checkpoint, adopt_moved, checkpoint_of, opened
 from penstock.spark.run.failures import shown_at_the_users_line
-from penstock.spark.run.generation import Generation, is_outdated, move_outdated_aside, start_generation
+from penstock.spark.run.generation import (
+    ExecutorAccess,
+    Generation,
+    is_outdated,
+    move_outdated_aside,
+    start_generation,
+)
 from penstock.spark.run.plan_text import following_writers, state_plan_of
 from penstock.spark.run.query_probe import QueryProbe, QueryQuestion
 from penstock.spark.run.session import SHUFFLE_PARTITIONS
@@ -99,6 +105,8 @@ class RunSettings:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     gateway: Any = None
     """Py4J's, to the session's JVM: for checkpoints that are not on this machine."""
+    executors: ExecutorAccess | None = None
+    """Set if tasks do not run on this machine."""
 
     def checkpoint(self, pipeline: str) -> str:
         return checkpoint_of(self.checkpoints, pipeline)
@@ -254,6 +262,8 @@ def begin_attempt(pipeline: Pipeline, planned: Planned, settings: RunSettings) -
         starting=pipeline.starting,
         limits=pipeline.limits,
         checkpoint=checkpoint,
+        fresh=not found.batches(),
+        executors=settings.executors,
         retry_seconds=_RETRY_SECONDS,
     )
     if generation.is_restored:

@@ -22,7 +22,7 @@ from penstock.core.errors import RequestError
 from penstock.spark.run.class_archive import ClassArchive, find_archive
 from penstock.spark.run.failures import silence_spark
 from penstock.spark.run.fork_server import fork_server
-from penstock.spark.run.session import JAVA_OPTIONS, cores_of, prepare_environment, spark_settings, with_conf
+from penstock.spark.run.session import JAVA_OPTIONS, is_cluster, prepare_environment, spark_settings, with_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +132,9 @@ def spark_driver(
     archive = find_archive() if uses_archive else None
     prepare_environment(master)
     sockets = tempfile.mkdtemp(prefix="penstock-")
-    ours = spark_settings(master) | _STOP_QUERY | {"spark.python.unix.domain.socket.dir": sockets}
+    # The machines of executors do not have this folder: they use their own for temporary files.
+    folder = {} if is_cluster(master) else {"spark.python.unix.domain.socket.dir": sockets}
+    ours = spark_settings(master) | _STOP_QUERY | folder
     settings = with_conf(ours, {**conf, "spark.master": master, "spark.app.name": name})
     try:
         with (
@@ -147,7 +149,7 @@ def spark_driver(
 
 def _forking(master: str, folder: Path, log: IO[bytes]) -> AbstractContextManager[None]:
     """On a cluster, the executors' machines have no fork server."""
-    return nullcontext() if cores_of(master) is None else fork_server(folder, log)
+    return nullcontext() if is_cluster(master) else fork_server(folder, log)
 
 
 def _opened(log: Path) -> IO[bytes]:

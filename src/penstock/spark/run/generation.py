@@ -17,6 +17,7 @@ from penstock.client.segments.failures import RETRY_SECONDS
 from penstock.core.errors import Fenced, PenstockError, RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import QueryFailure, Started
+from penstock.spark.carried import advertised_address
 from penstock.spark.input_frames import InputFrame
 from penstock.spark.pipelines import Start, limits_of, sources_of, starting_of
 from penstock.spark.run.checkpoints import (
@@ -81,6 +82,20 @@ class Mirroring:
 NOT_MIRRORED = Mirroring()
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorAccess:
+    """How the tasks of a Spark cluster reach the worker."""
+
+    advertised: str
+    """Its HTTP address, as executors reach it."""
+    carries_token: bool = True
+    """False: executors have a token file of their own, which PENSTOCK_TOKEN_FILE names in their environment."""
+
+    def options(self) -> dict[str, str]:
+        carries = {} if self.carries_token else {"carriesToken": "false"}
+        return {"advertisedWorker": self.advertised, **carries}
+
+
 class Generation:
     """From `begin` until `stop`, or until a newer generation takes over: then `fenced` is set.
 
@@ -95,11 +110,14 @@ class Generation:
         number: int,
         inputs: Mapping[str, Sequence[str]],
         mirroring: Mirroring = NOT_MIRRORED,
+        executors: ExecutorAccess | None = None,
     ) -> None:
+        """`executors`: set if tasks do not run on this machine."""
         self.name = name
         self.is_restored = False
         """Whether the checkpoint on this machine was restored from the worker's bucket."""
         self._mirroring = mirroring
+        self._executors = executors
         self.number = number
         self.fenced: Fenced | None = None
         self.frames: list[InputFrame] = []
@@ -143,7 +161,8 @@ class Generation:
         return self._options() | self._mirroring.by_sink()
 
     def _options(self) -> dict[str, str]:
-        return {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
+        options = {"worker": self._worker, "pipeline": self.name, "generation": str(self.number)}
+        return options if self._executors is None else options | self._executors.options()
 
     def describe(
         self, schemas: Mapping[str, Sequence[tuple[str, str]]], *, retry_seconds: float = RETRY_SECONDS
@@ -273,30 +292,43 @@ def start_generation(
     starting: Starting = "earliest",
     limits: Limits = NO_LIMITS,
     checkpoint: str | None = None,
+    fresh: bool | None = None,
+    executors: ExecutorAccess | None = None,
     retry_seconds: float = RETRY_SECONDS,
 ) -> Generation:
     """Fences older generations. `checkpoint`: its location, if it is known. If it is on this machine and the worker has
-    a bucket, and the pipeline has gone on elsewhere since, it is restored from there. Raises RequestError, Unavailable
-    when no worker answers for `retry_seconds`, and as `restored_if_needed`.
+    a bucket, and the pipeline has gone on elsewhere since, it is restored from there. `fresh`: whether Spark has
+    planned no batch there, if the caller knows. `executors`: set if tasks run elsewhere; then the checkpoint is on a
+    file system that they share, and is not mirrored: what they have just written, this machine may see later. Raises
+    RequestError, Unavailable when no worker answers for `retry_seconds`, and as `restored_if_needed`.
     """
     specs = {key: InputSpec(sources, starting) for key, sources in inputs.items()}
-    fresh = None if checkpoint is None else is_fresh(checkpoint)
+    if fresh is None and checkpoint is not None:
+        fresh = is_fresh(checkpoint)
     with CoordinatorClient(worker, retry_seconds) as coordinator:
         started = coordinator.start(name, specs, outputs, limits, fresh=fresh)
-    mirroring = Mirroring(started.store, None if outputs else checkpoint)
-    generation = Generation(name, worker, started.generation, inputs, mirroring)
+    mirroring = Mirroring(started.store, None if outputs else checkpoint) if executors is None else NOT_MIRRORED
+    generation = Generation(name, worker, started.generation, inputs, mirroring, executors)
     if checkpoint is not None:
-        _restore_if_needed(generation, checkpoint, started)
+        _restore_if_needed(generation, checkpoint, started, is_mirrored=mirroring is not NOT_MIRRORED or bool(outputs))
     return generation
 
 
-def _restore_if_needed(generation: Generation, checkpoint: str, started: Started) -> None:
-    """After the start: the ledger's checkpoint is final then, because older generations are fenced."""
+def _restore_if_needed(generation: Generation, checkpoint: str, started: Started, *, is_mirrored: bool) -> None:
+    """After the start: the ledger's checkpoint is final then, because older generations are fenced. `is_mirrored`: the
+    ledger gets to know of later checkpoints, by their manifests or, from merges, that there is none.
+    """
     if started.store is None or not started.manifest:
         return
     from penstock.spark.run.checkpoint_mirror import restored_if_needed  # here: other drivers do not need it
 
     try:
+        if not is_mirrored:
+            raise RequestError(
+                f"the checkpoint of {generation.name} is mirrored in the worker's bucket, which a Spark cluster does "
+                "not do, and with a sink of Spark's the worker could not tell that a later one exists",
+                f"Run it with a local master, or start it from scratch: penstock pipeline reset {generation.name}",
+            )
         generation.is_restored = restored_if_needed(checkpoint, started)
     except BaseException:
         generation.stop(failed=True)
@@ -313,6 +345,7 @@ def begin(
     max_bytes_per_epoch: int | str | None = None,
     max_rows_per_epoch: int | None = None,
     checkpoint: str | Path | None = None,
+    advertised_worker: str | None = None,
 ) -> Generation:
     """Start a pipeline in your own Spark session, and fence its older generations.
 
@@ -321,7 +354,9 @@ def begin(
     `penstock.spark.watch` reports as complete. With `checkpoint`, a query that has lost its checkpoint is refused here
     rather than in its first batch, and a local checkpoint from before a reset is moved aside. If the worker has a
     bucket, a local checkpoint is mirrored there, and restored from there if it is lost, or older than what another
-    machine has committed. Raises RequestError, and Unavailable when no worker answers.
+    machine has committed. `advertised_worker`: for a session on a Spark cluster, the worker's HTTP address as executors
+    reach it; tasks then get the token of this process, and a checkpoint is not mirrored. Raises RequestError, and
+    Unavailable when no worker answers.
     """
     worker = worker or default_worker()
     if checkpoint is not None and (folder := local_path(str(checkpoint))) is not None:
@@ -335,4 +370,5 @@ def begin(
         starting=starting_of(starting),
         limits=limits_of(max_bytes_per_epoch, max_rows_per_epoch),
         checkpoint=None if checkpoint is None else str(checkpoint),
+        executors=None if advertised_worker is None else ExecutorAccess(advertised_address(advertised_worker)),
     )

@@ -39,11 +39,18 @@ _JAVA = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 
-_FIXED = {
-    # Spark's default syncs and renames through Hadoop's shell-outs: 30 ms of every batch.
+_LOCAL = {
+    # Spark's default syncs and renames through Hadoop's shell-outs: 30 ms of every batch. On the file systems of a
+    # cluster, that is what replaces files atomically.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Everything runs on this machine: a host name that resolves to another address must not matter.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_FIXED = {
     JAVA_OPTIONS: " ".join(_JAVA),
     # To the Python workers without TCP: 35 ms of every batch.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -86,13 +93,8 @@ def spark_settings(master: str = LOCAL) -> dict[str, str]:
     """The settings with which a session runs our pipelines fast. On a cluster the number of shuffle partitions is
     decided when a pipeline starts: it follows the buckets of its windows.
     """
-    settings = dict(_FIXED)
     cores = cores_of(master)
-    if cores is not None:
-        settings[SHUFFLE_PARTITIONS] = str(cores)
-        # Everything runs on this machine: a host name that resolves to another address must not matter.
-        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
-    return settings
+    return dict(_FIXED) if cores is None else {**_FIXED, **_LOCAL, SHUFFLE_PARTITIONS: str(cores)}
 
 
 def with_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
@@ -101,6 +103,11 @@ def with_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str,
     """
     options = " ".join(each[JAVA_OPTIONS] for each in (settings, conf) if each.get(JAVA_OPTIONS))
     return {**settings, **conf, **({JAVA_OPTIONS: options} if options else {})}
+
+
+def is_cluster(master: str) -> bool:
+    """Whether tasks run in processes that the driver has not started, mostly on other machines."""
+    return cores_of(master) is None
 
 
 def sets_partitions(spark: SparkSession) -> bool:
@@ -117,6 +124,9 @@ def prepare_environment(master: str = LOCAL) -> None:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
         os.environ["PENSTOCK_SPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        # Executors have the same environment at the same path. Spark's default is whatever `python3` is there.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 
 
@@ -140,7 +150,7 @@ def connect(url: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.remote(url).getOrCreate()
-    for key, value in _FIXED.items():
+    for key, value in {**_FIXED, **_LOCAL}.items():
         if key.startswith("spark.sql.") and session.conf.isModifiable(key):
             session.conf.set(key, value)
     return session

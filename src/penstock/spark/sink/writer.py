@@ -8,7 +8,7 @@ epoch changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -18,6 +18,7 @@ from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_wo
 from penstock.core.errors import PipelineError, RequestError
 from penstock.core.suggestions import nearest
 from penstock.protocol.stored.names import check_pipeline_name
+from penstock.spark.carried import Carried
 from penstock.spark.python_worker import Task, coordinator, freeze, hinted, link
 from penstock.spark.run.checkpoint_files import sync_checkpoint
 from penstock.spark.side_outputs import Origin
@@ -35,7 +36,19 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = "out"
 
-_OURS = ("worker", "pipeline", "generation", "port", "encoding", "store", "tlsCa", "tlsCert", "tlsKey")
+_OURS = (
+    "worker",
+    "advertisedWorker",
+    "carriesToken",
+    "pipeline",
+    "generation",
+    "port",
+    "encoding",
+    "store",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+)
 _SPARKS = ("checkpointLocation", "queryName")
 """Spark's own options, which it passes to every sink."""
 
@@ -46,7 +59,9 @@ _KNOWN = {name.lower(): name for name in _OURS + _SPARKS}
 class SinkOptions:
     pipeline: str
     worker: str = DEFAULT_WORKER
-    """Host and port of its HTTP side."""
+    """Host and port of its HTTP side, on the driver."""
+    carried: Carried | None = field(default=None, compare=False)
+    """On a cluster: the worker's address on executors, and the token. None: tasks run where the driver does."""
     generation: int | None = None
     """None: this query is not fenced, and fences no other."""
     port: str = DEFAULT_PORT
@@ -59,6 +74,11 @@ class SinkOptions:
     tls: tuple[str | None, str | None, str | None] = (None, None, None)
     """PEM files: authority, certificate, key; None: taken from the executors' environment."""
 
+    @property
+    def task_worker(self) -> str:
+        """The worker's HTTP address where tasks run."""
+        return self.worker if self.carried is None else self.carried.advertised
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Names are case-insensitive, as in Spark. Raises RequestError that lists all problems at once."""
@@ -67,9 +87,11 @@ class SinkOptions:
         if problems:
             raise RequestError(f"options of the sink: {'; '.join(problems)}", f"The options are {', '.join(_OURS)}.")
         generation = given.get("generation")
+        worker = given.get("worker") or default_worker()
         return cls(
             pipeline=given["pipeline"],
-            worker=given.get("worker") or default_worker(),
+            worker=worker,
+            carried=_carried(given, worker),
             generation=None if generation is None else int(generation),
             port=given.get("port", DEFAULT_PORT),
             checkpoint=given.get("checkpointlocation"),
@@ -77,6 +99,12 @@ class SinkOptions:
             store=given.get("store"),
             tls=(given.get("tlsca"), given.get("tlscert"), given.get("tlskey")),
         )
+
+
+def _carried(given: Mapping[str, str], worker: str) -> Carried | None:
+    advertised = given.get("advertisedworker")
+    has_token = given.get("carriestoken", "true").strip().lower() != "false"
+    return None if advertised is None else Carried(worker, advertised, has_token)
 
 
 def _problems(given: Mapping[str, str]) -> Iterator[str]:
@@ -91,8 +119,9 @@ def _problems(given: Mapping[str, str]) -> Iterator[str]:
     generation = given.get("generation", "0")
     if not (generation.isascii() and generation.isdigit()):
         yield f"'generation' is {generation!r}, and must be the number that the worker assigned"
-    if "worker" in given:
-        yield from _refused_address(given["worker"])
+    for name in ("worker", "advertisedworker"):
+        if name in given:
+            yield from _refused_address(_KNOWN[name], given[name])
 
 
 def _refused(name: str, text: str) -> Iterator[str]:
@@ -102,11 +131,11 @@ def _refused(name: str, text: str) -> Iterator[str]:
         yield f"{error} ({error.hint.rstrip('.')})"
 
 
-def _refused_address(text: str) -> Iterator[str]:
+def _refused_address(name: str, text: str) -> Iterator[str]:
     try:
         parse_worker(text)
     except RequestError as error:
-        yield f"'worker': {error}"
+        yield f"{name!r}: {error}"
 
 
 _MERGES_MAX = 3
@@ -161,7 +190,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -> StagedOutput:
     freeze()
-    staging = Staging(link(options.worker, *options.tls), task.prefix(options.pipeline, options.generation))
+    staging = Staging(link(options.task_worker, *options.tls), task.prefix(options.pipeline, options.generation))
     try:
         for batch in batches:
             for block in encoded_blocks(batch, options.port, options.encoding):

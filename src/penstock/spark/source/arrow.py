@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgpack
@@ -258,11 +258,11 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
     """
     freeze()
     with hinted():
-        worker = link(options.worker, *options.tls)
-        files = journal_files(options.worker) if options.short_circuit else None
-        for piece in partition.ranges:
-            batches = SegmentBatches(piece.segment, columns, lambda name: stream_names(options.worker, name))
-            for events in read_events(worker, piece, batches, files, fail_on_data_loss=options.fail_on_data_loss):
+        for worker, piece in partition.placed:
+            connected = link(worker, *options.tls)
+            files = journal_files(worker) if options.short_circuit else None
+            batches = SegmentBatches(piece.segment, columns, partial(stream_names, worker))
+            for events in read_events(connected, piece, batches, files, fail_on_data_loss=options.fail_on_data_loss):
                 yield batches.batch(events)
 
 

@@ -13,7 +13,7 @@ from penstock.protocol.stored.dead_letters import ERR
 from penstock.protocol.stored.side_outputs import BURIED, digest_of
 from penstock.spark.side_outputs import Origin, Rejected, SideOutputs, registered
 from penstock.spark.source.options import SourceOptions, branches_text
-from penstock.spark.source.partitions import SegmentRanges
+from penstock.spark.source.partitions import SegmentRanges, placed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,8 @@ def planned(
     plan = ReaderPlan(operator, text, tuple(one.ranges for one in partitions))
     plan = coordinator.plan_reader(options.pipeline, epoch, plan, generation=options.generation)
     return [
-        SegmentRanges(ranges, epoch, SideKey(False, plan.operator, number)) for number, ranges in enumerate(plan.parts)
+        SegmentRanges(placed(options, ranges), epoch, SideKey(False, plan.operator, number))
+        for number, ranges in enumerate(plan.parts)
     ]
 
 
@@ -66,7 +67,7 @@ def decode_partition(
         yield from _Decoding.of(options, columns, None).batches(partition)
         return
     assert options.pipeline is not None
-    origin = Origin(options.worker, options.pipeline, options.generation, options.tls, options.trial)
+    origin = Origin(options.task_worker, options.pipeline, options.generation, options.tls, options.trial)
     with registered(SideOutputs.of(origin, partition.epoch, key)) as sides:
         yield from _Decoding.of(options, columns, sides).batches(partition)
 
@@ -82,7 +83,7 @@ def decode_missing(origin: Origin, part: MissingPart) -> None:
     options = SourceOptions.parse({"source": "segment:any", "worker": origin.worker, **json.loads(part.decoding)})
     options = replace(options, tls=origin.tls)
     with registered(SideOutputs(origin, part.epoch, part.key, part.prefix)) as sides:
-        for _ in _Decoding.of(options, options.columns, sides).batches(SegmentRanges(part.ranges)):
+        for _ in _Decoding.of(options, options.columns, sides).batches(SegmentRanges(placed(options, part.ranges))):
             pass
 
 

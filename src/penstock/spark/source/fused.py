@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.spark.carried import shown
 from penstock.spark.python_worker import freeze, hinted
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import ControlRows, FusedRanges
@@ -45,7 +46,8 @@ def as_option(operator: FusedOperator) -> str:
     """The option `fused`."""
     from pyspark import cloudpickle
 
-    return b64encode(cloudpickle.dumps(operator)).decode()  # type: ignore[no-untyped-call]
+    with shown():
+        return b64encode(cloudpickle.dumps(operator)).decode()  # type: ignore[no-untyped-call]
 
 
 @lru_cache(OPERATORS_MAX)
@@ -67,7 +69,7 @@ def read_fused(options: SourceOptions, read: FusedRanges) -> Iterator[pa.RecordB
         operator = operator_of(options.fused)
         if not read.number:
             yield _row(operator.control(read.control))
-        if read.events.ranges:
+        if read.events.placed:
             reader = decode_partition if options.branches else read_partition
             events = _Counted(reader(options, operator.columns, read.events))
             yield from map(_row, operator.entering(events, read))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from penstock.core.suggestions import suggestion
 from penstock.protocol.api.codec import decode_request, encode
 from penstock.protocol.api.pipelines import Range, segments_from_json
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
+from penstock.spark.carried import Carried
 from penstock.spark.codecs.codec import Branch, Coding, branches
 from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
 
@@ -25,6 +26,8 @@ DEFAULT_INPUT = "in"
 
 OPTIONS = (
     "worker",
+    "advertisedWorker",
+    "carriesToken",
     "source",
     "startingOffsets",
     "endingOffsets",
@@ -95,7 +98,9 @@ class Trial(msgspec.Struct, frozen=True):
 class SourceOptions:
     sources: tuple[str, ...]
     worker: str = DEFAULT_WORKER
-    """Host and port of its HTTP side."""
+    """Host and port of its HTTP side, on the driver."""
+    carried: Carried | None = field(default=None, compare=False)
+    """On a cluster: the worker's address on executors, and the token. None: tasks run where the driver does."""
     starting: Starting = "earliest"
     ending: Starting = "latest"
     limits: Limits | None = None
@@ -135,9 +140,11 @@ class SourceOptions:
             raise RequestError("a generation without a pipeline", "Set the option pipeline too.")
         buckets = _control_buckets(given)
         reads_events = buckets is None or given.has("fused")
+        worker = given.get("worker", _address) or default_worker()
         return cls(
             sources=given.require("source", _sources),
-            worker=given.get("worker", _address) or default_worker(),
+            worker=worker,
+            carried=_carried(given, worker),
             starting=given.get("startingOffsets", parse_place) or "earliest",
             ending=given.get("endingOffsets", _ending) or "latest",
             limits=_limits(given.get("maxBytesPerEpoch", _size), given.get("maxRowsPerEpoch", _positive)),
@@ -157,6 +164,11 @@ class SourceOptions:
             checkpoint=given.get("checkpoint", str),
             tls=(given.get("tlsCa", str), given.get("tlsCert", str), given.get("tlsKey", str)),
         )
+
+    @property
+    def task_worker(self) -> str:
+        """The worker's HTTP address where tasks run."""
+        return self.worker if self.carried is None else self.carried.advertised
 
     @classmethod
     def for_stream(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -199,6 +211,13 @@ class _Given:
         if found is None:
             raise RequestError(f"the option {name} is missing", "Name a connector, pipeline:NAME/PORT or segment:NAME.")
         return found
+
+
+def _carried(given: _Given, worker: str) -> Carried | None:
+    advertised = given.get("advertisedWorker", _address)
+    if advertised is None:
+        return None
+    return Carried(worker, advertised, has_token=given.get("carriesToken", _boolean) is not False)
 
 
 def _branches(given: _Given) -> tuple[Branch, ...]:

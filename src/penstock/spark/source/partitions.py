@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -26,14 +27,31 @@ SPLITS_A_PARTITION = 4
 """The worker splits each segment separately, at record ends: this many smaller pieces add up to even partitions."""
 
 
+class PlacedRange(NamedTuple):
+    """A range, and where a task reads it: the ranges of one epoch may be at several workers."""
+
+    worker: str
+    """The HTTP address, as executors reach it; its status has the segment port."""
+    piece: Range
+
+
+def placed(options: SourceOptions, ranges: Iterable[Range]) -> tuple[PlacedRange, ...]:
+    """Each range at the worker that has its segment: a load has one worker, which has them all."""
+    return tuple(PlacedRange(options.task_worker, one) for one in ranges)
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentRanges(InputPartition):
     """What one task reads, in order. Each range starts and ends at an event boundary."""
 
-    ranges: tuple[Range, ...]
+    placed: tuple[PlacedRange, ...]
     epoch: int = NO_EPOCH
     key: SideKey | None = None
     """Of the dead letters of a reader with a codec."""
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        return tuple(one.piece for one in self.placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +102,7 @@ def plan_partitions(
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
     ranges = without(ranges, left_out)
     if is_fresh and ranges and _parts(options, ranges) == 1:
-        return [SegmentRanges(tuple(ranges))]
+        return [SegmentRanges(placed(options, ranges))]
     return split_ranges(coordinator, options, ranges)
 
 
@@ -103,7 +121,7 @@ def split_ranges(
     )
     for lost in found.lost:
         log.warning("%s is lost: continuing without it (failOnDataLoss=false)", lost)
-    return packed(found.splits, parts)
+    return packed(placed(options, found.splits), parts)
 
 
 def _parts(options: SourceOptions, ranges: Sequence[Range]) -> int:
@@ -155,25 +173,30 @@ def worthwhile(ranges: Iterable[Range], parts: int) -> int:
     return max(1, min(parts, sum(piece.end - piece.start for piece in ranges) // PARTITION_BYTES_MIN))
 
 
-def packed(splits: Iterable[Range], parts: int) -> list[SegmentRanges]:
+def packed(splits: Iterable[PlacedRange], parts: int) -> list[SegmentRanges]:
     """The splits, in their order, as up to `parts` partitions of about the same size; fewer if a task would not be
     worth its cost.
     """
     splits = [*splits]
-    total = sum(split.end - split.start for split in splits)
-    count = worthwhile(splits, parts)
-    taken: dict[int, list[Range]] = {}
+    total = sum(split.piece.end - split.piece.start for split in splits)
+    count = worthwhile([split.piece for split in splits], parts)
+    taken: dict[int, list[PlacedRange]] = {}
     before = 0
     for split in splits:
-        size = split.end - split.start
+        size = split.piece.end - split.piece.start
         middle = before + size // 2
         _add(taken.setdefault(middle * count // total, []), split)
         before += size
     return [SegmentRanges(tuple(ranges)) for ranges in taken.values()]
 
 
-def _add(ranges: list[Range], split: Range) -> None:
+def _add(ranges: list[PlacedRange], split: PlacedRange) -> None:
     """A split that continues the last one becomes part of it: a task reads long ranges faster than short ones."""
-    if ranges and (ranges[-1].segment, ranges[-1].end) == (split.segment, split.start):
-        split = Range(split.segment, ranges.pop().start, split.end)
-    ranges.append(split)
+    worker, piece = split
+    if ranges and (ranges[-1].worker, ranges[-1].piece.segment, ranges[-1].piece.end) == (
+        worker,
+        piece.segment,
+        piece.start,
+    ):
+        piece = Range(piece.segment, ranges.pop().piece.start, piece.end)
+    ranges.append(PlacedRange(worker, piece))

@@ -1,0 +1,237 @@
+"""The check of a Spark cluster's executors: each has the driver's versions, reaches the worker, and knows the time.
+
+Spark runs the probe on them by `RDD.pipe`, in a process of its own: it needs neither the driver's version of Python nor
+Penstock there, whose absence a task could not report. What the probe needs to know is its input, which nothing shows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import penstock
+from penstock.client.credentials import parse_worker, read_token
+from penstock.core.address import is_loopback
+from penstock.core.errors import RequestError
+from penstock.spark.run import executor_probe
+from penstock.spark.run.driver import SparkDriver, SparkNotStarted
+from penstock.spark.run.executor_probe import MARK, PACKAGES, versions
+from penstock.spark.run.generation import ExecutorAccess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLOCK_SECONDS_MAX = 30.0
+"""How far an executor's clock may be off: certificates, and times in logs, are of no use beyond that."""
+
+EXECUTORS_SECONDS_MAX = 180.0
+"""How long a cluster may take to run the probe. A standalone cluster takes seconds, one that has to start containers a
+minute or two."""
+
+_ROUNDS_MAX = 4
+"""Spark decides where tasks run: executors that have registered late, or got no task, are asked in the next round."""
+
+_TASKS_MAX = 2000
+
+_EXACT = ("penstock",)
+"""What tasks and driver exchange between them has no versions of its own. Others may differ in their last number."""
+
+_TOKEN_FILE_SETTING = "spark.executorEnv.PENSTOCK_TOKEN_FILE"  # noqa: S105  its name
+_ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+
+_SCRIPT = """command -v "$0" > /dev/null 2>&1 && exec "$0" -c "$1"
+echo '%s{"host": "'"$(uname -n)"'", "executor": "'"$PPID"'", "time": 0, "versions": {}}'
+"""
+"""A missing Python is an answer, too, and not a failed task."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReport:
+    """`http`, `segment`: why that port of the worker cannot be used; "" if it can be, None if it was not tried.
+    `versions`: empty without a Python.
+    """
+
+    executor: str
+    host: str
+    versions: Mapping[str, str]
+    clock_seconds: float
+    """How far its clock is ahead of ours; 0 if it is not known to be off."""
+    http: str | None = None
+    segment: str | None = None
+
+    def differences(self, ours: Mapping[str, str], python: str) -> Iterator[str]:
+        """In words that follow "executor 3 on HOST". None: tasks of this driver can run there."""
+        if not self.versions:
+            yield f"has no Python at {python}"
+            return
+        for name in ("python", *PACKAGES):
+            there = self.versions.get(name, "")
+            if not _fits(name, there, ours[name]):
+                yield f"has {_named(name)} {there}, not {ours[name]}" if there else f"has no {_named(name)}"
+        if abs(self.clock_seconds) > CLOCK_SECONDS_MAX:
+            ahead = "ahead" if self.clock_seconds > 0 else "behind"
+            yield f"has a clock that is {abs(self.clock_seconds):,.0f} s {ahead}"
+        for port, reason in (("HTTP", self.http), ("segment", self.segment)):
+            if reason and not (port == "segment" and self.http):
+                yield f"cannot use the worker's {port} port: {reason}"
+
+    def as_json(self, ours: Mapping[str, str], python: str) -> dict[str, Any]:
+        return asdict(self) | {"differences": [*self.differences(ours, python)]}
+
+
+def _named(package: str) -> str:
+    return {"python": "Python", "penstock": "Penstock", "pyspark": "PySpark"}.get(package, package)
+
+
+def _fits(name: str, there: str, here: str) -> bool:
+    return there == here if name in _EXACT else there.split(".")[:2] == here.split(".")[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """All executors, in order."""
+
+    python: str
+    """The path of the Python that tasks use."""
+    worker: str
+    """Its address on executors; "": it was not tried."""
+    reports: Sequence[ExecutorReport]
+    ours: Mapping[str, str]
+
+    def differences(self) -> list[str]:
+        return [
+            f"executor {one.executor} on {one.host} {difference}"
+            for one in self.reports
+            for difference in one.differences(self.ours, self.python)
+        ]
+
+    def require(self) -> None:
+        """Raises RequestError if tasks of this driver cannot run on all of them."""
+        found = self.differences()
+        if found:
+            raise RequestError("\n  ".join(["Spark's executors cannot run the pipelines:", *found]), self.hint())
+
+    def hint(self) -> str:
+        """What to do about the differences."""
+        hints = []
+        if any(one.http or one.segment for one in self.reports):
+            hints.append(self._worker_hint())
+        if any(not self._has_ours(one) for one in self.reports):
+            hints.append(
+                f"Executors need this environment ({self.python}) at the same path, with the same versions; "
+                "PYSPARK_PYTHON names another Python for driver and executors."
+            )
+        if any(abs(one.clock_seconds) > CLOCK_SECONDS_MAX for one in self.reports):
+            hints.append("Set the clocks of these machines by NTP.")
+        return " ".join(hints)
+
+    def _has_ours(self, report: ExecutorReport) -> bool:
+        return all(_fits(name, report.versions.get(name, ""), self.ours[name]) for name in self.ours)
+
+    def _worker_hint(self) -> str:
+        if is_loopback(parse_worker(self.worker)[0].host):
+            return (
+                f"{self.worker} is loopback, which is another machine for each executor: start penstock worker with "
+                "--host and --http-host, and name it with --worker, or with --advertised-worker as executors reach it."
+            )
+        return f"Executors must reach the worker at {self.worker}; --advertised-worker names another address."
+
+
+def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAccess | None) -> Checked:
+    """Runs the probe on every executor. `worker`: its address here; None: no worker is tried. Raises SparkNotStarted if
+    the cluster does not run it in time.
+    """
+    context = driver.session.sparkContext
+    address = "" if worker is None else worker if access is None else access.advertised
+    asked = json.dumps({"worker": address, "token": _token(worker, access), "penstock": penstock.__version__})
+    command = ["/bin/sh", "-c", _SCRIPT % MARK, context.pythonExec, Path(executor_probe.__file__).read_text()]
+    found: dict[tuple[str, str], ExecutorReport] = {}
+    probe = _Probe(driver.gateway, command, asked)
+    for _ in range(_ROUNDS_MAX):
+        found |= {(one.host, one.executor): one for one in probe.run(context.defaultParallelism)}
+        if len(found) >= probe.executors():
+            break
+    ordered = sorted(found.values(), key=lambda one: (len(one.executor), one.executor))
+    return Checked(context.pythonExec, address, ordered, versions())
+
+
+def _token(worker: str | None, access: ExecutorAccess | None) -> str:
+    """Not sent where executors have a file of their own."""
+    if worker is None or (access is not None and not access.carries_token):
+        return ""
+    return read_token(parse_worker(worker)[0])
+
+
+class _Probe:
+    def __init__(self, gateway: Any, command: Sequence[str], asked: str) -> None:
+        self._command = [*command]
+        self._asked = asked
+        self._context = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+        self._java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext(self._context)
+
+    def executors(self) -> int:
+        """Spark's list has the driver, too. With a local master that is the only one."""
+        return max(1, len(self._context.statusTracker().getExecutorInfos()) - 1)
+
+    def run(self, tasks: int) -> Iterable[ExecutorReport]:
+        """One task for each core, so that all executors get one, if they have registered by now."""
+        count = min(max(tasks, 1), _TASKS_MAX)
+        before = time.time()
+        lines = self._collected(self._java.parallelize([self._asked] * count, count).pipe(self._command))
+        after = time.time()
+        return [_report(line.removeprefix(MARK), before, after) for line in lines if line.startswith(MARK)]
+
+    def _collected(self, rdd: Any) -> list[str]:
+        """In a thread of its own: Spark waits forever for executors that never come."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        with ThreadPoolExecutor(1, "executor check") as pool:
+            lines = pool.submit(lambda: [*rdd.collect()])
+            try:
+                return lines.result(EXECUTORS_SECONDS_MAX)
+            except TimeoutError:
+                raise SparkNotStarted(
+                    f"Spark's cluster has run no task within {EXECUTORS_SECONDS_MAX:.0f} s",
+                    "Look at its UI: are there workers with free cores and memory for this application, and do its "
+                    "executors reach the driver (spark.driver.host, spark.driver.port)?",
+                ) from None
+            except Py4JJavaError as error:
+                reason = error.java_exception.getMessage().partition("\n")[0]
+                raise SparkNotStarted(f"Spark's cluster cannot run tasks: {reason}", "See Spark's log.") from None
+            finally:
+                if not lines.done():
+                    self._context.cancelAllJobs()
+
+
+def _report(line: str, before: float, after: float) -> ExecutorReport:
+    given = json.loads(line)
+    now = given["time"] if given["versions"] else before
+    off = min(now - before, 0.0) + max(now - after, 0.0)
+    ports = given.get("http"), given.get("segment")
+    return ExecutorReport(given["executor"], given["host"], given["versions"], off, *ports)
+
+
+# How executors get the token.
+
+
+def has_token_file(conf: Mapping[str, str]) -> bool:
+    """Whether executors have one of their own: then none is carried to them."""
+    return _TOKEN_FILE_SETTING in conf
+
+
+def carrying_warning(session: SparkSession, worker: str, access: ExecutorAccess) -> str | None:
+    """None unless the token travels where others may read it."""
+    conf = session.sparkContext.getConf()
+    is_encrypted = any((conf.get(name) or "").lower() == "true" for name in _ENCRYPTIONS)
+    is_here = is_loopback(parse_worker(access.advertised)[0].host)
+    if is_encrypted or is_here or not access.carries_token or not read_token(parse_worker(worker)[0]):
+        return None
+    return (
+        "the worker's token reaches executors over Spark's connections, which are not encrypted "
+        f"(spark.network.crypto.enabled); or put it into a file on each machine: --conf {_TOKEN_FILE_SETTING}=FILE"
+    )

@@ -1,0 +1,136 @@
+"""What is pickled with the code of tasks brings the driver's token to executors, and to nobody else."""
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.client.coordinator import Range
+from penstock.client.credentials import read_token
+from penstock.core.address import Address
+from penstock.core.errors import RequestError, Unavailable
+from penstock.spark import carried
+from penstock.spark.carried import Carried, advertised_address, shown
+from penstock.spark.pipeline_context import PipelineContext
+from penstock.spark.python_worker import hinted
+from penstock.spark.sink.writer import SinkOptions
+from penstock.spark.source.fused import as_option
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.partitions import PlacedRange, SegmentRanges, placed
+from tests.support.tokens import TOKEN
+
+CLUSTER = {"worker": "127.0.0.1:7102", "advertisedWorker": "worker.example.com:7102"}
+
+ON_EXECUTOR = """
+import pickle, sys
+from penstock.client.credentials import read_token
+from penstock.core.address import Address
+pickle.load(sys.stdin.buffer)
+print([read_token(Address(host, 7101)) for host in ("worker.example.com", "other.example.com")])
+"""
+
+
+def on_executor(pickled: bytes, **environment: str) -> str:
+    """The tokens for the worker's host and for another one, in a process that has none of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", ON_EXECUTOR],
+        input=pickled,
+        capture_output=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(sys.path), **environment},
+    )
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.process
+def test_readers_writers_and_operators_bring_the_token_for_the_workers_host_alone() -> None:
+    source = SourceOptions.parse({**CLUSTER, "source": "lines"})
+    sink = SinkOptions.parse({**CLUSTER, "pipeline": "count"})
+    operator = PipelineContext({**CLUSTER, "source": "lines", "pipeline": "count"}).origin()
+    assert on_executor(pickle.dumps((source, sink, operator))) == str([TOKEN, ""])
+
+
+@pytest.mark.process
+def test_a_token_file_of_the_executor_takes_precedence(tmp_path: Any) -> None:
+    own = tmp_path / "token"
+    own.write_text("mine\n")
+    pickled = pickle.dumps(SourceOptions.parse({**CLUSTER, "source": "lines"}))
+    assert on_executor(pickled, PENSTOCK_TOKEN_FILE=str(own)) == str(["mine", "mine"])
+
+
+def test_no_token_is_pickled_where_executors_have_a_file_or_tasks_run_here() -> None:
+    for given in ({**CLUSTER, "carriesToken": "false"}, {"worker": CLUSTER["worker"]}):
+        source = SourceOptions.parse({**given, "source": "lines"})
+        sink = SinkOptions.parse({**given, "pipeline": "count"})
+        assert TOKEN.encode() not in pickle.dumps((source, sink))
+    assert TOKEN.encode() in pickle.dumps(SourceOptions.parse({**CLUSTER, "source": "lines"}))
+
+
+@dataclass
+class Operator:
+    origin: Any
+
+
+def test_an_operator_that_becomes_an_option_has_no_token() -> None:
+    origin = PipelineContext({**CLUSTER, "source": "lines", "pipeline": "count"}).origin()
+    with shown():
+        pickled = pickle.dumps(origin)
+    assert TOKEN.encode() not in pickled
+    assert TOKEN.encode() in pickle.dumps(origin)
+    from base64 import b64decode
+
+    operator: Any = Operator(origin)
+    assert TOKEN.encode() not in b64decode(as_option(operator))
+
+
+def test_nothing_that_python_prints_has_the_token() -> None:
+    assert TOKEN not in repr(SourceOptions.parse({**CLUSTER, "source": "lines"}))
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What arrives in this process is forgotten afterwards."""
+    monkeypatch.setattr(carried, "_arrived_at", None)
+    monkeypatch.setattr("penstock.client.credentials._accepted", {})
+
+
+@pytest.mark.usefixtures("executor")
+def test_another_version_of_penstock_is_refused_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled = pickle.dumps(Carried(worker="a:1", advertised="b:1"))
+    monkeypatch.setattr(penstock, "__version__", "0.0.1")
+    with pytest.raises(RequestError, match=r"has Penstock 0\.0\.1, the driver has "):
+        pickle.loads(pickled)
+
+
+@pytest.mark.usefixtures("executor")
+def test_a_task_that_cannot_connect_says_where_it_ran_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def note() -> str:
+        with pytest.raises(Unavailable) as caught, hinted():
+            raise Unavailable("the worker cannot be reached")
+        return "".join(caught.value.__notes__)
+
+    assert note() == Unavailable.hint
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
+    pickle.loads(pickle.dumps(Carried("127.0.0.1:7102", "10.0.0.7:7102")))
+    assert "where the worker's address is 10.0.0.7:7102" in note()
+    assert "--advertised-worker HOST:PORT" in note()
+    assert read_token(Address("10.0.0.7", 7101)) == "", "there was none to carry"
+
+
+def test_each_range_has_the_address_that_its_reader_connects_to() -> None:
+    pieces = [Range("connector/lines/0", 0, 10), Range("connector/lines/1", 5, 7)]
+    here = SourceOptions.parse({"worker": "127.0.0.1:7102", "source": "lines"})
+    elsewhere = SourceOptions.parse({**CLUSTER, "source": "lines"})
+    assert placed(here, pieces) == tuple(PlacedRange("127.0.0.1:7102", piece) for piece in pieces)
+    assert {one.worker for one in placed(elsewhere, pieces)} == {"worker.example.com:7102"}
+    assert SegmentRanges(placed(elsewhere, pieces)).ranges == tuple(pieces)
+
+
+def test_an_advertised_address_says_whether_it_speaks_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert advertised_address("worker.example.com") == "worker.example.com:7102"
+    monkeypatch.setenv("PENSTOCK_TLS_CA", "ca.pem")
+    assert advertised_address("worker.example.com:1") == "https://worker.example.com:1"
