@@ -48,9 +48,11 @@ def probed(python: str, asked: dict[str, str]) -> dict[str, object]:
 @pytest.mark.process
 def test_the_probe_finds_the_versions_that_tasks_would_use_and_tries_both_ports(worker: RunningWorker) -> None:
     asked = {"worker": f"127.0.0.1:{worker.ports['http']}", "token": "any", "penstock": versions()["penstock"]}
+    asked["python"] = "/no/such/wrapper"
     found = probed(sys.executable, asked)
     assert found["versions"] == versions()
     assert all(versions().values())
+    assert found["lacks"] == "/no/such/wrapper"
     assert (found["http"], found["segment"]) == ("", "")
 
 
@@ -64,13 +66,13 @@ def test_a_missing_python_is_an_answer() -> None:
 
 def test_a_worker_that_cannot_be_reached_is_named_with_the_reason() -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    found = answer({"worker": nowhere, "token": "", "penstock": versions()["penstock"]})
+    found = answer({"worker": nowhere, "token": "", "penstock": versions()["penstock"], "python": sys.executable})
     assert f"the worker at {nowhere} cannot be reached" in str(found["http"])
     assert found["segment"] == "not tried"
 
 
 def test_executors_of_another_version_of_penstock_do_not_try_the_worker() -> None:
-    assert "http" not in answer({"worker": "127.0.0.1:1", "token": "", "penstock": "another"})
+    assert "http" not in answer({"worker": "127.0.0.1:1", "token": "", "penstock": "another", "python": ""})
 
 
 @pytest.mark.parametrize(

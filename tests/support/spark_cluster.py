@@ -14,20 +14,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.spark.run.class_archive import find_archive
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""These JVMs live for seconds."""
 
-EXECUTOR_CONF = {
-    "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": _QUICK,
-    "spark.sql.shuffle.partitions": "2",
-}
+
+def executor_conf() -> dict[str, str]:
+    """Small ones, which start as fast as they can."""
+    return {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": _java_options(),
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def _java_options() -> str:
+    """These JVMs live for seconds. The driver's class archive fits them: they have the same class path."""
+    archive = find_archive()
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {'' if archive is None else archive.options()}".strip()
 
 
 class SparkCluster:
@@ -133,8 +141,8 @@ def _environment(home: Path, folder: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _QUICK,
-        "SPARK_LAUNCHER_OPTS": _QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": _java_options(),
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 

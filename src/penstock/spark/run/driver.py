@@ -22,7 +22,14 @@ from penstock.core.errors import RequestError
 from penstock.spark.run.class_archive import ClassArchive, find_archive
 from penstock.spark.run.failures import silence_spark
 from penstock.spark.run.fork_server import fork_server
-from penstock.spark.run.session import JAVA_OPTIONS, is_cluster, prepare_environment, spark_settings, with_conf
+from penstock.spark.run.session import (
+    JAVA_OPTIONS,
+    interpreter_of,
+    is_cluster,
+    prepare_environment,
+    spark_settings,
+    with_conf,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +146,7 @@ def spark_driver(
     try:
         with (
             _opened(log) as stderr,
-            _forking(master, Path(sockets), stderr),
+            _forking(Path(sockets), stderr),
             closing(SparkDriver(settings, stderr, log, archive, end_seconds_max)) as driver,
         ):
             yield driver
@@ -147,9 +154,12 @@ def spark_driver(
         shutil.rmtree(sockets, ignore_errors=True)
 
 
-def _forking(master: str, folder: Path, log: IO[bytes]) -> AbstractContextManager[None]:
-    """On a cluster, the executors' machines have no fork server."""
-    return nullcontext() if is_cluster(master) else fork_server(folder, log)
+def _forking(folder: Path, log: IO[bytes]) -> AbstractContextManager[None]:
+    """For the processes of this machine: those of executors do not know of it. A Python that the user has chosen is
+    started as it is.
+    """
+    python = os.environ["PYSPARK_PYTHON"]
+    return nullcontext() if interpreter_of(python) == python else fork_server(folder, log)
 
 
 def _opened(log: Path) -> IO[bytes]:

@@ -16,6 +16,7 @@ import time
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "pandas")
@@ -85,6 +86,7 @@ def answer(asked: dict[str, str]) -> dict[str, Any]:
     host, executor = identity()
     has = versions()
     found = {"host": host, "executor": executor, "time": time.time(), "versions": has}
+    found["lacks"] = "" if which(asked["python"]) else asked["python"]
     if asked["worker"] and has["penstock"] == asked["penstock"]:
         try:
             found["http"], found["segment"] = reach(asked["worker"], asked["token"])

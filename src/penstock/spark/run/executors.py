@@ -22,6 +22,7 @@ from penstock.spark.run import executor_probe
 from penstock.spark.run.driver import SparkDriver, SparkNotStarted
 from penstock.spark.run.executor_probe import MARK, PACKAGES, versions
 from penstock.spark.run.generation import ExecutorAccess
+from penstock.spark.run.session import interpreter_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,8 @@ class ExecutorReport:
     """How far its clock is ahead of ours; 0 if it is not known to be off."""
     http: str | None = None
     segment: str | None = None
+    lacks: str = ""
+    """The program that Spark starts for its Python processes, if it is not there."""
 
     def differences(self, ours: Mapping[str, str], python: str) -> Iterator[str]:
         """In words that follow "executor 3 on HOST". None: tasks of this driver can run there."""
@@ -73,6 +76,8 @@ class ExecutorReport:
             there = self.versions.get(name, "")
             if not _fits(name, there, ours[name]):
                 yield f"has {_named(name)} {there}, not {ours[name]}" if there else f"has no {_named(name)}"
+        if self.lacks:
+            yield f"cannot run {self.lacks}"
         if abs(self.clock_seconds) > CLOCK_SECONDS_MAX:
             ahead = "ahead" if self.clock_seconds > 0 else "behind"
             yield f"has a clock that is {abs(self.clock_seconds):,.0f} s {ahead}"
@@ -131,7 +136,9 @@ class Checked:
         return " ".join(hints)
 
     def _has_ours(self, report: ExecutorReport) -> bool:
-        return all(_fits(name, report.versions.get(name, ""), self.ours[name]) for name in self.ours)
+        return not report.lacks and all(
+            _fits(name, report.versions.get(name, ""), self.ours[name]) for name in self.ours
+        )
 
     def _worker_hint(self) -> str:
         if is_loopback(parse_worker(self.worker)[0].host):
@@ -148,8 +155,16 @@ def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAcc
     """
     context = driver.session.sparkContext
     address = "" if worker is None else worker if access is None else access.advertised
-    asked = json.dumps({"worker": address, "token": _token(worker, access), "penstock": penstock.__version__})
-    command = ["/bin/sh", "-c", _SCRIPT % MARK, context.pythonExec, Path(executor_probe.__file__).read_text()]
+    python = interpreter_of(context.pythonExec)
+    asked = json.dumps(
+        {
+            "python": context.pythonExec,
+            "worker": address,
+            "token": _token(worker, access),
+            "penstock": penstock.__version__,
+        }
+    )
+    command = ["/bin/sh", "-c", _SCRIPT % MARK, python, Path(executor_probe.__file__).read_text()]
     found: dict[tuple[str, str], ExecutorReport] = {}
     probe = _Probe(driver.gateway, command, asked)
     for _ in range(_ROUNDS_MAX):
@@ -157,7 +172,7 @@ def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAcc
         if len(found) >= probe.executors():
             break
     ordered = sorted(found.values(), key=lambda one: (len(one.executor), one.executor))
-    return Checked(context.pythonExec, address, ordered, versions())
+    return Checked(python, address, ordered, versions())
 
 
 def _token(worker: str | None, access: ExecutorAccess | None) -> str:
@@ -212,8 +227,8 @@ def _report(line: str, before: float, after: float) -> ExecutorReport:
     given = json.loads(line)
     now = given["time"] if given["versions"] else before
     off = min(now - before, 0.0) + max(now - after, 0.0)
-    ports = given.get("http"), given.get("segment")
-    return ExecutorReport(given["executor"], given["host"], given["versions"], off, *ports)
+    others = given.get("http"), given.get("segment"), given.get("lacks", "")
+    return ExecutorReport(given["executor"], given["host"], given["versions"], off, *others)
 
 
 # How executors get the token.

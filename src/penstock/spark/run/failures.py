@@ -100,6 +100,13 @@ _ENDED_HINT = (
     "spark.python.worker.faulthandler.enabled=true shows where), and the kernel's out-of-memory killer (dmesg)."
 )
 
+_NO_DAEMON = "penstock.spark.run.python_daemon"
+"""In what Spark reports if an executor cannot start the processes of tasks."""
+_NO_DAEMON_HINT = (
+    "An executor cannot start the processes of tasks: it needs Python and Penstock as the driver has them. penstock "
+    "check --master URL shows what each of them has."
+)
+
 _OUTAGES = (Unavailable, NoRoom, BucketFailed, CheckpointFailed, StoreFailed, WorkerFailed)
 """Something outside the pipeline cannot be reached or used now. It may take hours until it is back."""
 
@@ -243,6 +250,7 @@ def _of_spark(exception: str, text: str) -> Failure:
     if not _DATA_ERROR.search(exception):
         return Failure(
             text,
+            _NO_DAEMON_HINT if _NO_DAEMON in exception else "",
             is_outage=_JAVA_OUTAGE.search(exception) is not None,
             is_of_a_batch=_TASK_FAILED.search(exception) is not None,
         )

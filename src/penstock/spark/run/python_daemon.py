@@ -5,7 +5,6 @@ need: otherwise each of these processes does so, which takes it more than a seco
 import gc
 import importlib
 import sys
-from pathlib import Path
 
 _TASKS = "pyspark.worker"
 """The module that a forked process runs for a task. For other modules there is nothing to prepare."""
@@ -20,22 +19,7 @@ NEEDED_BY_TASKS = (
 """None of these starts a thread that a forked process would miss."""
 
 
-_ZIPS = ("pyspark.zip", "py4j-*-src.zip")
-
-
-def leave_out_zips() -> None:
-    """Spark puts its own PySpark first on the path, as a zip, in which nothing is compiled: a second of CPU time for
-    each daemon. The installed package is the same if the zip is a part of it.
-    """
-    zips = [entry for entry in sys.path if any(Path(entry).match(pattern) for pattern in _ZIPS)]
-    others = [entry for entry in sys.path if entry not in zips]
-    installed = [Path(entry, "pyspark") for entry in others]
-    if all(Path(entry).parents[2] in installed for entry in zips):
-        sys.path[:] = others
-
-
 def main() -> None:
-    leave_out_zips()
     from pyspark import daemon
 
     if sys.argv[1] == _TASKS:

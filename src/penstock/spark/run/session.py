@@ -19,6 +19,9 @@ LOCAL = "local[*]"
 _PYTHON = Path(__file__).with_name("python")
 """Starts this interpreter without Spark's zip on its path. Not used if an installation has lost its executable bit."""
 
+_INTERPRETER = "PENSTOCK_SPARK_PYTHON"
+"""The variable that tells it which one."""
+
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the JVM that composes the command line of Spark's: it lives for less than a second."""
 
@@ -94,7 +97,9 @@ def spark_settings(master: str = LOCAL) -> dict[str, str]:
     decided when a pipeline starts: it follows the buckets of its windows.
     """
     cores = cores_of(master)
-    return dict(_FIXED) if cores is None else {**_FIXED, **_LOCAL, SHUFFLE_PARTITIONS: str(cores)}
+    if cores is None:
+        return _FIXED | {f"spark.executorEnv.{_INTERPRETER}": sys.executable}
+    return {**_FIXED, **_LOCAL, SHUFFLE_PARTITIONS: str(cores)}
 
 
 def with_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
@@ -110,23 +115,29 @@ def is_cluster(master: str) -> bool:
     return cores_of(master) is None
 
 
+def interpreter_of(python: str) -> str:
+    """The interpreter that Spark's Python processes run, if this is the program that it starts for them."""
+    return sys.executable if python == str(_PYTHON) else python
+
+
 def sets_partitions(spark: SparkSession) -> bool:
     """Whether the number of shuffle partitions is configured: here, with --conf or in spark-defaults.conf."""
     return spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS)
 
 
 def prepare_environment(master: str = LOCAL) -> None:
-    """For the JVM that is started next, and its Python workers: this interpreter, this machine."""
-    if cores_of(master) is not None:
-        python = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
-        # Spark uses the driver's setting for the processes of data sources that it finds by itself, as it finds ours if
-        # nobody registers it.
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
-        os.environ["PENSTOCK_SPARK_PYTHON"] = sys.executable
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    """For the JVM that is started next, and its Python workers: this interpreter, this machine. Executors of a cluster
+    have the same environment at the same path, unless the user has chosen another Python for them.
+    """
+    python = str(_PYTHON) if os.access(_PYTHON, os.X_OK) else sys.executable
+    if is_cluster(master):
+        python = os.environ.get("PYSPARK_PYTHON", python)
     else:
-        # Executors have the same environment at the same path. Spark's default is whatever `python3` is there.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark uses the driver's setting for the processes of data sources that it finds by itself, as it finds ours if
+    # nobody registers it.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
+    os.environ[_INTERPRETER] = sys.executable
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 
 
