@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import penstock
 from penstock.client.coordinator import Range
 from penstock.client.credentials import read_token
 from penstock.core.address import Address
@@ -101,7 +100,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("executor")
 def test_another_version_of_penstock_is_refused_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(Carried(worker="a:1", advertised="b:1"))
-    monkeypatch.setattr(penstock, "__version__", "0.0.1")
+    monkeypatch.setattr(carried, "_version", lambda: "0.0.1")
     with pytest.raises(RequestError, match=r"has Penstock 0\.0\.1, the driver has "):
         pickle.loads(pickled)
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import penstock
 from penstock.client.credentials import accept_token, parse_worker, read_token
 from penstock.core.errors import RequestError
+from penstock.spark.run.executor_probe import version_of
 
 _is_shown: ContextVar[bool] = ContextVar("is_shown", default=False)
 
@@ -42,21 +43,26 @@ class Carried:
     def __reduce__(self) -> tuple[Callable[..., Carried], tuple[Any, ...]]:
         leaves_out = _is_shown.get() or not self.has_token
         token = "" if leaves_out else read_token(parse_worker(self.worker)[0])
-        return _arrive, (self.worker, self.advertised, self.has_token, token, penstock.__version__)
+        return _arrive, (self.worker, self.advertised, self.has_token, token, _version())
 
 
 def _arrive(worker: str, advertised: str, has_token: bool, token: str, version: str) -> Carried:
     """Raises RequestError for an executor with another version, such as one that has replaced another."""
     global _arrived_at  # noqa: PLW0603  one for the process
-    if version != penstock.__version__:
+    if version != _version():
         raise RequestError(
-            f"{socket.gethostname()} has Penstock {penstock.__version__}, the driver has {version}",
+            f"{socket.gethostname()} has Penstock {_version()}, the driver has {version}",
             "Install the same version on all machines of the Spark cluster: penstock check --master URL shows them.",
         )
     if token:
         accept_token(parse_worker(advertised)[0].host, token)
     _arrived_at = advertised
     return Carried(worker, advertised, has_token)
+
+
+@cache
+def _version() -> str:
+    return version_of("penstock")
 
 
 @contextmanager

@@ -32,10 +32,11 @@ _VERSION_FILES = {"penstock": "__init__.py", "pyspark": "version.py"}
 
 def versions() -> dict[str, str]:
     """Of Python and the packages; "" for one that is not there. Nothing of them is imported."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """As `versions` has it."""
     found = find_spec(package)
     if found is None or found.origin is None:
         return ""

@@ -14,13 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import penstock
 from penstock.client.credentials import parse_worker, read_token
 from penstock.core.address import is_loopback
 from penstock.core.errors import RequestError
 from penstock.spark.run import executor_probe
 from penstock.spark.run.driver import SparkDriver, SparkNotStarted
-from penstock.spark.run.executor_probe import MARK, PACKAGES, versions
+from penstock.spark.run.executor_probe import MARK, PACKAGES, version_of, versions
 from penstock.spark.run.generation import ExecutorAccess
 from penstock.spark.run.session import interpreter_of
 
@@ -161,7 +160,7 @@ def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAcc
             "python": context.pythonExec,
             "worker": address,
             "token": _token(worker, access),
-            "penstock": penstock.__version__,
+            "penstock": version_of("penstock"),
         }
     )
     command = ["/bin/sh", "-c", _SCRIPT % MARK, python, Path(executor_probe.__file__).read_text()]
