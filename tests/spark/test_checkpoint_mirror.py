@@ -11,7 +11,14 @@ import pytest
 from penstock.bucket.checkpoints import Current, ObjectName, Stage, named, read_manifest, stage_of, sweep
 from penstock.bucket.stores import open_bucket
 from penstock.client.coordinator import CoordinatorClient, InputSpec
-from penstock.core.errors import BucketForbidden, BucketUnavailable, BucketUnreachable, Damaged, Fenced
+from penstock.core.errors import (
+    BucketForbidden,
+    BucketUnavailable,
+    BucketUnreachable,
+    Damaged,
+    Fenced,
+    RequestError,
+)
 from penstock.protocol.api.pipelines import Started
 from penstock.spark.run import checkpoint_mirror
 from penstock.spark.run.checkpoint_files import files_needed
@@ -24,6 +31,7 @@ from penstock.spark.run.checkpoint_mirror import (
     restore,
     restored_if_needed,
 )
+from penstock.spark.run.generation import ExecutorAccess, start_generation
 from tests.spark.mirror_scene import TroubledBucket, WrittenCheckpoint, contents
 from tests.support.running_worker import RunningWorker, running_worker
 
@@ -232,6 +240,44 @@ def test_an_epoch_that_is_merged_is_not_mirrored_again(
 def test_only_local_checkpoints_of_a_generation_are_mirrored(coordinator: CoordinatorClient, store: str) -> None:
     for place, generation in ((None, 1), ("s3a://bucket/p", 1), ("/somewhere", None)):
         assert mirror_running(coordinator, store, place, "p", generation, 0) == ""
+
+
+@pytest.fixture
+def mirroring(tmp_path: Path) -> Iterator[RunningWorker]:
+    """A worker whose bucket drivers can open, too."""
+    with running_worker(tmp_path / "data", bucket=open_bucket((tmp_path / "bucket").as_uri())) as running:
+        yield running
+
+
+CLUSTER = ExecutorAccess("worker:7102")
+
+
+@pytest.mark.parametrize("outputs", [["out"], []])
+def test_on_a_cluster_nothing_is_mirrored_though_the_worker_has_a_bucket(
+    checkpoint: WrittenCheckpoint, mirroring: RunningWorker, outputs: list[str]
+) -> None:
+    def options(executors: ExecutorAccess | None) -> dict[str, str]:
+        place = str(checkpoint.folder)
+        inputs = {"in": ["s"]}
+        with start_generation("p", mirroring.http, inputs, outputs, checkpoint=place, executors=executors) as run:
+            return {**run.input("in"), **run.output()}
+
+    assert "store" in options(None)
+    assert "store" not in options(CLUSTER)
+    assert options(CLUSTER)["advertisedWorker"] == "worker:7102"
+
+
+def test_a_mirrored_checkpoint_of_sparks_own_sink_cannot_go_on_where_nothing_is_mirrored(
+    checkpoint: WrittenCheckpoint, mirroring: RunningWorker, tmp_path: Path
+) -> None:
+    """The ledger would name it forever, and another machine could restore it."""
+    place = str(checkpoint.folder)
+    with CoordinatorClient(mirroring.http, 0) as coordinator:
+        generation = begin(coordinator, [])
+        checkpoint.run(0)
+        mirror_unmerged(coordinator, (tmp_path / "bucket").as_uri(), place, "p", generation)
+    with pytest.raises(RequestError, match="which a Spark cluster does not do"):
+        start_generation("p", mirroring.http, {"in": ["s"]}, [], checkpoint=place, executors=CLUSTER)
 
 
 def test_an_older_generation_mirrors_nothing(

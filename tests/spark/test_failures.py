@@ -208,3 +208,10 @@ def test_a_query_with_a_nondeterministic_function_is_restarted() -> None:
     failure = failure_of(reported(USERS.partition("ValueError")[0] + error))
     assert (failure.is_final, failure.is_outage, failure.cause) == (False, False, None)
     assert (failure.text, failure.hint) == ("apply share did not decide the same twice", NotRepeatable.hint)
+
+
+def test_an_executor_without_penstock_is_explained() -> None:
+    text = "EOFException occurred while reading the port number from penstock.spark.run.python_daemon's stdout."
+    failure = failure_of(f"terminated with exception: Job aborted: Lost task 0.0 in stage 0.0 (TID 0): {text}")
+    assert text in failure.text
+    assert "penstock check --master URL" in failure.hint

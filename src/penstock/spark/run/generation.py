@@ -310,7 +310,7 @@ def start_generation(
     mirroring = Mirroring(started.store, None if outputs else checkpoint) if executors is None else NOT_MIRRORED
     generation = Generation(name, worker, started.generation, inputs, mirroring, executors)
     if checkpoint is not None:
-        _restore_if_needed(generation, checkpoint, started, is_mirrored=mirroring is not NOT_MIRRORED or bool(outputs))
+        _restore_if_needed(generation, checkpoint, started, is_mirrored=executors is None or bool(outputs))
     return generation
 
 
