@@ -16,7 +16,7 @@ from typing import Self
 
 from penstock.spark.run.class_archive import find_archive
 from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -24,8 +24,11 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 def executor_conf() -> dict[str, str]:
-    """Small ones, which start as fast as they can."""
+    """Small ones, which start as fast as they can. No task runs before both have registered."""
     return {
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS_MAX:.0f}s",
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": _java_options(),
         "spark.sql.shuffle.partitions": "2",
@@ -52,6 +55,11 @@ class SparkCluster:
     @property
     def url(self) -> str:
         return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def local(self) -> Path:
+        """What executors write for themselves, in directories that only their user can read."""
+        return self.folder / "local"
 
     @property
     def ui(self) -> str:
@@ -121,7 +129,7 @@ class SparkCluster:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env=_environment(home, self.folder),
+                env=_environment(home, self.local),
                 start_new_session=True,
             )
 
@@ -134,12 +142,12 @@ class SparkCluster:
         return found
 
 
-def _environment(home: Path, folder: Path) -> dict[str, str]:
+def _environment(home: Path, local: Path) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "SPARK_"))}
     return ours | {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(folder / "local"),
+        "SPARK_LOCAL_DIRS": str(local),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": _java_options(),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
