@@ -3,8 +3,9 @@
 Everything that Spark is given by name is shown somewhere: options in plans and in the SQL page, settings and
 `spark.executorEnv.*` on the environment page, in the event log and in the command line of the driver's JVM, added files
 by their names, and readable for every user of an executor's machine. What is pickled with the code of tasks is shown
-nowhere: it travels as Spark's code does, and is in the memory of the processes that run it. So a `Carried` is part of
-the readers, writers and operators that are pickled, and leaves the token in the process that unpickles it.
+nowhere: it travels as Spark's code does, and is in the memory of the processes that run it, or in Spark's temporary
+directories, which only their user can read. So a `Carried` is part of the readers, writers and operators that are
+pickled, and leaves the token in the process that unpickles it.
 
 It arrives with every task, so also at an executor that replaces another one.
 """
