@@ -72,7 +72,7 @@ def test_the_hello_carries_what_the_source_was_given(make_source: MakeSource) ->
         with pytest.raises(Refused, match="the cookie is wrong") as raised:
             run_one(make_source, worker.address, source="orders", program="p", cookie=b"secret")
         assert worker.connections == 1
-    assert said == [Hello("0.0.1", b"secret", announce_window("p"), "orders")]
+    assert said == [Hello("0.0.1+migrate", b"secret", announce_window("p"), "orders")]
     assert "cookie" in raised.value.hint
     assert "secret" not in str(raised.value)
 

@@ -15,7 +15,7 @@ LOST = Lost("lost")
 
 def reconnecting(retry_seconds: float = 60.0) -> Reconnecting:
     """Its pauses are as long as they can be."""
-    return Reconnecting(HOME, retry_seconds, lambda _, limit: limit)
+    return Reconnecting([HOME], retry_seconds, lambda _, limit: limit)
 
 
 def test_pauses_double_up_to_a_limit_and_start_over_after_progress() -> None:
@@ -28,7 +28,7 @@ def test_pauses_double_up_to_a_limit_and_start_over_after_progress() -> None:
 
 
 def test_pauses_are_random() -> None:
-    again = Reconnecting(HOME, math.inf)
+    again = Reconnecting([HOME], math.inf)
     pauses = [again.pause(LOST, 0.0) for _ in range(50)]
     assert len(set(pauses)) > 40
     assert all(0 <= pause <= RECONNECTS.max_seconds for pause in pauses)

@@ -42,6 +42,11 @@ def parse_address(text: str) -> Address:
     return Address.parse(text if has_port else f"{text}:{PORT}")
 
 
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """The seeds, in order: one address or several, with commas between them."""
+    return tuple(dict.fromkeys(parse_address(one.strip()) for one in text.split(",")))
+
+
 def unreachable(address: Address, error: Exception) -> Unavailable:
     """The error for one of the operating system or of TLS: Lost, unless a retry cannot help."""
     return failures.unreachable(address, error, port="connector", interrupted=Lost)
@@ -49,6 +54,10 @@ def unreachable(address: Address, error: Exception) -> Unavailable:
 
 def closed(address: Address) -> Lost:
     return Lost(f"the worker at {address} closed the connection")
+
+
+def circle(address: Address) -> Lost:
+    return Lost(f"workers send us in a circle, the last time to {address}")
 
 
 def no_answer(address: Address, seconds: float) -> Lost:

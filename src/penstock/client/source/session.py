@@ -2,13 +2,13 @@
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
 from penstock.client.credentials import read_token
-from penstock.client.source.failures import Lost, Refused, Restarted, no_answer, parse_address
+from penstock.client.source.failures import Lost, Refused, Restarted, circle, no_answer, parse_address
 from penstock.client.source.message import Entry, SourceStream
 from penstock.core.address import Address
 from penstock.core.errors import ProtocolError, RequestError, Unavailable
@@ -24,6 +24,8 @@ from penstock.protocol.connector import (
     Error,
     Frame,
     Hello,
+    Migrate,
+    MigrateAck,
     Notify,
     NotifyAck,
     Ok,
@@ -45,7 +47,14 @@ RECONNECTS = RetryPolicy(first_seconds=0.05, max_seconds=5.0, jitter=1.0)
 """Full jitter: many sources lose a worker at once."""
 
 RESTARTS_MAX = 16
-"""Consecutive RESTARTs without progress that do not count as failures; more mean that workers redirect in a circle."""
+"""Consecutive RESTARTs or MIGRATEs without progress that do not count as failures; more mean that workers redirect in a
+circle.
+"""
+
+MIGRATE_SECONDS_MAX = 15.0
+"""From MIGRATE until we go to the new address, even if the worker has not acknowledged what it could: longer than a
+worker takes to move a shard.
+"""
 
 STEADY_SECONDS = 10.0
 """A connection that lasted this long counts as good, even if there was nothing to send."""
@@ -54,14 +63,18 @@ STEADY_SECONDS = 10.0
 class Reconnecting:
     """The address to use, and the time since the first failure.
 
-    A RESTART's address is tried first, then the configured one if nobody answers there.
+    The seeds are tried in order. The address in a RESTART or a MIGRATE comes before them, and before the address from
+    where we were sent there.
     """
 
     def __init__(
-        self, home: Address, retry_seconds: float, uniform: Callable[[float, float], float] = random.uniform
+        self,
+        seeds: Sequence[Address],
+        retry_seconds: float,
+        uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._home = home
-        self._addresses = deque((home,))
+        self._seeds = tuple(seeds)
+        self._addresses = deque(seeds)
         self._retry_seconds = retry_seconds
         self._uniform = uniform
         self.progressed()
@@ -78,7 +91,21 @@ class Reconnecting:
 
     def not_connected(self) -> None:
         """Nobody answers at this address."""
-        self._addresses.rotate()
+        self._addresses.rotate(-1)
+
+    def moved(self, target: Address) -> None:
+        """MIGRATE: if it fails, the address from where we come is the next one. Raises Lost after too many of them
+        without progress.
+        """
+        self._addresses = deque(dict.fromkeys((target, self.address, *self._seeds)))
+        self._restarts += 1
+        if self._restarts > RESTARTS_MAX:
+            raise circle(target)
+
+    def remember(self, target: Address) -> None:
+        """We were sent there, and the connection was lost before we went: either may be the right one."""
+        if target not in self._addresses:
+            self._addresses.appendleft(target)
 
     def pause(self, error: Lost, now: float) -> float:
         """Seconds to wait before the next connection. Raises the error when the time for retries is over."""
@@ -102,7 +129,7 @@ class Reconnecting:
             raise ProtocolError(
                 f"RESTART: the worker at {self.address} sent us to {text!r:.100}, not an address"
             ) from None
-        self._addresses = deque(dict.fromkeys((target, self._home)))
+        self._addresses = deque(dict.fromkeys((target, *self._seeds)))
 
 
 _NOT_A_WORKER = "Is this the connector port of a penstock worker, and do both sides use TLS, or neither?"
@@ -141,6 +168,9 @@ class SourceSession:
     backwards. Time, in seconds on any monotonic clock, is an argument.
 
     The caller empties `opened` and `acked`, which have at most one entry per stream.
+
+    MIGRATE sets `target`: the streams are ended, and nothing more is sent. When `may_leave`, the caller connects there;
+    when that worker has answered, `migrated` reports it here.
     """
 
     def __init__(self, terms: Terms, address: Address, now: float) -> None:
@@ -151,6 +181,9 @@ class SourceSession:
         """The ids up to which streams were acknowledged."""
         self.offered = 0
         """How many of the source's streams were added or are done."""
+        self.target: Address | None = None
+        """Where the worker has sent us."""
+        self._leave_at = inf
         self._terms = terms
         self._started_at = now
         self._opened_at: float | None = None
@@ -167,9 +200,27 @@ class SourceSession:
         return self._session.is_over
 
     @property
+    def is_open(self) -> bool:
+        """Whether the worker has answered HELLO with OK."""
+        return self._opened_at is not None
+
+    @property
     def credits(self) -> int:
         """How many messages may be sent now."""
-        return self._allowance.available
+        return self._allowance.available if self.target is None else 0
+
+    def may_leave(self, now: float) -> bool:
+        """Whether it is time to connect to `target`: the worker has acknowledged all streams, or has reported that it
+        will not acknowledge more, or takes too long.
+        """
+        if self.target is None or self._out:
+            return False
+        return now >= self._leave_at or not any(map(_is_ending, self._tracks.values()))
+
+    def migrated(self) -> None:
+        """MIGRATE_ACK, the last frame: the worker at the new address has answered."""
+        if not self._session.is_over:
+            self._out.append(self._session.send(MigrateAck()))
 
     def was_useful(self, now: float) -> bool:
         """Whether the next connection counts as a fresh start, not as another attempt."""
@@ -187,6 +238,8 @@ class SourceSession:
         """
         if self._session.state is State.HANDSHAKE:
             return self._check_answer(now)
+        if self.target is not None:
+            return self._leave_at
         for stream_id, track in list(self._to_notify.items()):
             if track.notify_at <= now:
                 del self._to_notify[stream_id]
@@ -266,6 +319,10 @@ class SourceSession:
                 self._allowance.add(frame.credits)
                 for acked in frame.acked:
                     self._acknowledged(self._track(frame, acked.stream_id), acked)
+                if self.target is not None and not frame.credits and not frame.acked:
+                    self._leave_at = now
+            case Migrate():
+                self._migrate(frame, now)
             case Restart():
                 raise Restarted(self.address, frame.address)
             case Error():
@@ -280,12 +337,27 @@ class SourceSession:
 
     def _answered(self, track: _Track, answer: NotifyAck, now: float) -> None:
         track.machine.notify_ack(answer.success, answer.point_of_reference, Side.THEIRS)
-        if answer.success:
+        if self.target is not None:
+            self._relinquish(track)
+        elif answer.success:
             track.refused_at = None
             self._moved |= track.stream.opened(answer.point_of_reference)
             self.opened.append(track.stream)
         else:
             self._postpone(track, now)
+
+    def _migrate(self, frame: Migrate, now: float) -> None:
+        """End all streams, and send nothing more. What is not acknowledged is sent again at the new address."""
+        self.target, self._leave_at = Address(frame.host, frame.port), now + MIGRATE_SECONDS_MAX
+        self.opened.clear()
+        self._to_notify.clear()
+        for track in self._tracks.values():
+            self._relinquish(track)
+
+    def _relinquish(self, track: _Track) -> None:
+        if track.machine.state is StreamState.ACTIVE:
+            track.machine.end(Side.OURS)
+            self._out.append(self._session.send(EndOfStream(track.stream.stream_id)))
 
     def _postpone(self, track: _Track, now: float) -> None:
         """Waits before asking again: asking at once would loop at the speed of the network."""
@@ -315,6 +387,11 @@ class SourceSession:
     def _check_done(self, track: _Track) -> None:
         if track.has_ended and track.machine.state is StreamState.INACTIVE:
             track.stream.is_done = True
+
+
+def _is_ending(track: _Track) -> bool:
+    """Whether the worker may still acknowledge its last message."""
+    return track.machine.state in (StreamState.CLOSING, StreamState.REOPENING)
 
 
 # Which stream sends next: they take turns, and a turn is at most one batch.

@@ -17,13 +17,13 @@ from penstock.client.credentials import HTTP_PORT
 from penstock.client.segments.failures import RETRY_SECONDS, TIMEOUT_SECONDS
 from penstock.client.sockets import Waker
 from penstock.client.source.connections import AsyncConnection, BlockingConnection
-from penstock.client.source.failures import PORT, Lost, SourceFailed, parse_address
+from penstock.client.source.failures import PORT, Lost, SourceFailed, parse_addresses
 from penstock.client.source.feed import IteratorFeed, PumpThread, Supply, pump
 from penstock.client.source.message import AsyncFactory, Factory, SourceStream
 from penstock.client.source.session import BATCH_BYTES, Outflow, Reconnecting, SourceSession, Terms
 from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
-from penstock.protocol.connector import FRAME_SIZE_MAX, SOURCE_VERSION, Hello, announce_window, encode, stream_id_of
+from penstock.protocol.connector import FRAME_SIZE_MAX, MIGRATING_VERSION, Hello, announce_window, encode, stream_id_of
 
 F = TypeVar("F", bound=Callable[[int | None], Any])
 
@@ -59,11 +59,11 @@ class SourceBase(ABC, Generic[F]):
         frame_size_max: int = FRAME_SIZE_MAX,
         http: str | None = None,
     ) -> None:
-        hello = Hello(SOURCE_VERSION, cookie, announce_window(program), source)
+        hello = Hello(MIGRATING_VERSION, cookie, announce_window(program), source)
         encode(hello)  # raises if a value does not fit
         self.name = source
         self._terms = Terms(hello, frame_size_max, timeout_seconds, retry_seconds)
-        self._reconnecting = Reconnecting(parse_address(address), retry_seconds)
+        self._reconnecting = Reconnecting(parse_addresses(address), retry_seconds)
         self._ssl = ssl
         self._http = http
         self._on_ack = on_ack
@@ -173,6 +173,15 @@ class SourceBase(ABC, Generic[F]):
             for stream, point_of_reference in acked.items():
                 self._on_ack(stream.name, point_of_reference)
 
+    def _left(self, session: SourceSession, now: float) -> None:
+        """The connection has ended."""
+        if session.was_useful(now):
+            self._reconnecting.progressed()
+        if session.target is not None:
+            self._reconnecting.remember(session.target)
+        elif not session.is_open:
+            self._reconnecting.not_connected()
+
     def _pause(self, error: Lost, now: float) -> float:
         """How long to wait before the next connection. Raises the error when the time for retries is over."""
         pause = self._reconnecting.pause(error, now)
@@ -195,6 +204,10 @@ class Source(SourceBase[Factory]):
         source = Source("127.0.0.1:7100", source="numbers")
         source.stream("even", lambda after: (Message(n, b"%d" % n) for n in range(0, 100, 2)))
         source.run()
+
+    The address may be several, with commas between them, `"a:7100,b:7100"`: they are tried in order. Any worker of a
+    cluster will do, because it sends the source to the one that has its shard, and a worker that is drained sends it to
+    its successor.
 
     `on_ack(stream name, id)` is called when everything up to that id is complete; ids only increase. `timeout_seconds`:
     how long a worker may take to answer. `retry_seconds`: how long to retry without progress before Unavailable is
@@ -246,18 +259,46 @@ class Source(SourceBase[Factory]):
             waker.wake()
 
     def _attempt(self, waker: Waker) -> None:
-        """One connection, and the pause after it if it was lost."""
+        """One connection, those to which workers send us from there, and the pause after the last if it was lost."""
         try:
-            connection = self._connect(waker)
-            try:
-                self._serve(connection)
-            finally:
-                connection.close()
-                if connection.session.was_useful(time.monotonic()):
-                    self._reconnecting.progressed()
+            connection: BlockingConnection | None = self._connect(waker)
+            while connection is not None:
+                connection = self._use(connection, waker)
         except Lost as error:
             if not self._is_over():
                 self._sleep(self._pause(error, time.monotonic()), waker)
+
+    def _use(self, connection: BlockingConnection, waker: Waker) -> BlockingConnection | None:
+        """Returns the next connection if the worker has sent us elsewhere."""
+        try:
+            return self._follow(connection, waker) if self._serve(connection) else None
+        finally:
+            connection.close()
+            self._left(connection.session, time.monotonic())
+
+    def _follow(self, old: BlockingConnection, waker: Waker) -> BlockingConnection:
+        """The connection to the worker to which the old one has sent us, which has answered. The old connection is open
+        until then.
+        """
+        assert old.session.target is not None
+        self._reconnecting.moved(old.session.target)
+        new = self._connect(waker)
+        try:
+            self._await_answer(new)
+        except BaseException:
+            new.close()
+            if not new.session.is_open:
+                self._reconnecting.not_connected()
+            raise
+        old.session.migrated()
+        old.farewell()
+        return new
+
+    def _await_answer(self, connection: BlockingConnection) -> None:
+        """OK, or another MIGRATE. Raises Lost, and what a refusal raises."""
+        session = connection.session
+        while not self._is_over() and not session.is_open and session.target is None:
+            connection.exchange(max(session.poll(time.monotonic()) - time.monotonic(), 0.0))
 
     def _connect(self, waker: Waker) -> BlockingConnection:
         try:
@@ -272,12 +313,19 @@ class Source(SourceBase[Factory]):
             select.select([waker], [], [], left)
             waker.clear()
 
-    def _serve(self, connection: BlockingConnection) -> None:
-        outflow = Outflow(connection.session, time.monotonic)
+    def _serve(self, connection: BlockingConnection) -> bool:
+        """Returns whether the worker has sent us elsewhere."""
+        session = connection.session
+        outflow = Outflow(session, time.monotonic)
         try:
             while not self._is_over():
                 self._exchange(connection, self._advance(connection, outflow))
+                if session.target is not None:
+                    outflow.close()
+                    if session.may_leave(time.monotonic()) and not connection.unsent_bytes:
+                        return True
             connection.farewell()
+            return False
         except Exception as error:
             if not connection.session.is_over and not isinstance(error, Lost):
                 connection.session.fail(reason_of(error))
@@ -352,19 +400,49 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
                 loop.call_soon_threadsafe(self._changed.set)
 
     async def _attempt(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One connection, and the pause after it if it was lost."""
+        """One connection, those to which workers send us from there, and the pause after the last if it was lost."""
         try:
-            connection = await self._connect()
-            try:
-                await self._serve(connection, loop)
-            finally:
-                connection.close()
-                await self._end_tasks()
-                if connection.session.was_useful(loop.time()):
-                    self._reconnecting.progressed()
+            connection: AsyncConnection | None = await self._connect()
+            while connection is not None:
+                connection = await self._use(connection, loop)
         except Lost as error:
             if not self._is_over():
                 await self._sleep(self._pause(error, loop.time()), loop)
+
+    async def _use(self, connection: AsyncConnection, loop: asyncio.AbstractEventLoop) -> AsyncConnection | None:
+        """Returns the next connection if the worker has sent us elsewhere."""
+        try:
+            return await self._follow(connection, loop) if await self._serve(connection, loop) else None
+        finally:
+            connection.close()
+            await self._end_tasks()
+            self._left(connection.session, loop.time())
+
+    async def _follow(self, old: AsyncConnection, loop: asyncio.AbstractEventLoop) -> AsyncConnection:
+        """As `Source._follow`."""
+        assert old.session.target is not None
+        self._reconnecting.moved(old.session.target)
+        new = await self._connect()
+        try:
+            await self._await_answer(new, loop)
+        except BaseException:
+            new.close()
+            if not new.session.is_open:
+                self._reconnecting.not_connected()
+            raise
+        old.session.migrated()
+        await old.farewell()
+        return new
+
+    async def _await_answer(self, connection: AsyncConnection, loop: asyncio.AbstractEventLoop) -> None:
+        session = connection.session
+        while not self._is_over() and not session.is_open and session.target is None:
+            self._changed.clear()
+            due = session.poll(loop.time())
+            connection.write()
+            await self._wait(due, loop)
+            if connection.lost is not None:
+                raise connection.lost
 
     async def _connect(self) -> AsyncConnection:
         try:
@@ -389,8 +467,10 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
             async with asyncio.timeout_at(None if isinf(until) else until):
                 await self._changed.wait()
 
-    async def _serve(self, connection: AsyncConnection, loop: asyncio.AbstractEventLoop) -> None:
-        outflow = Outflow(connection.session, loop.time)
+    async def _serve(self, connection: AsyncConnection, loop: asyncio.AbstractEventLoop) -> bool:
+        """Returns whether the worker has sent us elsewhere."""
+        session = connection.session
+        outflow = Outflow(session, loop.time)
         try:
             while not self._is_over():
                 self._changed.clear()
@@ -398,7 +478,13 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
                 self._report_acks(connection.session)
                 if connection.lost is not None:
                     raise connection.lost
+                if session.target is not None:
+                    outflow.close()
+                    connection.write()
+                    if session.may_leave(loop.time()):
+                        return True
             await connection.farewell()
+            return False
         except Exception as error:
             if not connection.session.is_over and not isinstance(error, Lost):
                 connection.session.fail(reason_of(error))
