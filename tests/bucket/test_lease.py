@@ -118,6 +118,7 @@ def acquired() -> Iterator[Acquire]:
 def die(lease: Lease) -> None:
     """As a process that is killed does: its record stays."""
     lease._stop.set()
+    lease._wake.set()
     for thread in lease._threads:
         thread.join()
 

@@ -13,7 +13,7 @@ from penstock.bucket.stores import open_bucket
 from penstock.core.errors import PenstockError, TakenOver
 from penstock.store.bucket_files import BucketFiles
 from penstock.worker import bucket_shard
-from penstock.worker.bucket_shard import BucketShard
+from penstock.worker.bucket_shard import BucketMember, BucketShard
 from penstock.worker.settings import BucketOptions
 from tests.support.waiting import until
 
@@ -26,7 +26,10 @@ class Shards:
 
     def open(self) -> BucketShard:
         (self._folder / "data").mkdir()
-        shard = BucketShard(BucketOptions(self.url, self._folder / "cache", 1 << 20), self._folder / "data")
+        member = BucketMember(BucketOptions(self.url, self._folder / "cache", 1 << 20), self._folder / "data")
+        self._cleanup.callback(member.close)
+        shard = member.acquire()
+        assert shard is not None
         self._cleanup.callback(shard.close)
         self._cleanup.callback(shard.files.close)
         return shard
@@ -54,7 +57,7 @@ def test_a_lease_that_is_lost_while_the_log_is_read_ends_the_start(
         return BucketFiles(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(bucket_shard, "BucketFiles", open_slowly)
-    monkeypatch.setattr(BucketShard, "_lease_changed", lambda _, lease: lost.append(lease.state))
+    monkeypatch.setattr(BucketShard, "lease_changed", lambda _, lease: lost.append(lease.state))
     with pytest.raises(TakenOver, match="worker other has taken over"):
         shards.open()
 

@@ -20,7 +20,7 @@ from penstock.core.supervisor import Supervised
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.deployment import BreakerSpec, Deployment, InterceptorSpec
 from penstock.segment_server.settings import ServerSettings
-from penstock.worker.bucket_shard import BucketShard
+from penstock.worker.bucket_shard import BucketMember
 from penstock.worker.settings import BucketOptions, WorkerSettings
 from penstock.worker.worker import Worker
 from tests.application.deployments import deployed, link, pipeline
@@ -251,7 +251,8 @@ async def test_failures_of_tasks_that_only_a_bucket_needs_are_reported_and_they_
         segment=ServerSettings(port=0),
         gateway=GatewaySettings(port=0),
     )
-    worker, is_ready = Worker(settings, shard=BucketShard(store, tmp_path / "data")), asyncio.Event()
+    member = BucketMember(store, tmp_path / "data")
+    worker, is_ready = Worker(settings, shard=member.acquire()), asyncio.Event()
     running = asyncio.create_task(worker.run(lambda _: is_ready.set()))
     async with asyncio.timeout(60):
         await is_ready.wait()
@@ -265,3 +266,4 @@ async def test_failures_of_tasks_that_only_a_bucket_needs_are_reported_and_they_
                 await asyncio.sleep(0.01)
         worker.stop()
         await running
+    member.close()

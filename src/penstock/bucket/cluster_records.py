@@ -1,7 +1,8 @@
 """The small objects that say which worker owns a shard, and that it lives.
 
     cluster/workers/W   written by worker W alone, every two seconds with the next revision; deleted when it stops
-    cluster/shards/S    the owner of shard S and its term; changes at a take-over alone
+    cluster/shards/S    the owner of shard S and its term; changes at a take-over, and when an owner gives the shard up
+                        for a successor
 
 W is unique to one run of a worker, so an object that is gone never comes back.
 """
@@ -30,6 +31,14 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Grows with every renewal."""
     addresses: dict[str, str]
     """By port: where others reach it."""
+    shards: tuple[int, ...] | None = None
+    """Which shards it serves, as a hint that `cluster/shards/S` may have changed; None from an older version."""
+    moving_to: str = ""
+    """An owner's: the worker for which it is about to give up its shard."""
+    ready_for: str = ""
+    """A standby's: the owner whose `moving_to` it has seen, and for whose release it now waits."""
+    is_drained: bool = False
+    """It was drained, and takes over only if no other worker does."""
 
 
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +47,8 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     term: int
     """Grows with every take-over."""
+    successor: str = ""
+    """The owner has given the shard up for this worker; others wait for it as long as for a lease."""
 
 
 Record = TypeVar("Record", WorkerRecord, ShardRecord)

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.bucket.cluster_records import (
     WORKERS,
     ShardRecord,
@@ -34,7 +36,11 @@ renew its lease.
 UNREACHABLE_SECONDS_MAX = 60.0
 """A worker that starts gives up if the store cannot be reached for this long."""
 
+RELEASE_SECONDS_MAX = 10.0
+"""How long an owner tries to give its shard up for a successor: longer than a lease, after which others may take it."""
+
 _PAUSES = RetryPolicy(first_seconds=0.1, max_seconds=1.0)
+_RELEASES = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
 _log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
@@ -55,6 +61,8 @@ class ShardCandidate:
     shard: int = 0
     timing: LeaseTiming = LEASE_TIMING
     clock: Clock = monotonic_seconds
+    is_drained: bool = False
+    """It takes over only if no other worker does."""
 
 
 def acquire(
@@ -65,7 +73,8 @@ def acquire(
     on_waiting: Callable[[OwnerSeen], None] = lambda _: None,
     on_change: Callable[["Lease"], None] = lambda _: None,
 ) -> "Lease | None":
-    """Wait until the shard's owner has stopped or may be taken for dead, then take over. `force` does not wait.
+    """Wait until the shard's owner has stopped, has given the shard up for us, or may be taken for dead; then take
+    over. `force` does not wait. Meanwhile the candidate's own record is renewed: a standby is a member of the cluster.
 
     The lease is renewed by a thread from then on. `on_change` is called, by a thread, whenever its state has changed.
     None if `stop` was set. Raises what the store raises, BucketUnavailable only after a minute of it.
@@ -90,9 +99,11 @@ class _Taken(NamedTuple):
     shard: ShardRecord
     version: str
     """Of our worker record."""
+    revision: int
     asked: float
     """When that was sent."""
     former: str | None
+    """The owner before, unless it lives on as a standby."""
 
 
 class _Acquisition:
@@ -104,14 +115,20 @@ class _Acquisition:
         self, candidate: ShardCandidate, stop: threading.Event, on_waiting: Callable[[OwnerSeen], None]
     ) -> None:
         self._bucket, self._worker, self._clock = candidate.bucket, candidate.worker, candidate.clock
-        self._shard = candidate.shard
-        self._record = WorkerRecord(worker=candidate.worker, revision=1, addresses=dict(candidate.addresses))
+        self._shard, self._timing = candidate.shard, candidate.timing
+        addresses, is_drained = dict(candidate.addresses), candidate.is_drained
+        self._record = WorkerRecord(
+            worker=candidate.worker, revision=0, addresses=addresses, shards=(), is_drained=is_drained
+        )
         self._stop = stop
         self._on_waiting = on_waiting
-        self._watch = OwnerWatch(candidate.timing)
+        self._watch = OwnerWatch(candidate.timing, candidate.worker, is_drained=candidate.is_drained)
         self._known: tuple[ShardRecord, str] | None = None
         self._asked: float | None = None
+        """When our record was written last."""
         self._version = ""
+        self._may_be_written = False
+        self._look_at = 0.0
         self._former: str | None = None
         self._waiting = OwnerSeen("", {}, 0.0, 0.0)
 
@@ -135,39 +152,58 @@ class _Acquisition:
 
     def withdraw(self) -> None:
         """Remove our own record. If that fails, the next owner does it."""
-        if self._asked is not None:
-            self._asked = None
+        if self._version or self._may_be_written:
             with suppress(BucketFailed):
                 self._bucket.delete([worker_key(self._worker)])
 
     def _round(self, force: bool) -> _Taken | float:
-        """What was taken, or the pause before the next round. The shard's record is read again only if its owner seems
-        to be gone, so that a standby makes one request at a time.
+        """What was taken, or the pause before the next round. The shard's record is read again only if there is reason
+        to think that it has changed, so that a standby makes one PUT and one GET at a time. Our own record comes first:
+        a shard whose owner has none is free.
         """
-        if self._known is None:
-            self._known = read_record(self._bucket, shard_key(self._shard), ShardRecord)
-        if self._known is not None:
-            shard, _ = self._known
-            if shard.owner == self._worker:  # by an earlier try
-                return self._own(shard) if self._register() else 0.0
-            self.withdraw()
-            if not force and (waiting := self._look(shard.owner)) is not None:
+        if not self._register():
+            return 0.0
+        known = self._known or read_record(self._bucket, shard_key(self._shard), ShardRecord)
+        self._known = known
+        if known is not None:
+            shard, _ = known
+            if shard.owner == self._worker and not shard.successor:  # by an earlier try
+                return self._own(shard)
+            if not force and (waiting := self._look(shard)) is not None:
                 self._waiting = waiting
                 self._on_waiting(waiting)
                 return self._watch.pause(waiting)
-        return self._take()
+        self._known = None
+        return self._take(known)
 
-    def _look(self, owner: str) -> OwnerSeen | None:
+    def _look(self, shard: ShardRecord) -> OwnerSeen | None:
+        if shard.successor:
+            self._known = None
+            return self._watch.released(shard, self._clock())
+        if self._waiting.is_next and self._clock() < self._look_at:
+            self._known = None  # it is about to change
+            return self._waiting
         asked = self._clock()
-        found = read_record(self._bucket, worker_key(owner), WorkerRecord)
-        return None if found is None else self._watch.look(found[0], asked, self._clock())
+        found = read_record(self._bucket, worker_key(shard.owner), WorkerRecord)
+        if found is None:
+            return self._watch.gone(shard, self._clock())
+        owner, self._look_at = found[0], asked + self._timing.renew
+        if owner.moving_to == self._worker or (owner.shards is not None and self._shard not in owner.shards):
+            self._known = None
+        self._get_ready(owner)
+        return self._watch.look(owner, asked, self._clock())
 
-    def _take(self) -> _Taken | float:
-        """The worker's record comes first: a shard whose owner has none is free."""
-        former, self._known = self._known, None
-        if not self._register():
-            return 0.0
-        self._former = former[0].owner if former is not None else None
+    def _get_ready(self, owner: WorkerRecord) -> None:
+        """The owner gives the shard up only when it has seen that we wait for it."""
+        ready_for = owner.worker if owner.moving_to == self._worker else ""
+        if ready_for != self._record.ready_for:
+            self._record = msgspec.structs.replace(self._record, ready_for=ready_for)
+            self._asked = None  # written again now
+            self._register()
+
+    def _take(self, former: tuple[ShardRecord, str] | None) -> _Taken | float:
+        has_come = former is not None and former[0].successor == self._worker
+        self._former = former[0].owner if former is not None and not has_come else None
         key, term = shard_key(self._shard), former[0].term + 1 if former is not None else 1
         shard = ShardRecord(shard=self._shard, owner=self._worker, term=term)
         try:
@@ -180,18 +216,34 @@ class _Acquisition:
         return self._own(shard)
 
     def _register(self) -> bool:
-        key = worker_key(self._worker)
-        self._asked = self._asked if self._asked is not None else self._clock()
+        """Write our record, if that is due. False if it is not what we have written last: then at once again."""
+        now, key = self._clock(), worker_key(self._worker)
+        if self._asked is not None and now < self._asked + self._timing.renew:
+            return True
+        record = msgspec.structs.replace(self._record, revision=self._record.revision + 1)
+        self._asked = now
         try:
-            self._version = self._bucket.create(key, [encode(self._record)])
-        except ObjectExists:  # by an earlier try
-            found = read_record(self._bucket, key, WorkerRecord)
+            data = encode(record)
+            if self._version:
+                self._version = self._bucket.replace(key, data, self._version)
+            else:
+                self._version = self._bucket.create(key, [data])
+            self._record = record
+        except (ObjectExists, VersionChanged):  # by an earlier try, or an owner has taken us for dead
+            found, self._asked = read_record(self._bucket, key, WorkerRecord), None
             self._version = "" if found is None else found[1]
-        return self._version != ""
+            revision = record.revision if found is None else max(record.revision, found[0].revision)
+            self._record = msgspec.structs.replace(self._record, revision=revision)
+            return False
+        except BaseException:
+            self._asked = None
+            self._may_be_written = True
+            raise
+        return True
 
     def _own(self, shard: ShardRecord) -> _Taken:
         assert self._asked is not None
-        return _Taken(shard, self._version, self._asked, self._former)
+        return _Taken(shard, self._version, self._record.revision, self._asked, self._former)
 
 
 class Lease:
@@ -204,12 +256,14 @@ class Lease:
         self._bucket, self._clock, self._timing = candidate.bucket, candidate.clock, candidate.timing
         self._addresses = dict(candidate.addresses)
         self._standing = OwnLease(candidate.timing, taken.asked)
-        self._revision, self._version = 1, taken.version
+        self._revision, self._version = taken.revision, taken.version
+        self._moving_to = ""
         self._written: bytes | None = None
         self._on_change = on_change
         self._announced = LeaseState.HELD
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._keep, self._announce_all)]
         self._dead = _Dead(candidate, taken.former)
 
@@ -231,26 +285,59 @@ class Lease:
         """They are written with the next renewal."""
         self._addresses = dict(addresses)
 
+    def announce_move(self, worker: str) -> None:
+        """The shard is about to be given up for this worker, or for none: written at once."""
+        self._moving_to = worker
+        self._wake.set()
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def release(self) -> None:
         """Let another worker take over at once. If the store cannot be reached, it waits for the lease to expire."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._end()
         try:
             self._bucket.delete([worker_key(self.worker)])
         except BucketFailed as error:
             _log.warning("the lease on shard %s was not released: %s", self.shard, error)
+
+    def release_to(self, successor: str) -> bool:
+        """Give the shard up for this worker, after the journal is closed, and stay a member of the cluster. False if
+        the store cannot be reached: then the shard stays ours until another worker takes us for dead.
+        """
+        self._end()
+        try:
+            for attempt in _RELEASES.retrying(RELEASE_SECONDS_MAX, BucketFailed):
+                with attempt:
+                    self._give_up(successor)
+        except BucketFailed as error:
+            _log.warning("shard %s was not given up for %s: %s", self.shard, successor, error)
+            return False
+        return True
+
+    def _give_up(self, successor: str) -> None:
+        """Does nothing if it was given up by an earlier try, or if another worker has taken over."""
+        found = read_record(self._bucket, shard_key(self.shard), ShardRecord)
+        if found is None or (found[0].owner, found[0].term) != (self.worker, self.term) or found[0].successor:
+            return
+        shard, version = found
+        with suppress(VersionChanged):  # another worker has taken over
+            released = msgspec.structs.replace(shard, successor=successor)
+            self._bucket.replace(shard_key(self.shard), encode(released), version)
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        for thread in self._threads:
+            thread.join()
 
     # The thread that renews.
 
     def _keep(self) -> None:
         pauses = Pauses(_PAUSES)
         pause = 0.0  # the take-over may have taken long
-        while not self._stop.wait(pause) and self.state is not LeaseState.TAKEN:
+        while not self._pause(pause) and self.state is not LeaseState.TAKEN:
             try:
                 self._renew()
                 self._dead.remove(self._clock())
@@ -264,9 +351,21 @@ class Lease:
                 pause = max(self._standing.due() - self._clock(), 0.0)
             self._announce()
 
+    def _pause(self, seconds: float) -> bool:
+        """Returns whether the lease is given up."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+        return self._stop.is_set()
+
     def _renew(self) -> None:
         if self._written is None:
-            record = WorkerRecord(worker=self.worker, revision=self._revision + 1, addresses=self._addresses)
+            record = WorkerRecord(
+                worker=self.worker,
+                revision=self._revision + 1,
+                addresses=self._addresses,
+                shards=(self.shard,),
+                moving_to=self._moving_to,
+            )
             self._written = encode(record)
         with self._lock:
             self._standing.attempt(self._clock())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.bucket.cluster_records import WorkerRecord
+from penstock.bucket.cluster_records import ShardRecord, WorkerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,9 @@ class LeaseTiming:
 
 LEASE_TIMING = LeaseTiming()
 
+HANDOVER_SECONDS = 0.05
+"""How often the two workers of a migration look at the shard's record: sources wait meanwhile."""
+
 
 # The candidate's side.
 
@@ -41,13 +44,21 @@ class OwnerSeen:
     """Until it may be taken over, unless its owner renews."""
     problem: str = ""
     """Why the store could not be asked."""
+    is_handover: bool = False
+    """The shard is about to move to this worker, or has just moved away from it."""
+    is_next: bool = False
+    """It is about to move to this one."""
 
 
 class OwnerWatch:
-    """What a candidate has seen of the owner's lease."""
+    """What a candidate has seen of the owner's lease. `worker` is the candidate; one that is drained lets others go
+    first.
+    """
 
-    def __init__(self, timing: LeaseTiming) -> None:
+    def __init__(self, timing: LeaseTiming, worker: str = "", *, is_drained: bool = False) -> None:
         self._timing = timing
+        self._worker = worker
+        self._grace = timing.expired if is_drained else 0.0
         self._seen: tuple[str, int] | None = None
         self._since = 0.0
 
@@ -55,16 +66,35 @@ class OwnerWatch:
         """None when the owner may be taken for dead. `asked` and `answered` are when the record was requested and
         received: the answer may be as old as the request, so only the time between them is certain.
         """
-        if self._seen != (owner.worker, owner.revision):
-            self._seen, self._since = (owner.worker, owner.revision), answered
-        quiet = max(asked - self._since, 0.0)
-        if quiet >= self._timing.expired:
+        quiet = self._quiet((owner.worker, owner.revision), asked, answered)
+        left = self._timing.expired + self._grace - quiet
+        is_next = owner.moving_to == self._worker != ""
+        seen = OwnerSeen(owner.worker, owner.addresses, quiet, left, is_handover=is_next, is_next=is_next)
+        return None if left <= 0 else seen
+
+    def gone(self, shard: ShardRecord, now: float) -> OwnerSeen | None:
+        """The owner has no record: it has stopped. None when the shard may be taken."""
+        quiet = self._quiet((f"{shard.owner} is gone", shard.term), now, now)
+        return None if quiet >= self._grace else OwnerSeen(shard.owner, {}, quiet, self._grace - quiet)
+
+    def released(self, shard: ShardRecord, now: float) -> OwnerSeen | None:
+        """The owner has given the shard up for a successor, which comes first. None when the shard may be taken."""
+        if shard.successor == self._worker:
             return None
-        return OwnerSeen(owner.worker, owner.addresses, quiet, self._timing.expired - quiet)
+        quiet = self._quiet((f"{shard.owner} for {shard.successor}", shard.term), now, now)
+        left = self._timing.expired + self._grace - quiet
+        seen = OwnerSeen(shard.owner, {}, quiet, left, is_handover=shard.owner == self._worker)
+        return None if left <= 0 else seen
+
+    def _quiet(self, seen: tuple[str, int], asked: float, answered: float) -> float:
+        """For how long the same thing has been seen."""
+        if self._seen != seen:
+            self._seen, self._since = seen, answered
+        return max(asked - self._since, 0.0)
 
     def pause(self, waiting: OwnerSeen) -> float:
         """Until the next look."""
-        return min(self._timing.renew, waiting.left_seconds)
+        return min(HANDOVER_SECONDS if waiting.is_handover else self._timing.renew, waiting.left_seconds)
 
 
 # The owner's side.

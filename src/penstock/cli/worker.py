@@ -6,7 +6,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.access.file import create_private_directory
 from penstock.backup.contents import JOURNAL
 from penstock.cli.event_times import (
     EventTimeOption,
@@ -53,11 +52,11 @@ from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.certificates import TlsFiles
 from penstock.worker.ports_file import PORT_TAKEN
-from penstock.worker.settings import STORE_FILE, BucketOptions, WorkerSettings
+from penstock.worker.settings import STORE_FILE, BucketOptions, Redirect, WorkerSettings
 
 if TYPE_CHECKING:
     from penstock.bucket.lease_state import OwnerSeen
-    from penstock.worker.bucket_shard import BucketShard
+    from penstock.worker.worker import Worker
 
 # The object store on the command line.
 
@@ -114,6 +113,26 @@ def bucket_options(
             f"Add --store {url}, or choose another --data directory.",
         )
     return None
+
+
+AdvertiseOption = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        help="The name or address under which sources and other workers reach this machine. Default: --host, or the "
+        "machine's name if that is every address.",
+        rich_help_panel=_BUCKET,
+    ),
+]
+RedirectOption = Annotated[
+    Redirect,
+    typer.Option(
+        metavar="auto|restart|splice",
+        help="What a standby does with a source that does not know MIGRATE: send it to the owner (restart), pass its "
+        "bytes on (splice), or send it, and pass on what comes back (auto).",
+        rich_help_panel=_BUCKET,
+    ),
+]
 
 
 # Retention on the command line: complete, keep, 7d, 10GiB.
@@ -190,6 +209,8 @@ def worker(
     cache: CacheOption = None,
     cache_size: CacheSizeOption = "1GiB",
     take_over: TakeOverOption = False,
+    advertise: AdvertiseOption = "",
+    redirect: RedirectOption = Redirect.AUTO,
     host: str = typer.Option(
         "127.0.0.1", help="Address that the connector and segment ports listen on; loopback by default."
     ),
@@ -292,6 +313,8 @@ def worker(
     """
     _check_sizes(chapter_size, block_size, frame_size, in_flight)
     tls = tls_files(tls_cert, tls_key, tls_client_ca)
+    if redirect is Redirect.SPLICE and tls is not None:
+        raise RequestError("--redirect splice is not possible with TLS", "Use --redirect restart.")
     unit = EventTimeUnit[event_time_unit.name]
     connector = SourceSettings(
         ack=ack,
@@ -313,6 +336,7 @@ def worker(
     gateway = replace(gateway, in_flight_bytes_max=in_flight)
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=limits, segment=segment, gateway=gateway, coordinator=coordinator)
+    servers = replace(servers, advertise=advertise, redirect=redirect)
     hosts = frozenset(http_allow_host or ())
     servers = replace(servers, http_host=http_host, http_port=http_port, http_allowed_hosts=hosts)
     if not insecure:
@@ -376,11 +400,9 @@ def _serve(
     try:
         settings = fitting(settings, _allow_many_files())
         try:
-            shard = None if bucket is None else take_shard(bucket, settings)
-        except KeyboardInterrupt:
+            run_in_loop(with_access(settings, tls, token_file), bucket)
+        except KeyboardInterrupt:  # before the loop runs
             _print("stopped before it has taken over anything", settings.log_format)
-            return
-        run_in_loop(with_access(settings, tls, token_file), shard)
     except (StoreFailed, WorkerFailed) as error:
         log.critical("the worker stops: %s", error)
         raise
@@ -451,19 +473,27 @@ def _hint(error: OSError, data: Path) -> str:
             return "Choose another --data directory: one that can be created and written."
 
 
-def run_in_loop(settings: WorkerSettings, shard: "BucketShard | None" = None) -> None:
+def run_in_loop(settings: WorkerSettings, bucket: BucketOptions | None = None) -> None:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings, shard))
+        runner.run(_run(settings) if bucket is None else _run_member(settings, bucket))
 
 
-def take_shard(options: BucketOptions, settings: WorkerSettings) -> "BucketShard":
-    """Waits for the lease of the worker that has it. SIGTERM raises KeyboardInterrupt meanwhile, as Ctrl-C does."""
-    import penstock.worker.worker  # noqa: F401  now: nothing but recovery is to be done after the take-over
-    from penstock.worker.bucket_shard import BucketShard
+async def _run_member(settings: WorkerSettings, options: BucketOptions) -> None:
+    """Waits for the lease of the worker that has the shard, and serves as its standby meanwhile."""
+    from penstock.worker.member import Member  # now: nothing but recovery is to be done after the take-over
 
-    create_private_directory(settings.data)
+    member = Member(settings, options, _on_waiting(settings, options))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, member.stop)
+    has_owned = await member.run(lambda worker, ports: _print_ready(worker, settings, ports))
+    text = "stopped: everything that was acknowledged is in the bucket"
+    _print(text if has_owned else "stopped before it has taken over anything", settings.log_format)
+
+
+def _on_waiting(settings: WorkerSettings, options: BucketOptions) -> "Callable[[OwnerSeen], None]":
     shown = set[str]()
 
     def show(waiting: "OwnerSeen") -> None:
@@ -473,11 +503,7 @@ def take_shard(options: BucketOptions, settings: WorkerSettings) -> "BucketShard
             shown.add(about)
             _print(text, settings.log_format)
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return BucketShard(options, settings.data, show)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return show
 
 
 def _waiting_text(waiting: "OwnerSeen", url: str) -> str:
@@ -491,29 +517,29 @@ def _waiting_text(waiting: "OwnerSeen", url: str) -> str:
     )
 
 
-async def _run(settings: WorkerSettings, shard: "BucketShard | None") -> None:
+async def _run(settings: WorkerSettings) -> None:
     from penstock.worker.worker import Worker  # here: other commands need neither its servers nor the kernels
 
-    worker = Worker(settings, shard=shard)
+    worker = Worker(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
 
-    def ready(ports: dict[str, int]) -> None:
-        store = worker.status().store
-        _print(
-            f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
-            f"segments on {settings.segment.host}:{ports['segment']}, "
-            f"http on {settings.http_host}:{ports['http']}",
-            settings.log_format,
-        )
-        place = settings.data if store.bucket is None else store.bucket.url
-        _print(
-            f"data in {place}: {store.segments} segments, {store.live_bytes} bytes, "
-            f"recovered in {store.recovery_seconds} s",
-            settings.log_format,
-        )
+    await worker.run(lambda ports: _print_ready(worker, settings, ports))
+    _print("stopped: everything that was acknowledged is on disk", settings.log_format)
 
-    await worker.run(ready)
-    place = "on disk" if shard is None else "in the bucket"
-    _print(f"stopped: everything that was acknowledged is {place}", settings.log_format)
+
+def _print_ready(worker: "Worker", settings: WorkerSettings, ports: dict[str, int]) -> None:
+    store = worker.status().store
+    _print(
+        f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
+        f"segments on {settings.segment.host}:{ports['segment']}, "
+        f"http on {settings.http_host}:{ports['http']}",
+        settings.log_format,
+    )
+    place = settings.data if store.bucket is None else store.bucket.url
+    _print(
+        f"data in {place}: {store.segments} segments, {store.live_bytes} bytes, "
+        f"recovered in {store.recovery_seconds} s",
+        settings.log_format,
+    )

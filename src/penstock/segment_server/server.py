@@ -1,6 +1,7 @@
 """Listens for the segment protocol."""
 
 import asyncio
+import socket
 from contextlib import suppress
 
 from penstock.access.file import AccessControl, Open
@@ -16,6 +17,7 @@ from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
 _SWEEP_SECONDS = 1.0
+_BACKLOG = 1024
 
 
 class SegmentServer:
@@ -43,15 +45,14 @@ class SegmentServer:
         """From now on, for new connections."""
         self._state.check_staging = check
 
-    async def start(self) -> int:
-        """Listen; returns the port."""
+    async def start(self, listener: socket.socket | None = None) -> int:
+        """Listen, on this socket if there is one; returns the port."""
         settings, loop = self._settings, self._state.loop
-        self._listener = await loop.create_server(
-            with_tls(lambda: SegmentConnection(self._state), settings.ssl, settings.handshake_seconds),
-            settings.host,
-            settings.port,
-            backlog=1024,
-        )
+        factory = with_tls(lambda: SegmentConnection(self._state), settings.ssl, settings.handshake_seconds)
+        if listener is None:
+            self._listener = await loop.create_server(factory, settings.host, settings.port, backlog=_BACKLOG)
+        else:
+            self._listener = await loop.create_server(factory, sock=listener, backlog=_BACKLOG)
         self._sweep = self._supervisor.every("sweep of silent connections", _SWEEP_SECONDS, self._sweep_silent)
         port: int = self._listener.sockets[0].getsockname()[1]
         return port

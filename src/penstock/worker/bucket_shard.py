@@ -1,13 +1,15 @@
-"""A shard in a bucket as a worker owns it: the lease, the journal's files, and the few files beside the journal."""
+"""A worker as a member of the cluster of a bucket, and a shard as a worker owns it: the lease, the journal's files, and
+the few files beside the journal.
+"""
 
 import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Event, Lock, Timer
 
 from penstock.access.file import FILE as ACCESS_FILE
 from penstock.application.deployments import FILE as APPLICATION_FILE
@@ -20,11 +22,12 @@ from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
 from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketUnavailable, PenstockError, RequestError, TakenOver
-from penstock.core.retry import RetryPolicy
+from penstock.core.retry import Pauses, RetryPolicy
 from penstock.protocol.api.status import BucketStatus
 from penstock.store.bucket_files import BucketFiles, BucketSettings
 from penstock.store.bucket_log import reading_threads
 from penstock.store.files import RealFiles
+from penstock.worker.cluster import Cluster
 from penstock.worker.settings import STORE_FILE, BucketOptions
 
 log = logging.getLogger(__name__)
@@ -41,56 +44,100 @@ _LOOK_SECONDS = 0.1
 _MONTH_SECONDS = 30 * 24 * 3600
 
 
+class BucketMember:
+    """One run of a worker on a bucket: a standby until it has acquired the shard, and again when that has moved away.
+    It has a record in the bucket while it waits for the shard or owns it.
+    """
+
+    def __init__(self, options: BucketOptions, data: Path, addresses: Mapping[str, str] | None = None) -> None:
+        """`addresses`: where it listens. Raises RequestError for a data directory that has a journal of its own."""
+        _check_no_journal(data)
+        self.options = options
+        self.data = data
+        self.worker = worker_id(socket.gethostname())
+        self.addresses = dict(addresses or {})
+        self.is_drained = False
+        """From the next `acquire` on, it takes over only if no other worker does."""
+        self.bucket = CountedBucket(open_bucket(options.url))
+        self.leases = CountedBucket(open_bucket(options.url, timeout=REQUEST_SECONDS_MAX))
+        self.cluster = Cluster(self.leases, self.worker)
+        self._is_probed = False
+        self._stop = Event()
+        self._directory = RealFiles(data)
+        self._directory.lock()  # before the lease: a second worker on one directory must not end the first one
+
+    def acquire(
+        self,
+        on_waiting: Callable[[OwnerSeen], None] = lambda _: None,
+        on_acquired: Callable[[], object] = lambda: None,
+    ) -> "BucketShard | None":
+        """Waits for the lease. None if it was stopped. Raises what the store raises."""
+        if not self._is_probed:
+            _probe(self.bucket, on_waiting, self._stop)
+            self._is_probed = True
+        shard = BucketShard(self)
+        candidate = ShardCandidate(self.leases, self.worker, self.addresses, is_drained=self.is_drained)
+        force = self.options.take_over and not self.is_drained
+        lease = acquire(candidate, force=force, stop=self._stop, on_waiting=on_waiting, on_change=shard.lease_changed)
+        if lease is None:
+            return None
+        on_acquired()
+        shard.open(lease)
+        return shard
+
+    def stop(self) -> None:
+        """Wait for the lease no longer."""
+        self._stop.set()
+
+    def close(self) -> None:
+        self._directory.close()
+
+
 class BucketShard:
     """From the take-over until `close`. If another worker takes over, `on_lost` is called with an error that names it;
     while the lease cannot be renewed, others may, and `on_late` is called.
     """
 
-    def __init__(
-        self, options: BucketOptions, data: Path, on_waiting: Callable[[OwnerSeen], None] = lambda _: None
-    ) -> None:
-        """Waits for the lease. Raises what the store raises, and RequestError for a data directory that has a journal
-        of its own.
-        """
-        _check_no_journal(data)
-        self._data = data
-        self.bucket = CountedBucket(open_bucket(options.url))
+    def __init__(self, member: BucketMember) -> None:
+        self._data = member.data
+        self._options = member.options
+        self.member = member
+        self.bucket = member.bucket
         self.on_late: Callable[[], object] = lambda: None
         self.on_lost: Callable[[PenstockError], object] = lambda _: None
         self._writing = Lock()
         self._seen: dict[str, bytes] = {}
         self._readers = reading_threads()
-        self._directory = RealFiles(data)
-        self._directory.lock()  # before the lease: a second worker on one directory must not end the first one
-        try:
-            self._take_over(options, on_waiting)
-            write_private(data / STORE_FILE, f"{self.bucket.url}\n".encode())
-        except BaseException:
-            self._directory.close()
-            raise
 
-    def _take_over(self, options: BucketOptions, on_waiting: Callable[[OwnerSeen], None]) -> None:
-        _probe(self.bucket, on_waiting)
-        self._leases = CountedBucket(open_bucket(options.url, timeout=REQUEST_SECONDS_MAX))
-        candidate = ShardCandidate(self._leases, worker_id(socket.gethostname()), {})
-        lease = acquire(candidate, force=options.take_over, on_waiting=on_waiting, on_change=self._lease_changed)
-        assert lease is not None  # nothing stops it
-        self._lease: Lease = lease
+    def open(self, lease: Lease) -> None:
+        """Raises what the store raises, and TakenOver; then the lease is released."""
+        self._lease = lease
         try:
             self._wait_until_held()
             self.files = BucketFiles(
                 self.bucket,
-                RealFiles(options.cache),
+                RealFiles(self._options.cache),
                 owner=f"worker {lease.worker}",
-                settings=BucketSettings(cache_bytes=options.cache_bytes),
+                settings=BucketSettings(cache_bytes=self._options.cache_bytes),
                 executor=self._readers,
             )
             self.files.on_failure = self._lost
             lease.check()  # another worker may have taken over while the log was read
             self._restore()
+            write_private(self._data / STORE_FILE, f"{self.bucket.url}\n".encode())
         except BaseException:
             self._lease.release()
             raise
+
+    # Moving to another worker.
+
+    def make_ready(self, worker: str) -> dict[str, str] | None:
+        """Ask this standby to wait for the shard: where it listens, or None if it does not answer."""
+        self._lease.announce_move(worker)
+        found = self.member.cluster.wait_until_ready(worker)
+        if found is None:
+            self._lease.announce_move("")
+        return None if found is None else found.addresses
 
     def _wait_until_held(self) -> None:
         """A process that slept since the lease was acquired must not fence the worker that has it now."""
@@ -109,7 +156,7 @@ class BucketShard:
         """Whether nobody can have taken over, as far as the clock tells. Otherwise non-voting sinks get nothing."""
         return self._lease.state is LeaseState.HELD
 
-    def _lease_changed(self, lease: Lease) -> None:
+    def lease_changed(self, lease: Lease) -> None:
         match lease.state:
             case LeaseState.LATE:
                 log.warning("the lease cannot be renewed: another worker may take over, so sources are disconnected")
@@ -138,7 +185,11 @@ class BucketShard:
         """After the journal is closed. Lets another worker take over at once."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._lease.release()
-        self._directory.close()
+
+    def close_for(self, successor: str) -> None:
+        """After the journal is closed. Lets this worker take over at once; ours stays a member of the cluster."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._lease.release_to(successor)
 
     # Files beside the journal.
 
@@ -188,7 +239,7 @@ class BucketShard:
         return self.files.problem
 
     def status(self) -> BucketStatus:
-        counts, leases, stored = self.bucket.counts(), self._leases.counts(), self.files.counts()
+        counts, leases, stored = self.bucket.counts(), self.member.leases.counts(), self.files.counts()
         rate = counts.requests_per_second + leases.requests_per_second
         return BucketStatus(
             url=self.bucket.url,
@@ -208,15 +259,18 @@ class BucketShard:
         )
 
 
-def _probe(bucket: Bucket, on_waiting: Callable[[OwnerSeen], None]) -> None:
+def _probe(bucket: Bucket, on_waiting: Callable[[OwnerSeen], None], stop: Event) -> None:
     """A store may start together with its workers. Raises what it raises, BucketUnavailable only after a minute."""
-    for attempt in _PROBES.retrying(UNREACHABLE_SECONDS_MAX, BucketUnavailable):
-        with attempt:
-            try:
-                probe(bucket)
-            except BucketUnavailable as error:
-                on_waiting(OwnerSeen("", {}, 0.0, 0.0, problem=str(error)))
+    pauses, deadline = Pauses(_PROBES), time.monotonic() + UNREACHABLE_SECONDS_MAX
+    while not stop.is_set():
+        try:
+            probe(bucket)
+            return
+        except BucketUnavailable as error:
+            if time.monotonic() > deadline:
                 raise
+            on_waiting(OwnerSeen("", {}, 0.0, 0.0, problem=str(error)))
+            stop.wait(pauses.next())
 
 
 def _check_no_journal(data: Path) -> None:

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access.file import AccessControl
@@ -25,14 +26,15 @@ from penstock.access.principals import Principal, Role
 from penstock.access.refusals import Port, RefusalPace, Refusals
 from penstock.core.address import Address, is_loopback
 from penstock.core.connection_limits import address_of
-from penstock.core.errors import Forbidden, RequestError, Unauthenticated
+from penstock.core.errors import Forbidden, RequestError, Unauthenticated, Unavailable
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
 from penstock.protocol.api.status import Health, WorkerStatus
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
-from penstock.worker import application_routes, backup_routes, pipeline_routes
+from penstock.worker import application_routes, backup_routes, cluster_routes, pipeline_routes
 from penstock.worker.backup_routes import BackedUp
+from penstock.worker.cluster_routes import Clustered
 from penstock.worker.http_limits import CERTIFICATE_NAMES, IS_REFUSED, Bodies, Decoding, HttpConnections
 from penstock.worker.routes import PRINCIPAL, REFUSAL, Routed, failure, get, principal_of
 from penstock.worker.settings import WorkerSettings
@@ -120,7 +122,7 @@ _STOP_SECONDS = 10
 """How long a stop waits for answers that are being sent."""
 
 
-class Watched(Routed, BackedUp, Protocol):
+class Watched(Routed, BackedUp, Clustered, Protocol):
     """What the HTTP side needs from a worker."""
 
     registry: CollectorRegistry
@@ -180,19 +182,56 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             *application_routes.routes(worker),
             *pipeline_routes.routes(worker),
             *backup_routes.routes(worker),
+            *cluster_routes.routes(worker),
         ],
-        middleware=[
-            Middleware(
-                HttpAccess,
-                access=settings.access,
-                refusals=worker.refusals,
-                host=settings.http_host,
-                allowed_hosts=settings.http_allowed_hosts,
-            )
-        ],
+        middleware=[_access(settings, worker.refusals)],
     )
+    _prepare(app, settings)
+    return app
+
+
+def _access(settings: WorkerSettings, refusals: Refusals) -> Middleware:
+    return Middleware(
+        HttpAccess,
+        access=settings.access,
+        refusals=refusals,
+        host=settings.http_host,
+        allowed_hosts=settings.http_allowed_hosts,
+    )
+
+
+def _prepare(app: Starlette, settings: WorkerSettings) -> None:
     app.state.bodies = Bodies(settings.http.bodies_bytes_max)
     app.state.decoding = Decoding()
+
+
+class Waiting(Clustered, Protocol):
+    """What the HTTP side needs from a standby."""
+
+    refusals: Refusals
+
+    def owner_problem(self) -> Unavailable:
+        """Why it does nothing, and which worker does."""
+        ...
+
+
+def standby_application(standby: Waiting, settings: WorkerSettings) -> Starlette:
+    """Everything that needs the shard is refused, with the owner's address."""
+
+    async def refuse(request: Request) -> Response:
+        return failure(standby.owner_problem(), request.scope)
+
+    app = Starlette(
+        routes=[
+            get("/live", _probe(list)),
+            get("/ready", _probe(lambda: [str(standby.owner_problem())])),
+            get("/health", _probe(list)),
+            *cluster_routes.routes(standby),
+            Route("/{path:path}", refuse, methods=["GET", "POST", "PUT", "DELETE"]),
+        ],
+        middleware=[_access(settings, standby.refusals)],
+    )
+    _prepare(app, settings)
     return app
 
 
@@ -217,10 +256,10 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    def __init__(self, worker: Watched, settings: WorkerSettings, supervisor: Supervisor) -> None:
+    def __init__(self, app: Starlette, settings: WorkerSettings, supervisor: Supervisor) -> None:
         self.connections = HttpConnections(settings.http, settings.http_ssl)
         config = uvicorn.Config(
-            application(worker, settings),
+            app,
             host=settings.http_host,
             port=settings.http_port,
             http=self.connections.protocol,  # type: ignore[arg-type] # it is only called
@@ -238,11 +277,11 @@ class HttpServer:
         self._supervisor = supervisor
         self._task: Supervised | None = None
 
-    async def start(self) -> int:
-        """Listen; returns the port. Raises OSError when it is taken."""
+    async def start(self, listener: socket.socket | None = None) -> int:
+        """Listen, on this socket if there is one; returns the port. Raises OSError when it is taken."""
         host, port = self._server.config.host, self._server.config.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
+        listener = listener or socket.create_server((host, port), family=family)
         # Connections inherit it. asyncio sets it only if the socket was created with the protocol's number, and this
         # one was not; without it every answer waits 40 ms for the peer's delayed acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -2,6 +2,7 @@
 
 import ssl
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from penstock.access.file import AccessControl, Open
@@ -31,6 +32,15 @@ class BucketOptions:
     """Do not wait for the lease of the worker that has the shard."""
 
 
+class Redirect(Enum):
+    """What a standby does with a source that does not know MIGRATE."""
+
+    AUTO = "auto"
+    """RESTART with the owner's address; if the source comes back, it did not understand that, and is spliced."""
+    RESTART = "restart"
+    SPLICE = "splice"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     data: Path
@@ -50,4 +60,7 @@ class WorkerSettings:
     permissions: Permissions = UNLIMITED
     """What deployments and sinks may do on this machine."""
     http: HttpLimits = field(default_factory=HttpLimits)
+    advertise: str = ""
+    """The name or address under which others reach this machine; empty: the host that the ports listen on."""
+    redirect: Redirect = Redirect.AUTO
     log_format: LogFormat = LogFormat.TEXT

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from msgspec import structs
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 import penstock
@@ -24,13 +25,14 @@ from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
 from penstock.coordinator.traces import Traces
 from penstock.core.address import Address
-from penstock.core.errors import Damaged, DiskFull, StoreFailed, Unavailable, WorkerFailed
+from penstock.core.errors import Damaged, DiskFull, RequestError, StoreFailed, Unavailable, WorkerFailed
 from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.backup import FixedPosition
+from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.deployment import Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
@@ -44,12 +46,15 @@ from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
 from penstock.store.spares import OUT_OF_SPACE
 from penstock.store.store import SegmentStore
-from penstock.worker import flow, metrics
+from penstock.worker import flow, http, metrics
 from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.bucket_shard import BucketShard
+from penstock.worker.cluster import CONNECTOR, HTTP, SEGMENT
+from penstock.worker.departure import Departure
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
+from penstock.worker.listeners import Listeners
 from penstock.worker.loop_watch import LoopWatch
 from penstock.worker.ports_file import PortsFile
 from penstock.worker.settings import WorkerSettings
@@ -62,6 +67,8 @@ _DISK_SECONDS = 1.0
 """Between two checks whether the disk has room."""
 _KEEP_FILES_SECONDS = 1.0
 """Between two looks whether a command has changed a file that belongs to the shard."""
+
+_PORTS = (SEGMENT, CONNECTOR, HTTP)
 
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
@@ -81,14 +88,18 @@ class Worker:
         files: Files | None = None,
         bucket: Bucket | None = None,
         shard: BucketShard | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         """`files`: where the journal is, instead of DATA/journal. `bucket`: where drivers mirror their checkpoints.
-        `shard` stands for both; the worker closes it.
+        `shard` stands for both; the worker closes it. `listeners`: ports that are open already, and stay open.
         """
         self.settings = settings
         self._files = files if shard is None else shard.files
         self._bucket = bucket if shard is None else shard.bucket
         self._shard = shard
+        self._listeners = listeners
+        self.departure: Departure | None = None
+        """The shard moves to another worker, or has moved there when `run` returns."""
         self.supervisor = Supervisor(self.stop)
         self._loop_watch = LoopWatch()
         self.registry = CollectorRegistry()
@@ -135,7 +146,9 @@ class Worker:
             self._shard.stop_waiting_soon()
         self._committer.stop()
         self._journal.close()
-        if self._shard is not None:
+        if self.departure is not None and self.departure.is_leaving:
+            self.departure.release()
+        elif self._shard is not None:
             self._shard.close()
 
     def _open(self) -> None:
@@ -164,10 +177,11 @@ class Worker:
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
         sampling = self.supervisor.every("rates", SAMPLE_SECONDS, self._rates.sample)
-        http = HttpServer(self, self.settings, self.supervisor)
+        server = HttpServer(http.application(self, self.settings), self.settings, self.supervisor)
         self._loop_watch.start()  # until the ports are open, a stall delays nobody
-        self.ports = {"segment": await self._server.start(), "connector": await self._gateway.start()}
-        self.ports |= {"http": await http.start()}
+        own = {name: None if self._listeners is None else self._listeners.take(name) for name in _PORTS}
+        self.ports = {SEGMENT: await self._server.start(own[SEGMENT])}
+        self.ports |= {CONNECTOR: await self._gateway.start(own[CONNECTOR]), HTTP: await server.start(own[HTTP])}
         if self._runtime is not None:
             await self._runtime.start()
         keeping = self._serve_shard()
@@ -181,11 +195,14 @@ class Worker:
         if keeping is not None:
             await keeping.stop()
         await self._stop_coordinator()
-        await self._gateway.stop()
+        if self.departure is None or not self.departure.is_leaving:
+            await self._gateway.stop()
         await self._server.stop()
-        await http.stop()
+        await server.stop()
         if self._trace_exporter is not None:
             await self._trace_exporter.stop()
+        if self.departure is not None and self.departure.is_leaving:
+            await self.departure.send_sources_away()  # last, so that they wait as shortly as possible
 
     def _serve_shard(self) -> Supervised | None:
         """Other workers learn where this one listens."""
@@ -194,10 +211,40 @@ class Worker:
             return None
         loop = asyncio.get_running_loop()
         shard.on_late = lambda: loop.call_soon_threadsafe(self._gateway.end_sessions)
-        hosts = {"segment": self.settings.segment.host, "connector": self.settings.gateway.host}
-        hosts |= {"http": self.settings.http_host}
-        shard.serve({name: str(Address(_reachable(hosts[name]), port)) for name, port in self.ports.items()})
+        shard.serve(self._addresses() if self._listeners is None else self._listeners.addresses())
         return self.supervisor.run("files beside the journal", lambda: self._keep_files(shard))
+
+    def _addresses(self) -> dict[str, str]:
+        hosts = {SEGMENT: self.settings.segment.host, CONNECTOR: self.settings.gateway.host}
+        hosts |= {HTTP: self.settings.http_host}
+        return {name: str(Address(_reachable(hosts[name]), port)) for name, port in self.ports.items()}
+
+    # The cluster.
+
+    async def cluster(self) -> ClusterStatus:
+        """Raises RequestError for a worker without a bucket, and what the store raises."""
+        if self._shard is None:
+            raise RequestError("this worker has its journal on a disk: it is not in a cluster")
+        status = await asyncio.to_thread(self._shard.member.cluster.status)
+        return status if self.departure is None else structs.replace(status, move=self.departure.status())
+
+    async def drain(self, request: Drain) -> None:
+        """Begin to move the shard to another worker. Raises RequestError if there is none."""
+        shard = self._shard
+        if shard is None or self._listeners is None:
+            raise RequestError("this worker has its journal on a disk: it has no standby")
+        if request.worker != shard.member.worker:
+            raise RequestError(f"worker {request.worker!r} does not own the shard", "See penstock cluster status.")
+        if self.departure is not None and not self.departure.move.is_over:
+            raise RequestError(f"the shard is already moving to {self.departure.move.target}")
+        candidates = await asyncio.to_thread(shard.member.cluster.candidates, request.to)
+        departure = self.departure = Departure(shard, self._gateway)
+
+        async def ask() -> None:
+            if await departure.ask([one.worker for one in candidates]):
+                self.stop()
+
+        self.supervisor.run("asking for a successor", ask)
 
     async def _keep_files(self, shard: BucketShard) -> None:
         while True:

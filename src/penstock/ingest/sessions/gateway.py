@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import socket
 from contextlib import suppress
 from ssl import CERT_REQUIRED
 
@@ -13,6 +14,7 @@ from penstock.core.errors import RequestError
 from penstock.core.tls_handshakes import with_tls
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.connection import Connection
+from penstock.ingest.sessions.migration import SessionEvent
 from penstock.ingest.sessions.session import SessionTable
 from penstock.ingest.settings import PORT
 from penstock.ingest.source_view import SourceView
@@ -27,6 +29,9 @@ _BACKLOG = 1024
 
 _PROBE_SECONDS = 2.0
 """For a successor to accept a connection."""
+
+_LOOK_SECONDS = 0.005
+"""Between two looks whether all programs have ended their streams: a hundredth of a round trip across an ocean."""
 
 
 async def _check_successor(text: str) -> None:
@@ -77,8 +82,8 @@ class Gateway:
         self.sessions = SessionTable(self.settings, sources.counters)
         self._ticks = itertools.count()
 
-    async def start(self) -> int:
-        """Listen; returns the port."""
+    async def start(self, listener: socket.socket | None = None) -> int:
+        """Listen, on this socket if there is one; returns the port."""
         settings, loop = self.settings, asyncio.get_running_loop()
         if settings.successor:
             await _check_successor(settings.successor)
@@ -88,7 +93,10 @@ class Gateway:
             return Connection(self.sources, self.sessions, self._access, self._refusals)
 
         factory = with_tls(connection, settings.ssl, settings.handshake_seconds)
-        self._listener = await loop.create_server(factory, settings.host, settings.port, backlog=_BACKLOG)
+        if listener is None:
+            self._listener = await loop.create_server(factory, settings.host, settings.port, backlog=_BACKLOG)
+        else:
+            self._listener = await loop.create_server(factory, sock=listener, backlog=_BACKLOG)
         self._ticking = self.sources.supervisor.every("credits and marks of time", _TICK_SECONDS, self._tick)
         if not settings.cookie and not (settings.ssl is not None and settings.ssl.verify_mode is CERT_REQUIRED):
             log.warning("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
@@ -124,6 +132,36 @@ class Gateway:
                 session.close()
         self.sources.close()
         await asyncio.sleep(0)
+
+    # The shard moves to another worker.
+
+    async def send_away(self, successor: Address, seconds_max: float) -> None:
+        """Accept no more programs, ask all of them to continue there, and return when they have ended their streams or
+        the time is up.
+        """
+        self._listener.close()
+        for session in self.sessions:
+            session.send_to(successor)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                while not all(session.has_ended_streams for session in self.sessions):  # noqa: ASYNC110  bounded
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+    async def seal(self) -> None:
+        """Store what was received, and nothing more. Connections stay open, until `tell` closes them."""
+        await self._ticking.stop()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.sources.durability.caught_up(), self.settings.drain_seconds)
+        for session in self.sessions:
+            session.flush()
+        self.sources.stop_acknowledging()
+        self.tell(SessionEvent.SEAL)
+        self.sources.close()
+
+    def tell(self, event: SessionEvent) -> None:
+        """What happens to the shard, for all sessions."""
+        for session in self.sessions:
+            session.move(event)
 
     async def _usable_successor(self) -> str:
         """Where to send programs now; "" if they must not go anywhere."""

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from penstock.access.principals import Principal
+from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits
 from penstock.core.errors import Forbidden, NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.logs import QUOTED_CHARS_MAX, one_line, quoted
@@ -17,17 +18,22 @@ from penstock.core.types import Offset
 from penstock.ingest.catalog import Counters, SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.sessions.acks import AckLag, Run
+from penstock.ingest.sessions.migration import Effect, SessionEvent, SessionMove
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.streams import SessionStreams
 from penstock.ingest.settings import GatewaySettings
 from penstock.ingest.source_log import SourceLog
 from penstock.protocol.api.status import SessionError, SessionStatus
 from penstock.protocol.connector import (
+    NOTHING_YET,
     Ack,
+    Acked,
     EndOfStream,
     Error,
     Frame,
     Hello,
+    Migrate,
+    MigrateAck,
     Notify,
     NotifyAck,
     Ok,
@@ -47,6 +53,9 @@ REFUSALS = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
 
 _ERROR_TEXT_MAX = 1000
 _ERRORS_KEPT = 20
+
+_ACKED_PER_FRAME = 10_000
+"""160 KB: other programs may have a limit on frames as well."""
 
 
 class Outlet(Protocol):
@@ -157,30 +166,50 @@ class SourceSession:
         self._refusals = Pauses(REFUSALS)
         self._refused_until: asyncio.TimerHandle | None = None
         self._program = ""
+        self._move = SessionMove(can_migrate=False)
+        self._successor = Address("", 0)
+        self._withheld: dict[int, int] = {}
+        """Acknowledgements while the shard moves: at most one for each stream."""
+        self._has_left = False
 
     # Frames.
 
     def receive(self, incoming: Frame | Columns) -> None:
-        if isinstance(incoming, Columns):
+        if self._move.is_sealed:
+            self._receive_sealed(incoming)
+        elif isinstance(incoming, Columns):
             self._session.check_messages()
             self._messages(incoming)
-            return
-        self._session.receive(incoming)
+        else:
+            self._session.receive(incoming)
+            self._handle(incoming)
+
+    def _handle(self, incoming: Frame) -> None:
         match incoming:
             case Hello():
                 self._hello(incoming)
             case Notify():
                 self._notify(incoming)
+            case EndOfStream() if self._move.is_moving:
+                self._streams.relinquish(incoming.stream_id)
             case EndOfStream():
                 self._streams.end(incoming.stream_id)
+            case MigrateAck():
+                self.move(SessionEvent.MIGRATE_ACK)
             case Error():
                 self._error(incoming)
             case _:
                 raise AssertionError(f"the session machine lets {incoming} through")
 
+    def _receive_sealed(self, incoming: Frame | Columns) -> None:
+        """Nothing is stored any more: what still arrives is sent again elsewhere."""
+        if isinstance(incoming, MigrateAck | Error):
+            self._session.receive(incoming)
+            self._handle(incoming)
+
     def received_all(self) -> None:
         """Everything in the receive buffer was received."""
-        if self._log is not None:
+        if self._log is not None and not self._move.is_sealed:
             self._received_at = self._loop.time()
             self._flush_marks()
             self._log.snapshot_if_due()
@@ -206,6 +235,7 @@ class SourceSession:
         program, announced = announced_window(hello.program)
         self._program = one_line(program, QUOTED_CHARS_MAX)
         self._outlet.cancel_deadline()
+        self._move = SessionMove(can_migrate=self._session.can_migrate)
         largest_window = self._settings.window_bytes
         window = min(max(self._log.settings.window_bytes, announced), largest_window)
         self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
@@ -219,6 +249,9 @@ class SourceSession:
         self._credits.notify()
         if len(self._streams) >= self._settings.streams_per_session_max:
             raise ProtocolError(f"NOTIFY: {len(self._streams)} streams are open already (streams_per_session_max)")
+        if self._move.is_moving:
+            self.refuse(NotifyAck(False, notify.stream_id, 0))
+            return
         self._streams.notify(notify)
 
     def _messages(self, columns: Columns) -> None:
@@ -293,14 +326,20 @@ class SourceSession:
             self._refused_until = None
 
     def acknowledge(self, stream_ids: Column, last_ids: Column) -> None:
-        if not self._session.is_over:
+        if self._move.is_moving:
+            self._withheld.update(zip(stream_ids, last_ids, strict=True))
+        elif not self._session.is_over:
             self._flush()
             self._write(encode_acks(0, stream_ids, last_ids))
 
     @property
     def credits(self) -> int:
         """How many messages the program may send."""
-        return 0 if self._session.is_over or self._is_half_closed else max(0, self._credits.available)
+        return (
+            0
+            if self._move.is_moving or self._session.is_over or self._is_half_closed
+            else max(0, self._credits.available)
+        )
 
     @property
     def awaits_pipelines(self) -> bool:
@@ -312,7 +351,7 @@ class SourceSession:
 
     def flush(self) -> None:
         """Send what can be acknowledged, and the credits that are free; no credits to a peer that does not read."""
-        if self._log is None or self._session.is_over:
+        if self._log is None or self._session.is_over or self._move.is_sealed:
             return
         if self._streams.waits_for_room and self._log.data_segments.disk_has_room:
             with suppress(StoreFailed):  # the worker ends and logs why
@@ -323,11 +362,19 @@ class SourceSession:
 
     def _flush(self) -> None:
         runs, self._to_ack = self._to_ack, []
+        if self._move.is_moving:
+            self._withhold(runs)
+            return
         granted = 0 if self._outlet.is_blocked or self._is_half_closed else self._grant(sends_ack=bool(runs))
         if runs:
             self._write(b"".join([runs[0].ack(granted), *(run.ack(0) for run in runs[1:])]))
         elif granted:
             self._send(Ack(granted))
+
+    def _withhold(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            streams = run.admission.streams
+            self._withheld.update(zip(streams.stream_ids.tolist(), streams.last_ids.tolist(), strict=True))
 
     def _grant(self, *, sends_ack: bool = False) -> int:
         assert self._log is not None
@@ -346,6 +393,63 @@ class SourceSession:
     def _write(self, data: bytes) -> None:
         if self._outlet.write(data):
             self._counters.frames_sent += 1
+
+    # The shard moves to another worker.
+
+    @property
+    def has_ended_streams(self) -> bool:
+        """Whether there is nothing to wait for: the program has ended its streams, or cannot know that it should."""
+        is_waited_for = self._log is not None and self._session.can_migrate and not self._session.is_over
+        return not (is_waited_for and self._streams.has_open)
+
+    def send_to(self, successor: Address) -> None:
+        """The shard is about to move there."""
+        self._successor = successor
+        if self._log is None or self._is_half_closed:
+            self.close()
+        else:
+            self.move(SessionEvent.MOVE)
+
+    def move(self, event: SessionEvent) -> None:
+        """Does nothing to a session that is over."""
+        for effect in self._move.on(event):
+            if not self._session.is_over or effect is Effect.CLOSE:
+                self._apply(effect)
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case Effect.SEND_MIGRATE:
+                self._send(Migrate(self._successor.host, self._successor.port))
+            case Effect.WITHHOLD:
+                self._forget_refusals()
+            case Effect.RELEASE_STREAMS:
+                self._withhold(self._to_ack)
+                self._leave()
+            case Effect.SEND_ACKS:
+                self._send_withheld()
+            case Effect.INVITE:
+                self._send(Ack(0))
+            case Effect.SEND_RESTART:
+                self._send(Restart(str(self._successor)))
+                self._outlet.end()
+            case Effect.CLOSE:
+                self._session.close()
+                self._outlet.end()
+
+    def _send_withheld(self) -> None:
+        """In frames of a limited size."""
+        acked = [Acked(*pair) for pair in self._withheld.items() if pair[1] != NOTHING_YET]
+        for first in range(0, len(acked), _ACKED_PER_FRAME):
+            self._send(Ack(0, tuple(acked[first : first + _ACKED_PER_FRAME])))
+        self._withheld.clear()
+
+    def _leave(self) -> None:
+        """Give everything back that it has of the source. Idempotent."""
+        if self._log is not None and not self._has_left:
+            self._has_left = True
+            self._streams.release_all()
+            self._log.leave(self._streams)
+            self._share.close()
 
     # The end.
 
@@ -411,7 +515,7 @@ class SourceSession:
 
     def _finish(self, *, lingers: bool = False) -> None:
         """End the session and release its streams at once."""
-        if self._log is not None:
+        if self._log is not None and not self._has_left:
             self._streams.release_all()
         self._outlet.end(lingers=lingers)
 
@@ -441,15 +545,14 @@ class SourceSession:
         """The connection is gone."""
         self._session.close()
         self._forget_refusals()
-        if self._log is not None:
-            self._streams.release_all()
-            self._log.leave(self._streams)
-            self._share.close()
+        self._leave()
         self._table.closed(self)
 
     def _shown_state(self) -> str:
         if self._log is not None and self._streams.waits_for_room:
             return "Waiting for room"
+        if self._move.is_moving:
+            return "Migrating"
         return "Half-closed" if self._is_half_closed else self._session.state.value
 
     def status(self) -> SessionStatus:

@@ -271,6 +271,26 @@ class SessionStreams:
         self._marks[known.route].append(ended(stream_id))
         self._ending[known.route].append(stream_id)
 
+    def relinquish(self, stream_id: int) -> None:
+        """EOS_MESSAGE while the shard moves: the stream is released, and has not ended. It keeps its position, and
+        stays in the watermark.
+        """
+        if stream_id not in self._streams or stream_id not in self._table:
+            raise ProtocolError(f"EOS_MESSAGE is not legal for stream {stream_id}: it is not open in this session")
+        known = self._log.streams[stream_id]
+        known.last_id = self._not_stored.get(stream_id, self._table.last_id(stream_id))
+        self._table.close(stream_id)
+        del self._streams[stream_id]
+        self._unblock(stream_id)
+        self._sources.registry.release(self._key(stream_id), self)
+        self._log.streams.detached(stream_id)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether the program can still send, or is about to."""
+        open_yet = (StreamState.NOTIFIED, StreamState.ACTIVE)
+        return any(stream.state in open_yet for stream in self._streams.values())
+
     def _end(self, stream_id: int, before: Offset) -> None:
         """The stream's data end at `before` or earlier, and are durable: it has ended once they are released."""
         stream = self._streams.get(stream_id)

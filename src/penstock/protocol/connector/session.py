@@ -155,6 +155,11 @@ class Session:
         """Nothing more is to be sent, and "any data received after" is to be discarded, not passed to `receive`."""
         return self._state in (State.ERROR, State.DISCONNECTED)
 
+    @property
+    def can_migrate(self) -> bool:
+        """Whether the HELLO announced that the source knows MIGRATE."""
+        return self._can_migrate
+
     def send(self, frame: Frame) -> bytes:
         """The bytes to send. Raises LocalProtocolError if we may not send it now; RequestError if it cannot be
         encoded.

@@ -1,0 +1,59 @@
+"""The messages about a cluster: who its members are, which of them owns what, and moving it."""
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.protocol.api.codec import Request
+
+WorkerName = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    worker: str
+    addresses: dict[str, str]
+    """By port: connector, segment, http."""
+    shards: list[int]
+    """Those that it owns; a standby has none."""
+    quiet_seconds: float
+    """For how long the worker that replies has seen no renewal of it."""
+    is_drained: bool = False
+    """It takes over only if no other worker does."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    shard: int
+    owner: str
+    term: int
+    successor: str = ""
+    """The worker for which the owner has given it up, and which has not taken over yet."""
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """The last move of a shard away from the worker that replies."""
+
+    shard: int
+    to: str
+    step: str
+    is_over: bool
+    sessions: int
+    """Sources that are still connected here."""
+    failure: str = ""
+    """Why the shard has not moved."""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    """The bucket."""
+    worker: str
+    """The worker that replies."""
+    workers: list[Member]
+    shards: list[Place]
+    move: Move | None = None
+
+
+class Drain(Request, frozen=True, kw_only=True):
+    """Move the shard away from this worker; to any other one if `to` is empty."""
+
+    worker: WorkerName
+    to: WorkerName = ""

@@ -1,0 +1,99 @@
+"""The cluster as its members see it: the map for people and programs, and where to move a shard."""
+
+import time
+from collections.abc import Callable, Iterable
+from threading import Lock
+
+from penstock.bucket.cluster_records import WORKERS, ShardRecord, WorkerRecord, read_record, shard_key, worker_key
+from penstock.bucket.lease_state import HANDOVER_SECONDS
+from penstock.bucket.objects import Bucket
+from penstock.core.errors import RequestError
+from penstock.ingest.sessions.migration import READY_SECONDS_MAX
+from penstock.protocol.api.cluster import ClusterStatus, Member, Place
+
+CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
+"""The names of a worker's ports in its record."""
+
+_FRESH_SECONDS = 0.5
+"""For so long a reply is used again: everybody who may read may ask, and the store charges for each request."""
+
+
+class Cluster:
+    """Reads the records of the cluster. May be used by several threads."""
+
+    def __init__(self, bucket: Bucket, worker: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = bucket
+        self._worker = worker
+        self._clock = clock
+        self._lock = Lock()
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._read: tuple[float, ClusterStatus] | None = None
+
+    def status(self) -> ClusterStatus:
+        """Raises what the store raises."""
+        with self._lock:
+            if self._read is None or self._clock() - self._read[0] > _FRESH_SECONDS:
+                self._read = self._clock(), self._status()
+            return self._read[1]
+
+    def _status(self) -> ClusterStatus:
+        records, shard = self._records(), read_record(self._bucket, shard_key(0), ShardRecord)
+        places = [] if shard is None else [shard[0]]
+        now = self._clock()
+        self._seen = {one.worker: self._since(one, now) for one in records}
+        return ClusterStatus(
+            url=self._bucket.url,
+            worker=self._worker,
+            workers=[self._member(one, places, now) for one in records],
+            shards=[Place(shard=one.shard, owner=one.owner, term=one.term, successor=one.successor) for one in places],
+        )
+
+    def _records(self) -> list[WorkerRecord]:
+        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
+        return sorted((one[0] for one in found if one is not None), key=lambda one: one.worker)
+
+    def _since(self, record: WorkerRecord, now: float) -> tuple[int, float]:
+        revision, since = self._seen.get(record.worker, (-1, now))
+        return (revision, since) if revision == record.revision else (record.revision, now)
+
+    def _member(self, record: WorkerRecord, places: Iterable[ShardRecord], now: float) -> Member:
+        return Member(
+            worker=record.worker,
+            addresses=record.addresses,
+            shards=[one.shard for one in places if one.owner == record.worker],
+            quiet_seconds=round(now - self._seen[record.worker][1], 1),
+            is_drained=record.is_drained,
+        )
+
+    # Where to move a shard.
+
+    def candidates(self, to: str) -> list[WorkerRecord]:
+        """The standbys, best first; only the one that is named, if one is. Raises RequestError if there is none."""
+        return choose(self._records(), self._worker, to)
+
+    def wait_until_ready(self, worker: str) -> WorkerRecord | None:
+        """Until this standby waits for our shard. None: it does not answer."""
+        deadline = self._clock() + READY_SECONDS_MAX
+        while self._clock() < deadline:
+            found = read_record(self._bucket, worker_key(worker), WorkerRecord)
+            if found is not None and found[0].ready_for == self._worker:
+                return found[0]
+            time.sleep(HANDOVER_SECONDS)
+        return None
+
+
+def choose(records: Iterable[WorkerRecord], owner: str, to: str) -> list[WorkerRecord]:
+    """The workers to which a shard of `owner` can move, in the order in which they are tried. A drained one is not
+    used, unless it is named. Raises RequestError if there is none.
+    """
+    others = [one for one in records if one.worker != owner and CONNECTOR in one.addresses]
+    named = [one for one in others if one.worker == to]
+    if to and not named:
+        raise RequestError(f"worker {to!r} is not a standby of this cluster", "See penstock cluster status.")
+    found = named or [one for one in others if not one.is_drained]
+    if not found:
+        raise RequestError(
+            f"there is no other worker to which the shard of {owner} can move",
+            "Start one with the same --store first: penstock worker --store URL.",
+        )
+    return found

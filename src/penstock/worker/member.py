@@ -1,0 +1,219 @@
+"""A worker process on a bucket: a standby until the shard is its own, its owner, and a standby again when the shard has
+moved away.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from msgspec import structs
+
+from penstock.access.refusals import Refusals
+from penstock.bucket.lease_state import OwnerSeen
+from penstock.core.address import Address
+from penstock.core.errors import RequestError, Unavailable
+from penstock.core.supervisor import Supervisor
+from penstock.core.tls_handshakes import with_tls
+from penstock.protocol.api.cluster import ClusterStatus, Drain
+from penstock.worker.bucket_shard import BucketMember, BucketShard
+from penstock.worker.cluster import CONNECTOR, HTTP
+from penstock.worker.departure import Departure
+from penstock.worker.http import HttpServer, standby_application
+from penstock.worker.listeners import Listeners
+from penstock.worker.redirects import RedirectPort, connector_address
+from penstock.worker.settings import BucketOptions, WorkerSettings
+from penstock.worker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+
+
+class Standby:
+    """The ports of a worker that waits for the shard: sources are sent to the owner, and HTTP shows the cluster."""
+
+    def __init__(self, settings: WorkerSettings, listeners: Listeners, member: BucketMember) -> None:
+        self.refusals = Refusals()
+        self.departure: Departure | None = None
+        """Of the shard that this worker has owned before."""
+        self._settings = settings
+        self._listeners = listeners
+        self._member = member
+        self._seen = OwnerSeen("", {}, 0.0, 0.0)
+        self._port = RedirectPort(settings.gateway, settings.redirect, self._owner_of)
+        self._listener: asyncio.Server | None = None
+        self._supervisor = Supervisor()
+        self._http: HttpServer | None = None
+
+    def _owner_of(self, source: str) -> Address | None:
+        """The one place that knows which worker owns a source. Today the cluster has one shard, with all sources."""
+        del source
+        is_known = self._seen.owner not in ("", self._member.worker) and not self._seen.is_next
+        return connector_address(self._seen.addresses.get(CONNECTOR, "")) if is_known else None
+
+    async def start(self) -> None:
+        app = standby_application(self, self._settings)
+        self._http = HttpServer(app, self._settings, self._supervisor)
+        await self._http.start(self._listeners.take(HTTP))
+
+    async def see(self, seen: OwnerSeen) -> None:
+        """While the shard is about to move here, or nobody is known to own it, sources wait for an answer."""
+        self._seen = seen
+        if self._owner_of("") is None:
+            self._hold()
+        elif self._listener is None:
+            settings = self._settings.gateway
+            factory = with_tls(self._port.connection, settings.ssl, settings.handshake_seconds)
+            listener = self._listeners.take(CONNECTOR)
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(factory, sock=listener, backlog=_BACKLOG)
+
+    def acquired(self) -> None:
+        """The shard is ours: sources wait until it is served."""
+        self._seen = OwnerSeen("", {}, 0.0, 0.0)
+        self._hold()
+
+    def _hold(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self._port.close_unanswered()
+
+    async def stop(self) -> None:
+        """Sources that are spliced to another worker stay connected."""
+        self._hold()
+        if self._http is not None:
+            await self._http.stop()
+        await self._supervisor.stop()
+
+    # What HTTP shows.
+
+    def owner_problem(self) -> Unavailable:
+        owner, where = self._seen.owner, self._seen.addresses.get(HTTP, "")
+        if not where:
+            return Unavailable("this worker is a standby: it does not own the shard", "See penstock cluster status.")
+        return Unavailable(f"this worker is a standby of {owner}", f"Use that worker: --worker {where}.")
+
+    async def cluster(self) -> ClusterStatus:
+        status = await asyncio.to_thread(self._member.cluster.status)
+        return status if self.departure is None else structs.replace(status, move=self.departure.status())
+
+    async def drain(self, request: Drain) -> None:
+        raise RequestError(
+            f"worker {self._member.worker} is a standby, and owns no shard that could move from {request.worker}",
+            "Name the owner: penstock cluster status shows it.",
+        )
+
+
+class Member:
+    """`run` serves until `stop` is called or the store fails."""
+
+    def __init__(
+        self, settings: WorkerSettings, options: BucketOptions, on_waiting: Callable[[OwnerSeen], None]
+    ) -> None:
+        self._settings = settings
+        self._options = options
+        self._on_waiting = on_waiting
+        self._member: BucketMember | None = None
+        self._worker: Worker | None = None
+        self._is_stopping = False
+        self._departure: Departure | None = None
+        self._departing: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        if self._worker is not None:
+            self._worker.stop()
+        if self._member is not None:
+            self._member.stop()
+
+    async def run(self, ready: Callable[[Worker, dict[str, int]], None]) -> bool:
+        """Calls `ready` whenever everything is served. Returns whether it has ever owned the shard. Raises what a
+        Worker raises, and what the store raises.
+        """
+        listeners = Listeners(self._settings)
+        member = self._member = BucketMember(self._options, self._settings.data, listeners.addresses())
+        has_owned = False
+        try:
+            while not self._is_stopping and (shard := await self._stand_by(member, listeners)) is not None:
+                has_owned = True
+                if not await self._own(shard, listeners, ready):
+                    break
+                member.is_drained = True
+        finally:
+            await self._end_departure()
+            member.close()
+            listeners.close()
+        return has_owned
+
+    async def _own(
+        self, shard: BucketShard, listeners: Listeners, ready: Callable[[Worker, dict[str, int]], None]
+    ) -> bool:
+        """Returns whether the shard has moved to another worker."""
+        worker = self._worker = Worker(self._settings, shard=shard, listeners=listeners)
+        if self._is_stopping:
+            worker.stop()
+        try:
+            await worker.run(lambda ports: ready(worker, ports))
+        finally:
+            self._worker = None
+        departure = worker.departure
+        if departure is None or not departure.is_leaving:
+            return False
+        listeners.reserve_segment()
+        self._departure, self._departing = departure, asyncio.create_task(departure.watch())
+        return True
+
+    async def _stand_by(self, member: BucketMember, listeners: Listeners) -> BucketShard | None:
+        """Wait for the shard. None if the worker is to stop."""
+        loop, seen = asyncio.get_running_loop(), asyncio.Queue[OwnerSeen | None]()
+        standby = Standby(self._settings, listeners, member)
+        standby.departure = self._departure
+
+        def waits(waiting: OwnerSeen) -> None:
+            if waiting.owner != member.worker:  # not while it has just given the shard up
+                self._on_waiting(waiting)
+            loop.call_soon_threadsafe(seen.put_nowait, waiting)
+
+        def acquired() -> None:
+            loop.call_soon_threadsafe(seen.put_nowait, None)
+
+        following = asyncio.create_task(self._follow(standby, seen))
+        try:
+            shard = await asyncio.to_thread(member.acquire, waits, acquired)
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            await standby.stop()
+        if shard is not None:
+            await self._end_departure()
+        return shard
+
+    async def _follow(self, standby: Standby, seen: "asyncio.Queue[OwnerSeen | None]") -> None:
+        """Serve as a standby from the first time that there is something to wait for."""
+        is_started = False
+        while True:
+            waiting = await seen.get()
+            if waiting is None:
+                standby.acquired()
+                continue
+            if waiting.problem:
+                continue
+            if not is_started:
+                is_started = True
+                await standby.start()
+            if self._departure is not None:
+                self._departure.seen(waiting.owner)
+            await standby.see(waiting)
+
+    async def _end_departure(self) -> None:
+        if self._departure is not None:
+            self._departure.end()
+            self._departure = None
+        if self._departing is not None:
+            self._departing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._departing
+            self._departing = None

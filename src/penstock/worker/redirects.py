@@ -1,0 +1,333 @@
+"""The connector port of a standby: every source is sent to the worker that owns its shard.
+
+A source that has announced `0.0.1+migrate` gets MIGRATE. Any other gets OK and RESTART with the owner's address, or its
+connection is spliced: passed on to the owner byte for byte.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import cast
+
+from penstock.core.address import Address
+from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
+from penstock.core.errors import ProtocolError, RequestError
+from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX
+from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.connector import (
+    Decoder,
+    Frame,
+    Hello,
+    HelloCheck,
+    Migrate,
+    MigrateAck,
+    Ok,
+    Restart,
+    Role,
+    Session,
+    Use,
+    error_frame,
+)
+from penstock.worker.settings import Redirect
+
+log = logging.getLogger(__name__)
+
+RETURN_SECONDS = 60.0
+"""A source that comes back this soon after RESTART with an address has not understood the address."""
+
+_REMEMBERED_MAX = 10_000
+"""Sources that were sent away lately; the oldest is forgotten."""
+
+_EARLY_BYTES_MAX = 256 * 1024
+"""What a source may send before it is redirected: the credits of a HELLO are none, so this is its HELLO and NOTIFYs."""
+
+_SPLICE_BYTES_MAX = 64 * 1024
+"""Bytes that a splice keeps in each direction, besides the kernel's: beyond it the sender is not read."""
+
+_LAST_WORDS_SECONDS = 5.0
+"""How long a peer may take to fetch the last bytes sent to it."""
+
+OwnerOf = Callable[[str], Address | None]
+"""The connector address of the worker that owns this source's shard; None: it is not known now."""
+
+
+class Redirects:
+    """Decides what a source that does not know MIGRATE gets. The document's RESTART frame has no address, and its text
+    says that it has one: a program of version 0.0.1 may or may not understand it, and its HELLO does not tell.
+    """
+
+    def __init__(self, mode: Redirect, *, can_splice: bool = True) -> None:
+        self._mode = mode
+        self._can_splice = can_splice
+        self._sent: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    def choose(self, host: str, hello: Hello, now: float) -> Redirect:
+        """RESTART or SPLICE."""
+        if self._mode is not Redirect.AUTO or not self._can_splice:
+            return Redirect.SPLICE if self._mode is Redirect.SPLICE and self._can_splice else Redirect.RESTART
+        who = (host, hello.program, hello.instance)
+        comes_back = now - self._sent.get(who, -RETURN_SECONDS) < RETURN_SECONDS
+        self._sent[who] = now
+        self._sent.move_to_end(who)
+        if len(self._sent) > _REMEMBERED_MAX:
+            self._sent.popitem(last=False)
+        return Redirect.SPLICE if comes_back else Redirect.RESTART
+
+
+class RedirectPort:
+    """What the connections of the port share."""
+
+    def __init__(self, settings: GatewaySettings, redirect: Redirect, owner_of: OwnerOf) -> None:
+        self.settings = settings
+        self.owner_of = owner_of
+        self.redirects = Redirects(redirect, can_splice=settings.ssl is None)
+        self.limits = ConnectionLimits(settings.sessions_max, settings.address_max)
+        self.connections: set[RedirectedConnection] = set()
+
+    def connection(self) -> "RedirectedConnection":
+        return RedirectedConnection(self)
+
+    def close_unanswered(self) -> None:
+        """The worker becomes the owner: sources that have no answer yet connect again, and find it."""
+        for one in list(self.connections):
+            one.close_if_unanswered()
+
+    def close(self) -> None:
+        for one in list(self.connections):
+            one.abort()
+
+
+class RedirectedConnection(asyncio.Protocol):
+    """A source at the wrong worker. As a Guest of ConnectionLimits it may be evicted until it is spliced."""
+
+    is_authenticated = False
+
+    def __init__(self, port: RedirectPort) -> None:
+        self._port = port
+        self._session = Session(Use.SOURCE, Role.ACCEPTOR)
+        check = HelloCheck(Use.SOURCE, check_cookie=lambda _: None)  # the owner checks it
+        self._decoder = Decoder(Use.SOURCE, frame_size_max=_EARLY_BYTES_MAX, hello=check)
+        self._early = bytearray()
+        self._answered = False
+        self._splice: Splice | None = None
+
+    @property
+    def _is_spliced(self) -> bool:
+        return self._splice is not None
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.idle_since: float | None = self._loop.time()
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self._host, settings = address_of(peer), self._port.settings
+        find_dead_peers(self._transport, settings.dead_peer_seconds)
+        self._deadline = self._loop.call_later(settings.handshake_seconds, self.abort)
+        if not self._port.limits.admit(self, self._host):
+            self._transport.abort()
+            return
+        self._port.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._splice is not None:
+            self._splice.to_owner(data)
+            return
+        if not self._answered:
+            self._early += data
+            if len(self._early) > _EARLY_BYTES_MAX:
+                self.abort()
+                return
+        try:
+            for frame in self._decoder.feed(data):
+                self._receive(frame)
+                if self._is_spliced:
+                    return
+        except ProtocolError as error:
+            if not self._session.is_over:
+                self._write(error_frame(error))
+            self._end()
+
+    def eof_received(self) -> bool:
+        if self._splice is not None:
+            self._splice.source_has_ended()
+            return True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._port.limits.leave(self)
+        self._port.connections.discard(self)
+        if self._splice is not None:
+            self._splice.source_is_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._splice is not None:
+            self._splice.pause_owner()
+
+    def resume_writing(self) -> None:
+        if self._splice is not None:
+            self._splice.resume_owner()
+
+    # Frames.
+
+    def _receive(self, frame: Frame) -> None:
+        if self._session.is_over:
+            return
+        if isinstance(frame, Hello):
+            self._session.receive(frame)
+            self._redirect(frame)
+        elif isinstance(frame, MigrateAck):
+            self._session.receive(frame)
+            self._end()
+
+    def _redirect(self, hello: Hello) -> None:
+        owner = self._port.owner_of(hello.instance)
+        if owner is None:
+            self._end()
+        elif self._session.can_migrate:
+            self._answered = True
+            self._write(Migrate(owner.host, owner.port))
+            self._set_deadline(LEAVE_SECONDS_MAX)
+        elif self._port.redirects.choose(self._host, hello, self._loop.time()) is Redirect.RESTART:
+            self._answered = True
+            self._write(Ok(0))
+            self._write(Restart(str(owner)))
+            self._end()
+        else:
+            self._answered = True
+            self._begin_splice(owner)
+
+    def _begin_splice(self, owner: Address) -> None:
+        self._deadline.cancel()
+        self.idle_since = None
+        self._transport.set_write_buffer_limits(high=_SPLICE_BYTES_MAX)
+        self._splice = Splice(self._transport, owner, bytes(self._early))
+        self._early.clear()
+
+    def _write(self, frame: Frame) -> None:
+        self._transport.write(self._session.send(frame))
+
+    def _end(self) -> None:
+        """The peer may take some time to read what was sent."""
+        self._session.close()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+        self._set_deadline(_LAST_WORDS_SECONDS)
+
+    def _set_deadline(self, seconds: float) -> None:
+        self._deadline.cancel()
+        self._deadline = self._loop.call_later(seconds, self.abort)
+
+    # Others call these.
+
+    def close_if_unanswered(self) -> None:
+        if not self._answered:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def evict(self) -> None:
+        self._port.limits.leave(self)
+        self.abort()
+
+
+class Splice(asyncio.Protocol):
+    """The connection to the owner, for a source whose bytes are passed on. Neither side is read while the other one
+    does not take what has come; an end of either direction is passed on, and so is a lost connection.
+    """
+
+    def __init__(self, source: asyncio.Transport, owner: Address, early: bytes) -> None:
+        self._source = source
+        self._owner: asyncio.Transport | None = None
+        self._early = bytearray(early)
+        self._has_source_ended = self._is_source_lost = False
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(owner))
+
+    async def _connect(self, owner: Address) -> None:
+        self._source.pause_reading()
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, owner.host, owner.port)
+        except OSError as error:
+            log.warning("a source cannot be passed on to the owner at %s: %s", owner, error)
+            self._source.close()
+
+    # The connection of the source calls these.
+
+    def to_owner(self, data: bytes) -> None:
+        if self._owner is None:
+            self._early += data
+        else:
+            self._owner.write(data)
+
+    def source_has_ended(self) -> None:
+        self._has_source_ended = True
+        if self._owner is not None:
+            self._owner.write_eof()
+
+    def source_is_lost(self, error: Exception | None) -> None:
+        self._is_source_lost = True
+        if self._owner is None:
+            self._connecting.cancel()
+        elif error is None:
+            self._owner.close()
+        else:
+            self._owner.abort()
+
+    def pause_owner(self) -> None:
+        if self._owner is not None and not self._owner.is_closing():
+            self._owner.pause_reading()
+
+    def resume_owner(self) -> None:
+        if self._owner is not None and not self._owner.is_closing():
+            self._owner.resume_reading()
+
+    # The transport to the owner calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._owner = cast("asyncio.Transport", transport)
+        self._owner.set_write_buffer_limits(high=_SPLICE_BYTES_MAX)
+        if self._is_source_lost:
+            self._owner.abort()
+            return
+        self._owner.write(bytes(self._early))
+        self._early.clear()
+        if self._has_source_ended:
+            self._owner.write_eof()
+        if not self._source.is_closing():
+            self._source.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._source.write(data)
+
+    def eof_received(self) -> bool:
+        if not self._source.is_closing() and self._source.can_write_eof():
+            self._source.write_eof()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None:
+            self._source.close()
+        else:
+            self._source.abort()
+
+    def pause_writing(self) -> None:
+        if not self._source.is_closing():
+            self._source.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._source.is_closing():
+            self._source.resume_reading()
+
+
+def connector_address(text: str) -> Address | None:
+    """From a worker's record; None if it is not there or not valid."""
+    try:
+        return Address.parse(text) if text else None
+    except RequestError:
+        return None
