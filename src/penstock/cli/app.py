@@ -40,6 +40,7 @@ _MODULES = {
     "backup": "backup",
     "restore": "backup",
     "store": "store",
+    "cluster": "cluster",
     "upgrade": "upgrade",
 }
 """The module of `penstock.cli` that registers each command, in the order of `penstock --help`."""

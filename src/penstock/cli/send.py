@@ -21,7 +21,7 @@ from penstock.cli.worker_access import CookieFileOption, read_cookie
 from penstock.client import Message, Source, SourceStream
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.client.credentials import tls_context
-from penstock.core.address import Address
+from penstock.client.source.failures import parse_address, parse_addresses
 from penstock.core.errors import LimitExceeded, RequestError, Unavailable
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.connector import FRAME_SIZE_MAX
@@ -218,7 +218,11 @@ def send(
     worker: WorkerOption = None,
     data: DataOption = None,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The worker's connector port itself, instead of --worker.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,…",
+            help="The worker's connector port itself, instead of --worker; several of a cluster are tried in order.",
+        ),
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="The file will not grow: send its last line even without a newline.")
@@ -257,7 +261,7 @@ def send(
         lines.check_first()
         if http is not None:
             wait_for_start(http, source, report)
-        tls, secret = tls_context(Address.parse(target).host), read_cookie(cookie, cookie_file)
+        tls, secret = tls_context(parse_addresses(target)[0].host), read_cookie(cookie, cookie_file)
         sender = Source(target, source=source, program="penstock send", cookie=secret, ssl=tls, on_ack=lines.on_ack)
         lines.stream = sending = sender.stream(stream, lines)
         try:
@@ -288,7 +292,8 @@ def _times(http: str, source: str, event_time: str) -> LineTime:
 
 def _check_same_worker(address: str, http: str) -> None:
     """`--end` is final, so it must go to the same worker as the lines. Raises RequestError."""
-    if connector_address(http).rpartition(":")[2] != address.rpartition(":")[2]:
+    port = parse_address(connector_address(http)).port
+    if port not in [one.port for one in parse_addresses(address)]:
         raise RequestError(
             f"--address {address} is not the connector port of the worker at {http}",
             "Leave --address out, and name the worker with --worker HOST:PORT or --data DIR.",

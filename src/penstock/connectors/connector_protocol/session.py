@@ -81,6 +81,8 @@ class OutputSession:
         self._is_end_acknowledged = False
         self.reported = ""
         """The text of the sink's ERROR, cut and without the cookie; "" if it has sent none."""
+        self.moved_to = ""
+        """The address in the sink's RESTART; "" if it has sent none."""
         self._out: list[bytes] = []
         self._stream.notify(Side.OURS)
         for frame in (hello, Notify(OUTPUT_STREAM, STREAM_NAME), ListUncommitted(RTAG)):
@@ -172,7 +174,8 @@ class OutputSession:
             case Ack():
                 self._acknowledged(frame)
             case Restart(address=address):
-                to = f", at {address!r:.300}: if it has moved, bind it with its new URL" if address else ""
+                self.moved_to = address
+                to = f", at {address!r:.300}" if address else ""
                 raise SinkLost(f"the sink at {self._where} asks us to connect again{to}")
             case Error(text=text):
                 self.reported = self._shown(text)

@@ -17,6 +17,7 @@ from penstock.connectors.connector_protocol.options import (
 )
 from penstock.connectors.connector_protocol.session import OutputSession
 from penstock.connectors.sink_api import YES, Block, CheckReport, Epoch, SinkLost, Transaction, Vote, accept_any
+from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.connector import SINK_VERSION, Hello
@@ -40,20 +41,20 @@ class OutputConnection(PeerProtocol[SinkLost]):
     One task at a time waits on it.
     """
 
-    def __init__(self, session: OutputSession, options: ConnectorProtocolOptions) -> None:
+    def __init__(self, session: OutputSession, options: ConnectorProtocolOptions, address: Address) -> None:
         super().__init__(asyncio.Event(), UNSENT_BYTES_MAX)
         self.session = session
         self._options = options
-        self._where = options.where
+        self._address = address
+        self._where = str(address)
 
     async def connect(self, tls: ssl.SSLContext | None) -> None:
         """Raises SinkLost if nothing listens there, or TLS fails."""
-        options = self._options
-        assert options.port is not None, "without one there is no port `in`"
-        name = None if tls is None else options.server_name or options.host
+        host, port = self._address.host, self._address.port
+        name = None if tls is None else self._options.server_name or host
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: self, options.host, options.port, ssl=tls, server_hostname=name)
+            await loop.create_connection(lambda: self, host, port, ssl=tls, server_hostname=name)
         except ssl.SSLError as error:
             hint = "Check certificates and authorities, and that the sink speaks TLS."
             raise SinkLost(f"no TLS connection to the sink at {self._where}: {error}", hint) from error
@@ -151,6 +152,9 @@ class ConnectorSink:
     """A VotingSink. The sink's two-phase messages are its votes; if a message does not fit into a frame, we vote no.
 
     What was sent without a PHASE1 can be revoked only by a new connection, which `abort` opens.
+
+    A sink that sends RESTART with an address has moved there: the next session is there, and if nobody answers, the one
+    after that at the configured address again.
     """
 
     def __init__(self, options: ConnectorProtocolOptions, instance: str) -> None:
@@ -162,9 +166,17 @@ class ConnectorSink:
         self._connection: OutputConnection | None = None
         self._reported = ""
         """The last ERROR of the sink program, until it accepts a session again."""
+        self._moved_to: Address | None = None
 
     def __repr__(self) -> str:
         return f"ConnectorSink({self._options.where}, {self._instance!r})"
+
+    @property
+    def _address(self) -> Address:
+        """Where the sink is now."""
+        options = self._options
+        assert options.port is not None, "without one there is no port `in`"
+        return self._moved_to or Address(options.host, options.port)
 
     @property
     def is_open(self) -> bool:
@@ -184,12 +196,11 @@ class ConnectorSink:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await self._connect()
         except TimeoutError:
-            self._drop()
-            raise self._explained(
-                SinkLost(f"the sink at {self._options.where} has not answered for {HANDSHAKE_SECONDS:g} s")
-            ) from None
+            lost = SinkLost(f"the sink at {self._address} has not answered for {HANDSHAKE_SECONDS:g} s")
+            self._go_home()
+            raise self._explained(lost) from None
         except SinkLost as error:
-            self._drop()
+            self._go_home()
             raise self._explained(error) from error
         except BaseException:
             self._drop()
@@ -248,8 +259,8 @@ class ConnectorSink:
 
     async def _connect(self) -> None:
         hello, tls = await asyncio.to_thread(self._read_files)
-        session = OutputSession(self._options.where, hello, self._decided, self._check)
-        self._connection = OutputConnection(session, self._options)
+        session = OutputSession(str(self._address), hello, self._decided, self._check)
+        self._connection = OutputConnection(session, self._options, self._address)
         await self._connection.connect(tls)
         await self._connection.until(lambda: session.is_ready)
 
@@ -282,20 +293,28 @@ class ConnectorSink:
             async with asyncio.timeout(seconds):
                 await connection.until(lambda: session.vote is not None)
         except TimeoutError:
-            lost = SinkLost(f"the sink at {self._options.where} has not voted for {seconds:g} s")
+            lost = SinkLost(f"the sink at {self._address} has not voted for {seconds:g} s")
             connection.close(lost)
             raise lost from None
-        return YES if session.vote else Vote(False, f"the sink at {self._options.where} votes no")
+        return YES if session.vote else Vote(False, f"the sink at {self._address} votes no")
 
     def _usable(self) -> OutputConnection:
         if self._connection is None:
-            raise SinkLost(f"no connection to the sink at {self._options.where}")
+            raise SinkLost(f"no connection to the sink at {self._address}")
         self._connection.check()
         return self._connection
+
+    def _go_home(self) -> None:
+        """There was no session: back to the configured address, unless the sink has just sent us elsewhere."""
+        self._moved_to = None
+        self._drop()
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._reported = self._connection.session.reported or self._reported
+            with suppress(RequestError):  # not an address: connect where it was
+                if moved_to := self._connection.session.moved_to:
+                    self._moved_to = Address.parse(moved_to, self._address.port)
             self._connection.close()
             self._connection = None
 
