@@ -319,11 +319,11 @@ class Source(SourceBase[Factory]):
         outflow = Outflow(session, time.monotonic)
         try:
             while not self._is_over():
-                self._exchange(connection, self._advance(connection, outflow))
                 if session.target is not None:
                     outflow.close()
                     if session.may_leave(time.monotonic()) and not connection.unsent_bytes:
                         return True
+                self._exchange(connection, self._advance(connection, outflow))
             connection.farewell()
             return False
         except Exception as error:
@@ -473,16 +473,16 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
         outflow = Outflow(session, loop.time)
         try:
             while not self._is_over():
-                self._changed.clear()
-                await self._wait(self._advance(connection, outflow, loop), loop)
-                self._report_acks(connection.session)
-                if connection.lost is not None:
-                    raise connection.lost
                 if session.target is not None:
                     outflow.close()
                     connection.write()
                     if session.may_leave(loop.time()):
                         return True
+                self._changed.clear()
+                await self._wait(self._advance(connection, outflow, loop), loop)
+                self._report_acks(connection.session)
+                if connection.lost is not None:
+                    raise connection.lost
             await connection.farewell()
             return False
         except Exception as error:
