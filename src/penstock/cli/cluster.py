@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from penstock.bucket.lease_state import LEASE_TIMING
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
@@ -58,7 +58,7 @@ def _places(found: ClusterStatus) -> str:
 
 
 def cluster_table(found: ClusterStatus) -> Table:
-    table = Table("worker", "role", "sources", "segments", "http")
+    table = Table(*(Column(name, overflow="fold") for name in ("worker", "role", "sources", "segments", "http")))
     for one in found.workers:
         ports = (one.addresses.get(name, "") for name in ("connector", "segment", "http"))
         table.add_row(escape(one.worker), _role(one), *map(escape, ports))
@@ -66,7 +66,7 @@ def cluster_table(found: ClusterStatus) -> Table:
 
 
 def _role(member: Member) -> str:
-    role = f"owner of shard {', '.join(map(str, member.shards))}" if member.shards else "standby"
+    role = "owner" if member.shards else "standby"
     role += ", drained" if member.is_drained else ""
     is_quiet = member.quiet_seconds >= LEASE_TIMING.expired
     return f"[red]{role}, not heard of for {member.quiet_seconds:.0f} s[/]" if is_quiet else role

@@ -1,0 +1,217 @@
+"""Workers on one bucket, between which the shard moves while sources send."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from penstock.client import Message, Source
+from penstock.core.errors import PenstockError
+from tests.client.source.stored import stored_messages
+from tests.support import http
+from tests.support.bucket_worker import BucketWorker
+from tests.support.waiting import SECONDS_MAX, until
+
+SOURCE = "letters"
+
+
+def cluster(http_port: int) -> dict[str, Any]:
+    """Asked again if the connection is closed: a worker's HTTP port changes hands when it takes over, or is drained."""
+    found: list[dict[str, Any]] = []
+
+    def asked() -> bool:
+        with suppress(ConnectionError, HTTPException):
+            found.append(http.get(http_port, "/cluster"))
+        return bool(found)
+
+    until(asked)
+    return found[0]
+
+
+class Workers:
+    """The first one owns the shard, the others are standbys."""
+
+    def __init__(self, folder: Path, url: str, count: int, *options: str) -> None:
+        self.url = url
+        self.all = [BucketWorker(folder / f"worker-{number}", url, *options) for number in range(count)]
+        self.names: dict[BucketWorker, str] = {}
+
+    def start(self) -> None:
+        first, *others = self.all
+        first.start()
+        until(lambda: len(cluster(first.http_port)["workers"]) == 1)
+        self.names[first] = cluster(first.http_port)["worker"]
+        for other in others:
+            self.join(other)
+
+    def join(self, other: BucketWorker) -> None:
+        """Start it, and wait until it is a standby."""
+        other.begin()
+        connector = f"127.0.0.1:{other.connector_port}"
+
+        def listed() -> dict[str, Any] | None:
+            found = cluster(self.any_port())["workers"]
+            return next((one for one in found if one["addresses"].get("connector") == connector), None)
+
+        until(listed, lambda: other.said)
+        one = listed()
+        assert one is not None
+        self.names[other] = one["worker"]
+        other.http_port = int(one["addresses"]["http"].rpartition(":")[2])
+
+    def any_port(self) -> int:
+        return next(one.http_port for one in self.all if one.is_running and one.http_port)
+
+    def owner(self) -> BucketWorker:
+        """As the first worker that answers sees it."""
+        name = cluster(self.any_port())["shards"][0]["owner"]
+        return next(one for one in self.all if self.names.get(one) == name)
+
+    def serving(self) -> BucketWorker:
+        """The owner, when it serves."""
+        until(lambda: self.owner().has_ports(), lambda: [one.said for one in self.all])
+        owner = self.owner()
+        owner.read_ports()
+        return owner
+
+    @property
+    def seeds(self) -> str:
+        return ",".join(f"127.0.0.1:{one.connector_port}" for one in self.all)
+
+    def begin_drain(self, worker: BucketWorker, to: str = "") -> None:
+        status, body = http.ask(worker.http_port, "POST", "/cluster/drain", {"worker": self.names[worker], "to": to})
+        assert status == 200, body
+
+    def drain(self, to: str = "") -> BucketWorker:
+        """Move the shard away from its owner; returns the new one, which serves."""
+        before = self.owner()
+        self.begin_drain(before, to)
+        until(lambda: self.owner() is not before, lambda: [one.said for one in self.all])
+        return self.serving()
+
+    def close(self) -> None:
+        for one in self.all:
+            one.close()
+
+
+@contextmanager
+def workers(folder: Path, url: str, count: int = 2, *options: str) -> Iterator[Workers]:
+    made = Workers(folder, url, count, *options)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+class Sending:
+    """A program with many streams, each with a message every few milliseconds, until it is stopped."""
+
+    EVERY_SECONDS = 0.03
+
+    def __init__(self, seeds: str, streams: int, name: str = SOURCE) -> None:
+        self.name = name
+        self._source = Source(seeds, source=name, on_ack=self._acked, poll_seconds=0.005)
+        self._streams = [self._source.stream(f"stream {number}", self._messages) for number in range(streams)]
+        self._has_ended = threading.Event()
+        self._last_ack: dict[str, float] = {}
+        self._gaps: dict[str, float] = {}
+        self._error: PenstockError | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self._source.run()
+        except PenstockError as error:
+            self._error = error
+
+    def _messages(self, after: int | None) -> Iterator[Message | None]:
+        number, due = 0 if after is None else after + 1, 0.0
+        while not self._has_ended.is_set():
+            if time.monotonic() < due:
+                yield None
+            else:
+                yield Message(number, b"%d" % number, 1000 + number)
+                number, due = number + 1, time.monotonic() + self.EVERY_SECONDS
+
+    def _acked(self, name: str, _: int) -> None:
+        now = time.monotonic()
+        if name in self._last_ack:
+            self._gaps[name] = max(self._gaps.get(name, 0.0), now - self._last_ack[name])
+        self._last_ack[name] = now
+
+    def start(self) -> None:
+        self._thread.start()
+        self.wait_for_acks()
+
+    def wait_for_acks(self) -> None:
+        """Each stream gets a new one."""
+        before = dict(self._last_ack)
+        until(
+            lambda: all(self._last_ack.get(one.name, 0.0) > before.get(one.name, 0.0) for one in self._streams),
+            lambda: self._error or "no acknowledgement",
+        )
+
+    def forget_gaps(self) -> None:
+        self._gaps.clear()
+
+    def gaps(self) -> str:
+        """The longest time without an acknowledgement, over all streams."""
+        found = sorted(self._gaps.values())
+        p50, p99 = (quantiles(found, n=100)[at] for at in (49, 98))
+        return f"{len(found)} streams: gap p50 {p50:.2f} s, p99 {p99:.2f} s, longest {found[-1]:.2f} s"
+
+    def finish(self) -> dict[int, int]:
+        """All streams end. Returns their last ids, all of which are acknowledged."""
+        self._has_ended.set()
+        self._thread.join(SECONDS_MAX)
+        assert not self._thread.is_alive()
+        assert self._error is None, self._error
+        assert all(one.is_done for one in self._streams)
+        return {one.stream_id: one.acknowledged or 0 for one in self._streams}
+
+    def close(self) -> None:
+        self._has_ended.set()
+        self._source.stop()
+        with suppress(RuntimeError):  # it was never started
+            self._thread.join(SECONDS_MAX)
+
+    def check(self, worker: BucketWorker) -> int:
+        """Every message is stored once, in order, and up to the last one that was acknowledged. Returns how many."""
+        last = self.finish()
+        stored = stored_messages(worker.address, self.name)
+        assert set(stored) == set(last)
+        for stream_id, messages in stored.items():
+            assert [one.id for one in messages] == list(range(last[stream_id] + 1))
+        return sum(map(len, stored.values()))
+
+
+@contextmanager
+def sending(seeds: str, streams: int, name: str = SOURCE) -> Iterator[Sending]:
+    made = Sending(seeds, streams, name)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def move_while_sending(folder: Path, url: str, streams: int, moves: int) -> list[str]:
+    """From worker to worker, and back; returns the gaps of each move."""
+    found = []
+    with ExitStack() as stack:
+        two = stack.enter_context(workers(folder, url))
+        program = stack.enter_context(sending(two.seeds, streams))
+        for number in range(moves):
+            program.wait_for_acks()
+            program.forget_gaps()
+            to = next(two.names[one] for one in two.all if one is not two.owner())
+            owner = two.drain(to)
+            program.wait_for_acks()
+            found.append(f"move {number + 1}: {program.gaps()}")
+        program.check(owner)
+    return found
