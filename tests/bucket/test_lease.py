@@ -22,6 +22,7 @@ from penstock.bucket.cluster_records import (
     worker_id,
     worker_key,
 )
+from penstock.bucket.counted_bucket import CountedBucket
 from penstock.bucket.lease import Lease, ShardCandidate, acquire
 from penstock.bucket.lease_state import LeaseState, LeaseTiming, OwnerSeen
 from penstock.bucket.objects import Bucket, ListedObject, StoredObject
@@ -228,6 +229,154 @@ def test_of_many_candidates_one_takes_over(bucket: Bucket, acquired: Acquire) ->
             lease.release()
     assert [term for term, _ in terms] == list(range(2, 2 + len(names)))
     assert sorted(worker for _, worker in terms) == names
+
+
+# Standbys, and owners that give the shard up.
+
+
+def record(bucket: Bucket, worker: str) -> WorkerRecord:
+    found = read_record(bucket, worker_key(worker), WorkerRecord)
+    assert found is not None
+    return found[0]
+
+
+def make_ready(bucket: Bucket, lease: Lease, successor: str) -> None:
+    lease.announce_move(successor)
+    until(lambda: record(bucket, successor).ready_for == lease.worker)
+
+
+class Waiting:
+    """A standby, until it has taken over or is stopped."""
+
+    def __init__(self, bucket: Bucket, name: str, timing: LeaseTiming, *, is_drained: bool = False) -> None:
+        self.seen: Queue[OwnerSeen] = Queue()
+        self.stop = threading.Event()
+        candidate = ShardCandidate(bucket, name, {"http": f"{name}:1"}, timing=timing, is_drained=is_drained)
+        self._pool = ThreadPoolExecutor(1)
+        self.acquiring = self._pool.submit(acquire, candidate, stop=self.stop, on_waiting=self.seen.put)
+        self.seen.get(timeout=SECONDS_MAX)
+
+    def lease(self) -> Lease:
+        lease = self.acquiring.result(SECONDS_MAX)
+        assert lease is not None
+        return lease
+
+    def close(self) -> None:
+        self.stop.set()
+        lease = self.acquiring.result(SECONDS_MAX)
+        if lease is not None:
+            lease.release()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def waiting() -> Iterator[Callable[..., Waiting]]:
+    with ExitStack() as stack:
+
+        def wait(*arguments: object, **options: object) -> Waiting:
+            made = Waiting(*arguments, **options)  # type: ignore[arg-type]
+            stack.callback(made.close)
+            return made
+
+        yield wait
+
+
+def test_a_standby_has_a_record_that_it_renews_and_removes(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    acquired(bucket, "a", PATIENT)
+    standby = waiting(bucket, "b", PATIENT)
+    until(lambda: revision(bucket, "b") > 3)
+    assert record(bucket, "b").shards == ()
+    assert record(bucket, "a").shards == (0,)
+    standby.stop.set()
+    assert standby.acquiring.result(SECONDS_MAX) is None
+    assert cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"]
+
+
+def test_a_record_of_a_standby_that_was_deleted_is_written_again(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    acquired(bucket, "a", PATIENT)
+    waiting(bucket, "b", PATIENT)
+    bucket.delete([worker_key("b")])
+    until(lambda: revision(bucket, "b") > 0)
+
+
+def test_a_standby_makes_one_put_and_one_get_for_each_renewal(bucket: Bucket, acquired: Acquire) -> None:
+    acquired(bucket, "a", PATIENT)
+    counted = CountedBucket(bucket)
+    clock, stop, rounds = [0.0], threading.Event(), list[OwnerSeen]()
+    timing = LeaseTiming(renew=0.01, late=1000.0, expired=1000.0)
+
+    def tick(seen: OwnerSeen) -> None:
+        rounds.append(seen)
+        clock[0] += timing.renew
+        if len(rounds) == 101:
+            stop.set()
+
+    acquire(ShardCandidate(counted, "b", {}, timing=timing, clock=lambda: clock[0]), stop=stop, on_waiting=tick)
+    requests = counted.counts().requests
+    assert requests["put"] <= 102
+    assert requests["get"] <= 102  # the shard's record once
+    assert not requests.get("list")
+
+
+def test_a_shard_that_is_given_up_goes_to_the_successor_and_the_former_owner_stays_a_member(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    first = acquired(bucket, "a", PATIENT)
+    others = [waiting(bucket, name, PATIENT) for name in ("b", "c", "d")]
+    make_ready(bucket, first, "c")
+    assert first.release_to("c")
+    taken = others[1].lease()
+    assert (taken.worker, taken.term) == ("c", 2)
+    assert owner(bucket) == ShardRecord(shard=0, owner="c", term=2)
+    again = waiting(bucket, "a", PATIENT, is_drained=True)
+    until(lambda: revision(bucket, "a") > 3)
+    assert not again.acquiring.done()
+    assert not others[0].acquiring.done()
+
+
+def test_a_successor_that_does_not_come_is_waited_for_as_long_as_for_a_lease(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    first = acquired(bucket, "a", PATIENT)
+    other = waiting(bucket, "b", QUICK)
+    first.release_to("nobody")
+    assert other.lease().term == 2
+
+
+def test_an_owner_whose_release_did_not_take_effect_has_the_shard_again(bucket: Bucket, acquired: Acquire) -> None:
+    store = Fallible(bucket)
+    first = acquired(store, "a", PATIENT)
+    die(first)
+    assert acquired(bucket, "a", PATIENT).term == 1
+
+
+def test_a_release_with_an_unknown_outcome_is_found_again(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    first = acquired(UnknownOnce(bucket), "a", PATIENT)
+    other = waiting(bucket, "b", PATIENT)
+    make_ready(bucket, first, "b")
+    assert first.release_to("b")
+    assert other.lease().term == 2
+
+
+def test_a_standby_follows_the_owner_from_one_worker_to_the_next(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    """The former owner lives on as a standby: its renewals must not be taken for the owner's."""
+    first = acquired(bucket, "a", PATIENT)
+    second, third = waiting(bucket, "b", PATIENT), waiting(bucket, "c", PATIENT)
+    make_ready(bucket, first, "b")
+    first.release_to("b")
+    lease = second.lease()
+    waiting(bucket, "a", PATIENT, is_drained=True)
+    until(lambda: third.seen.get(timeout=SECONDS_MAX).owner == "b")
+    lease.release()
+    assert third.lease().term == 3
 
 
 def test_an_owner_that_cannot_renew_is_told_and_recovers(bucket: Bucket, acquired: Acquire) -> None:

@@ -1,7 +1,7 @@
 """The decisions about leases, with time as an argument."""
 
-from penstock.bucket.cluster_records import WorkerRecord
-from penstock.bucket.lease_state import LEASE_TIMING, LeaseState, OwnerWatch, OwnLease
+from penstock.bucket.cluster_records import ShardRecord, WorkerRecord
+from penstock.bucket.lease_state import HANDOVER_SECONDS, LEASE_TIMING, LeaseState, OwnerWatch, OwnLease
 
 
 def record(revision: int, worker: str = "w") -> WorkerRecord:
@@ -107,3 +107,43 @@ def test_an_owner_is_late_before_any_candidate_may_take_over() -> None:
         while watch.look(record(1), now, now + delay) is not None:
             now += 0.1
         assert standing.state(now - (LEASE_TIMING.expired - LEASE_TIMING.late)) is LeaseState.LATE
+
+
+def released(successor: str) -> ShardRecord:
+    return ShardRecord(shard=0, owner="a", term=1, successor=successor)
+
+
+def test_a_shard_that_was_given_up_is_the_successor_s_at_once_and_anybody_s_after_a_lease() -> None:
+    assert OwnerWatch(LEASE_TIMING, "b").released(released("b"), 100.0) is None
+    other = OwnerWatch(LEASE_TIMING, "c")
+    assert other.released(released("b"), 100.0) is not None
+    assert other.released(released("b"), 105.9) is not None
+    assert other.released(released("b"), 106.0) is None
+
+
+def test_a_drained_worker_lets_others_go_first() -> None:
+    drained = OwnerWatch(LEASE_TIMING, "a", is_drained=True)
+    assert drained.released(released("b"), 100.0) is not None
+    assert drained.released(released("b"), 111.9) is not None
+    assert drained.released(released("b"), 112.0) is None
+    gone = ShardRecord(shard=0, owner="b", term=2)
+    assert OwnerWatch(LEASE_TIMING, "c").gone(gone, 200.0) is None
+    assert drained.gone(gone, 200.0) is not None
+    assert drained.gone(gone, 206.0) is None
+    drained.look(record(1), 300.0, 300.0)
+    assert drained.look(record(1), 311.9, 311.9) is not None
+    assert drained.look(record(1), 312.0, 312.0) is None
+
+
+def test_the_two_workers_of_a_move_look_often_and_others_do_not() -> None:
+    moving = WorkerRecord(worker="a", revision=1, addresses={}, moving_to="b")
+    for worker, pause in (("b", HANDOVER_SECONDS), ("c", LEASE_TIMING.renew)):
+        watch = OwnerWatch(LEASE_TIMING, worker)
+        seen = watch.look(moving, 100.0, 100.0)
+        assert seen is not None
+        assert watch.pause(seen) == pause
+    for worker, pause in (("a", HANDOVER_SECONDS), ("c", LEASE_TIMING.renew)):
+        watch = OwnerWatch(LEASE_TIMING, worker)
+        seen = watch.released(released("b"), 100.0)
+        assert seen is not None
+        assert watch.pause(seen) == pause

@@ -1,0 +1,218 @@
+"""The connector port of a standby: what each source gets, and what a splice passes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from penstock.bucket.cluster_records import WorkerRecord
+from penstock.core.address import Address
+from penstock.core.errors import RequestError
+from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.connector import Error, Hello, Migrate, MigrateAck, Notify, Ok, Restart, encode
+from penstock.worker.cluster import choose
+from penstock.worker.redirects import RETURN_SECONDS, RedirectPort, Redirects
+from penstock.worker.settings import Redirect
+from tests.ingest.conftest import Peer
+from tests.support.waiting import SECONDS_MAX, eventually
+
+HELLO = Hello("0.0.1", b"", "program", "source")
+
+
+# Decisions.
+
+
+def test_a_program_is_sent_once_and_spliced_when_it_comes_back() -> None:
+    redirects = Redirects(Redirect.AUTO)
+    assert redirects.choose("host", HELLO, 100.0) is Redirect.RESTART
+    assert redirects.choose("host", HELLO, 100.0 + RETURN_SECONDS - 1) is Redirect.SPLICE
+    assert redirects.choose("host", HELLO, 100.0 + 3 * RETURN_SECONDS) is Redirect.RESTART
+    assert redirects.choose("other host", HELLO, 100.0) is Redirect.RESTART
+
+
+def test_either_way_can_be_chosen_for_all() -> None:
+    for mode in (Redirect.RESTART, Redirect.SPLICE):
+        assert [Redirects(mode).choose("host", HELLO, 0.0) for _ in range(3)] == [mode] * 3
+
+
+def test_with_tls_nothing_is_spliced() -> None:
+    for mode in Redirect:
+        redirects = Redirects(mode, can_splice=False)
+        assert [redirects.choose("host", HELLO, 0.0) for _ in range(3)] == [Redirect.RESTART] * 3
+
+
+def test_only_so_many_programs_are_remembered() -> None:
+    redirects = Redirects(Redirect.AUTO)
+    for number in range(20_000):
+        redirects.choose(f"host {number}", HELLO, 0.0)
+    assert redirects.choose("host 0", HELLO, 0.0) is Redirect.RESTART
+    assert redirects.choose("host 19999", HELLO, 0.0) is Redirect.SPLICE
+
+
+def test_a_shard_moves_to_a_standby_that_listens_and_is_not_drained() -> None:
+    def worker(name: str, *, is_drained: bool = False, **addresses: str) -> WorkerRecord:
+        return WorkerRecord(worker=name, revision=1, addresses=addresses, is_drained=is_drained)
+
+    records = [
+        worker("a", connector="a:1"),
+        worker("b", connector="b:1", is_drained=True),
+        worker("c"),
+        worker("d", connector="d:1"),
+    ]
+    assert [one.worker for one in choose(records, "a", "")] == ["d"]
+    assert [one.worker for one in choose(records, "a", "b")] == ["b"]
+    for to in ("a", "c", "nobody"):
+        with pytest.raises(RequestError, match="is not a standby"):
+            choose(records, "a", to)
+    with pytest.raises(RequestError, match="there is no other worker"):
+        choose(records[:3], "a", "")
+
+
+# Connections.
+
+
+class Owner:
+    """Accepts what is passed on."""
+
+    def __init__(self) -> None:
+        self.connections: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.port = 0
+
+    async def start(self, cleanup: AsyncExitStack) -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            cleanup.callback(writer.transport.abort)
+            await self.connections.put((reader, writer))
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        cleanup.callback(server.close)
+        self.port = server.sockets[0].getsockname()[1]
+
+    async def accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.wait_for(self.connections.get(), SECONDS_MAX)
+
+
+class Standby:
+    def __init__(self, cleanup: AsyncExitStack) -> None:
+        self._cleanup = cleanup
+        self.owner = Owner()
+
+    async def connect(self, mode: Redirect = Redirect.SPLICE, *, is_known: bool = True) -> Peer:
+        await self.owner.start(self._cleanup)
+        address = Address("127.0.0.1", self.owner.port) if is_known else None
+        self.port = RedirectPort(GatewaySettings(), mode, lambda _: address)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self.port.connection, "127.0.0.1", 0)
+        self._cleanup.callback(server.close)
+        self._cleanup.callback(self.port.close)
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
+        self._cleanup.push_async_callback(peer.close)
+        return peer
+
+
+@pytest.fixture
+async def standby() -> AsyncIterator[Standby]:
+    async with AsyncExitStack() as cleanup:
+        yield Standby(cleanup)
+
+
+async def test_migrate_is_for_programs_that_announce_it(standby: Standby) -> None:
+    peer = await standby.connect()
+    peer.send(Hello("0.0.1+migrate", b"", "p", "source"))
+    assert await peer.frame() == Migrate("127.0.0.1", standby.owner.port)
+    peer.send(MigrateAck())
+    assert await peer.frames_until_closed() == []
+
+
+async def test_others_get_ok_without_credits_and_restart(standby: Standby) -> None:
+    peer = await standby.connect(Redirect.RESTART)
+    peer.send(HELLO, Notify(1, "one"))
+    assert await peer.frames_until_closed() == [Ok(0), Restart(f"127.0.0.1:{standby.owner.port}")]
+
+
+async def test_a_program_of_another_version_gets_an_error(standby: Standby) -> None:
+    peer = await standby.connect()
+    peer.send(Hello("0.0.2", b"", "p", "source"))
+    (frame,) = await peer.frames_until_closed()
+    assert isinstance(frame, Error)
+
+
+async def test_while_no_owner_is_known_the_connection_is_closed_without_an_error(standby: Standby) -> None:
+    peer = await standby.connect(is_known=False)
+    peer.send(HELLO)
+    assert await peer.frames_until_closed() == []
+
+
+async def test_what_was_sent_before_the_splice_is_passed_on(standby: Standby) -> None:
+    peer = await standby.connect()
+    peer.send(HELLO, Notify(1, "one"))
+    reader, writer = await standby.owner.accept()
+    sent = encode(HELLO) + encode(Notify(1, "one"))
+    assert await reader.readexactly(len(sent)) == sent
+    writer.write(encode(Ok(7)))
+    assert await peer.frame() == Ok(7)
+
+
+async def test_an_end_of_one_direction_is_passed_on_and_the_other_goes_on(standby: Standby) -> None:
+    peer = await standby.connect()
+    peer.send(HELLO)
+    reader, writer = await standby.owner.accept()
+    peer.writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), SECONDS_MAX) == encode(HELLO)
+    writer.write(encode(Ok(7)))
+    assert await peer.frame() == Ok(7)
+    writer.close()
+    assert await peer.frames_until_closed() == []
+
+
+async def test_a_lost_connection_is_passed_on(standby: Standby) -> None:
+    peer = await standby.connect()
+    peer.send(HELLO)
+    reader, writer = await standby.owner.accept()
+    await reader.readexactly(len(encode(HELLO)))
+    writer.transport.abort()
+    assert await peer.frames_until_closed() == []
+    await eventually(lambda: not standby.port.connections)
+
+
+async def test_if_the_owner_cannot_be_reached_the_connection_is_closed(standby: Standby) -> None:
+    peer = await standby.connect()
+    standby.owner.port = 1
+    standby.port.owner_of = lambda _: Address("127.0.0.1", 1)
+    peer.send(HELLO)
+    assert await peer.frames_until_closed() == []
+
+
+async def test_a_side_that_does_not_read_stops_the_other_one(standby: Standby) -> None:
+    """The splice keeps little: what it has taken is bounded by its limit and the kernel's buffers."""
+    peer = await standby.connect()
+    peer.send(HELLO)
+    reader, _ = await standby.owner.accept()
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+
+    async def flood() -> None:
+        for _ in range(64):
+            peer.writer.write(bytes(1 << 20))
+            await asyncio.wait_for(peer.writer.drain(), 2.0)
+
+    with pytest.raises(TimeoutError):
+        await flood()
+    (connection,) = standby.port.connections
+    assert connection._splice is not None
+    assert connection._splice._owner is not None
+    assert connection._splice._owner.get_write_buffer_size() < 1 << 20
+    peer.writer.transport.abort()
+
+
+async def test_sources_without_an_answer_are_closed_when_the_worker_becomes_the_owner(standby: Standby) -> None:
+    peer = await standby.connect()
+    await eventually(lambda: standby.port.connections)
+    standby.port.close_unanswered()
+    assert await peer.frames_until_closed() == []
+
+
+async def test_a_program_that_never_says_hello_but_sends_is_cut_off(standby: Standby) -> None:
+    peer = await standby.connect()
+    peer.send((1 << 30).to_bytes(4, "big") + bytes(100))
+    frames = await peer.frames_until_closed()
+    assert not frames or isinstance(frames[0], Error)
