@@ -165,13 +165,14 @@ async def test_an_end_of_one_direction_is_passed_on_and_the_other_goes_on(standb
     assert await peer.frames_until_closed() == []
 
 
-async def test_a_lost_connection_is_passed_on(standby: Standby) -> None:
+async def test_when_both_directions_have_ended_nothing_is_left(standby: Standby) -> None:
     peer = await standby.connect()
     peer.send(HELLO)
     reader, writer = await standby.owner.accept()
     await reader.readexactly(len(encode(HELLO)))
     writer.transport.abort()
     assert await peer.frames_until_closed() == []
+    await peer.close()
     await eventually(lambda: not standby.port.connections)
 
 

@@ -45,6 +45,9 @@ _EARLY_BYTES_MAX = 256 * 1024
 _SPLICE_BYTES_MAX = 64 * 1024
 """Bytes that a splice keeps in each direction, besides the kernel's: beyond it the sender is not read."""
 
+_DEAD_PEER_SECONDS = 30
+"""An owner that does not answer on the network for so long is gone."""
+
 _LAST_WORDS_SECONDS = 5.0
 """How long a peer may take to fetch the last bytes sent to it."""
 
@@ -246,7 +249,7 @@ class Splice(asyncio.Protocol):
         self._source = source
         self._owner: asyncio.Transport | None = None
         self._early = bytearray(early)
-        self._has_source_ended = self._is_source_lost = False
+        self._has_source_ended = self._has_owner_ended = self._is_source_lost = False
         self._connecting = asyncio.get_running_loop().create_task(self._connect(owner))
 
     async def _connect(self, owner: Address) -> None:
@@ -267,8 +270,9 @@ class Splice(asyncio.Protocol):
 
     def source_has_ended(self) -> None:
         self._has_source_ended = True
-        if self._owner is not None:
+        if self._owner is not None and not self._owner.is_closing():
             self._owner.write_eof()
+            self._close_if_both_have_ended()
 
     def source_is_lost(self, error: Exception | None) -> None:
         self._is_source_lost = True
@@ -292,6 +296,7 @@ class Splice(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._owner = cast("asyncio.Transport", transport)
         self._owner.set_write_buffer_limits(high=_SPLICE_BYTES_MAX)
+        find_dead_peers(self._owner, _DEAD_PEER_SECONDS)
         if self._is_source_lost:
             self._owner.abort()
             return
@@ -306,9 +311,16 @@ class Splice(asyncio.Protocol):
         self._source.write(data)
 
     def eof_received(self) -> bool:
-        if not self._source.is_closing() and self._source.can_write_eof():
+        self._has_owner_ended = True
+        if not self._source.is_closing():
             self._source.write_eof()
+            self._close_if_both_have_ended()
         return True
+
+    def _close_if_both_have_ended(self) -> None:
+        if self._has_source_ended and self._has_owner_ended and self._owner is not None:
+            self._owner.close()
+            self._source.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None:

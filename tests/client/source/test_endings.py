@@ -18,7 +18,6 @@ from penstock.protocol.connector import (
     Error,
     Hello,
     Message,
-    Migrate,
     Notify,
     NotifyAck,
     Ok,
@@ -195,7 +194,6 @@ def test_after_a_reconnect_the_worker_reports_where_to_continue(make_source: Mak
         (NotifyAck(True, 1, 0), "is not one of ours"),
         (Ack(1, ((Acked(1, 0)),)), "is not one of ours"),
         (Ok(1), "OK is not legal"),
-        (Migrate("host", 1), "MIGRATE"),
         (Restart("nowhere:at:all"), "RESTART"),
     ],
 )
