@@ -222,6 +222,17 @@ def test_a_program_that_comes_back_has_not_understood_and_is_spliced(two: Worker
     assert ids(two) == list(range(1001))
 
 
+def test_a_worker_that_is_started_in_place_of_a_dead_owner_sends_nobody_to_its_own_address(two: Workers) -> None:
+    """Its sources wait until it has taken over."""
+    owner, standby = two.all
+    standby.stop()
+    owner.kill()
+    owner.begin()
+    until(lambda: "waiting as a standby" in owner.said)
+    with closing(Program(owner.connector_port, version="0.0.1+migrate")) as program:
+        assert isinstance(program.next(), Ok)
+
+
 def test_with_redirect_splice_nobody_is_sent_away(tmp_path: Path, url: str) -> None:
     with workers(tmp_path, url, 2, "--redirect", "splice") as two:
         with closing(Program(two.all[1].connector_port)) as program:

@@ -133,10 +133,13 @@ class BucketShard:
 
     def make_ready(self, worker: str) -> dict[str, str] | None:
         """Ask this standby to wait for the shard: where it listens, or None if it does not answer."""
+        found = None
         self._lease.announce_move(worker)
-        found = self.member.cluster.wait_until_ready(worker)
-        if found is None:
-            self._lease.announce_move("")
+        try:
+            found = self.member.cluster.wait_until_ready(worker)
+        finally:
+            if found is None:
+                self._lease.announce_move("")
         return None if found is None else found.addresses
 
     def _wait_until_held(self) -> None:

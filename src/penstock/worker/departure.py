@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.address import Address
+from penstock.core.errors import PenstockError
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.sessions.migration import ShardEvent, ShardMove, ShardStep
 from penstock.protocol.api.cluster import Move
@@ -32,20 +33,29 @@ class Departure:
         """Whether a successor waits for the shard: from then on it goes on."""
         return self.move.step not in (ShardStep.ASKING, ShardStep.ABANDONED)
 
-    async def ask(self, workers: Sequence[str]) -> bool:
-        """One standby after the other, until one answers."""
-        for worker in workers:
-            self.move.target = worker
-            addresses = await asyncio.to_thread(self._shard.make_ready, worker)
-            if addresses is not None:
-                self._to = Address.parse(addresses[CONNECTOR])
-                self._on(ShardEvent.READY)
-                log.info("the shard moves to worker %s", worker)
-                return True
-        self._failure = f"no answer from {', '.join(workers)}: the shard stays here"
+    def begin(self, workers: Sequence[str], on_ready: Callable[[], None]) -> None:
+        """Ask one standby after the other, until one answers; then call `on_ready`."""
+        self._asking = asyncio.create_task(self._ask(workers, on_ready))
+
+    async def _ask(self, workers: Sequence[str], on_ready: Callable[[], None]) -> None:
+        try:
+            for worker in workers:
+                self.move.target = worker
+                addresses = await asyncio.to_thread(self._shard.make_ready, worker)
+                if addresses is not None:
+                    self._to = Address.parse(addresses[CONNECTOR])
+                    self._on(ShardEvent.READY)
+                    log.info("the shard moves to worker %s", worker)
+                    on_ready()
+                    return
+            self._stay(f"no answer from {', '.join(workers)}")
+        except PenstockError as error:
+            self._stay(str(error))
+
+    def _stay(self, why: str) -> None:
+        self._failure = f"{why}: the shard stays here"
         log.error("the shard does not move: %s", self._failure)
         self._on(ShardEvent.TIMEOUT)
-        return False
 
     async def send_sources_away(self) -> None:
         """Everything else has stopped."""

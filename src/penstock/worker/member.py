@@ -10,7 +10,7 @@ from contextlib import suppress
 from msgspec import structs
 
 from penstock.access.refusals import Refusals
-from penstock.bucket.lease_state import OwnerSeen
+from penstock.bucket.lease_state import LEASE_TIMING, OwnerSeen
 from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unavailable
 from penstock.core.supervisor import Supervisor
@@ -47,10 +47,17 @@ class Standby:
         self._http: HttpServer | None = None
 
     def _owner_of(self, source: str) -> Address | None:
-        """The one place that knows which worker owns a source. Today the cluster has one shard, with all sources."""
+        """The one place that knows which worker owns a source. Today the cluster has one shard, with all sources.
+
+        None while there is no owner that can be expected to answer: it has not renewed its lease in time, the shard is
+        about to move here, or it had this worker's address, so it is dead, and this worker was started in its place.
+        """
         del source
-        is_known = self._seen.owner not in ("", self._member.worker) and not self._seen.is_next
-        return connector_address(self._seen.addresses.get(CONNECTOR, "")) if is_known else None
+        seen, where = self._seen, self._seen.addresses.get(CONNECTOR, "")
+        is_here = seen.owner == self._member.worker or where == self._member.addresses[CONNECTOR]
+        if is_here or seen.is_next or seen.quiet_seconds >= LEASE_TIMING.late:
+            return None
+        return connector_address(where)
 
     async def start(self) -> None:
         app = standby_application(self, self._settings)
@@ -159,7 +166,7 @@ class Member:
         finally:
             self._worker = None
         departure = worker.departure
-        if departure is None or not departure.is_leaving:
+        if departure is None or not worker.has_left:
             return False
         listeners.reserve_segment()
         self._departure, self._departing = departure, asyncio.create_task(departure.watch())

@@ -99,7 +99,8 @@ class Worker:
         self._shard = shard
         self._listeners = listeners
         self.departure: Departure | None = None
-        """The shard moves to another worker, or has moved there when `run` returns."""
+        """The shard moves to another worker."""
+        self._is_leaving = False
         self.supervisor = Supervisor(self.stop)
         self._loop_watch = LoopWatch()
         self.registry = CollectorRegistry()
@@ -141,12 +142,17 @@ class Worker:
     def stop(self) -> None:
         self._stopping.set()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether `run` has returned because the shard has moved to another worker."""
+        return self._is_leaving
+
     def _close(self) -> None:
         if self._shard is not None:
             self._shard.stop_waiting_soon()
         self._committer.stop()
         self._journal.close()
-        if self.departure is not None and self.departure.is_leaving:
+        if self._is_leaving and self.departure is not None:
             self.departure.release()
         elif self._shard is not None:
             self._shard.close()
@@ -190,18 +196,19 @@ class Worker:
         self._is_ready = True
         ready(self.ports)
         await self._stopping.wait()
+        self._is_leaving = self.departure is not None and self.departure.is_leaving
         await sampling.stop()
         await watching.stop()
         if keeping is not None:
             await keeping.stop()
         await self._stop_coordinator()
-        if self.departure is None or not self.departure.is_leaving:
+        if not self._is_leaving:
             await self._gateway.stop()
         await self._server.stop()
         await server.stop()
         if self._trace_exporter is not None:
             await self._trace_exporter.stop()
-        if self.departure is not None and self.departure.is_leaving:
+        if self._is_leaving and self.departure is not None:
             await self.departure.send_sources_away()  # last, so that they wait as shortly as possible
 
     def _serve_shard(self) -> Supervised | None:
@@ -238,13 +245,8 @@ class Worker:
         if self.departure is not None and not self.departure.move.is_over:
             raise RequestError(f"the shard is already moving to {self.departure.move.target}")
         candidates = await asyncio.to_thread(shard.member.cluster.candidates, request.to)
-        departure = self.departure = Departure(shard, self._gateway)
-
-        async def ask() -> None:
-            if await departure.ask([one.worker for one in candidates]):
-                self.stop()
-
-        self.supervisor.run("asking for a successor", ask)
+        self.departure = Departure(shard, self._gateway)
+        self.departure.begin([one.worker for one in candidates], self.stop)
 
     async def _keep_files(self, shard: BucketShard) -> None:
         while True:
