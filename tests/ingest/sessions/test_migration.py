@@ -5,6 +5,8 @@ from itertools import pairwise, product
 
 import pytest
 
+from penstock.access.file import Open
+from penstock.access.refusals import Refusals
 from penstock.core.address import Address
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.sessions.migration import (
@@ -20,6 +22,8 @@ from penstock.ingest.sessions.migration import (
     ShardMove,
     ShardStep,
 )
+from penstock.ingest.sessions.program_access import ProgramAccess
+from penstock.ingest.sessions.session import SourceSession
 from penstock.protocol.connector import (
     MIGRATING_VERSION,
     Ack,
@@ -223,6 +227,40 @@ async def test_a_program_without_migrate_gets_its_acknowledgements_and_restart_a
     running.gateway.tell(SessionEvent.TAKEN)
     frames = await peer.frames_until_closed()
     assert frames[-2:] == [Ack(0, (Acked(1, 1),)), Restart("successor:7100")]
+
+
+async def test_programs_that_come_too_late_to_be_told_are_closed_and_reconnect(
+    running: RunningGateway, connect: Connect
+) -> None:
+    """One has not sent its HELLO when the shard begins to move; of another one the worker learns only then."""
+    early = await connect(running, hello=False)
+    await eventually(lambda: len(running.gateway.sessions) == 1)
+    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    assert await early.frames_until_closed() == []
+    late = SourceSession(running.sources, running.gateway.sessions, ProgramAccess(Open(), b"", Refusals()), Outlet())
+    running.gateway.sessions.opened(late, "127.0.0.1")
+    late.receive(Hello(MIGRATING_VERSION, b"", "late", "source"))
+    await close_journal(running)
+    assert late.is_over()
+
+
+class Outlet:
+    """Of a program that reads nothing."""
+
+    peer = "late"
+    is_blocked = False
+
+    def write(self, data: bytes) -> bool:
+        return True
+
+    def set_deadline(self, seconds: float, action: object) -> None:
+        pass
+
+    def cancel_deadline(self) -> None:
+        pass
+
+    def end(self, *, lingers: bool = False) -> None:
+        pass
 
 
 async def test_a_notify_that_crosses_with_migrate_is_refused(running: RunningGateway, connect: Connect) -> None:
