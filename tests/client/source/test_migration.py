@@ -25,7 +25,7 @@ from penstock.protocol.connector import (
     Ok,
     Restart,
 )
-from tests.client.source.scripted_worker import Peer, ScriptedWorker
+from tests.client.source.scripted_worker import SECONDS_MAX, Peer, ScriptedWorker
 from tests.support.ports import free_port
 
 MakeSource = Callable[..., Any]
@@ -86,7 +86,7 @@ def test_the_steps_of_a_migration_are_taken_in_order_and_what_was_not_stored_is_
     make_source: MakeSource,
 ) -> None:
     order: list[str] = []
-    has_answered = threading.Event()
+    has_answered, is_migrated = threading.Event(), threading.Event()
 
     def old(peer: Peer) -> None:
         peer.greet(100)
@@ -97,11 +97,12 @@ def test_the_steps_of_a_migration_are_taken_in_order_and_what_was_not_stored_is_
         assert peer.expect(EndOfStream).stream_id == stream_id
         order.append("EOS")
         assert not peer.has_more(), "it waits for the acknowledgements"
-        peer.send(Ack(0, (Acked(stream_id, 1),)), Ack(0))
         order.append("ACK")
+        peer.send(Ack(0, (Acked(stream_id, 1),)), Ack(0))
         peer.expect(MigrateAck)
         assert has_answered.is_set()
         order.append("MIGRATE_ACK")
+        is_migrated.set()
 
     def after(peer: Peer) -> None:
         peer.expect(Hello)
@@ -109,6 +110,7 @@ def test_the_steps_of_a_migration_are_taken_in_order_and_what_was_not_stored_is_
         has_answered.set()
         peer.send(Ok(100))
         stream_id = peer.expect(Notify).stream_id
+        assert is_migrated.wait(SECONDS_MAX)
         assert order == ["EOS", "ACK", "HELLO", "MIGRATE_ACK"]
         peer.send(NotifyAck(True, stream_id, 3))
         receive(peer, 4, LAST)
