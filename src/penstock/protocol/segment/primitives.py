@@ -315,6 +315,13 @@ def _count(payload: memoryview, at: int, what: str) -> int:
     return count
 
 
+def _text(payload: memoryview, at: int) -> tuple[str, int]:
+    """A utf of such a reply, and where it ends."""
+    start = _end(payload, at, _U16.size)
+    end = _end(payload, start, _U16.unpack_from(payload, at)[0])
+    return decode_text(bytes(payload[start:end])), end
+
+
 class LocatedFiles(Field):
     """i32 count and as many files: utf path, u64 device, u64 inode."""
 
@@ -332,10 +339,8 @@ class LocatedFiles(Field):
         count = _count(payload, at, "files")
         at += _I32.size
         for _ in range(count):
-            start = _end(payload, at, _U16.size)
-            end = _end(payload, start, _U16.unpack_from(payload, at)[0])
+            path, end = _text(payload, at)
             at = _end(payload, end, _IDENTITY.size)
-            path = decode_text(bytes(payload[start:end]))
             files.append(LocatedFile(path, *_IDENTITY.unpack_from(payload, end)))
         values[self.name] = tuple(files)
         return at
@@ -359,13 +364,10 @@ class LocatedObjects(Field):
         at += _I32.size
         objects = []
         for _ in range(count):
-            texts = []
-            for _ in range(2):
-                start = _end(payload, at, _U16.size)
-                at = _end(payload, start, _U16.unpack_from(payload, at)[0])
-                texts.append(decode_text(bytes(payload[start:at])))
+            url, at = _text(payload, at)
+            key, at = _text(payload, at)
             start, at = at, _end(payload, at, _I64.size)
-            objects.append(LocatedObject(*texts, *_I64.unpack_from(payload, start)))
+            objects.append(LocatedObject(url, key, *_I64.unpack_from(payload, start)))
         values[self.name] = tuple(objects)
         return at
 
