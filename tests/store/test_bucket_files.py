@@ -22,6 +22,7 @@ from penstock.core.errors import (
 from penstock.store import bucket_log
 from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles, BucketSettings
 from penstock.store.bucket_verify import verify_bucket
+from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import BLOCK_BYTES
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles
@@ -637,11 +638,11 @@ class TestWritesBesideTheBucket:
         with ThreadPoolExecutor(1) as executor:
             files = opened(objects, executor=executor)
             file = put(files, "a", data)
-            assert files._nodes["a"].unwritten
+            assert not local_copy(files).is_complete
             assert file.read(0, 10) == b"x" * 10
             file.write(5, [b"yy" * _BESIDE_BYTES_MIN])
             files.sync()
-            assert not files._nodes["a"].unwritten
+            assert local_copy(files).is_complete
             assert content(files, "a")[:10] == b"xxxxxyyyyy"
             assert content(files, "a") == content(opened(objects), "a")
 
@@ -661,13 +662,19 @@ class TestWritesBesideTheBucket:
         with ThreadPoolExecutor(1) as executor:
             files = opened(objects, executor=executor)
             file = put(files, "a", b"x" * _BESIDE_BYTES_MIN)
-            assert not files._nodes["a"].unwritten
+            assert local_copy(files).is_complete
             with monkeypatch.context() as patched:
                 patched.setattr(MemoryFile, "write", _raise_full)
                 with pytest.raises(OSError, match="No space"):
                     file.write(0, [b"y" * _BESIDE_BYTES_MIN])
             files.sync()
             assert content(files, "a") == content(opened(objects), "a") == b"x" * _BESIDE_BYTES_MIN
+
+
+def local_copy(files: BucketFiles) -> LocalCopy:
+    local = files._nodes["a"].local
+    assert local is not None
+    return local
 
 
 def _raise_io_error(*_: object) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock, RLock
 from typing import Any, NamedTuple, TypeVar
@@ -56,9 +56,9 @@ from penstock.store.bucket_directory import (
     groups,
 )
 from penstock.store.bucket_log import OBJECT_BYTES_MAX, Kind, LogObject, ShardLog
-from penstock.store.files import File, Files, LocalFile, RemoteFile, RemotePart
+from penstock.store.files import Files, LocalFile, RemoteFile, RemotePart
+from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import PartCache
-from penstock.store.spares import OUT_OF_SPACE
 
 log = logging.getLogger(__name__)
 
@@ -115,14 +115,10 @@ class _Node:
     id: int
     size: int
     settled: bool = False
-    local: File | None = None
-    """All its bytes, except those below. None if they are in parts alone, and read through the cache."""
-    unwritten: list[tuple[int, bytes]] = field(default_factory=list)
-    """Writes that the local file lacks, each with its offset."""
+    local: LocalCopy | None = None
+    """All its bytes. None if they are in parts alone, and read through the cache."""
     written_end: int = 0
     """Nothing was written at or behind it."""
-    writing: Lock = field(default_factory=Lock)
-    """Of the local file and `unwritten`."""
 
     @property
     def local_name(self) -> str:
@@ -276,11 +272,14 @@ class BucketFiles:
                     _redo(node.local, operation, data)
 
     def _copy_parts(self, node: _Node, parts: Sequence[Part]) -> None:
-        local = self._cache_files.create(node.local_name)
+        local = self._new_local(node)
         get = self._executor.map if self._executor is not None else map
         for part, data in zip(parts, get(self._get_part, parts), strict=True):
-            local.write(part.start, [data[part.skip : part.skip + part.length]])
+            local.write(part.start, data[part.skip : part.skip + part.length])
         node.local = local
+
+    def _new_local(self, node: _Node) -> LocalCopy:
+        return LocalCopy(self._cache_files.create(node.local_name), lambda: self._cache.shrink(1 << 62))
 
     def _get_part(self, part: Part) -> bytes:
         try:
@@ -300,7 +299,7 @@ class BucketFiles:
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
             node = self._nodes[name] = _Node(self._next_id, 0)
             self._next_id += 1
-            node.local = self._cache_files.create(node.local_name)
+            node.local = self._new_local(node)
             self._queue([CREATE, node.id, name])
         return BucketFile(self, node)
 
@@ -398,7 +397,6 @@ class BucketFiles:
         if local is None:
             adopted = self._cache.read_adopted(node.local_name, offset, length)
             return self._read_parts(node, offset, length) if adopted is None else adopted
-        self._write_local(node)
         return local.read(offset, length).ljust(length, b"\0")
 
     def _read_parts(self, node: _Node, offset: int, length: int) -> bytes:
@@ -450,15 +448,11 @@ class BucketFiles:
     def write(self, node: _Node, offset: int, data: bytes) -> None:
         if not data:
             return
-        self._writable(node)
-        with node.writing:
-            node.unwritten.append((offset, data))
-        if not self._may_write_beside(len(data)):
-            try:
-                self._write_local(node)
-            except OSError:
-                node.unwritten.pop()  # the caller may try it again
-                raise
+        local = self._writable(node)
+        if self._may_write_beside(len(data)):
+            local.put_off(offset, data)
+        else:
+            local.write(offset, data)
         with self._state:
             is_placed = len(data) >= self._settings.placed_bytes_min and offset >= node.written_end
             node.size = max(node.size, offset + len(data))
@@ -470,21 +464,7 @@ class BucketFiles:
         is_large = self._executor is not None and length >= _BESIDE_BYTES_MIN
         return is_large and self._cache_files.free_bytes() >= _BESIDE_ROOM_BYTES
 
-    def _write_local(self, node: _Node) -> None:
-        """Everything that was written is in the local file when it returns."""
-        with node.writing:
-            while node.unwritten:
-                assert node.local is not None
-                offset, data = node.unwritten[0]
-                try:
-                    node.local.write(offset, [data])
-                except OSError as error:
-                    if error.errno not in OUT_OF_SPACE or not self._cache.shrink(1 << 62):
-                        raise
-                else:
-                    del node.unwritten[0]
-
-    def _writable(self, node: _Node) -> File:
+    def _writable(self, node: _Node) -> LocalCopy:
         """Its local copy, which a stored file does not have."""
         with self._state:
             if node.local is None:
@@ -501,7 +481,7 @@ class BucketFiles:
 
     def truncate(self, node: _Node, size: int) -> None:
         local = self._writable(node)
-        self._write_local(node)
+        local.complete()
         with self._state:
             if size < node.size:
                 local.truncate(size)
@@ -529,8 +509,8 @@ class BucketFiles:
         self.check()
         with self._state:
             pending, self._pending = self._pending, []
-            unwritten = [node for node in self._nodes.values() if node.unwritten]
-        beside = [self._executor.submit(self._write_local, node) for node in unwritten] if self._executor else []
+            copies = [node.local for node in self._nodes.values() if node.local and not node.local.is_complete]
+        beside = [self._executor.submit(copy.complete) for copy in copies] if self._executor else []
         try:
             self._write_groups(pending)
         finally:
@@ -669,7 +649,6 @@ class BucketFiles:
         """Bytes that were cut off or removed meanwhile are written as zeros: the log after the checkpoint says so."""
         length, data = wanted.end - wanted.start, b""
         if node is not None and node.local is not None:
-            self._write_local(node)
             data = node.local.read(wanted.start, length)
         data = data.ljust(length, b"\0")
         self._part_number += 1
@@ -709,9 +688,7 @@ class BucketFiles:
         """The local copy of a file whose bytes are in parts for good may be evicted."""
         for node in self._nodes.values():
             entry = self._directory.entries.get(node.id)
-            if node.local is None or node.unwritten or entry is None:
-                continue
-            if entry.is_stored:
+            if node.local is not None and node.local.is_complete and entry is not None and entry.is_stored:
                 self._cache.adopt(node.local_name, entry.size)
                 node.local = None
 
@@ -729,10 +706,10 @@ class BucketFiles:
             return StoredCounts(objects, size, self._groups, self._cache.used_bytes)
 
 
-def _redo(local: File, operation: Operation, data: memoryview) -> None:
+def _redo(local: LocalCopy, operation: Operation, data: memoryview) -> None:
     match operation:
         case [2 | 8, _, offset, _]:
-            local.write(offset, [data])
+            local.write(offset, data)
         case [3, _, size]:
             local.truncate(size)
 
