@@ -229,7 +229,6 @@ def test_sparks_log_is_kept_if_an_error_names_it() -> None:
         ended.write_text("fine")
     assert not ended.parent.exists()
     with pytest.raises(SparkNotStarted), _log_file() as failed:
-        failed.write_text("why")
         raise SparkNotStarted("Spark did not start", f"See {failed}.")
-    assert failed.read_text() == "why"
+    assert failed.parent.exists()
     shutil.rmtree(failed.parent)
