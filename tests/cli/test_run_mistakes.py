@@ -10,8 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli import run as run_command
+from penstock.cli.bisect import bisect
 from penstock.cli.run_setup import check_cluster_options
 from penstock.core.errors import PenstockError, RequestError
+from penstock.spark.run.session import check_master
 
 app = typer.Typer(pretty_exceptions_enable=False)
 run_command.register(app)
@@ -80,6 +82,25 @@ def test_on_a_cluster_the_checkpoint_must_be_on_a_file_system_that_executors_sha
 )
 def test_other_checkpoints_are_fine(master: str, checkpoints: str, *, is_shared: bool) -> None:
     check_cluster_options(master, checkpoints, advertised=None, is_shared=is_shared)
+
+
+@pytest.mark.parametrize("master", ["locl[2]", "local[2", "spark://host", "spark:host:7077", "mesos://host:5050", ""])
+def test_what_is_no_spark_master_is_refused_and_not_taken_for_a_cluster(master: str) -> None:
+    with pytest.raises(RequestError, match="is not a Spark master") as caught:
+        check_cluster_options(master, "any", advertised=None, is_shared=False)
+    assert "spark://HOST:PORT" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[2, 3]", "spark://a:7077,b:7077", "local-cluster[2,1,512]"]
+)
+def test_all_of_sparks_masters_are_known(master: str) -> None:
+    check_master(master)
+
+
+def test_bisect_runs_on_this_machine() -> None:
+    with pytest.raises(RequestError, match="bisect runs the pipeline's function on this machine"):
+        bisect("any", master="yarn")
 
 
 def test_options_for_a_cluster_are_refused_with_a_local_master() -> None:

@@ -11,9 +11,9 @@ import pytest
 from penstock.client.coordinator import Range
 from penstock.client.credentials import read_token
 from penstock.core.address import Address
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.errors import Unavailable
 from penstock.spark import carried
-from penstock.spark.carried import Carried, advertised_address, shown
+from penstock.spark.carried import Carried, OtherVersion, advertised_address, shown
 from penstock.spark.pipeline_context import PipelineContext
 from penstock.spark.python_worker import hinted
 from penstock.spark.sink.writer import SinkOptions
@@ -101,7 +101,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_version_of_penstock_is_refused_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(Carried(worker="a:1", advertised="b:1"))
     monkeypatch.setattr(carried, "_version", lambda: "0.0.1")
-    with pytest.raises(RequestError, match=r"has Penstock 0\.0\.1, the driver has "):
+    with pytest.raises(OtherVersion, match=r"has Penstock 0\.0\.1, the driver has "):
         pickle.loads(pickled)
 
 

@@ -35,6 +35,8 @@ pytestmark = [
 ]
 
 CHECK_SECONDS_MAX = 300
+START_SECONDS_MAX = 300
+"""A driver and two executors, on a busy machine."""
 
 COUNT_WORDS = """
 import os
@@ -207,45 +209,6 @@ class Killed:
             sent.result()
 
 
-def test_counts_are_exactly_once_though_executors_are_killed_and_nothing_shows_the_token(
-    cluster: SparkCluster, guarded: WorkerProcess, tmp_path: Path
-) -> None:
-    http, ui_port, events = f"127.0.0.1:{guarded.http_port}", free_port(), tmp_path / "events"
-    gates = Gates(tmp_path / "gates")
-    events.mkdir()
-    (tmp_path / "words.py").write_text(COUNT_WORDS.format(gates=str(gates.folder)))
-    shown = {
-        "spark.ui.enabled": "true",
-        "spark.ui.port": str(ui_port),
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": events.as_uri(),
-    }
-    arguments = ["words.py", "--worker", http, "--master", cluster.url, *options(shown)]
-    arguments += ["--checkpoint", str(tmp_path / "shared"), "--shared-checkpoint"]
-    with Run(tmp_path, *arguments, SPARK_LOCAL_IP="127.0.0.1") as run:
-        run.until(lambda: all(is_running(http, name) for name in ("count_words", "lines_per_minute")))
-        send(f"127.0.0.1:{guarded.connector_port}", "lines", "book", lines(20))
-        killed = Killed(run, guarded, gates)
-        killed.sending(40, "map", lambda task: os.kill(executor_of(task), signal.SIGKILL))
-        killed.sending(60, "reduce", cluster.kill_worker_of)
-        assert counts(guarded) == expected(60)
-        assert "2 executors on 127.0.0.1: same versions" in run.said
-        assert "failed" not in run.said, "Spark has run the tasks again, and no query was restarted"
-        processes = [*run.alive(), *cluster.pids()]
-        assert not [text for text in map(command_of, processes) if shows(text)]
-        assert not [text for text in map(environment_of, processes) if shows(text)]
-        found = [*pages(f"http://127.0.0.1:{ui_port}")]
-        assert all(name in "".join(found) for name in ("count_words", "lines_per_minute"))
-        assert not [text for text in found if shows(text)]
-        os.kill(run.process.pid, signal.SIGTERM)
-        assert run.ended() == 0, run.said
-    written = dict(files_in(tmp_path, but=guarded.data)) | dict(files_in(cluster.folder, but=cluster.local))
-    assert any(file.is_relative_to(events) for file in written)
-    assert any(file.name == "stderr" for file in written)
-    assert not [file for file, data in written.items() if shows(data)]
-
-
 def test_executors_with_other_versions_or_without_access_to_the_worker_are_named(
     cluster: SparkCluster, guarded: WorkerProcess, tmp_path: Path
 ) -> None:
@@ -275,3 +238,43 @@ def test_executors_with_other_versions_or_without_access_to_the_worker_are_named
         assert version == f"has pyarrow 1.2.3, not {found['driver']['pyarrow']}"
         assert port.startswith(f"cannot use the worker's HTTP port: the worker at {nowhere} cannot be reached")
     assert not shows(done.stdout + done.stderr)
+
+
+def test_counts_are_exactly_once_though_executors_are_killed_and_nothing_shows_the_token(
+    cluster: SparkCluster, guarded: WorkerProcess, tmp_path: Path
+) -> None:
+    http, ui_port, events = f"127.0.0.1:{guarded.http_port}", free_port(), tmp_path / "events"
+    gates = Gates(tmp_path / "gates")
+    events.mkdir()
+    (tmp_path / "words.py").write_text(COUNT_WORDS.format(gates=str(gates.folder)))
+    shown = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(ui_port),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+    }
+    arguments = ["words.py", "--worker", http, "--master", cluster.url, *options(shown)]
+    arguments += ["--checkpoint", str(tmp_path / "shared"), "--shared-checkpoint"]
+    with Run(tmp_path, *arguments, SPARK_LOCAL_IP="127.0.0.1") as run:
+        names = ("count_words", "lines_per_minute")
+        run.until(lambda: all(is_running(http, name) for name in names), START_SECONDS_MAX)
+        send(f"127.0.0.1:{guarded.connector_port}", "lines", "book", lines(20))
+        killed = Killed(run, guarded, gates)
+        killed.sending(40, "map", lambda task: os.kill(executor_of(task), signal.SIGKILL))
+        killed.sending(60, "reduce", cluster.kill_worker_of)
+        assert counts(guarded) == expected(60)
+        assert "2 executors on 127.0.0.1: same versions" in run.said
+        assert "failed" not in run.said, "Spark has run the tasks again, and no query was restarted"
+        processes = [*run.alive(), *cluster.pids()]
+        assert not [text for text in map(command_of, processes) if shows(text)]
+        assert not [text for text in map(environment_of, processes) if shows(text)]
+        found = [*pages(f"http://127.0.0.1:{ui_port}")]
+        assert all(name in "".join(found) for name in names)
+        assert not [text for text in found if shows(text)]
+        os.kill(run.process.pid, signal.SIGTERM)
+        assert run.ended() == 0, run.said
+    written = dict(files_in(tmp_path, but=guarded.data)) | dict(files_in(cluster.folder, but=cluster.local))
+    assert any(file.is_relative_to(events) for file in written)
+    assert any(file.name == "stderr" for file in written)
+    assert not [file for file, data in written.items() if shows(data)]

@@ -1,17 +1,25 @@
 """What the check of executors finds, without a cluster: the probe, and what is made of its answers."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from penstock.cli.executors import _print, _print_json
-from penstock.core.errors import RequestError
+from penstock.cli.executors import _log_file, _print, _print_json
 from penstock.spark.run import executor_probe, executors
+from penstock.spark.run.driver import SparkNotStarted
 from penstock.spark.run.executor_probe import MARK, answer, versions
-from penstock.spark.run.executors import CLOCK_SECONDS_MAX, Checked, ExecutorReport
+from penstock.spark.run.executors import (
+    CLOCK_SECONDS_MAX,
+    Checked,
+    ExecutorReport,
+    is_encrypted,
+    reports_of_all,
+    tasks_of_a_round,
+)
 from tests.support.ports import free_port
 from tests.support.running_worker import RunningWorker
 
@@ -98,7 +106,7 @@ def test_the_error_names_each_executor_what_differs_and_what_to_do() -> None:
     checked(fine).require()
     late = ExecutorReport("1", "10.0.0.9", OURS, -CLOCK_SECONDS_MAX - 1, "", "")
     old = ExecutorReport("2", "10.0.0.9", OURS | {"pyarrow": "1.0"}, 0.0, "refused", "not tried")
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(SparkNotStarted) as caught:
         checked(fine, late, old).require()
     assert str(caught.value).splitlines() == [
         "Spark's executors cannot run the pipelines:",
@@ -112,7 +120,85 @@ def test_the_error_names_each_executor_what_differs_and_what_to_do() -> None:
 
 def test_a_worker_on_loopback_is_explained() -> None:
     report = ExecutorReport("0", "10.0.0.8", OURS, 0.0, "refused", "not tried")
-    assert "is loopback, which is another machine for each executor" in checked(report, worker="127.0.0.1:7102").hint()
+    hint = checked(report, worker="127.0.0.1:7102").hint()
+    assert hint.startswith("127.0.0.1:7102 is a loopback address: on each machine it means that machine.")
+
+
+class Cluster:
+    """`rounds`: for each, how many executors have registered by then, and the reports that it returns."""
+
+    def __init__(self, *rounds: tuple[int, list[ExecutorReport]]) -> None:
+        self._rounds = iter(rounds)
+        self._registered = 0
+        self.asked = 0
+
+    def executors(self) -> int:
+        return self._registered
+
+    def run(self) -> list[ExecutorReport]:
+        self.asked += 1
+        self._registered, reports = next(self._rounds)
+        return reports
+
+
+def report(executor: str, http: str = "") -> ExecutorReport:
+    return ExecutorReport(executor, "10.0.0.8", OURS, 0.0, http, "")
+
+
+def test_executors_that_got_no_task_are_asked_again() -> None:
+    cluster = Cluster((2, [report("0"), report("0")]), (2, [report("1")]))
+    assert [one.executor for one in reports_of_all(cluster, 0.0)] == ["0", "1"]
+
+
+def test_executors_that_register_after_a_round_are_asked_too() -> None:
+    class Late(Cluster):
+        """The second one registers when all were asked that had registered before."""
+
+        looks = 0
+
+        def executors(self) -> int:
+            self.looks += 1
+            return min(2, self.looks)
+
+    cluster = Late((1, [report("0")]), (2, [report("0"), report("1")]))
+    found = reports_of_all(cluster, 0.0)
+    assert [one.executor for one in found] == ["0", "1"]
+    assert cluster.asked == 2
+
+
+def test_an_executor_that_never_gets_a_task_does_not_delay_a_start_forever() -> None:
+    cluster = Cluster(*[(2, [report("0")])] * 100)
+    assert len(reports_of_all(cluster, 0.0)) == 1
+    assert cluster.asked < 10
+
+
+def test_an_executor_that_has_reached_the_worker_once_can() -> None:
+    for order in (["", "timed out"], ["timed out", ""]):
+        (found,) = reports_of_all(Cluster((1, [report("0", http) for http in order])), 0.0)
+        assert not found.http
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "executors", "tasks"),
+    [
+        (2, 1, 2),  # nothing has registered yet
+        (8, 2, 8),  # as many as cores
+        (2000, 100, 400),
+        (1000, 1, 16),  # spark.default.parallelism, far more than cores
+        (1, 10, 10),  # far fewer
+    ],
+)
+def test_a_round_has_a_few_tasks_for_each_executor(parallelism: int, executors: int, tasks: int) -> None:
+    assert tasks_of_a_round(parallelism, executors) == tasks
+
+
+def test_sparks_connections_are_encrypted_only_with_authentication() -> None:
+    aes, sasl, tls = "spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled"
+    assert not is_encrypted({})
+    assert not is_encrypted({aes: "true", sasl: "true"})
+    assert not is_encrypted({"spark.authenticate": "true", aes: "false"})
+    assert all(is_encrypted({"spark.authenticate": "true", name: "True"}) for name in (aes, sasl))
+    assert is_encrypted({tls: "true"})
 
 
 def test_a_clock_is_off_by_as_much_as_the_answer_cannot_explain() -> None:
@@ -136,3 +222,13 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["driver"] == OURS
     assert found["executors"][0]["differences"] == ["has no pandas"]
+
+
+def test_sparks_log_is_kept_if_an_error_names_it() -> None:
+    with _log_file() as ended:
+        ended.write_text("fine")
+    assert not ended.parent.exists()
+    with pytest.raises(SparkNotStarted), _log_file() as failed:
+        raise SparkNotStarted("Spark did not start", f"See {failed}.")
+    assert failed.parent.exists()
+    shutil.rmtree(failed.parent)

@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.core.errors import DataLoss, Fenced
 from penstock.protocol.api.pipelines import BatchRanges, Range
+from penstock.spark.carried import OtherVersion
 from penstock.spark.run.failures import exception_text, failure_of, ranges_text
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -215,3 +216,21 @@ def test_an_executor_without_penstock_is_explained() -> None:
     failure = failure_of(f"terminated with exception: Job aborted: Lost task 0.0 in stage 0.0 (TID 0): {text}")
     assert text in failure.text
     assert "penstock check --master URL" in failure.hint
+    assert not failure.is_of_a_batch, "no event is to blame"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "penstock.spark.carried.OtherVersion: host has Penstock 0.2, the driver has 0.1",
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has 3.12",
+    ],
+)
+def test_an_executor_with_another_version_blames_no_event_and_is_waited_for(error: str) -> None:
+    trace = (
+        'Traceback (most recent call last):\n  File "/site-packages/pyspark/worker.py", line 42, in main\n    load()\n'
+    )
+    failure = failure_of(reported(trace + error))
+    assert (failure.is_final, failure.is_outage, failure.is_of_a_batch) == (False, True, False)
+    assert error.partition(": ")[2] in failure.text
+    assert failure.hint == OtherVersion.hint

@@ -43,7 +43,7 @@ from penstock.spark.pipelines import Pipeline
 from penstock.spark.run.bisection import Failing, Try, failing
 from penstock.spark.run.failures import Failure, load_pipelines, ranges_text
 from penstock.spark.run.java import check_installed, use_java
-from penstock.spark.run.session import LOCAL
+from penstock.spark.run.session import LOCAL, check_master, is_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +96,7 @@ def bisect(
     touched. Offers to bury the events, so that the pipeline goes on without
     them.
     """
+    _check_local(master)
     set_up_logging()
     check_installed()
     use_java()
@@ -117,6 +118,18 @@ def bisect(
         if is_over:
             raise typer.Exit(_INTERRUPTED)
         _offer(client, name, singles, bury=bury, ask=not as_json)
+
+
+def _check_local(master: str) -> None:
+    """On a cluster, a lost executor, or one without access to the worker, would look like an event that fails. A
+    trial's checkpoint is in a temporary folder of this machine, too.
+    """
+    check_master(master)
+    if is_cluster(master):
+        raise RequestError(
+            f"bisect runs the pipeline's function on this machine, and {master} is a Spark cluster",
+            "Leave --master out, or write local[N].",
+        )
 
 
 # What is searched.

@@ -1,9 +1,11 @@
 """`penstock check --master URL`: what the executors of a Spark cluster have, and whether they reach the worker."""
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,6 +17,7 @@ from penstock.cli.connect import worker_to_read
 from penstock.cli.run_setup import executor_access
 from penstock.cli.texts import printable
 from penstock.core.errors import Unavailable
+from penstock.spark.run.session import check_master
 
 if TYPE_CHECKING:
     from penstock.spark.run.executors import Checked, ExecutorReport
@@ -35,6 +38,7 @@ def check_cluster(
     as_json: bool,
 ) -> None:
     """Exits with 1 if an executor cannot run tasks. Raises SparkNotStarted, RequestError."""
+    check_master(master)
     from penstock.spark.run.driver import spark_driver  # here: other commands need no Spark
     from penstock.spark.run.executors import check_executors
     from penstock.spark.run.java import check_installed, use_java
@@ -43,8 +47,8 @@ def check_cluster(
     use_java()
     address = _worker(worker, data)
     with (
-        TemporaryDirectory(prefix="penstock-") as folder,
-        spark_driver("penstock check", master, conf, Path(folder, "spark.log")) as spark,
+        _log_file() as log,
+        spark_driver("penstock check", master, conf, log) as spark,
     ):
         access = None if address is None else executor_access(master, advertised or address, spark)
         checked = check_executors(spark, address, access)
@@ -52,6 +56,23 @@ def check_cluster(
     show(checked)
     if checked.differences():
         raise typer.Exit(1)
+
+
+@contextmanager
+def _log_file() -> Iterator[Path]:
+    """Of Spark. Deleted at the end, unless Spark could not be used: then the error names it."""
+    from penstock.spark.run.driver import SparkNotStarted
+
+    folder = Path(mkdtemp(prefix="penstock-check-"))
+    is_kept = False
+    try:
+        yield folder / "spark.log"
+    except SparkNotStarted:
+        is_kept = True
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _worker(worker: str | None, data: Path | None) -> str | None:

@@ -21,7 +21,7 @@ from penstock.core.errors import RequestError
 from penstock.core.logs import log_line
 from penstock.spark.carried import advertised_address
 from penstock.spark.run.checkpoints import DEFAULT_FOLDER, local_path
-from penstock.spark.run.session import cores_of, is_cluster, sets_partitions
+from penstock.spark.run.session import check_master, cores_of, is_cluster, sets_partitions
 
 if TYPE_CHECKING:
     from penstock.spark.run.attempt import RunSettings
@@ -133,9 +133,10 @@ def executor_access(master: str, advertised: str, driver: "SparkDriver") -> "Exe
 
 
 def check_cluster_options(master: str, checkpoints: str, *, advertised: str | None, is_shared: bool) -> None:
-    """Raises RequestError for a checkpoint that executors cannot write to, and for options that a local master cannot
-    use.
+    """Raises RequestError for a master that Spark does not know, a checkpoint that executors cannot write to, and
+    options that a local master cannot use.
     """
+    check_master(master)
     if not is_cluster(master):
         for name, value in (("--advertised-worker", advertised), ("--shared-checkpoint", is_shared)):
             if value:

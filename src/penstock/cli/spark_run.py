@@ -400,7 +400,7 @@ class Lost:
 
 
 def _check_executors(worker: str, options: RunOptions, spark: SparkDriver) -> None:
-    """On a cluster. Raises RequestError if an executor cannot run tasks, SparkNotStarted if there is none."""
+    """On a cluster. Raises SparkNotStarted if an executor cannot run tasks, or if there is none."""
     access = options.executors(worker, spark)
     if access is None:
         return

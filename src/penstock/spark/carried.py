@@ -21,13 +21,21 @@ from functools import cache
 from typing import Any
 
 from penstock.client.credentials import accept_token, parse_worker, read_token
-from penstock.core.errors import RequestError
+from penstock.core.errors import PenstockError
 from penstock.spark.run.executor_probe import version_of
 
 _is_shown: ContextVar[bool] = ContextVar("is_shown", default=False)
 
 _arrived_at: str | None = None
 """The worker's address in a process of an executor; None elsewhere."""
+
+
+class OtherVersion(PenstockError):
+    """Of Penstock, on the machine of an executor. No event is to blame, and no pipeline: it can go on as soon as the
+    machine has the driver's version.
+    """
+
+    hint = "Install the same version on all machines of the Spark cluster: penstock check --master URL shows them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +56,10 @@ class Carried:
 
 
 def _arrive(worker: str, advertised: str, has_token: bool, token: str, version: str) -> Carried:
-    """Raises RequestError for an executor with another version, such as one that has replaced another."""
+    """Raises OtherVersion, such as on an executor that has replaced another."""
     global _arrived_at  # noqa: PLW0603  one for the process
     if version != _version():
-        raise RequestError(
-            f"{socket.gethostname()} has Penstock {_version()}, the driver has {version}",
-            "Install the same version on all machines of the Spark cluster: penstock check --master URL shows them.",
-        )
+        raise OtherVersion(f"{socket.gethostname()} has Penstock {_version()}, the driver has {version}")
     if token:
         accept_token(parse_worker(advertised)[0].host, token)
     _arrived_at = advertised
@@ -82,8 +87,8 @@ def unreachable_hint() -> str | None:
         return None
     return (
         f"This task ran on {socket.gethostname()}, where the worker's address is {_arrived_at}. Let the worker listen "
-        "there (penstock worker --host, --http-host), or name an address that executors reach: penstock run "
-        "--advertised-worker HOST:PORT. penstock check --master URL tries it on all of them."
+        "on that address (penstock worker --host, --http-host), or name another one that executors reach: penstock run "
+        "--advertised-worker HOST:PORT. penstock check --master URL tries it on all executors."
     )
 
 

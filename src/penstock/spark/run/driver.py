@@ -53,7 +53,7 @@ _STOP_QUERY = {"spark.sql.streaming.stopTimeout": "30s"}
 
 
 class SparkNotStarted(RequestError):
-    """Its JVM did not start, or the cluster has not accepted it."""
+    """Its JVM did not start, the cluster has not accepted it, or the cluster's executors cannot run its tasks."""
 
 
 class SparkDriver:
@@ -72,7 +72,7 @@ class SparkDriver:
         """
         self._settings = settings
         self._stderr = stderr
-        self._log = log
+        self.log = log
         self._archive = archive
         self._end_seconds_max = end_seconds_max
         self.gateway: Any = None
@@ -85,7 +85,7 @@ class SparkDriver:
             self.gateway = self._launch()
         _log.info("Spark's JVM runs")
         try:
-            self.session = _session(self.gateway, self._settings, self._log)
+            self.session = _session(self.gateway, self._settings, self.log)
             _log.info("Spark's session is ready")
         except BaseException:
             self.close()
@@ -95,11 +95,11 @@ class SparkDriver:
         """A JVM that does not start with the class archive is started without."""
         options = self._archive.options() if self._archive is not None else ""
         if self._archive is None or not options:
-            return _launch(self._settings, self._stderr, self._log)
+            return _launch(self._settings, self._stderr, self.log)
         try:
-            return _launch(with_conf({JAVA_OPTIONS: options}, self._settings), self._stderr, self._log)
+            return _launch(with_conf({JAVA_OPTIONS: options}, self._settings), self._stderr, self.log)
         except RequestError:
-            gateway = _launch(self._settings, self._stderr, self._log)
+            gateway = _launch(self._settings, self._stderr, self.log)
         _log.warning("Spark's JVM does not start with the class archive %s, which is deleted", self._archive.path)
         self._archive.discard()
         return gateway

@@ -23,8 +23,8 @@ PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "pandas")
 MARK = "penstock-executor "
 """Begins the line that is printed: packages may print others when they are imported."""
 
-CONNECT_SECONDS_MAX = 5.0
-"""For each of the worker's ports. A firewall that drops packets answers never."""
+CONNECT_SECONDS_MAX = 15.0
+"""For each of the worker's ports, on a busy machine too. A firewall that drops packets never answers."""
 
 _VERSION_FILES = {"penstock": "__init__.py", "pyspark": "version.py"}
 """Which of several installed versions is imported, these files say; Spark has PySpark also as a zip."""

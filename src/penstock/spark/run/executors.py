@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.client.credentials import parse_worker, read_token
 from penstock.core.address import is_loopback
-from penstock.core.errors import RequestError
 from penstock.spark.run import executor_probe
 from penstock.spark.run.driver import SparkDriver, SparkNotStarted
 from penstock.spark.run.executor_probe import MARK, PACKAGES, version_of, versions
 from penstock.spark.run.generation import ExecutorAccess
-from penstock.spark.run.session import interpreter_of
+from penstock.spark.run.session import interpreter_of, is_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,16 +33,29 @@ EXECUTORS_SECONDS_MAX = 180.0
 """How long a cluster may take to run the probe. A standalone cluster takes seconds, one that has to start containers a
 minute or two."""
 
-_ROUNDS_MAX = 4
+_ROUNDS_MAX = 8
 """Spark decides where tasks run: executors that have registered late, or got no task, are asked in the next round."""
 
-_TASKS_MAX = 2000
+_SETTLE_SECONDS = 2.0
+"""Executors that are started together register one after the other: this long after the last one, no more are expected.
+"""
+
+_LOOK_SECONDS = 0.1
+
+_TASKS_PER_EXECUTOR = 4
+"""Spark gives each executor one before it gives any of them another, if all are free. More, in case they are not."""
+
+_TASKS_MIN = 16
+"""As long as hardly any executor has registered; fewer if there are not as many cores."""
 
 _EXACT = ("penstock",)
 """What tasks and driver exchange between them has no versions of its own. Others may differ in their last number."""
 
 _TOKEN_FILE_SETTING = "spark.executorEnv.PENSTOCK_TOKEN_FILE"  # noqa: S105  its name
-_ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+_TLS = "spark.ssl.rpc.enabled"
+_AUTHENTICATION = "spark.authenticate"
+_ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption")
+"""Without authentication, Spark ignores them."""
 
 _SCRIPT = """command -v "$0" > /dev/null 2>&1 && exec "$0" -c "$1"
 echo '%s{"host": "'"$(uname -n)"'", "executor": "'"$PPID"'", "time": 0, "versions": {}}'
@@ -115,10 +128,10 @@ class Checked:
         ]
 
     def require(self) -> None:
-        """Raises RequestError if tasks of this driver cannot run on all of them."""
+        """Raises SparkNotStarted if tasks of this driver cannot run on all of them."""
         found = self.differences()
         if found:
-            raise RequestError("\n  ".join(["Spark's executors cannot run the pipelines:", *found]), self.hint())
+            raise SparkNotStarted("\n  ".join(["Spark's executors cannot run the pipelines:", *found]), self.hint())
 
     def hint(self) -> str:
         """What to do about the differences."""
@@ -142,15 +155,16 @@ class Checked:
     def _worker_hint(self) -> str:
         if is_loopback(parse_worker(self.worker)[0].host):
             return (
-                f"{self.worker} is loopback, which is another machine for each executor: start penstock worker with "
-                "--host and --http-host, and name it with --worker, or with --advertised-worker as executors reach it."
+                f"{self.worker} is a loopback address: on each machine it means that machine. Start penstock worker "
+                "with --host and --http-host, and name it with --worker, or with --advertised-worker as executors "
+                "reach it."
             )
         return f"Executors must reach the worker at {self.worker}; --advertised-worker names another address."
 
 
 def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAccess | None) -> Checked:
     """Runs the probe on every executor. `worker`: its address here; None: no worker is tried. Raises SparkNotStarted if
-    the cluster does not run it in time.
+    the cluster does not run it, or not in time.
     """
     context = driver.session.sparkContext
     address = "" if worker is None else worker if access is None else access.advertised
@@ -164,14 +178,65 @@ def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAcc
         }
     )
     command = ["/bin/sh", "-c", _SCRIPT % MARK, python, Path(executor_probe.__file__).read_text()]
-    found: dict[tuple[str, str], ExecutorReport] = {}
-    probe = _Probe(driver.gateway, command, asked)
-    for _ in range(_ROUNDS_MAX):
-        found |= {(one.host, one.executor): one for one in probe.run(context.defaultParallelism)}
-        if len(found) >= probe.executors():
-            break
-    ordered = sorted(found.values(), key=lambda one: (len(one.executor), one.executor))
+    with _errors_of_spark(driver.log):
+        probe = _Probe(driver.gateway, command, asked)
+        found = reports_of_all(probe, _SETTLE_SECONDS if is_cluster(str(context.master)) else 0.0)
+    ordered = sorted(found, key=lambda one: (len(one.executor), one.executor))
     return Checked(python, address, ordered, versions())
+
+
+class Probing(Protocol):
+    """Asks executors."""
+
+    def executors(self) -> int:
+        """How many have registered."""
+
+    def run(self) -> Iterable[ExecutorReport]:
+        """Of the executors that Spark has chosen, one or more of each."""
+
+
+def reports_of_all(probe: Probing, settle_seconds: float) -> Collection[ExecutorReport]:
+    """One of each executor, as far as Spark gives it a task. An executor that has reached the worker once can."""
+    found: dict[tuple[str, str], ExecutorReport] = {}
+    for _ in range(_ROUNDS_MAX):
+        for one in probe.run():
+            before = found.get((one.host, one.executor))
+            if before is None or before.http or before.segment:
+                found[one.host, one.executor] = one
+        if len(found) >= probe.executors() and not _more_register(probe, len(found), settle_seconds):
+            break
+    return found.values()
+
+
+def _more_register(probe: Probing, known: int, seconds: float) -> bool:
+    """Whether it happens within this time."""
+    deadline = time.monotonic() + seconds
+    while probe.executors() <= known:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def tasks_of_a_round(parallelism: int, executors: int) -> int:
+    """Enough that all of them get one. `parallelism`: Spark's default, which is the number of cores, unless the user
+    has set another one, which may be any.
+    """
+    return max(executors, min(parallelism, max(_TASKS_MIN, _TASKS_PER_EXECUTOR * executors)))
+
+
+@contextmanager
+def _errors_of_spark(log: Path) -> Iterator[None]:
+    """As SparkNotStarted: their own text is a page of Java."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = error.java_exception.toString().partition("\n")[0]
+        raise SparkNotStarted(f"Spark's cluster cannot run tasks: {reason}", f"See {log}.") from None
+    except (Py4JError, ConnectionError):
+        raise SparkNotStarted("Spark's JVM has ended while the executors were checked", f"See {log}.") from None
 
 
 def _token(worker: str | None, access: ExecutorAccess | None) -> str:
@@ -192,9 +257,8 @@ class _Probe:
         """Spark's list has the driver, too. With a local master that is the only one."""
         return max(1, len(self._context.statusTracker().getExecutorInfos()) - 1)
 
-    def run(self, tasks: int) -> Iterable[ExecutorReport]:
-        """One task for each core, so that all executors get one, if they have registered by now."""
-        count = min(max(tasks, 1), _TASKS_MAX)
+    def run(self) -> Iterable[ExecutorReport]:
+        count = tasks_of_a_round(self._context.defaultParallelism(), self.executors())
         before = time.time()
         lines = self._collected(self._java.parallelize([self._asked] * count, count).pipe(self._command))
         after = time.time()
@@ -202,21 +266,16 @@ class _Probe:
 
     def _collected(self, rdd: Any) -> list[str]:
         """In a thread of its own: Spark waits forever for executors that never come."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
         with ThreadPoolExecutor(1, "executor check") as pool:
             lines = pool.submit(lambda: [*rdd.collect()])
             try:
                 return lines.result(EXECUTORS_SECONDS_MAX)
             except TimeoutError:
                 raise SparkNotStarted(
-                    f"Spark's cluster has run no task within {EXECUTORS_SECONDS_MAX:.0f} s",
+                    f"Spark's cluster has not run the check of its executors within {EXECUTORS_SECONDS_MAX:.0f} s",
                     "Look at its UI: are there workers with free cores and memory for this application, and do its "
                     "executors reach the driver (spark.driver.host, spark.driver.port)?",
                 ) from None
-            except Py4JJavaError as error:
-                reason = error.java_exception.getMessage().partition("\n")[0]
-                raise SparkNotStarted(f"Spark's cluster cannot run tasks: {reason}", "See Spark's log.") from None
             finally:
                 if not lines.done():
                     self._context.cancelAllJobs()
@@ -240,12 +299,21 @@ def has_token_file(conf: Mapping[str, str]) -> bool:
 
 def carrying_warning(session: SparkSession, worker: str, access: ExecutorAccess) -> str | None:
     """None unless the token travels where others may read it."""
-    conf = session.sparkContext.getConf()
-    is_encrypted = any((conf.get(name) or "").lower() == "true" for name in _ENCRYPTIONS)
+    is_safe = is_encrypted(dict(session.sparkContext.getConf().getAll()))
     is_here = is_loopback(parse_worker(access.advertised)[0].host)
-    if is_encrypted or is_here or not access.carries_token or not read_token(parse_worker(worker)[0]):
+    if is_safe or is_here or not access.carries_token or not read_token(parse_worker(worker)[0]):
         return None
     return (
-        "the worker's token reaches executors over Spark's connections, which are not encrypted "
-        f"(spark.network.crypto.enabled); or put it into a file on each machine: --conf {_TOKEN_FILE_SETTING}=FILE"
+        "the worker's token reaches executors over Spark's connections, which are not encrypted: "
+        f"set {_AUTHENTICATION} and {_ENCRYPTIONS[0]}, or put the token into a file on each machine: "
+        f"--conf {_TOKEN_FILE_SETTING}=FILE"
     )
+
+
+def is_encrypted(conf: Mapping[str, str]) -> bool:
+    """Whether Spark's connections are, by which its code travels."""
+
+    def is_on(name: str) -> bool:
+        return conf.get(name, "").strip().lower() == "true"
+
+    return is_on(_TLS) or (is_on(_AUTHENTICATION) and any(map(is_on, _ENCRYPTIONS)))

@@ -29,6 +29,7 @@ from penstock.core.errors import (
     WorkerFailed,
 )
 from penstock.protocol.api.pipelines import BatchRanges
+from penstock.spark.carried import OtherVersion
 from penstock.spark.pipelines import Pipeline
 
 if TYPE_CHECKING:
@@ -106,8 +107,10 @@ _NO_DAEMON_HINT = (
     "An executor cannot start the processes of tasks: it needs Python and Penstock as the driver has them. penstock "
     "check --master URL shows what each of them has."
 )
+_OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
+"""In what PySpark reports from an executor with another Python."""
 
-_OUTAGES = (Unavailable, NoRoom, BucketFailed, CheckpointFailed, StoreFailed, WorkerFailed)
+_OUTAGES = (Unavailable, NoRoom, BucketFailed, CheckpointFailed, StoreFailed, WorkerFailed, OtherVersion)
 """Something outside the pipeline cannot be reached or used now. It may take hours until it is back."""
 
 _OF_ROWS = (RequestError, LimitExceeded)
@@ -235,6 +238,8 @@ def failure_of(exception: str) -> Failure:
         return replace(failure, is_of_a_batch=kind_of_ours in _OF_ROWS)
     text = "\n".join([*frames, error])[:_TEXT_CHARS_MAX]
     kind = error.partition(":")[0]
+    if _OTHER_PYTHON in error:
+        return Failure(text, OtherVersion.hint, is_outage=True)
     if _OUTAGE.fullmatch(kind):
         return Failure(text, is_outage=True)
     if not frames or _MAY_PASS.fullmatch(kind):
@@ -247,10 +252,11 @@ def _of_spark(exception: str, text: str) -> Failure:
     if _ONE_WORD.fullmatch(text):
         named = re.search(rf"{_CAUSED_BY}([\w.$]+: {re.escape(text)})$", exception, re.MULTILINE)
         text = text if named is None else named[1]
+    if _NO_DAEMON in exception:
+        return Failure(text, _NO_DAEMON_HINT)
     if not _DATA_ERROR.search(exception):
         return Failure(
             text,
-            _NO_DAEMON_HINT if _NO_DAEMON in exception else "",
             is_outage=_JAVA_OUTAGE.search(exception) is not None,
             is_of_a_batch=_TASK_FAILED.search(exception) is not None,
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import RequestError
 from penstock.spark.run.java import NEEDED, NEEDED_TO_CONNECT, check_installed
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
-_LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?$")
+_LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?$")
+_CLUSTERS = re.compile(r"spark://[^\s,/]+:\d+(,[^\s,/]+:\d+)*|yarn|k8s://\S+|local-cluster\[.+\]")
+"""What Spark accepts beside local masters: standalone, with its standby masters, YARN, Kubernetes, its own tests."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -113,6 +116,15 @@ def with_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str,
 def is_cluster(master: str) -> bool:
     """Whether tasks run in processes that the driver has not started, mostly on other machines."""
     return cores_of(master) is None
+
+
+def check_master(master: str) -> None:
+    """Raises RequestError for what Spark does not know either: otherwise it would count as a cluster."""
+    if is_cluster(master) and _CLUSTERS.fullmatch(master) is None:
+        raise RequestError(
+            f"--master {master!r} is not a Spark master",
+            "Write local[*], local[4], spark://HOST:PORT, yarn or k8s://https://HOST:PORT.",
+        )
 
 
 def interpreter_of(python: str) -> str:
