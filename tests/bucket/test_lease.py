@@ -347,6 +347,16 @@ def test_a_successor_that_does_not_come_is_waited_for_as_long_as_for_a_lease(
     assert other.lease().term == 2
 
 
+def test_an_owner_that_takes_its_shard_back_keeps_its_record(bucket: Bucket, acquired: Acquire) -> None:
+    first = acquired(bucket, "a", QUICK)
+    first.release_to("nobody")
+    again = acquired(bucket, "a", QUICK)
+    assert again._dead._former is None
+    seen = revision(bucket, "a")
+    until(lambda: revision(bucket, "a") > seen + 1)
+    assert again.state is LeaseState.HELD
+
+
 def test_an_owner_whose_release_did_not_take_effect_has_the_shard_again(bucket: Bucket, acquired: Acquire) -> None:
     store = Fallible(bucket)
     first = acquired(store, "a", PATIENT)

@@ -378,6 +378,26 @@ class TestParts:
         report = verify_bucket(FaultyBucket(objects), MemoryFiles)
         assert [str(problem) for problem in report.problems] == [f"{key}: its {len(flipped)} bytes fail their checksum"]
 
+    def test_the_part_of_a_file_that_was_cut_off_meanwhile_is_deleted(self) -> None:
+        objects = Objects()
+        files = opened(objects, BucketSettings(linger_seconds=0, release_seconds=0, groups_max=1))
+        maintain(files)
+        file = put(files, "a", b"x" * 100)
+        files.sync()
+
+        def cut(request: str) -> None:
+            if request.startswith("create shards/0/parts"):
+                client_of(files).before_each = lambda _: None
+                file.truncate(0)
+                files.sync()
+
+        client_of(files).before_each = cut
+        maintain(files)
+        file.write(0, [b"y"])
+        files.sync()
+        maintain(files)
+        assert set(keys(objects, "parts")) == files._directory.part_keys()
+
     def test_a_file_that_grows_has_few_parts_however_often_it_is_folded(self) -> None:
         objects = Objects()
         files = opened(objects, BucketSettings(groups_max=1, linger_seconds=0, release_seconds=0))

@@ -203,7 +203,8 @@ class _Acquisition:
 
     def _take(self, former: tuple[ShardRecord, str] | None) -> _Taken | float:
         has_come = former is not None and former[0].successor == self._worker
-        self._former = former[0].owner if former is not None and not has_come else None
+        is_other = former is not None and former[0].owner != self._worker  # not one that takes its own shard back
+        self._former = former[0].owner if former is not None and is_other and not has_come else None
         key, term = shard_key(self._shard), former[0].term + 1 if former is not None else 1
         shard = ShardRecord(shard=self._shard, owner=self._worker, term=term)
         try:

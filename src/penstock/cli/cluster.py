@@ -15,7 +15,7 @@ from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json,
 from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
 from penstock.core.errors import RequestError, Unavailable
-from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move
+from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move, Place
 
 app = typer.Typer(no_args_is_help=True, help="The workers on one bucket: see them, and move the shard between them.")
 
@@ -93,7 +93,7 @@ def drain(
     where = owner.addresses.get("http", "")
     asked = asked if before.worker == owner.worker else _same_scheme(asked, where)
     _post(asked, Drain(worker=owner.worker, to=to))
-    now_with = _wait(asked, owner.worker, console)
+    now_with = _wait(asked, before.shards[0], console)
     typer.echo(f"shard 0 has moved from {owner.worker} to {now_with}")
 
 
@@ -127,16 +127,18 @@ def _post(worker: str, request: Drain) -> None:
         connection.close()
 
 
-def _wait(worker: str, former: str, console: Console) -> str:
+def _wait(worker: str, before: Place, console: Console) -> str:
     """Until another worker owns the shard; returns which. Raises Unavailable if it has not moved."""
-    deadline, shown = time.monotonic() + _MOVE_SECONDS_MAX, ""
+    deadline, shown, former = time.monotonic() + _MOVE_SECONDS_MAX, "", before.owner
     while time.monotonic() < deadline:
         try:
             found = cluster_status(worker)
         except Unavailable:  # its HTTP port changes hands
             time.sleep(_LOOK_SECONDS)
             continue
-        owner = found.shards[0].owner if found.shards else former
+        owner, term = (found.shards[0].owner, found.shards[0].term) if found.shards else (former, before.term)
+        if owner == former and term > before.term:
+            raise Unavailable("the shard has not moved: its worker has taken it back", "See penstock cluster status.")
         if found.move is not None:
             if found.move.failure:
                 raise Unavailable(f"the shard has not moved: {found.move.failure}", "See penstock cluster status.")

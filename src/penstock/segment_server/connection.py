@@ -235,7 +235,7 @@ class _Places:
         self._paths = paths
         self._objects = objects
         self._chapters: dict[Position, tuple[LocalFile | None, RemoteFile | None]] = {}
-        self._numbers: dict[tuple[Position, str], int] = {}
+        self._numbers: dict[tuple[Position, tuple[str, int]], int] = {}
         self.files: list[LocatedFile] = []
         self.objects: list[LocatedObject] = []
 
@@ -254,7 +254,7 @@ class _Places:
         part = None if remote is None else remote.part(start, end)
         if local is None and part is None:
             return None
-        key = chapter, "" if part is None else part.key
+        key = chapter, ("", 0) if part is None else (part.key, part.shift)
         if key not in self._numbers:
             self._numbers[key] = len(self.files)
             self.files.append(_NO_FILE if local is None else LocatedFile(*local))

@@ -320,15 +320,15 @@ class Directory:
 
     def finish_fold(self, fold: Fold, parts: PartsByFile, released: list[str]) -> None:
         """A checkpoint with these parts is durable: it has released those that they replace. Parts of a file that was
-        removed meanwhile are in that checkpoint: they are added to `released`, for the next one.
+        removed or cut off meanwhile are in that checkpoint: they are added to `released`, for the next one.
         """
         replaced_keys = {key for work in fold.work if work.file in self.entries for key, _ in work.replaced}
         for file, _, replaced in fold.work:
             entry = self.entries.get(file)
             if entry is not None:
                 entry.fold(parts[file], replaced)
-            else:
-                released += [part.key for part in parts[file]]
+            used = set() if entry is None else entry.part_keys()
+            released += [part.key for part in parts[file] if part.key not in used]
         fold.released += replaced_keys - self.part_keys()
 
     def encode(self) -> Any:

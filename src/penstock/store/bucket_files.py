@@ -510,7 +510,7 @@ class BucketFiles:
         with self._state:
             pending, self._pending = self._pending, []
             copies = [node.local for node in self._nodes.values() if node.local and not node.local.is_complete]
-        beside = [self._executor.submit(copy.complete) for copy in copies] if self._executor else []
+        beside = self._append(lambda: [self._executor.submit(copy.complete) for copy in copies if self._executor])
         try:
             self._write_groups(pending)
         finally:

@@ -123,6 +123,8 @@ class _Verify:
         self._report.orphans = sorted(key for key in listed if self._is_orphan(key, log))
         if not log.problems:
             self._check_files(log, {key for key in log.parts if key not in listed and not self._exists(key)})
+            if self._report.journal is None and not self._report.problems:
+                raise _Moved  # the files could not be read, and nothing is wrong with them
         self._keep_lasting(log)
         return self._report
 

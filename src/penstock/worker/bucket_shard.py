@@ -133,10 +133,10 @@ class BucketShard:
 
     def make_ready(self, worker: str) -> dict[str, str] | None:
         """Ask this standby to wait for the shard: where it listens, or None if it does not answer."""
-        found = None
+        found, revision = None, self.member.cluster.revision(worker)
         self._lease.announce_move(worker)
         try:
-            found = self.member.cluster.wait_until_ready(worker)
+            found = self.member.cluster.wait_until_ready(worker, revision)
         finally:
             if found is None:
                 self._lease.announce_move("")

@@ -71,12 +71,19 @@ class Cluster:
         """The standbys, best first; only the one that is named, if one is. Raises RequestError if there is none."""
         return choose(self._records(), self._worker, to)
 
-    def wait_until_ready(self, worker: str) -> WorkerRecord | None:
-        """Until this standby waits for our shard. None: it does not answer."""
+    def revision(self, worker: str) -> int:
+        """Of the worker's record; 0 if it has none."""
+        found = read_record(self._bucket, worker_key(worker), WorkerRecord)
+        return 0 if found is None else found[0].revision
+
+    def wait_until_ready(self, worker: str, revision: int) -> WorkerRecord | None:
+        """Until this standby waits for our shard, and has said so after this revision: a record may outlive its worker.
+        None: it does not answer.
+        """
         deadline = self._clock() + READY_SECONDS_MAX
         while self._clock() < deadline:
             found = read_record(self._bucket, worker_key(worker), WorkerRecord)
-            if found is not None and found[0].ready_for == self._worker:
+            if found is not None and found[0].ready_for == self._worker and found[0].revision > revision:
                 return found[0]
             time.sleep(HANDOVER_SECONDS)
         return None

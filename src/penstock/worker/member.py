@@ -3,6 +3,7 @@ moved away.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -165,6 +166,7 @@ class Member:
             await worker.run(lambda ports: ready(worker, ports))
         finally:
             self._worker = None
+            gc.unfreeze()  # the store of this term is not needed any more
         departure = worker.departure
         if departure is None or not worker.has_left:
             return False

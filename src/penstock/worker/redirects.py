@@ -48,6 +48,9 @@ _SPLICE_BYTES_MAX = 64 * 1024
 _DEAD_PEER_SECONDS = 30
 """An owner that does not answer on the network for so long is gone."""
 
+_CONNECT_SECONDS_MAX = 10.0
+"""An owner that does not accept a spliced connection by then is away."""
+
 _LAST_WORDS_SECONDS = 5.0
 """How long a peer may take to fetch the last bytes sent to it."""
 
@@ -255,8 +258,9 @@ class Splice(asyncio.Protocol):
     async def _connect(self, owner: Address) -> None:
         self._source.pause_reading()
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self, owner.host, owner.port)
-        except OSError as error:
+            async with asyncio.timeout(_CONNECT_SECONDS_MAX):
+                await asyncio.get_running_loop().create_connection(lambda: self, owner.host, owner.port)
+        except (OSError, TimeoutError) as error:
             log.warning("a source cannot be passed on to the owner at %s: %s", owner, error)
             self._source.close()
 

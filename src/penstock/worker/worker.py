@@ -244,9 +244,13 @@ class Worker:
             raise RequestError(f"worker {request.worker!r} does not own the shard", "See penstock cluster status.")
         if self.departure is not None and not self.departure.move.is_over:
             raise RequestError(f"the shard is already moving to {self.departure.move.target}")
-        candidates = await asyncio.to_thread(shard.member.cluster.candidates, request.to)
-        self.departure = Departure(shard, self._gateway)
-        self.departure.begin([one.worker for one in candidates], self.stop)
+        departure = self.departure = Departure(shard, self._gateway)  # before anybody else can ask
+        try:
+            candidates = await asyncio.to_thread(shard.member.cluster.candidates, request.to)
+        except BaseException:
+            self.departure = None
+            raise
+        departure.begin([one.worker for one in candidates], self.stop)
 
     async def _keep_files(self, shard: BucketShard) -> None:
         while True:

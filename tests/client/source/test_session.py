@@ -8,6 +8,7 @@ from penstock.client.source.message import SourceStream
 from penstock.client.source.session import BATCH_BYTES, STEADY_SECONDS, Outflow, SourceSession, Terms
 from penstock.core.address import Address
 from penstock.protocol.connector import (
+    MIGRATING_VERSION,
     SOURCE_VERSION,
     Ack,
     Acked,
@@ -16,6 +17,7 @@ from penstock.protocol.connector import (
     Frame,
     Hello,
     Message,
+    Migrate,
     Notify,
     NotifyAck,
     Ok,
@@ -122,3 +124,20 @@ def test_a_connection_was_useful_if_a_stream_advanced_or_it_lasted() -> None:
     session.receive(encode(Ok(1)), 1000.0)
     assert not session.was_useful(1000.0 + STEADY_SECONDS / 2)
     assert session.was_useful(1000.0 + STEADY_SECONDS)
+
+
+def test_an_end_that_crosses_with_migrate_is_repeated_at_the_new_worker() -> None:
+    """The old worker takes it for the answer to MIGRATE, and acknowledges what it has stored."""
+    stream = SourceStream("north", 1, lambda _: iter(()))
+    session = SourceSession(Terms(Hello(MIGRATING_VERSION, b"", "p", "s"), 4 << 20, 30.0, 60.0), ADDRESS, 0.0)
+    session.receive(encode(Ok(10)), 0.0)
+    session.add(stream, 0.0)
+    session.poll(0.0)
+    session.receive(encode(NotifyAck(True, 1, 2**64 - 1)), 0.0)
+    session.send(stream, [(5, 0, b"", b"x")])
+    session.end(stream)
+    session.receive(encode(Migrate("other", 2)), 1.0)
+    session.receive(encode(Ack(0, (Acked(1, 5),))), 2.0)
+    session.take()
+    assert session.may_leave(2.0)
+    assert not stream.is_done

@@ -71,7 +71,7 @@ def test_every_step_of_a_session_ends_when_the_shard_s_move_ends(
     reached = {SessionStep.STREAMING}
     while more := {to for step in reached for to, _ in table[step].values()} - reached:
         reached |= more
-    for step in reached - {SessionStep.STREAMING, SessionStep.OVER}:
+    for step in reached - {SessionStep.OVER}:
         assert table[step][SessionEvent.ABANDONED] == (SessionStep.OVER, (Effect.CLOSE,))
 
 
@@ -232,16 +232,56 @@ async def test_a_program_without_migrate_gets_its_acknowledgements_and_restart_a
 async def test_programs_that_come_too_late_to_be_told_are_closed_and_reconnect(
     running: RunningGateway, connect: Connect
 ) -> None:
-    """One has not sent its HELLO when the shard begins to move; of another one the worker learns only then."""
+    """One has not sent its HELLO when the shard begins to move; another one has only begun its TLS handshake."""
     early = await connect(running, hello=False)
     await eventually(lambda: len(running.gateway.sessions) == 1)
     await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
     assert await early.frames_until_closed() == []
     late = SourceSession(running.sources, running.gateway.sessions, ProgramAccess(Open(), b"", Refusals()), Outlet())
-    running.gateway.sessions.opened(late, "127.0.0.1")
-    late.receive(Hello(MIGRATING_VERSION, b"", "late", "source"))
+    assert not running.gateway.sessions.opened(late, "127.0.0.1")
+
+
+async def test_a_program_without_migrate_that_ends_its_stream_meanwhile_has_ended_it(
+    running: RunningGateway, connect: Connect
+) -> None:
+    """It does not know of the move: its EOS_MESSAGE is no answer to it."""
+    peer, slow = (
+        await greet(await connect(running, hello=False), "0.0.1"),
+        await greet(await connect(running, hello=False)),
+    )
+    await peer.open(1)
+    await slow.open(2)
+    leaving = asyncio.create_task(running.gateway.send_away(SUCCESSOR, SECONDS_MAX))
+    await eventually(lambda: all(one._move.is_moving for one in running.gateway.sessions))
+    peer.send(Message(1, 1, 0, b"", b"a"), EndOfStream(1))
+    await eventually(lambda: standing(running, 1) is not Standing.ACTIVE)
+    slow.send(EndOfStream(2))
+    await leaving
     await close_journal(running)
-    assert late.is_over()
+    running.gateway.tell(SessionEvent.TAKEN)
+    assert (await peer.frames_until_closed())[-2:] == [Ack(0, (Acked(1, 1),)), Restart("successor:7100")]
+    assert standing(running, 1) is Standing.ENDED
+    assert standing(running, 2) is Standing.ACTIVE
+
+
+async def test_an_end_that_comes_after_the_journal_was_closed_is_not_acknowledged(
+    running: RunningGateway, connect: Connect
+) -> None:
+    peer = await greet(await connect(running, hello=False), "0.0.1")
+    await peer.open(1)
+    await running.gateway.send_away(SUCCESSOR, SECONDS_MAX)
+    peer.send(Message(1, 1, 0, b"", b"a"))
+    await until_stored(running, 1)
+    await close_journal(running)
+    (session,) = running.gateway.sessions
+    session.receive(EndOfStream(1))
+    running.gateway.tell(SessionEvent.TAKEN)
+    assert (await peer.frames_until_closed())[-1] == Restart("successor:7100")
+    assert not session._withheld
+
+
+def standing(running: RunningGateway, stream: int) -> Standing:
+    return running.sources.log("source").streams[stream].standing
 
 
 class Outlet:

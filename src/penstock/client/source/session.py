@@ -209,6 +209,10 @@ class SourceSession:
         """How many messages may be sent now."""
         return self._allowance.available if self.target is None else 0
 
+    def must_leave(self, now: float) -> bool:
+        """Whether the worker has had all the time that it may take."""
+        return self.target is not None and now >= self._leave_at
+
     def may_leave(self, now: float) -> bool:
         """Whether it is time to connect to `target`: the worker has acknowledged all streams, or has reported that it
         will not acknowledge more, or takes too long.
@@ -347,11 +351,14 @@ class SourceSession:
             self._postpone(track, now)
 
     def _migrate(self, frame: Migrate, now: float) -> None:
-        """End all streams, and send nothing more. What is not acknowledged is sent again at the new address."""
+        """End all streams, and send nothing more. What is not acknowledged is sent again at the new address, also an
+        end: the worker may have taken it for an answer to MIGRATE.
+        """
         self.target, self._leave_at = Address(frame.host, frame.port), now + MIGRATE_SECONDS_MAX
         self.opened.clear()
         self._to_notify.clear()
         for track in self._tracks.values():
+            track.has_ended = track.stream.is_done
             self._relinquish(track)
 
     def _relinquish(self, track: _Track) -> None:

@@ -321,7 +321,8 @@ class Source(SourceBase[Factory]):
             while not self._is_over():
                 if session.target is not None:
                     outflow.close()
-                    if session.may_leave(time.monotonic()) and not connection.unsent_bytes:
+                    now, is_sent = time.monotonic(), not connection.unsent_bytes
+                    if session.must_leave(now) or (is_sent and session.may_leave(now)):
                         return True
                 self._exchange(connection, self._advance(connection, outflow))
             connection.farewell()

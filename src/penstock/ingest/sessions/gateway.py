@@ -140,6 +140,7 @@ class Gateway:
         the time is up.
         """
         self._listener.close()
+        self.sessions.close()
         for session in self.sessions:
             session.send_to(successor)
         with suppress(TimeoutError):

@@ -75,8 +75,13 @@ _SEALING = (_S.SEALED, (_F.RELEASE_STREAMS,))
 _CLOSING: tuple[SessionStep, tuple[Effect, ...]] = (_S.OVER, (_F.CLOSE,))
 
 MIGRATING: dict[SessionStep, _Moves] = {
-    # One whose TLS handshake was not finished at MOVE comes too late.
-    _S.STREAMING: {_E.MOVE: (_S.ENDING, (_F.SEND_MIGRATE, _F.WITHHOLD)), _E.SEAL: _CLOSING},
+    # One that has not sent HELLO at MOVE comes too late.
+    _S.STREAMING: {
+        _E.MOVE: (_S.ENDING, (_F.SEND_MIGRATE, _F.WITHHOLD)),
+        _E.SEAL: _CLOSING,
+        _E.TIMEOUT: _CLOSING,
+        _E.ABANDONED: _CLOSING,
+    },
     # A program that is already at the other worker's door need not wait for the rest.
     _S.ENDING: {_E.STREAMS_ENDED: (_S.ENDED, ()), _E.SEAL: _SEALING, _E.MIGRATE_ACK: _CLOSING, _E.ABANDONED: _CLOSING},
     _S.ENDED: {_E.SEAL: _SEALING, _E.MIGRATE_ACK: _CLOSING, _E.ABANDONED: _CLOSING},
@@ -92,7 +97,12 @@ MIGRATING: dict[SessionStep, _Moves] = {
 """For a program that has announced `0.0.1+migrate`."""
 
 RESTARTING: dict[SessionStep, _Moves] = {
-    _S.STREAMING: {_E.MOVE: (_S.ENDED, (_F.WITHHOLD,)), _E.SEAL: _CLOSING},
+    _S.STREAMING: {
+        _E.MOVE: (_S.ENDED, (_F.WITHHOLD,)),
+        _E.SEAL: _CLOSING,
+        _E.TIMEOUT: _CLOSING,
+        _E.ABANDONED: _CLOSING,
+    },
     _S.ENDING: {},
     _S.ENDED: {_E.SEAL: _SEALING, _E.ABANDONED: _CLOSING},
     _S.SEALED: {

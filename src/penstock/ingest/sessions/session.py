@@ -94,6 +94,7 @@ class SessionTable:
         self._sessions: set[SourceSession] = set()
         self._to_flush: set[SourceSession] = set()
         self._flush_called = False
+        self._is_closed = False
         self.errors: deque[SessionError] = deque(maxlen=_ERRORS_KEPT)
 
     def __iter__(self) -> Iterator["SourceSession"]:
@@ -103,10 +104,16 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def close(self) -> None:
+        """No more sessions: one whose TLS handshake has begun may still come."""
+        self._is_closed = True
+
     def opened(self, session: "SourceSession", address: str) -> bool:
         """False if there are too many and all of them are busy. Otherwise an idle one is closed to make room: first
         those that have not sent HELLO or have closed their side, then those without a stream.
         """
+        if self._is_closed:
+            return False
         if self._joining.admit(session, address) and self._limits.admit(session, address):
             self._sessions.add(session)
             return True
@@ -190,7 +197,7 @@ class SourceSession:
                 self._hello(incoming)
             case Notify():
                 self._notify(incoming)
-            case EndOfStream() if self._move.is_moving:
+            case EndOfStream() if self._move.is_moving and self._session.can_migrate:  # it repeats a real one elsewhere
                 self._streams.relinquish(incoming.stream_id)
             case EndOfStream():
                 self._streams.end(incoming.stream_id)
@@ -206,6 +213,8 @@ class SourceSession:
         if isinstance(incoming, MigrateAck | Error):
             self._session.receive(incoming)
             self._handle(incoming)
+        elif isinstance(incoming, EndOfStream):
+            self._withheld.pop(incoming.stream_id, None)  # an acknowledgement would mean that the end is stored
 
     def received_all(self) -> None:
         """Everything in the receive buffer was received."""
