@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -346,3 +347,14 @@ def test_a_worker_that_is_stopped_while_its_sources_leave_ends_at_once(two: Work
         assert program.next() is None
     until(standby.has_ports)
     assert ids(two) == list(range(10))
+
+
+def test_of_two_drains_at_once_one_is_refused(two: Workers) -> None:
+    owner, standby = two.all
+    request = {"worker": two.names[owner], "to": ""}
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(http.ask, owner.http_port, "POST", "/cluster/drain", request) for _ in range(2)]
+        statuses = sorted(one.result()[0] for one in asked)
+    assert statuses[0] < 300 <= statuses[1]
+    until(lambda: two.owner() is standby, lambda: owner.said)
+    assert owner.is_running
