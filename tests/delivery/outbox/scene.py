@@ -189,8 +189,9 @@ class SinkScene:
         self.merged += 1
 
     async def delivered(self) -> None:
-        """Wait until every sink has every epoch."""
-        await self.scene.until(lambda: not self.delivery.epochs(PIPELINE), 20)
+        """Wait until every sink has every epoch, and readers see what was retained: they see durable bytes only."""
+        journal = self.scene.store.journal
+        await self.scene.until(lambda: not self.delivery.epochs(PIPELINE) and journal.durable == journal.end, 20)
 
     @property
     def waiting(self) -> int:
