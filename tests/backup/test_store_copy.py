@@ -9,12 +9,12 @@ import pytest
 from penstock.backup import places, store_copy
 from penstock.backup.places import BucketPlace, Directory, ImpatientBucket, Place, live_owner, place
 from penstock.backup.store_copy import Copied, copy_store
-from penstock.bucket.cluster_records import ShardRecord, WorkerRecord, encode, shard_key, worker_key
-from penstock.bucket.lease_state import LeaseTiming
 from penstock.bucket.objects import StoredObject
 from penstock.bucket.stores import open_bucket
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
+from penstock.cluster.lease_state import LeaseTiming
+from penstock.cluster.records import ShardRecord, WorkerRecord, encode, shard_key, worker_key
 from penstock.core.errors import (
     BucketForbidden,
     BucketFull,

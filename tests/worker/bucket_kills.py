@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
-from penstock.bucket.cluster_records import ShardRecord, read_record, shard_key, worker_key
 from penstock.bucket.stores import open_bucket
 from penstock.client.segments import SegmentClient
+from penstock.cluster.records import ShardRecord, read_record, shard_key, worker_key
 from penstock.store.bucket_files import BucketFiles
 from penstock.testing.memory_files import MemoryFiles
 from penstock.testing.seaweedfs import SeaweedFS

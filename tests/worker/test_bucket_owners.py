@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bucket.cluster_records import WorkerRecord, read_record, worker_key
 from penstock.bucket.stores import open_bucket
 from penstock.client.segments import SegmentClient
+from penstock.cluster.records import WorkerRecord, read_record, worker_key
 from tests.spark.sending import send
 from tests.support.bucket_worker import BucketWorker
 from tests.support.http import get

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bucket.cluster_records import WORKERS, shard_key
-from penstock.bucket.lease import ShardCandidate, acquire
-from penstock.bucket.lease_state import LeaseState
 from penstock.bucket.stores import open_bucket
+from penstock.cluster.lease import ShardCandidate, acquire
+from penstock.cluster.lease_state import LeaseState
+from penstock.cluster.records import WORKERS, shard_key
 from penstock.core.errors import PenstockError, TakenOver
 from penstock.store.bucket_files import BucketFiles
 from penstock.worker import bucket_shard

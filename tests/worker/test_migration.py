@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from penstock.bucket.cluster_records import WORKERS
 from penstock.bucket.stores import open_bucket
 from penstock.cli.app import app
+from penstock.cluster.records import WORKERS
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from penstock.bucket.cluster_records import WorkerRecord
+from penstock.cluster.records import WorkerRecord
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings

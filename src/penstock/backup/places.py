@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.backup.contents import JOURNAL, PLAIN_FILES
-from penstock.bucket.cluster_records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
-from penstock.bucket.lease import monotonic_seconds
-from penstock.bucket.lease_state import LEASE_TIMING, LeaseTiming, OwnerWatch
 from penstock.bucket.objects import Bucket, ListedObject, StoredObject
 from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
+from penstock.cluster.lease import monotonic_seconds
+from penstock.cluster.lease_state import LEASE_TIMING, LeaseTiming, OwnerWatch
+from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.core.errors import (
     BucketForbidden,
     BucketFull,

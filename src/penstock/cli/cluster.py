@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from penstock.bucket.lease_state import LEASE_TIMING
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
 from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
+from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.core.errors import RequestError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move, Place
 

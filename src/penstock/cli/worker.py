@@ -55,7 +55,7 @@ from penstock.worker.ports_file import PORT_TAKEN
 from penstock.worker.settings import STORE_FILE, BucketOptions, Redirect, WorkerSettings
 
 if TYPE_CHECKING:
-    from penstock.bucket.lease_state import OwnerSeen
+    from penstock.cluster.lease_state import OwnerSeen
     from penstock.worker.worker import Worker
 
 # The object store on the command line.

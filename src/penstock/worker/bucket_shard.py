@@ -13,13 +13,13 @@ from threading import Event, Lock, Timer
 
 from penstock.access.file import FILE as ACCESS_FILE
 from penstock.application.deployments import FILE as APPLICATION_FILE
-from penstock.bucket.cluster_records import worker_id
 from penstock.bucket.counted_bucket import CountedBucket
-from penstock.bucket.lease import REQUEST_SECONDS_MAX, UNREACHABLE_SECONDS_MAX, Lease, ShardCandidate, acquire
-from penstock.bucket.lease_state import LeaseState, OwnerSeen
 from penstock.bucket.objects import Bucket
 from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
+from penstock.cluster.lease import REQUEST_SECONDS_MAX, UNREACHABLE_SECONDS_MAX, Lease, ShardCandidate, acquire
+from penstock.cluster.lease_state import LeaseState, OwnerSeen
+from penstock.cluster.records import worker_id
 from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketUnavailable, PenstockError, RequestError, TakenOver
 from penstock.core.retry import Pauses, RetryPolicy

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterable
 from threading import Lock
 
-from penstock.bucket.cluster_records import WORKERS, ShardRecord, WorkerRecord, read_record, shard_key, worker_key
-from penstock.bucket.lease_state import HANDOVER_SECONDS
 from penstock.bucket.objects import Bucket
+from penstock.cluster.lease_state import HANDOVER_SECONDS
+from penstock.cluster.records import WORKERS, ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.core.errors import RequestError
 from penstock.ingest.sessions.migration import READY_SECONDS_MAX
 from penstock.protocol.api.cluster import ClusterStatus, Member, Place

@@ -11,7 +11,7 @@ from contextlib import suppress
 from msgspec import structs
 
 from penstock.access.refusals import Refusals
-from penstock.bucket.lease_state import LEASE_TIMING, OwnerSeen
+from penstock.cluster.lease_state import LEASE_TIMING, OwnerSeen
 from penstock.core.address import Address
 from penstock.core.errors import RequestError, Unavailable
 from penstock.core.supervisor import Supervisor

@@ -13,7 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.bucket.cluster_records import (
+from penstock.bucket.counted_bucket import CountedBucket
+from penstock.bucket.objects import Bucket, ListedObject, StoredObject
+from penstock.bucket.stores import open_bucket
+from penstock.cluster.lease import Lease, ShardCandidate, acquire
+from penstock.cluster.lease_state import LeaseState, LeaseTiming, OwnerSeen
+from penstock.cluster.records import (
     ShardRecord,
     WorkerRecord,
     encode,
@@ -22,11 +27,6 @@ from penstock.bucket.cluster_records import (
     worker_id,
     worker_key,
 )
-from penstock.bucket.counted_bucket import CountedBucket
-from penstock.bucket.lease import Lease, ShardCandidate, acquire
-from penstock.bucket.lease_state import LeaseState, LeaseTiming, OwnerSeen
-from penstock.bucket.objects import Bucket, ListedObject, StoredObject
-from penstock.bucket.stores import open_bucket
 from penstock.core.errors import BucketForbidden, BucketUnreachable, Damaged, TakenOver, UnreadableFormat
 from penstock.core.types import Buffer
 from tests.support.waiting import SECONDS_MAX, until
@@ -502,8 +502,8 @@ def test_a_workers_id_is_new_for_each_run_and_fits_in_a_key() -> None:
 
 HOLDER = """
 import sys
-from penstock.bucket.cluster_records import worker_id
-from penstock.bucket.lease import REQUEST_SECONDS_MAX, ShardCandidate, acquire
+from penstock.cluster.records import worker_id
+from penstock.cluster.lease import REQUEST_SECONDS_MAX, ShardCandidate, acquire
 from penstock.bucket.stores import open_bucket
 bucket = open_bucket(sys.argv[1], timeout=REQUEST_SECONDS_MAX)
 candidate = ShardCandidate(bucket, worker_id(sys.argv[2]), {})

@@ -1,7 +1,7 @@
 """The decisions about leases, with time as an argument."""
 
-from penstock.bucket.cluster_records import ShardRecord, WorkerRecord
-from penstock.bucket.lease_state import HANDOVER_SECONDS, LEASE_TIMING, LeaseState, OwnerWatch, OwnLease
+from penstock.cluster.lease_state import HANDOVER_SECONDS, LEASE_TIMING, LeaseState, OwnerWatch, OwnLease
+from penstock.cluster.records import ShardRecord, WorkerRecord
 
 
 def record(revision: int, worker: str = "w") -> WorkerRecord:

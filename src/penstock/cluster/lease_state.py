@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.bucket.cluster_records import ShardRecord, WorkerRecord
+from penstock.cluster.records import ShardRecord, WorkerRecord
 
 
 @dataclass(frozen=True, slots=True)

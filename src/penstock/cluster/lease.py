@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.bucket.cluster_records import (
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.cluster.lease_state import LEASE_TIMING, LeaseState, LeaseTiming, OwnerSeen, OwnerWatch, OwnLease
+from penstock.cluster.records import (
     WORKERS,
     ShardRecord,
     WorkerRecord,
@@ -23,8 +25,6 @@ from penstock.bucket.cluster_records import (
     shard_key,
     worker_key,
 )
-from penstock.bucket.lease_state import LEASE_TIMING, LeaseState, LeaseTiming, OwnerSeen, OwnerWatch, OwnLease
-from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
 from penstock.core.errors import BucketFailed, BucketUnavailable, TakenOver
 from penstock.core.retry import Pauses, RetryPolicy
 

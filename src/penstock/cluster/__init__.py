@@ -1,0 +1,1 @@
+"""Who owns what in a cluster: records on the object store, leases, and the decisions that rest on them."""
