@@ -52,7 +52,7 @@ def test_only_so_many_programs_are_remembered() -> None:
 
 def test_a_shard_moves_to_a_standby_that_listens_and_is_not_drained() -> None:
     def worker(name: str, *, is_drained: bool = False, **addresses: str) -> WorkerRecord:
-        return WorkerRecord(worker=name, revision=1, addresses=addresses, is_drained=is_drained)
+        return WorkerRecord(worker=name, revision=1, addresses=addresses, is_drained=is_drained, waits_for=(3,))
 
     records = [
         worker("a", connector="a:1"),
@@ -60,13 +60,15 @@ def test_a_shard_moves_to_a_standby_that_listens_and_is_not_drained() -> None:
         worker("c"),
         worker("d", connector="d:1"),
     ]
-    assert [one.worker for one in choose(records, "a", "")] == ["d"]
-    assert [one.worker for one in choose(records, "a", "b")] == ["b"]
+    assert [one.worker for one in choose(records, "a", 3, "")] == ["d"]
+    assert [one.worker for one in choose(records, "a", 3, "b")] == ["b"]
     for to in ("a", "c", "nobody"):
-        with pytest.raises(RequestError, match="is not a standby"):
-            choose(records, "a", to)
+        with pytest.raises(RequestError, match="does not wait for shard 3"):
+            choose(records, "a", 3, to)
     with pytest.raises(RequestError, match="there is no other worker"):
-        choose(records[:3], "a", "")
+        choose(records[:3], "a", 3, "")
+    with pytest.raises(RequestError, match="there is no other worker"):
+        choose(records, "a", 4, "")
 
 
 # Connections.

@@ -89,6 +89,15 @@ CacheSizeOption = Annotated[
         rich_help_panel=_BUCKET,
     ),
 ]
+ShardOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="S",
+        help="Serve only this shard, in this process, or wait for it as a standby.",
+        rich_help_panel=_BUCKET,
+    ),
+]
 TakeOverOption = Annotated[
     bool,
     typer.Option(
@@ -100,12 +109,12 @@ TakeOverOption = Annotated[
 
 
 def bucket_options(
-    store: str | None, cache: Path | None, cache_size: int, take_over: bool, data: Path
+    store: str | None, cache: Path | None, cache_size: int, take_over: bool, data: Path, shard: int | None = None
 ) -> BucketOptions | None:
     if store is not None:
-        return BucketOptions(store, cache or data / "cache", cache_size, take_over)
-    if cache is not None or take_over:
-        raise RequestError("--cache and --take-over are for a journal in a bucket", "Add --store URL.")
+        return BucketOptions(store, cache or data / "cache", cache_size, take_over, shard or 0)
+    if cache is not None or take_over or shard is not None:
+        raise RequestError("--cache, --shard and --take-over are for a journal in a bucket", "Add --store URL.")
     if (data / STORE_FILE).exists() and not (data / JOURNAL).exists():
         url = (data / STORE_FILE).read_text().strip()
         raise RequestError(
@@ -208,6 +217,7 @@ def worker(
     store: StoreOption = None,
     cache: CacheOption = None,
     cache_size: CacheSizeOption = "1GiB",
+    shard: ShardOption = None,
     take_over: TakeOverOption = False,
     advertise: AdvertiseOption = "",
     redirect: RedirectOption = Redirect.AUTO,
@@ -348,7 +358,7 @@ def worker(
         data, tuple(file_root or ()), callbacks=allow_callbacks, exposed=insecure, own_files=own
     )
     set_up_logging(log_file, log_level, log_format)
-    bucket = bucket_options(store, cache, cache_size, take_over, data)
+    bucket = bucket_options(store, cache, cache_size, take_over, data, shard)
     _serve(replace(servers, permissions=permissions, log_format=log_format), tls, token_file, bucket)
 
 

@@ -118,7 +118,12 @@ class _Acquisition:
         self._shard, self._timing = candidate.shard, candidate.timing
         addresses, is_drained = dict(candidate.addresses), candidate.is_drained
         self._record = WorkerRecord(
-            worker=candidate.worker, revision=0, addresses=addresses, shards=(), is_drained=is_drained
+            worker=candidate.worker,
+            revision=0,
+            addresses=addresses,
+            shards=(),
+            waits_for=(candidate.shard,),
+            is_drained=is_drained,
         )
         self._stop = stop
         self._on_waiting = on_waiting

@@ -18,6 +18,7 @@ from penstock.core.errors import Damaged, UnreadableFormat
 
 FORMAT = 1
 WORKERS = "cluster/workers/"
+SHARDS = "cluster/shards/"
 NAME_LENGTH_MAX = 60
 """Of a worker's name within its id, which is part of a key."""
 
@@ -33,6 +34,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """By port: where others reach it."""
     shards: tuple[int, ...] | None = None
     """Which shards it serves, as a hint that `cluster/shards/S` may have changed; None from an older version."""
+    waits_for: tuple[int, ...] = ()
+    """Which shards it waits for, as a standby."""
     moving_to: str = ""
     """An owner's: the worker for which it is about to give up its shard."""
     ready_for: str = ""
@@ -68,7 +71,7 @@ def worker_key(worker: str) -> str:
 
 
 def shard_key(shard: int) -> str:
-    return f"cluster/shards/{shard}"
+    return f"{SHARDS}{shard}"
 
 
 def encode(record: WorkerRecord | ShardRecord) -> bytes:

@@ -60,7 +60,7 @@ class BucketMember:
         """From the next `acquire` on, it takes over only if no other worker does."""
         self.bucket = CountedBucket(open_bucket(options.url))
         self.leases = CountedBucket(open_bucket(options.url, timeout=REQUEST_SECONDS_MAX))
-        self.cluster = Cluster(self.leases, self.worker)
+        self.cluster = Cluster(self.leases, self.worker, options.shard)
         self._is_probed = False
         self._stop = Event()
         self._directory = RealFiles(data)
@@ -76,7 +76,9 @@ class BucketMember:
             _probe(self.bucket, on_waiting, self._stop)
             self._is_probed = True
         shard = BucketShard(self)
-        candidate = ShardCandidate(self.leases, self.worker, self.addresses, is_drained=self.is_drained)
+        candidate = ShardCandidate(
+            self.leases, self.worker, self.addresses, self.options.shard, is_drained=self.is_drained
+        )
         force = self.options.take_over and not self.is_drained
         lease = acquire(candidate, force=force, stop=self._stop, on_waiting=on_waiting, on_change=shard.lease_changed)
         if lease is None:
@@ -102,6 +104,7 @@ class BucketShard:
         self._data = member.data
         self._options = member.options
         self.member = member
+        self.number = member.options.shard
         self.bucket = member.bucket
         self.on_late: Callable[[], object] = lambda: None
         self.on_lost: Callable[[PenstockError], object] = lambda _: None
@@ -117,6 +120,7 @@ class BucketShard:
             self.files = BucketFiles(
                 self.bucket,
                 RealFiles(self._options.cache),
+                shard=self.number,
                 owner=f"worker {lease.worker}",
                 settings=BucketSettings(cache_bytes=self._options.cache_bytes),
                 executor=self._readers,

@@ -6,7 +6,7 @@ from threading import Lock
 
 from penstock.bucket.objects import Bucket
 from penstock.cluster.lease_state import HANDOVER_SECONDS
-from penstock.cluster.records import WORKERS, ShardRecord, WorkerRecord, read_record, shard_key, worker_key
+from penstock.cluster.records import SHARDS, WORKERS, Record, ShardRecord, WorkerRecord, read_record, worker_key
 from penstock.core.errors import RequestError
 from penstock.ingest.sessions.migration import READY_SECONDS_MAX
 from penstock.protocol.api.cluster import ClusterStatus, Member, Place
@@ -19,11 +19,16 @@ _FRESH_SECONDS = 0.5
 
 
 class Cluster:
-    """Reads the records of the cluster. May be used by several threads."""
+    """Reads the records of the cluster, for a worker that has this shard or waits for it. May be used by several
+    threads.
+    """
 
-    def __init__(self, bucket: Bucket, worker: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, bucket: Bucket, worker: str, shard: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bucket = bucket
         self._worker = worker
+        self._shard = shard
         self._clock = clock
         self._lock = Lock()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -37,8 +42,8 @@ class Cluster:
             return self._read[1]
 
     def _status(self) -> ClusterStatus:
-        records, shard = self._records(), read_record(self._bucket, shard_key(0), ShardRecord)
-        places = [] if shard is None else [shard[0]]
+        records = self._records()
+        places = sorted(self._all(SHARDS, ShardRecord), key=lambda one: one.shard)
         now = self._clock()
         self._seen = {one.worker: self._since(one, now) for one in records}
         return ClusterStatus(
@@ -49,8 +54,11 @@ class Cluster:
         )
 
     def _records(self) -> list[WorkerRecord]:
-        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
-        return sorted((one[0] for one in found if one is not None), key=lambda one: one.worker)
+        return sorted(self._all(WORKERS, WorkerRecord), key=lambda one: one.worker)
+
+    def _all(self, prefix: str, kind: type[Record]) -> list[Record]:
+        found = (read_record(self._bucket, each.key, kind) for each in self._bucket.list(prefix))
+        return [one[0] for one in found if one is not None]
 
     def _since(self, record: WorkerRecord, now: float) -> tuple[int, float]:
         revision, since = self._seen.get(record.worker, (-1, now))
@@ -69,7 +77,7 @@ class Cluster:
 
     def candidates(self, to: str) -> list[WorkerRecord]:
         """The standbys, best first; only the one that is named, if one is. Raises RequestError if there is none."""
-        return choose(self._records(), self._worker, to)
+        return choose(self._records(), self._worker, self._shard, to)
 
     def revision(self, worker: str) -> int:
         """Of the worker's record; 0 if it has none."""
@@ -89,18 +97,18 @@ class Cluster:
         return None
 
 
-def choose(records: Iterable[WorkerRecord], owner: str, to: str) -> list[WorkerRecord]:
+def choose(records: Iterable[WorkerRecord], owner: str, shard: int, to: str) -> list[WorkerRecord]:
     """The workers to which a shard of `owner` can move, in the order in which they are tried. A drained one is not
     used, unless it is named. Raises RequestError if there is none.
     """
-    others = [one for one in records if one.worker != owner and CONNECTOR in one.addresses]
+    others = [one for one in records if one.worker != owner and shard in one.waits_for and CONNECTOR in one.addresses]
     named = [one for one in others if one.worker == to]
     if to and not named:
-        raise RequestError(f"worker {to!r} is not a standby of this cluster", "See penstock cluster status.")
+        raise RequestError(f"worker {to!r} does not wait for shard {shard}", "See penstock cluster status.")
     found = named or [one for one in others if not one.is_drained]
     if not found:
         raise RequestError(
-            f"there is no other worker to which the shard of {owner} can move",
+            f"there is no other worker to which shard {shard} of {owner} can move",
             "Start one with the same --store first: penstock worker --store URL.",
         )
     return found

@@ -96,8 +96,14 @@ class Departure:
 
     def status(self) -> Move:
         move, sessions = self.move, len(self._gateway.sessions)
-        step = move.step.value
-        return Move(shard=0, to=move.target, step=step, is_over=move.is_over, sessions=sessions, failure=self._failure)
+        return Move(
+            shard=self._shard.number,
+            to=move.target,
+            step=move.step.value,
+            is_over=move.is_over,
+            sessions=sessions,
+            failure=self._failure,
+        )
 
     def _on(self, event: ShardEvent) -> None:
         told = self.move.on(event)

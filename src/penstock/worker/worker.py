@@ -292,6 +292,7 @@ class Worker:
                 supervisor=self.supervisor,
                 traces=self._traces,
                 bucket=self._bucket,
+                shard=0 if self._shard is None else self._shard.number,
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
