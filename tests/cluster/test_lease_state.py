@@ -126,10 +126,9 @@ def test_a_drained_worker_lets_others_go_first() -> None:
     assert drained.released(released("b"), 100.0) is not None
     assert drained.released(released("b"), 111.9) is not None
     assert drained.released(released("b"), 112.0) is None
-    gone = ShardRecord(shard=0, owner="b", term=2)
-    assert OwnerWatch(LEASE_TIMING, "c").gone(gone, 200.0) is None
-    assert drained.gone(gone, 200.0) is not None
-    assert drained.gone(gone, 206.0) is None
+    assert OwnerWatch(LEASE_TIMING, "c").gone("b", 2, 200.0) is None
+    assert drained.gone("b", 2, 200.0) is not None
+    assert drained.gone("b", 2, 206.0) is None
     drained.look(record(1), 300.0, 300.0)
     assert drained.look(record(1), 311.9, 311.9) is not None
     assert drained.look(record(1), 312.0, 312.0) is None

@@ -191,7 +191,7 @@ class _Acquisition:
         asked = self._clock()
         found = read_record(self._bucket, worker_key(shard.owner), WorkerRecord)
         if found is None:
-            return self._watch.gone(shard, self._clock())
+            return self._watch.gone(shard.owner, shard.term, self._clock())
         owner, self._look_at = found[0], asked + self._timing.renew
         if owner.moving_to == self._worker or (owner.shards is not None and self._shard not in owner.shards):
             self._known = None

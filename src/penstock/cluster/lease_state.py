@@ -72,10 +72,10 @@ class OwnerWatch:
         seen = OwnerSeen(owner.worker, owner.addresses, quiet, left, is_handover=is_next, is_next=is_next)
         return None if left <= 0 else seen
 
-    def gone(self, shard: ShardRecord, now: float) -> OwnerSeen | None:
+    def gone(self, owner: str, term: int, now: float) -> OwnerSeen | None:
         """The owner has no record: it has stopped. None when the shard may be taken."""
-        quiet = self._quiet((f"{shard.owner} is gone", shard.term), now, now)
-        return None if quiet >= self._grace else OwnerSeen(shard.owner, {}, quiet, self._grace - quiet)
+        quiet = self._quiet((f"{owner} is gone", term), now, now)
+        return None if quiet >= self._grace else OwnerSeen(owner, {}, quiet, self._grace - quiet)
 
     def released(self, shard: ShardRecord, now: float) -> OwnerSeen | None:
         """The owner has given the shard up for a successor, which comes first. None when the shard may be taken."""

@@ -1,8 +1,10 @@
-"""The small objects that say which worker owns a shard, and that it lives.
+"""The small objects that say which worker owns a shard, that it lives, and who is to have which shard.
 
     cluster/workers/W   written by worker W alone, every two seconds with the next revision; deleted when it stops
     cluster/shards/S    the owner of shard S and its term; changes at a take-over, and when an owner gives the shard up
                         for a successor
+    cluster/assignment  which host is to serve which shard; written by the leader
+    cluster/places/…    the shard of a source, a pipeline or the application; create-only
 
 W is unique to one run of a worker, so an object that is gone never comes back.
 """
@@ -19,6 +21,7 @@ from penstock.core.errors import Damaged, UnreadableFormat
 FORMAT = 1
 WORKERS = "cluster/workers/"
 SHARDS = "cluster/shards/"
+ASSIGNMENT = "cluster/assignment"
 NAME_LENGTH_MAX = 60
 """Of a worker's name within its id, which is part of a key."""
 
@@ -42,6 +45,12 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A standby's: the owner whose `moving_to` it has seen, and for whose release it now waits."""
     is_drained: bool = False
     """It was drained, and takes over only if no other worker does."""
+    wants: int | None = None
+    """A host's: how many shards it adds to the cluster; 0 for one that only takes over. None: not a host."""
+    host: str = ""
+    """A shard process's: the host that has started it; "" for one that was started by hand."""
+    assignment: int = 0
+    """A host's: the revision of the assignment that it knows. Others need not read that again while it is the same."""
 
 
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +63,26 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The owner has given the shard up for this worker; others wait for it as long as for a lease."""
 
 
-Record = TypeVar("Record", WorkerRecord, ShardRecord)
+class PlaceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    shard: int
+
+
+class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    revision: int
+    """Grows with every write."""
+    leader: str
+    """The host that has written it."""
+    count: int
+    """How many shards the cluster has: 0 to count - 1. Never shrinks."""
+    shards: dict[str, tuple[int, ...]]
+    """By host, in order. By host and not by shard, so that a host's name is there once: with 1,000 hosts and 10,000
+    shards that is a tenth of the bytes, and every host reads them.
+    """
+
+
+Record = TypeVar("Record", WorkerRecord, ShardRecord, AssignmentRecord, PlaceRecord)
 
 
 class _Format(msgspec.Struct):
@@ -74,7 +102,7 @@ def shard_key(shard: int) -> str:
     return f"{SHARDS}{shard}"
 
 
-def encode(record: WorkerRecord | ShardRecord) -> bytes:
+def encode(record: WorkerRecord | ShardRecord | AssignmentRecord | PlaceRecord) -> bytes:
     return msgspec.json.encode(record)
 
 
