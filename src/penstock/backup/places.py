@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from penstock.access.file import FILE as ACCESS_FILE
 from penstock.backup.contents import JOURNAL, PLAIN_FILES
 from penstock.bucket.objects import Bucket, ListedObject, StoredObject
 from penstock.bucket.probe import probe
@@ -129,7 +130,7 @@ class Directory:
 class BucketPlace:
     """A bucket below a prefix."""
 
-    plain_files = bucket_shard.PLAIN_FILES
+    plain_files = (*bucket_shard.PLAIN_FILES, ACCESS_FILE)
 
     def __init__(self, url: str, timing: LeaseTiming = LEASE_TIMING, shard: int = 0) -> None:
         self.bucket: Bucket = ImpatientBucket(open_bucket(url))

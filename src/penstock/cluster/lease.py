@@ -63,6 +63,8 @@ class ShardCandidate:
     clock: Clock = monotonic_seconds
     is_drained: bool = False
     """It takes over only if no other worker does."""
+    host: str = ""
+    """Of a shard process that a host has started."""
 
 
 def acquire(
@@ -123,6 +125,7 @@ class _Acquisition:
             addresses=addresses,
             shards=(),
             waits_for=(candidate.shard,),
+            host=candidate.host,
             is_drained=is_drained,
         )
         self._stop = stop
@@ -261,6 +264,7 @@ class Lease:
         self.term = taken.shard.term
         self._bucket, self._clock, self._timing = candidate.bucket, candidate.clock, candidate.timing
         self._addresses = dict(candidate.addresses)
+        self._host = candidate.host
         self._standing = OwnLease(candidate.timing, taken.asked)
         self._revision, self._version = taken.revision, taken.version
         self._moving_to = ""
@@ -370,6 +374,7 @@ class Lease:
                 revision=self._revision + 1,
                 addresses=self._addresses,
                 shards=(self.shard,),
+                host=self._host,
                 moving_to=self._moving_to,
             )
             self._written = encode(record)

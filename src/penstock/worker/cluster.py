@@ -5,14 +5,23 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 
 from penstock.bucket.objects import Bucket
+from penstock.cluster.assignment import by_shard
 from penstock.cluster.lease_state import HANDOVER_SECONDS
-from penstock.cluster.records import SHARDS, WORKERS, Record, ShardRecord, WorkerRecord, read_record, worker_key
+from penstock.cluster.records import (
+    ASSIGNMENT,
+    SHARDS,
+    WORKERS,
+    AssignmentRecord,
+    Record,
+    ShardRecord,
+    WorkerRecord,
+    read_record,
+    worker_key,
+)
 from penstock.core.errors import RequestError
 from penstock.ingest.sessions.migration import READY_SECONDS_MAX
 from penstock.protocol.api.cluster import ClusterStatus, Member, Place
-
-CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
-"""The names of a worker's ports in its record."""
+from penstock.worker.directory import CONNECTOR
 
 _FRESH_SECONDS = 0.5
 """For so long a reply is used again: everybody who may read may ask, and the store charges for each request."""
@@ -44,13 +53,16 @@ class Cluster:
     def _status(self) -> ClusterStatus:
         records = self._records()
         places = sorted(self._all(SHARDS, ShardRecord), key=lambda one: one.shard)
+        assignment = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
         now = self._clock()
         self._seen = {one.worker: self._since(one, now) for one in records}
         return ClusterStatus(
             url=self._bucket.url,
             worker=self._worker,
             workers=[self._member(one, places, now) for one in records],
-            shards=[Place(shard=one.shard, owner=one.owner, term=one.term, successor=one.successor) for one in places],
+            shards=_places(places, records, None if assignment is None else assignment[0]),
+            leader="" if assignment is None else assignment[0].leader,
+            revision=0 if assignment is None else assignment[0].revision,
         )
 
     def _records(self) -> list[WorkerRecord]:
@@ -71,6 +83,9 @@ class Cluster:
             shards=[one.shard for one in places if one.owner == record.worker],
             quiet_seconds=round(now - self._seen[record.worker][1], 1),
             is_drained=record.is_drained,
+            wants=record.wants,
+            host=record.host,
+            waits_for=list(record.waits_for),
         )
 
     # Where to move a shard.
@@ -95,6 +110,30 @@ class Cluster:
                 return found[0]
             time.sleep(HANDOVER_SECONDS)
         return None
+
+
+def _places(
+    shards: Iterable[ShardRecord], records: Iterable[WorkerRecord], assignment: AssignmentRecord | None
+) -> list[Place]:
+    """Also of shards that nobody has served yet."""
+    workers, known = {one.worker: one for one in records}, {one.shard: one for one in shards}
+    assigned = {} if assignment is None else by_shard(assignment)
+    places = []
+    for number in sorted({*known, *assigned}):
+        shard = known.get(number) or ShardRecord(shard=number, owner="", term=0)
+        owner = workers.get(shard.owner)
+        places.append(
+            Place(
+                shard=number,
+                owner=shard.owner,
+                term=shard.term,
+                successor=shard.successor,
+                host="" if owner is None else owner.host,
+                assigned=assigned.get(number, ""),
+                addresses={} if owner is None else owner.addresses,
+            )
+        )
+    return places
 
 
 def choose(records: Iterable[WorkerRecord], owner: str, shard: int, to: str) -> list[WorkerRecord]:

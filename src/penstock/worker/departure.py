@@ -10,7 +10,7 @@ from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.sessions.migration import ShardEvent, ShardMove, ShardStep
 from penstock.protocol.api.cluster import Move
 from penstock.worker.bucket_shard import BucketShard
-from penstock.worker.cluster import CONNECTOR
+from penstock.worker.directory import CONNECTOR
 
 log = logging.getLogger(__name__)
 

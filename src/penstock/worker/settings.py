@@ -32,6 +32,8 @@ class BucketOptions:
     """Do not wait for the lease of the worker that has the shard."""
     shard: int = 0
     """Which shard the process serves or waits for."""
+    host: str = ""
+    """The host that has started the process."""
 
 
 class Redirect(Enum):
