@@ -19,6 +19,14 @@ LOOK_SECONDS = 10.0
 """Between two looks whether another machine has changed the list."""
 
 
+def use_owner_token(data: Path, token: str) -> None:
+    """The owner's token is the cluster's, unless a file was named for it (--token-file): DATA/token is then a link."""
+    file = data / "token"
+    content = f"{token}\n".encode()
+    if not file.is_symlink() and (not file.exists() or file.read_bytes() != content):
+        write_private(file, content)
+
+
 class ClusterAccess:
     """Each call may make requests, and raises what the store raises. Not for several threads at once."""
 
