@@ -48,9 +48,7 @@ class ShardDirectory(Protocol):
 class ShardWire(Protocol):
     """Sends requests to the process that serves another shard. One that moves is found again."""
 
-    async def ask(
-        self, shard: int, path: str, request: msgspec.Struct, reply: type[T], wait_seconds: float = 0.0
-    ) -> T:
+    async def ask(self, shard: int, path: str, request: msgspec.Struct, reply: type[T], wait_seconds: float = 0.0) -> T:
         """The reply, which is durable there. `wait_seconds`: how long the other side was asked to wait. Raises
         Unavailable if nobody answers for the shard, and what the other side refuses the request with.
         """
