@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from penstock.coordinator.records import Records, normalised
+from penstock.coordinator.records import Records, RecordView, normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, RequestError
 from penstock.protocol.api.pipelines import Limits, Range, Segments, Splits, Starting
@@ -30,7 +30,7 @@ class Backlog(NamedTuple):
         return self.end - self.start
 
 
-def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
+def ends_by_arrival(records: RecordView, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
     """How far to read each segment within this many bytes, but at least one record. The segment whose next record is
     the oldest is always next.
     """
@@ -54,7 +54,7 @@ def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max:
     return in_step(records, waiting, found)
 
 
-def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
+def in_step(records: RecordView, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
     """Reduce these ends to the records that arrived before the first excluded one. At least one record always remains,
     even if the positions of moved records suggest otherwise.
     """
@@ -79,7 +79,7 @@ class Allowance(NamedTuple):
     rows: int | None = None
 
 
-def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str, Backlog]:
+def backlogs(records: RecordView, positions: Segments, upto: Segments) -> dict[str, Backlog]:
     """The durable bytes of each segment that are not read yet, up to `upto`."""
     found = {}
     for name, start in positions.items():
@@ -89,7 +89,7 @@ def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str,
     return found
 
 
-async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
+async def ends(records: RecordView, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
     """Where the cut ends in each segment; it contains at least one record. Records of connectors are taken in order of
     arrival, other segments in proportion to their backlog.
     """
@@ -103,22 +103,10 @@ async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowa
             found[name] = records.boundary(name, start, start + share)
     if allowed.rows is not None:
         for name, end in found.items():
-            part = Backlog(waiting[name].start, end)
-            found[name] = await _rows_end(records, name, part, allowed.rows * waiting[name].size // total)
+            rows_max = allowed.rows * waiting[name].size // total
+            found[name] = await records.rows_end(name, waiting[name].start, end, rows_max)
         found |= in_step(records, connectors, {name: found[name] for name in connectors})
     return {name: end for name, end in found.items() if end > waiting[name].start}
-
-
-async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -> int:
-    """The end of the last record up to which there are at most `rows_max` rows; at least one record."""
-    end, rows = part.start, 0
-    async for found in records.walk(name, part.start, part.end):
-        for record in found:
-            rows += record.rows
-            if rows > rows_max and end > part.start:
-                return end
-            end = record.end
-    return part.end
 
 
 # Ranges of segments in parts of about the same size, for many readers: contiguous, in order, on record ends.
