@@ -1,7 +1,7 @@
 """What a home shard knows of a source in another shard, for one pipeline. Pure: replies go in, requests come out.
 
-A follower is for one pipeline, not for all that read the source: one that lags, or has stopped, must not keep the others
-from reading, and a window that reached from the slowest to the fastest of them would have no bound.
+A follower is for one pipeline, not for all that read the source: one that lags, or has stopped, must not keep the
+others from reading, and a window from the slowest to the fastest of them would have no bound.
 """
 
 import sys
@@ -110,8 +110,8 @@ class Window:
 
 @dataclass(slots=True)
 class Follower:
-    """`starts`: where the pipeline's table of streams was written, or where the pipeline begins. `planned`: its last cut,
-    from which on it reads. `needs_opening`: the source is new to the table of streams.
+    """`starts`: where the pipeline's table of streams was written, or where the pipeline begins. `planned`: its last
+    cut, from which on it reads. `needs_opening`: the source is new to the table of streams.
     """
 
     home: int
@@ -224,4 +224,3 @@ def arrival_of(head: Buffer) -> int:
     """0: not known."""
     found = unpack_head(head) if head else None
     return 0 if found is None else found.arrival_us
-

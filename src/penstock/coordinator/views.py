@@ -1,7 +1,7 @@
-"""What a pipeline's cut sees of its sources: those of this shard from the store, those of other shards from followers."""
+"""What a pipeline's cut sees of its sources: those of this shard in the store, those of others through followers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from penstock.coordinator.follower import WINDOW_BYTES, Follower, Window, arrival_of
@@ -94,6 +94,9 @@ class LocalView:
         pass
 
 
+RowsEnd = Callable[[str, int, int, int], Awaitable[int]]
+
+
 class PlacedRecords:
     """A RecordView of a pipeline that reads sources of other shards.
 
@@ -101,9 +104,11 @@ class PlacedRecords:
     so the order of records is that of their arrival times, which only their heads have.
     """
 
-    def __init__(self, own: Records, followers: Mapping[str, Follower]) -> None:
+    def __init__(self, own: Records, followers: Mapping[str, Follower], rows_end: RowsEnd) -> None:
+        """`rows_end`: asks the shard that has the segment."""
         self._own = own
         self._followers = followers
+        self._rows_end = rows_end
         self._windows: dict[str, Window] = {}
         """Of this shard's own segments."""
 
@@ -158,10 +163,12 @@ class PlacedRecords:
         window = self._window(name)
         if window is None:
             return await self._own.rows_end(name, start, end, rows_max)
+        if not name.startswith(CONNECTOR_PREFIX):  # its records have no heads with the number of rows
+            return await self._rows_end(name, start, end, rows_max)
         at, rows = start, 0
         for after, head in window.heads(start, end):
-            found = unpack_head(head) if head else None
-            rows += 1 if found is None else found.count  # an output's rows are not known here: records are counted
+            found = unpack_head(head)
+            rows += 1 if found is None else found.count
             if rows > rows_max and at > start:
                 return at
             at = after
@@ -187,11 +194,20 @@ class PlacedRecords:
 class PlacedView:
     """Some sources are in other shards: `shards` has theirs."""
 
-    def __init__(self, own: LocalView, followers: Mapping[str, Follower], shards: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        own: LocalView,
+        followers: Mapping[str, Follower],
+        shards: Mapping[str, int],
+        rows_end: RowsEnd,
+        has_room: Callable[[], None],
+    ) -> None:
+        """`has_room` is called when the pipeline has read something."""
+        self._has_room = has_room
         self._own = own
         self._followers = followers
         self._shards = shards
-        self._records = PlacedRecords(own.records, followers)
+        self._records = PlacedRecords(own.records, followers, rows_end)
 
     @property
     def records(self) -> RecordView:
@@ -214,7 +230,9 @@ class PlacedView:
             return await self._own.open_at(source, at)
         opening = follower.opening
         if opening is None:
-            raise NoSuchSegment(f"the streams of {source!r} in shard {self._shards[source]} are not known", "Try again.")
+            raise NoSuchSegment(
+                f"the streams of {source!r} in shard {self._shards[source]} are not known", "Try again."
+            )
         return OpenAt(numbers("Q", opening.streams), opening.finished, opening.segments)
 
     def output_at(self, state: State, source: Source, at: int) -> OutputAt:
@@ -246,6 +264,7 @@ class PlacedView:
     def read(self, positions: Segments) -> None:
         for source, follower in self._followers.items():
             follower.read({name: at for name, at in positions.items() if source_of(name) == source})
+        self._has_room()
 
 
 _EMPTY = Window()

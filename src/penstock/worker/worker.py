@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -18,11 +19,13 @@ from penstock.access.refusals import Refusals
 from penstock.application.runtime import Runtime
 from penstock.bucket.objects import Bucket
 from penstock.client.credentials import PORTS_FORMAT
+from penstock.client.shards import HttpShardWire
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
+from penstock.coordinator.shards import ShardDirectory
 from penstock.coordinator.traces import Traces
 from penstock.core.address import Address
 from penstock.core.errors import Damaged, DiskFull, RequestError, StoreFailed, Unavailable, WorkerFailed
@@ -89,10 +92,13 @@ class Worker:
         bucket: Bucket | None = None,
         shard: BucketShard | None = None,
         listeners: Listeners | None = None,
+        directory: ShardDirectory | None = None,
     ) -> None:
         """`files`: where the journal is, instead of DATA/journal. `bucket`: where drivers mirror their checkpoints.
         `shard` stands for both; the worker closes it. `listeners`: ports that are open already, and stay open.
+        `directory`: of the cluster of which the worker serves a shard.
         """
+        self._directory = directory
         self.settings = settings
         self._files = files if shard is None else shard.files
         self._bucket = bucket if shard is None else shard.bucket
@@ -175,7 +181,8 @@ class Worker:
         self._durability = durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         shared = (self._own_access, self.supervisor, self.refusals)
         self._server = SegmentServer(self._store, durability, self.settings.segment, *shared)
-        self._sources = SourceCatalog(self._store, durability, self.settings.gateway, self.supervisor)
+        gateway = replace(self.settings.gateway, stamps_arrivals=self._directory is not None)
+        self._sources = SourceCatalog(self._store, durability, gateway, self.supervisor)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
         self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
         self._source_view = self._gateway.view
@@ -227,6 +234,10 @@ class Worker:
         return {name: str(Address(_reachable(hosts[name]), port)) for name, port in self.ports.items()}
 
     # The cluster.
+
+    @property
+    def cluster_secret(self) -> str:
+        return "" if self._directory is None else self._directory.secret
 
     async def cluster(self) -> ClusterStatus:
         """Raises RequestError for a worker without a bucket, and what the store raises."""
@@ -292,6 +303,8 @@ class Worker:
                 supervisor=self.supervisor,
                 traces=self._traces,
                 bucket=self._bucket,
+                directory=self._directory,
+                wire=None if self._directory is None else HttpShardWire(self._directory),
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
@@ -469,6 +482,8 @@ class Worker:
             problems.append(f"applications are refused: {self._application_damage}")
         if self._runtime is not None:
             problems += self._runtime.problems()
+        if self._coordinator is not None:
+            problems += self._coordinator.remote.problems
         return problems
 
     def _disk_problems(self) -> Iterator[str]:

@@ -21,6 +21,7 @@ from penstock.store.store import SegmentStore
 
 # A reader of a pipeline's output inherits that pipeline's watermark, as it was at the reader's own position.
 
+
 class OutputAt(NamedTuple):
     """What is known about an output at a position in it."""
 
@@ -207,6 +208,14 @@ class Watermarks:
         table.outputs = _inherited(view, state, pipeline, offsets, table.outputs)
         self._current[name] = _CurrentTable(pipeline.incarnation, table, offsets, self._clock())
 
+    async def recover_or_lose(self, state: State, name: str) -> None:
+        """Without its table the watermark misses some streams, but nothing else depends on it."""
+        try:
+            await self.recover(state, name)
+        except PenstockError as error:
+            log.error("the table of streams of pipeline %r is lost: %s", name, error)
+            self._of(name, state.pipelines[name])
+
     def written(self, name: str, pipeline: Pipeline) -> Written:
         """The pipeline's table as it was written last, and from where on heads are folded into it. Raises Damaged."""
         found = source_table.read(self._store, name, pipeline.incarnation)
@@ -219,6 +228,11 @@ class Watermarks:
         if current is not None and current.incarnation == pipeline.incarnation:
             return True
         return pipeline.planned == NO_EPOCH
+
+    def knows(self, name: str, source: str) -> bool:
+        """Whether the pipeline's table has the connector."""
+        current = self._current.get(name)
+        return current is not None and source in current.table.sources
 
     def retained_from(self, name: str, segment: str, floor: int) -> int:
         """From where on the heads of a segment of another shard are still needed: from `floor`, or from where they are

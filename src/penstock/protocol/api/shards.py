@@ -59,7 +59,7 @@ class Follow(Request, frozen=True, kw_only=True):
     """Of heads, with an allowance for each record: see RECORD_BYTES."""
     opening_at: Segments | None = None
     """Also: which streams are open there."""
-    reads_at: Segments = {}
+    reads_at: Segments = msgspec.field(default_factory=dict)
     """For outputs: from where the watermarks are needed."""
     wait_ms: Count = 0
     clock: ClockWanted = ClockWanted()
