@@ -351,6 +351,8 @@ class RemoteSources:
             sources = pipeline.sources & self.shards.keys()
             if sources and name not in self._pipelines and _is_resolved(pipeline):
                 self._pipelines[name] = self._begin(name, pipeline, sources)
+                for source in sources:
+                    self.changed(source)
 
     def _is_current(self, state: State, name: str) -> bool:
         """Whether its followers have what the pipeline needs: a second input may start before the first."""

@@ -152,7 +152,7 @@ class PlacedRecords:
 
     async def heads(self, name: str, start: int, end: int) -> AsyncIterator[Heads]:
         window, is_remote = self._window(name), self._remote(name) is not None
-        if window is None or (not is_remote and start < window.base):
+        if window is None or (not is_remote and not window.base <= start <= end <= window.end):
             async for own in self._own.heads(name, start, end):
                 yield own
         elif found := window.heads(start, end):
