@@ -47,6 +47,7 @@ def bucket_settings_for(random: Random) -> BucketSettings:
         linger_seconds=random.choice((0, 60)),
         release_seconds=0,
         placed_bytes_min=random.choice((300, KIB, 1000 * KIB)),
+        held_bytes_max=random.choice((0, KIB, 1000 * KIB)),
     )
 
 

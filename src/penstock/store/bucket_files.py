@@ -87,6 +87,9 @@ class BucketSettings:
     placed_bytes_min: int = PLACED_BYTES_MIN
     """A write of this size stays in its object of the log."""
 
+    held_bytes_max: int = 32 << 20
+    """The newest bytes of an open file, if they are in the bucket alone: their readers need not fetch them."""
+
 
 SHARDS = "shards/"
 """The prefix of all shards' objects."""
@@ -104,6 +107,8 @@ _BESIDE_BYTES_MIN = 64 << 10
 """A write of this size goes to the local file while it goes to the bucket: less would not be worth a thread."""
 _BESIDE_ROOM_BYTES = 256 << 20
 """If the disk of the cache has less room than this, each write is tried before the bucket has it."""
+_READ_HERE_SECONDS = 60.0
+"""For so long after a reader has opened a local file, large writes are copied to local files."""
 _OWNER_SECONDS = 2.0
 """Between two looks whether another worker has taken over, while nothing is written."""
 
@@ -215,6 +220,7 @@ class BucketFiles:
         self._opening_until: float | None = time.monotonic() + _OPENING_SECONDS_MAX
         self._failure: PenstockError | None = None
         self._problem = ""
+        self._read_here_at = float("-inf")
         self._locked = self._read_only = read_only
         self.on_failure: Callable[[PenstockError], object] = lambda _: None
         """Called once, from any thread, when nothing can be written any more."""
@@ -285,7 +291,8 @@ class BucketFiles:
         node.local = local
 
     def _new_local(self, node: _Node) -> LocalCopy:
-        return LocalCopy(self._cache_files.create(node.local_name), lambda: self._cache.shrink(1 << 62))
+        file = self._cache_files.create(node.local_name)
+        return LocalCopy(file, lambda: self._cache.shrink(1 << 62), partial(self._read_parts, node))
 
     def _get_part(self, part: Part) -> bytes:
         try:
@@ -356,8 +363,9 @@ class BucketFiles:
             node = self._nodes.get(name)
             if node is None:
                 return None
+            self._read_here_at = time.monotonic()
             if node.local is not None:
-                return self._cache_files.local(node.local_name)
+                return self._cache_files.local(node.local_name) if node.local.is_complete else None
         return self._cache.local(node.local_name)
 
     def remote(self, name: str) -> RemoteFile | None:
@@ -455,15 +463,30 @@ class BucketFiles:
         if not data:
             return
         local = self._writable(node)
-        if self._may_write_beside(len(data)):
+        is_new = offset >= node.written_end
+        is_placed = is_new and len(data) >= self._settings.placed_bytes_min
+        if is_placed and time.monotonic() - self._read_here_at > _READ_HERE_SECONDS:
+            local.hold(offset, data)
+        elif is_new and self._may_write_beside(len(data)):
             local.put_off(offset, data)
         else:
-            local.write(offset, data)
+            self._write_local(local, offset, data)
         with self._state:
-            is_placed = len(data) >= self._settings.placed_bytes_min and offset >= node.written_end
             node.size = max(node.size, offset + len(data))
             node.written_end = max(node.written_end, offset + len(data))
             self._queue([PLACE if is_placed else WRITE, node.id, offset, len(data)], data)
+
+    def _write_local(self, local: LocalCopy, offset: int, data: bytes) -> None:
+        """Waits for the bucket if it has to read from it."""
+        failures = 0
+        while True:
+            try:
+                return local.write(offset, data)
+            except Unavailable as error:
+                failures += 1
+                self._sleep(_REQUESTS.pause(failures))
+                if self._closing.is_set():
+                    raise StoreFailed(f"the worker stops while the object store does not answer: {error}") from error
 
     def _may_write_beside(self, length: int) -> bool:
         """Otherwise the caller learns of a full disk before the bucket has the bytes."""
@@ -487,7 +510,6 @@ class BucketFiles:
 
     def truncate(self, node: _Node, size: int) -> None:
         local = self._writable(node)
-        local.complete()
         with self._state:
             if size < node.size:
                 local.truncate(size)
@@ -509,18 +531,22 @@ class BucketFiles:
         with self._flushing:
             self._flush()
         if self._logged_bytes > self._settings.unfolded_bytes_max:
-            self.maintain()
+            with suppress(Unavailable):  # the next sync tries it again
+                self.maintain()
 
     def _flush(self) -> None:
         self.check()
         with self._state:
             pending, self._pending = self._pending, []
-            copies = [node.local for node in self._nodes.values() if node.local and not node.local.is_complete]
-        beside = self._append(lambda: [self._executor.submit(copy.complete) for copy in copies if self._executor])
+            copies = [(node.local, node.written_end) for node in self._nodes.values() if node.local]
+        put_off = [copy.complete for copy, _ in copies if copy.has_put_off]
+        beside = self._append(lambda: [self._executor.submit(complete) for complete in put_off if self._executor])
         try:
             self._write_groups(pending)
         finally:
             self._append(lambda: _finish(beside))
+        for copy, durable in copies:
+            copy.give_up(durable, self._settings.held_bytes_max)
 
     def _write_groups(self, pending: Sequence[tuple[Operation, bytes]]) -> None:
         for operations, data in groups(pending, self._settings.object_bytes_max):
@@ -691,12 +717,16 @@ class BucketFiles:
             self._cache.forget(key)
 
     def _hand_over_to_cache(self) -> None:
-        """The local copy of a file whose bytes are in parts for good may be evicted."""
+        """The local copy of a file whose bytes are in parts for good may be evicted; one that lacks some is removed."""
         for node in self._nodes.values():
-            entry = self._directory.entries.get(node.id)
-            if node.local is not None and node.local.is_complete and entry is not None and entry.is_stored:
+            entry, local = self._directory.entries.get(node.id), node.local
+            if local is None or local.has_put_off or entry is None or not entry.is_stored:
+                continue
+            if local.is_complete:
                 self._cache.adopt(node.local_name, entry.size)
-                node.local = None
+            else:
+                self._drop_local(node)
+            node.local = None
 
     # For people.
 
