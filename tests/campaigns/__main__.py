@@ -1,5 +1,5 @@
-"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `bucket`, `hostile`,
-`migration` and `operate` have options of their own: `script/test --campaign hostile --help`.
+"""Long campaigns: `script/test --campaign NAME [--seeds N | --minutes M] [--first SEED]`. `bucket`, `cluster`,
+`hostile`, `migration` and `operate` have options of their own: `script/test --campaign hostile --help`.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from tests.store.simulation import simulate, simulate_damage
 from tests.support.tokens import set_token_variables
 from tests.windows.campaign import run as compare_windows
 from tests.worker import bucket_campaign as bucket
+from tests.worker import cluster_campaign as cluster
 from tests.worker import migration_campaign as migration
 
 MUTATIONS_A_SEED = 100_000
@@ -61,6 +62,7 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
 
 OWN_OPTIONS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "bucket": (bucket.ABOUT, bucket.main),
+    "cluster": (cluster.ABOUT, cluster.main),
     "hostile": (hostile.ABOUT, hostile.main),
     "migration": (migration.ABOUT, migration.main),
     "operate": (operate.ABOUT, operate.main),

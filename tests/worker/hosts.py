@@ -30,25 +30,41 @@ class Hosts:
 
     def add(self, shards: int) -> BucketWorker:
         """Returns when it is in the cluster, and all shards are served."""
-        folder = self._folder / f"host-{len(self.all)}"
-        host = BucketWorker(folder, self.url, "--shards", str(shards), *self._options)
-        self.all.append(host)
-        host.start()
-        self.names[host] = self.cluster(host)["worker"]
+        host = self.begin(shards)
         self.wait(lambda found: self.names[host] in [one["worker"] for one in found["workers"]] and found["leader"])
         self.settle()
         return host
 
+    def begin(self, shards: int) -> BucketWorker:
+        """Returns when it listens."""
+        folder = self._folder / f"host-{len(self.all)}"
+        host = BucketWorker(folder, self.url, "--shards", str(shards), *self._options)
+        self.start(host)
+        self.all.append(host)
+        return host
+
+    def start(self, host: BucketWorker) -> None:
+        """For the first time, or on a machine that was lost. Returns when it listens."""
+        host.start()
+        self.names[host] = self.cluster(host)["worker"]
+
     def cluster(self, host: BucketWorker | None = None) -> dict[str, Any]:
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, Any] | None] = [None]
 
         def asked() -> bool:
-            with suppress(OSError, HTTPException):
-                found.append(http.get((host or self.live()[0]).http_port, "/cluster"))
-            return bool(found)
+            found[0] = self.try_cluster(host or self.live()[0])
+            return found[0] is not None
 
         until(asked, self.said)
+        assert found[0] is not None
         return found[0]
+
+    def try_cluster(self, host: BucketWorker) -> dict[str, Any] | None:
+        """None: it does not answer."""
+        with suppress(OSError, HTTPException, AssertionError):
+            found: dict[str, Any] = http.get(host.http_port, "/cluster")
+            return found
+        return None
 
     def live(self) -> list[BucketWorker]:
         return [one for one in self.all if one.is_running]
@@ -86,9 +102,10 @@ class Hosts:
     def shards_of(self, host: BucketWorker) -> list[int]:
         return [one["shard"] for one in self.cluster()["shards"] if one["host"] == self.names[host]]
 
-    def ask(self, path: str, **body: object) -> None:
-        """At the first host, which may send us to the one that it concerns."""
-        with closing(Connection(Address("127.0.0.1", self.live()[0].http_port), SECONDS_MAX)) as connection:
+    def ask(self, path: str, host: BucketWorker | None = None, **body: object) -> None:
+        """At this host or the first one, which may send us to the one that it concerns."""
+        port = (host or self.live()[0]).http_port
+        with closing(Connection(Address("127.0.0.1", port), SECONDS_MAX)) as connection:
             connection.ask("POST", path, json.dumps(body).encode())
 
     @property

@@ -1,0 +1,347 @@
+"""`script/test --campaign cluster [--minutes M] [--seed S]`: hosts on SeaweedFS while ten programs send.
+
+Hosts and shard processes are killed, or stopped and woken up when others have their shards; hosts join and are drained;
+shards move; the store cannot be reached for a while. Six programs use the SDK, three are raw sockets that know RESTART
+with an address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in
+order, up to the last one that was acknowledged.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+
+from penstock.core.errors import PenstockError
+from penstock.protocol.connector import (
+    NOTHING_YET,
+    Ack,
+    Decoder,
+    Frame,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Restart,
+    Use,
+    announce_window,
+    encode,
+)
+from penstock.testing.seaweedfs import SeaweedFS
+from tests.client.source.stored import stored_messages
+from tests.support.bucket_worker import BucketWorker
+from tests.support.store_proxy import SLOW_DOWN, StoreProxy, store_proxy
+from tests.support.waiting import SECONDS_MAX, until
+from tests.worker.bucket_moves import Sending, sending
+from tests.worker.hosts import Hosts, children, kill
+
+ABOUT = "hosts killed, stopped, drained, joined and cut off while ten programs of three kinds send"
+
+SDK_PROGRAMS, RESTART_PROGRAMS, NAIVE_PROGRAMS = 6, 3, 1
+STREAMS = 3
+HOSTS = 3
+SHARDS_EACH = 2
+PAUSE_SECONDS = (1.0, 6.0)
+ASLEEP_SECONDS = (1.0, 12.0)
+"""Shorter and longer than a lease."""
+AWAY_SECONDS = (0.5, 8.0)
+EVERY_SECONDS = 0.03
+
+console = Console(highlight=False)
+
+
+class RawProgram:
+    """Version 0.0.1 on a plain socket, with one stream, as it was before there was MIGRATE. `follows`: it knows that
+    RESTART may have an address; otherwise it connects to the seed that it has, again and again.
+    """
+
+    def __init__(self, seeds: str, name: str, *, follows: bool) -> None:
+        self.name = name
+        self.acknowledged = -1
+        self.restarts = 0
+        self._seeds = [int(one.rpartition(":")[2]) for one in seeds.split(",")]
+        self._follows = follows
+        self._is_ending = threading.Event()
+        self._has_ended = threading.Event()
+        self._next = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self.wait_for_acks()
+
+    def _run(self) -> None:
+        number, port = 0, self._seeds[0]
+        while not self._has_ended.is_set():
+            address = ""
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+                address = self._session(connection)
+            number += 1
+            port = int(address.rpartition(":")[2]) if address else self._seeds[number % len(self._seeds)]
+            time.sleep(0.05)
+
+    def _session(self, connection: socket.socket) -> str:
+        """Until the connection ends. Returns the address to which it is sent."""
+        connection.settimeout(0.02)
+        decoder = Decoder(Use.SOURCE)
+        hello = Hello("0.0.1", b"", announce_window(self.name), self.name)
+        connection.sendall(encode(hello) + encode(Notify(1, "one")))
+        is_open, due = False, 0.0
+        while not self._has_ended.is_set():
+            for frame in self._received(connection, decoder):
+                match frame:
+                    case NotifyAck():
+                        if not frame.success:
+                            return ""
+                        stored = -1 if frame.point_of_reference == NOTHING_YET else frame.point_of_reference
+                        self._next, is_open = stored + 1, True
+                        self.acknowledged = max(self.acknowledged, stored)
+                    case Ack():
+                        self.acknowledged = max([self.acknowledged, *(last for _, last in frame.acked)])
+                    case Restart():
+                        self.restarts += 1
+                        return frame.address if self._follows else ""
+            if is_open and not self._is_ending.is_set() and time.monotonic() >= due:
+                connection.sendall(encode(Message(1, self._next, 1000 + self._next, b"", b"%d" % self._next)))
+                self._next, due = self._next + 1, time.monotonic() + EVERY_SECONDS
+        return ""
+
+    def _received(self, connection: socket.socket, decoder: Decoder) -> Iterator[Frame]:
+        try:
+            data = connection.recv(65536)
+        except TimeoutError:
+            return
+        if not data:
+            raise ConnectionResetError
+        yield from decoder.feed(data)
+
+    def wait_for_acks(self) -> None:
+        before = self.acknowledged
+        until(lambda: self.acknowledged > before, lambda: f"{self.name} gets no acknowledgement")
+
+    def finish(self) -> dict[int, int]:
+        self._is_ending.set()
+        until(lambda: self.acknowledged >= self._next - 1, lambda: f"{self.name}: {self.acknowledged}, {self._next}")
+        self._has_ended.set()
+        self._thread.join(SECONDS_MAX)
+        return {1: self.acknowledged}
+
+    def close(self) -> None:
+        self._has_ended.set()
+        self._thread.join(SECONDS_MAX)
+
+
+@contextmanager
+def raw_program(seeds: str, name: str, *, follows: bool) -> Iterator[RawProgram]:
+    made = RawProgram(seeds, name, follows=follows)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+class Faults:
+    """What happens to the cluster. At least one host is never stopped or killed at a time."""
+
+    def __init__(self, hosts: Hosts, proxy: StoreProxy | None, random: Random) -> None:
+        self._hosts = hosts
+        self._proxy = proxy
+        self._random = random
+        self._wakers: list[threading.Timer] = []
+        self._asleep: set[int] = set()
+        self.done: Counter[str] = Counter()
+
+    def one(self) -> None:
+        kinds: list[Callable[[], bool]] = [self._kill_host, self._kill_shard, self._stop_host, self._stop_shard]
+        kinds += [self._move, self._rebalance, self._drain, self._cut_off, self._join]
+        kind = self._random.choice(kinds)
+        if kind():
+            self.done[kind.__name__.strip("_")] += 1
+
+    def end(self) -> None:
+        """Everybody is awake, and the store can be reached."""
+        for timer in self._wakers:
+            timer.join()
+
+    # Each returns whether it could be done.
+
+    def _awake(self) -> list[BucketWorker]:
+        return [one for one in self._hosts.live() if one.pid not in self._asleep]
+
+    def _kill_host(self) -> bool:
+        awake = self._awake()
+        if len(awake) < 2:
+            return False
+        self._random.choice(awake).kill()
+        return True
+
+    def _join(self) -> bool:
+        """On a machine that was lost, with its addresses: programs know no others."""
+        dead = [one for one in self._hosts.all if not one.is_running]
+        if not dead:
+            return False
+        self._hosts.start(self._random.choice(dead))
+        return True
+
+    def _kill_shard(self) -> bool:
+        pids = [pid for one in self._awake() for pid in children(one.pid)]
+        if not pids:
+            return False
+        with suppress(ProcessLookupError):
+            kill(self._random.choice(pids))
+        return True
+
+    def _stop_host(self) -> bool:
+        """With all its processes: a machine that sleeps."""
+        awake = self._awake()
+        if len(awake) < 2:
+            return False
+        chosen = self._random.choice(awake)
+        self._sleep([chosen.pid, *children(chosen.pid)])
+        return True
+
+    def _stop_shard(self) -> bool:
+        pids = [pid for one in self._awake() for pid in children(one.pid)]
+        if not pids:
+            return False
+        self._sleep([self._random.choice(pids)])
+        return True
+
+    def _sleep(self, pids: list[int]) -> None:
+        self._signal(pids, signal.SIGSTOP)
+        self._asleep.update(pids)
+        self._later(ASLEEP_SECONDS, lambda: self._wake(pids))
+
+    def _wake(self, pids: list[int]) -> None:
+        self._asleep.difference_update(pids)
+        self._signal(pids, signal.SIGCONT)
+
+    def _signal(self, pids: list[int], number: int) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _later(self, seconds: tuple[float, float], act: Callable[[], None]) -> None:
+        timer = threading.Timer(self._random.uniform(*seconds), act)
+        timer.start()
+        self._wakers.append(timer)
+
+    def _move(self) -> bool:
+        return self._ask(
+            "/cluster/move",
+            lambda found: {
+                "shard": self._random.choice(found["shards"])["shard"],
+                "to": self._random.choice([one["worker"] for one in found["workers"] if one["wants"] is not None]),
+            },
+        )
+
+    def _rebalance(self) -> bool:
+        return self._ask("/cluster/rebalance", lambda _: {})
+
+    def _drain(self) -> bool:
+        """It stays, and gets nothing more: it is killed soon, and another one joins."""
+        awake = self._awake()
+        if len(awake) < 2:
+            return False
+        chosen = self._random.choice(awake)
+        if not self._ask("/cluster/drain", lambda _: {"worker": self._hosts.names.get(chosen, "")}):
+            return False
+        self._later((5.0, 10.0), chosen.kill)
+        return True
+
+    def _ask(self, path: str, body: Callable[[dict], dict[str, object]]) -> bool:  # type: ignore[type-arg]
+        """It may be refused: the worker is gone, the shard moves already, the store cannot be reached."""
+        host = self._random.choice(self._awake())
+        try:
+            found = self._hosts.try_cluster(host)
+            if found is None or not found["shards"]:
+                return False
+            self._hosts.ask(path, host, **body(found))
+        except (PenstockError, OSError, AssertionError):
+            return False
+        return True
+
+    def _cut_off(self) -> bool:
+        if self._proxy is None:
+            return False
+        proxy = self._proxy
+        proxy.refuse = lambda *_: SLOW_DOWN
+
+        def reach() -> None:
+            proxy.refuse = lambda *_: None
+
+        self._later(AWAY_SECONDS, reach)
+        return True
+
+
+def run(folder: Path, url: str, random: Random, seconds: float, proxy: StoreProxy | None = None) -> str:
+    """Raises AssertionError. Returns what has happened."""
+    with ExitStack() as stack:
+        made = Hosts(folder, url)
+        stack.callback(made.close)
+        for _ in range(HOSTS):
+            made.add(SHARDS_EACH)
+        seeds = made.seeds
+        programs = [stack.enter_context(sending(seeds, STREAMS, f"sdk {n}")) for n in range(SDK_PROGRAMS)]
+        raw = [stack.enter_context(raw_program(seeds, f"old {n}", follows=True)) for n in range(RESTART_PROGRAMS)]
+        raw += [stack.enter_context(raw_program(seeds, f"naive {n}", follows=False)) for n in range(NAIVE_PROGRAMS)]
+        faults = Faults(made, proxy, random)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            faults.one()
+            time.sleep(random.uniform(*PAUSE_SECONDS))
+        faults.end()
+        for one in made.all:
+            if not one.is_running:
+                made.start(one)
+        made.settle()
+        everybody: list[Sending | RawProgram] = [*programs, *raw]
+        for program in everybody:
+            program.wait_for_acks()
+        count = sum(made.check(one) for one in programs) + sum(check(made, one) for one in raw)
+    return f"{count:,} messages, once and in order; {', '.join(f'{n} {k}' for k, n in sorted(faults.done.items()))}"
+
+
+def check(hosts: Hosts, program: RawProgram) -> int:
+    """Every message is stored once, in order, and at least up to the last one that was acknowledged."""
+    acknowledged = program.finish()[1]
+    shard = hosts.settle()["shards"][hosts.place_of(program.name)]
+    (messages,) = stored_messages(shard["addresses"]["segment"], program.name).values()
+    assert [one.id for one in messages] == [*range(len(messages))]
+    assert len(messages) > acknowledged
+    return len(messages)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="script/test --campaign cluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="(default: 10)")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args(arguments)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-cluster-") as folder,
+        SeaweedFS(Path(folder) / "store") as store,
+        store_proxy(store.endpoint) as proxy,
+    ):
+        os.environ.update(store.environment() | {"AWS_ENDPOINT_URL": proxy.endpoint})
+        console.print(f"seed {options.seed}, {options.minutes:g} minutes")
+        try:
+            said = run(Path(folder), store.url("cluster"), Random(options.seed), 60 * options.minutes, proxy)
+        except Exception:
+            console.print_exception()
+            console.print(f"[bold red]It fails.[/] Run it again: script/test --campaign cluster --seed {options.seed}")
+            return 1
+    console.print(said)
+    console.print("[bold green]No failure.[/]")
+    return 0
