@@ -10,9 +10,12 @@ from typer.testing import CliRunner
 from penstock.bucket.stores import open_bucket
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
 from penstock.cluster.secret import cluster_secret
 from penstock.core.address import Address
+from penstock.core.errors import NoSuchSegment
 from penstock.protocol.connector import Migrate, Ok, Restart
+from tests.client.source.stored import stored_messages
 from tests.support.tokens import TOKEN
 from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import sending
@@ -78,6 +81,16 @@ def test_whoever_comes_to_the_wrong_process_is_sent_to_the_right_one(tmp_path: P
                 with CoordinatorClient(worker, 0) as client:
                     client.declare_watermark("red", 1)
                     assert client.status().version
+            until(lambda: sum(map(len, stored_messages(right["segment"], "red").values())) > 0)
+            for address in (host.address, wrong["segment"]):  # passed on, and followed
+                assert stored_messages(address, "red")
+            with SegmentClient(host.address) as segments:
+                for name in ("one", "two", "three"):
+                    segments.create(name)
+            with SegmentClient(wrong["segment"]) as segments:
+                assert [segments.info(name).length for name in ("one", "two", "three")] == [0, 0, 0]
+                with pytest.raises(NoSuchSegment):
+                    segments.info("four")
             shown = CliRunner().invoke(app, ["status", "--data", str(host.data)]).output
             assert f"shard {made.place_of('red')} on {made.names[host]}" in shown
             assert "red" in shown
