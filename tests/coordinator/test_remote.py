@@ -265,7 +265,7 @@ async def test_records_of_different_shards_are_read_in_the_order_of_their_arriva
         size = home.store.info(A).length // 10
         end = await began(home)
         await home.until(lambda: home.status().lag_bytes == 20 * size and home.status().blocked is None)
-        seen = []
+        seen = list[tuple[int, int]]()
         while len(seen) < 5:
             end = (await home.cut(end, limits=Limits(bytes=4 * size), wait_seconds=1)).offset
             seen.append((end.segments.get(A, 0) // size, end.segments.get(B, 0) // size))

@@ -1,6 +1,7 @@
 """The home shard's side of pipelines that read sources of other shards: subscriptions, followers, releases."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -253,15 +254,22 @@ class RemoteSources:
 
     async def subscribe(self, pipeline: str, source: str, starting: Starting, subscribed: list[str]) -> dict[str, int]:
         """Raises Unavailable if the shard does not answer: the driver tries again."""
-        shard, what = self.shards[source], {"pipeline": pipeline, "starting": place_of(starting)}
+        shard = self.shards[source]
         await self._keeper.settled()  # the place is durable, so the subscription is not forgotten if this process dies
         message = self._holdings.subscribe(source, pipeline, {})
         subscribed.append(source)
-        head = {"home": message.home, "term": message.term, "number": message.number, "source": source}
+        request = SubscribeTo(
+            home=message.home,
+            term=message.term,
+            number=message.number,
+            source=source,
+            pipeline=pipeline,
+            starting=place_of(starting),
+        )
         try:
             async for attempt in RETRIES.async_retrying(START_SECONDS, Unavailable):
                 with attempt:
-                    reply = await self._ask(shard, "subscribe", SubscribeTo(**head, **what), SegmentOffsets)
+                    reply = await self._ask(shard, "subscribe", request, SegmentOffsets)
         except Unavailable as error:
             waits = f"waits for shard {shard}, which has source {source!r}: {error}"
             self._problems[pipeline] = waits
@@ -329,12 +337,11 @@ class RemoteSources:
                 await wanted.wait()
 
     async def _send(self, shard: int, message: Advance | Unsubscribe) -> None:
-        head = {"home": message.home, "term": message.term, "number": message.number, "source": message.source}
+        fields = dataclasses.asdict(message)
         if isinstance(message, Advance):
-            needed = {"pipelines": message.pipelines, "done": message.done, "floor": message.floor}
-            await self._ask(shard, "advance", AdvanceIn(**head, **needed), Done)
+            await self._ask(shard, "advance", msgspec.convert(fields, AdvanceIn), Done)
         else:
-            await self._ask(shard, "unsubscribe", UnsubscribeFrom(**head), Done)
+            await self._ask(shard, "unsubscribe", msgspec.convert(fields, UnsubscribeFrom), Done)
         self._holdings.answered(message)
 
     # Followers.

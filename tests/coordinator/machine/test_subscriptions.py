@@ -116,7 +116,7 @@ def test_the_place_of_a_source_never_changes() -> None:
 
 
 def test_snapshots_and_ledger_entries_have_subscriptions_places_and_the_term() -> None:
-    commands = [
+    commands: list[Command] = [
         Serve(),
         Place("t", 2),
         Subscribe(HOME, 1, 1, "s", "p", {S: 5}),
