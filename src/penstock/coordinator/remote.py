@@ -16,6 +16,7 @@ from penstock.coordinator.ledger import Keeper
 from penstock.coordinator.machine.commands import Advance, Place, Serve, Unsubscribe
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.machine.subscriptions import Holding, Holdings, holding
+from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.views import LocalView, PlacedView, View
 from penstock.coordinator.watermark.watermarks import Watermarks
@@ -134,6 +135,25 @@ class RemoteSources:
     def problems(self) -> list[str]:
         """Why pipelines do not start."""
         return [f"pipeline {name} {text}" for name, text in self._problems.items()]
+
+    def connectors(self, own: Connectors) -> Connectors:
+        """For people: what is known about connectors, also about those of other shards."""
+
+        def has_finished(name: str) -> bool:
+            found = self._follower(name)
+            return own.has_finished(name) if found is None else found.has_finished
+
+        def times(name: str) -> SourceTimes:
+            found = self._follower(name)
+            return own.times(name) if found is None else SourceTimes(*(found.times or ()))
+
+        return own._replace(has_finished=has_finished, times=times)
+
+    def _follower(self, source: str) -> Follower | None:
+        """Of any pipeline; None: the source is here, or nobody reads it."""
+        if source not in self.shards:
+            return None
+        return next((one.followers[source] for one in self._pipelines.values() if source in one.followers), None)
 
     async def start(self) -> None:
         """Begin to serve the shard. Returns when that is durable: nothing is sent before."""

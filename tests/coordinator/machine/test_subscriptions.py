@@ -288,5 +288,5 @@ class Shards(RuleBasedStateMachine):
             assert found is None or found.done is None
 
 
-class TestShards(Shards.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestShards = Shards.TestCase
+TestShards.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
