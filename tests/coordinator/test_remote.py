@@ -313,7 +313,7 @@ async def test_a_reader_without_a_pipeline_reads_all_shards() -> None:
 
 
 async def test_a_second_pipeline_of_the_home_shard_may_start_earlier_than_the_first() -> None:
-    async with shards(PLACES) as cluster:
+    async with shards(PLACES, retention_seconds=1000.0) as cluster:
         home, other = cluster.scenes
         in_b = await other.ingest(B, {2: 20})
         first = await began(home, "b", starting="latest")
