@@ -14,12 +14,17 @@ from typing import Any
 
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
+    Advance,
     Bury,
     Command,
     Effect,
     Merge,
     Merges,
     Mirror,
+    Place,
+    Serve,
+    Subscribe,
+    Unsubscribe,
     decode,
     encode,
     pack,
@@ -36,6 +41,7 @@ from penstock.coordinator.machine.state import (
     Retention,
     Sink,
     State,
+    Subscription,
 )
 from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
 from penstock.core.types import QUOTA, Position
@@ -49,17 +55,17 @@ from penstock.store.store import SegmentStore
 
 # A snapshot is a head with the number of entries that follow, then pipelines, releases and marks.
 
-FORMAT = 3
+FORMAT = 4
 """The newest version. It is in the first entry of a ledger, in one before every snapshot, and in one before the first
 entry that an older version does not have. Ledgers without it were written before 0.1, when epochs were not numbered as
 Spark's batches are.
 """
-_BURIED = 2
-"""The version that has buried events."""
+_BURIED, _MIRRORED, _SHARDS = 2, 3, 4
+"""The versions that have buried events, mirrored checkpoints, and the other shards of a cluster."""
 _FORMAT_MIN = 1
-"""Without buried events and mirrored checkpoints, which came with version 3. An older version is still written where
-that is enough, so that code which has only that can read it."""
-VERSION, HEAD, PIPELINE, RELEASED, MARK = 0, 100, 101, 102, 103
+"""Without any of these. An older version is still written where that is enough, so that code which has only that can
+read it."""
+VERSION, HEAD, PIPELINE, RELEASED, MARK, SHARD, SUBSCRIPTION = 0, 100, 101, 102, 103, 104, 105
 _ABSENT = -1
 _SINK_FIELDS = [field.name for field in fields(Sink)]
 _SINK_FIELDS_MIN = 8
@@ -69,7 +75,7 @@ read a ledger that does not need them.
 
 
 def encode_state(state: State) -> Iterator[list[Any]]:
-    rest = len(state.pipelines) + len(state.released) + len(state.marks)
+    rest = len(state.pipelines) + len(state.released) + len(state.marks) + bool(state.term) + len(state.subscriptions)
     yield [HEAD, rest, state.generations, state.incarnations, state.attempts, *astuple(state.retention)]
     for name, pipeline in state.pipelines.items():
         yield [PIPELINE, name, *_pipeline(pipeline)]
@@ -77,6 +83,10 @@ def encode_state(state: State) -> Iterator[list[Any]]:
         yield [RELEASED, source, segments]
     for mark in state.marks:
         yield [MARK, *mark]
+    if state.term:
+        yield [SHARD, state.term, state.remote]
+    for (home, source), subscription in state.subscriptions.items():
+        yield [SUBSCRIPTION, home, source, *subscription]
 
 
 def _pipeline(p: Pipeline) -> Iterator[Any]:
@@ -118,6 +128,8 @@ class SnapshotReader:
         self._pipelines: dict[str, Pipeline] = {}
         self._released: dict[str, dict[str, int]] = {}
         self._marks: list[Mark] = []
+        self._shard: tuple[int, dict[str, int]] = 0, {}
+        self._subscriptions: dict[tuple[int, str], Subscription] = {}
 
     def add(self, entry: tuple[Any, ...]) -> bool:
         """Returns False if the entry is not part of a snapshot: then this one was never finished."""
@@ -128,6 +140,10 @@ class SnapshotReader:
                 self._released[source] = segments
             case (103, time_us, segments):
                 self._marks.append(Mark(time_us, segments))
+            case (104, term, remote):
+                self._shard = term, remote
+            case (105, home, source, *fields):
+                self._subscriptions[home, source] = Subscription(*fields)
             case _:
                 return False
         self._rest -= 1
@@ -145,6 +161,9 @@ class SnapshotReader:
             generations=self._generations,
             incarnations=self._incarnations,
             attempts=self._attempts,
+            term=self._shard[0],
+            remote=self._shard[1],
+            subscriptions=self._subscriptions,
         )
 
 
@@ -289,16 +308,20 @@ class Ledger:
 
 def _version_of(command: Command) -> int:
     """The first version that has it."""
+    if isinstance(command, Serve | Place | Subscribe | Advance | Unsubscribe):
+        return _SHARDS
     if isinstance(command, Bury):
         return _BURIED
-    return FORMAT if isinstance(command, Merge | Mirror) and command.manifest else _FORMAT_MIN
+    return _MIRRORED if isinstance(command, Merge | Mirror) and command.manifest else _FORMAT_MIN
 
 
 def _version_for(state: State) -> int:
     """The first version that has all of it."""
     pipelines = state.pipelines.values()
+    if state.term or state.subscriptions:
+        return _SHARDS
     if any(one.manifest for one in pipelines):
-        return FORMAT
+        return _MIRRORED
     return _BURIED if any(one.buried for one in pipelines) else _FORMAT_MIN
 
 

@@ -10,6 +10,7 @@ from typing import assert_never
 from penstock.coordinator.machine.burials import bury, in_effect
 from penstock.coordinator.machine.commands import (
     Adopt,
+    Advance,
     Ask,
     Attach,
     Attempt,
@@ -28,15 +29,19 @@ from penstock.coordinator.machine.commands import (
     Merge,
     Mirror,
     Park,
+    Place,
     Plan,
     Read,
     Replay,
     Reset,
     Retain,
+    Serve,
     Start,
+    Subscribe,
     Sweep,
     Truncate,
     Unbind,
+    Unsubscribe,
 )
 from penstock.coordinator.machine.delivery import adopt, bind, check_sinks, decide, follow, park, unbind
 from penstock.coordinator.machine.epochs import (
@@ -54,6 +59,7 @@ from penstock.coordinator.machine.epochs import (
     with_replays,
 )
 from penstock.coordinator.machine.state import Cut, Input, Mark, Pipeline, Retention, State, source_of
+from penstock.coordinator.machine.subscriptions import advance, place, serve, subscribe, unsubscribe
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import Limits, Segments
@@ -157,6 +163,16 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
         case Mirror():
             pipeline = current(state, command.pipeline, command.generation)
             return _changed(state, command.pipeline, mirror(pipeline, command))
+        case Serve():
+            return serve(state, command)
+        case Place():
+            return place(state, command)
+        case Subscribe():
+            return subscribe(state, command)
+        case Advance():
+            return advance(state, command)
+        case Unsubscribe():
+            return unsubscribe(state, command)
     assert_never(command)
 
 

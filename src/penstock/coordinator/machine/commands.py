@@ -261,6 +261,58 @@ class Bury:
     undo: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """A process begins to serve the shard of a cluster: what it sends to other shards carries its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A source that a pipeline is going to read is in another shard, which learns how far the pipeline is."""
+
+    source: str
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A pipeline of another shard, its home, is going to read a source of this one, from these positions on. `term` and
+    `number` order what the home shard sends: see `machine.subscriptions`.
+    """
+
+    home: int
+    term: int
+    number: int
+    source: str
+    pipeline: str
+    positions: Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """How far all pipelines of another shard are in a source of this one. Replaces what was known of them."""
+
+    home: int
+    term: int
+    number: int
+    source: str
+    pipelines: tuple[str, ...]
+    done: Segments
+    """Segment → how far they all have completed it."""
+    floor: Segments
+    """Segment → what is before it none of them reads again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """No pipeline of that shard reads the source any more."""
+
+    home: int
+    term: int
+    number: int
+    source: str
+
+
 Command: TypeAlias = (
     Start
     | Plan
@@ -286,6 +338,11 @@ Command: TypeAlias = (
     | Fork
     | Bury
     | Mirror
+    | Serve
+    | Place
+    | Subscribe
+    | Advance
+    | Unsubscribe
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -313,6 +370,11 @@ _BY_NUMBER: dict[int, type[Command]] = {
     22: Fork,
     23: Bury,
     24: Mirror,
+    25: Serve,
+    26: Place,
+    27: Subscribe,
+    28: Advance,
+    29: Unsubscribe,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}

@@ -3,7 +3,7 @@
 A cut is where an epoch ends. The load that leads decides it, once; every other request gets the same answer.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
 from penstock.coordinator.machine.burials import check_effective, in_effect
@@ -20,7 +20,17 @@ from penstock.coordinator.machine.commands import (
     Truncate,
 )
 from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
-from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Cut, Input, MergedEpoch, Pipeline, State, source_of
+from penstock.coordinator.machine.state import (
+    CUTS_MAX,
+    EPOCHS_MAX,
+    Cut,
+    Input,
+    MergedEpoch,
+    Pipeline,
+    State,
+    Subscription,
+    source_of,
+)
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Segments
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
@@ -226,7 +236,7 @@ def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tupl
     """`new`, with these sources released as far as its pipelines have completed them, and the effects of that."""
     sources = frozenset(sources)
     released = dict(new.released)
-    least = _least(new, sources, lambda pipeline: pipeline.complete)
+    least = _least(new, sources, lambda pipeline: pipeline.complete, lambda subscription: subscription.done)
     effects: list[Effect] = []
     for source in sorted(sources):
         before = released.pop(source, None)
@@ -255,7 +265,7 @@ def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str,
     delivered, only_for_sinks = _outputs(state)
     chosen = state.released.keys() | {source_of(name) for name in only_for_sinks} if sources is None else sources
     ours = frozenset(source for source in chosen if Source.parse(source).form is not Form.SEGMENT)
-    least = _least(state, ours, lambda pipeline: pipeline.floor)
+    least = _least(state, ours, *_FLOORS)
     read = {name: offset for segments in least.values() for name, offset in segments.items()}
     free = {name: _read_floor(state, name, delivered[name]) for name in only_for_sinks if source_of(name) in ours}
     return free | {name: min(offset, delivered.get(name, offset)) for name, offset in read.items()}
@@ -272,18 +282,42 @@ def _outputs(state: State) -> tuple[dict[str, int], list[str]]:
     return delivered, only_for_sinks
 
 
+def floors(state: State, source: str) -> Segments:
+    """What is before these positions none of the shard's own pipelines reads again."""
+    return _least(replace(state, subscriptions={}), frozenset([source]), *_FLOORS).get(source, {})
+
+
+_Reading = tuple[Callable[[Pipeline], int], Callable[[Subscription], Segments | None]]
+"""The epoch of a pipeline, and the positions of a subscription, that count."""
+_FLOORS: _Reading = (lambda pipeline: pipeline.floor, lambda subscription: subscription.floor)
+
+
+def _subscribed(state: State, sources: Container[str]) -> Iterator[tuple[str, Subscription]]:
+    """The subscriptions of other shards to these sources."""
+    for (_, source), one in state.subscriptions.items():
+        if one.done is not None and source in sources:
+            yield source, one
+
+
 def _read_floor(state: State, name: str, at: int) -> int:
     """The lowest of `at` and the positions of the segment's readers, including those that have not seen it yet."""
     source = source_of(name)
     readers = (pipeline for pipeline in state.pipelines.values() if source in pipeline.sources)
-    return min([at, *(pipeline.position(pipeline.floor, name) for pipeline in readers)])
+    others = (one.floor.get(name, 0) for _, one in _subscribed(state, (source,)))
+    return min([at, *(pipeline.position(pipeline.floor, name) for pipeline in readers), *others])
 
 
-def _least(state: State, sources: frozenset[str], epoch_of: Callable[[Pipeline], int]) -> dict[str, dict[str, int]]:
-    """Source → segment → the lowest position of the pipelines that read it, each at its own epoch. Only segments that
-    one of them knows. Looks at the segments of each pipeline once, however many sources there are.
+def _least(
+    state: State,
+    sources: frozenset[str],
+    epoch_of: Callable[[Pipeline], int],
+    positions_of: Callable[[Subscription], Segments | None],
+) -> dict[str, dict[str, int]]:
+    """Source → segment → the lowest position of the pipelines and subscriptions that read it, each pipeline at its own
+    epoch. Only segments that one of them knows. Looks at the segments of each once, however many sources there are.
     """
     readers: dict[str, list[tuple[Pipeline, int]]] = {}
+    others: dict[str, list[Segments]] = {}
     known: dict[str, str] = {}
     for pipeline in state.pipelines.values():
         read = pipeline.sources & sources
@@ -292,9 +326,14 @@ def _least(state: State, sources: frozenset[str], epoch_of: Callable[[Pipeline],
             known |= {name: source for name in pipeline.segments(epoch) if (source := source_of(name)) in read}
         for source in read:
             readers.setdefault(source, []).append((pipeline, epoch))
-    least: dict[str, dict[str, int]] = {source: {} for source in readers}
+    for source, one in _subscribed(state, sources):
+        positions = positions_of(one) or {}
+        known |= dict.fromkeys(positions, source)
+        others.setdefault(source, []).append(positions)
+    least: dict[str, dict[str, int]] = {source: {} for source in (*readers, *others)}
     for name, source in known.items():
-        least[source][name] = min(pipeline.position(epoch, name) for pipeline, epoch in readers[source])
+        own = [pipeline.position(epoch, name) for pipeline, epoch in readers.get(source, ())]
+        least[source][name] = min(own + [positions.get(name, 0) for positions in others.get(source, ())])
     return least
 
 

@@ -309,6 +309,20 @@ class Mark(NamedTuple):
     segments: Segments
 
 
+class Subscription(NamedTuple):
+    """What the pipelines of another shard need of a source of this one; see `machine.subscriptions`."""
+
+    term: int
+    """Of the other shard's process that has sent it."""
+    number: int
+    """Grows with each message of that process."""
+    pipelines: tuple[str, ...]
+    done: Segments | None
+    """How far they all have completed it; a segment that is not named: not at all. None: they read it no more."""
+    floor: Segments
+    """What is before it none of them reads again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
@@ -322,6 +336,12 @@ class State:
     """The last incarnation of any pipeline."""
     attempts: int = 0
     """The number of the last round of two-phase commit of any pipeline; none is used again."""
+    term: int = 0
+    """How many processes have served this shard of a cluster; 0 without a cluster."""
+    remote: dict[str, int] = field(default_factory=dict)
+    """Sources of other shards that a pipeline has ever read → their shards."""
+    subscriptions: dict[tuple[int, str], Subscription] = field(default_factory=dict)
+    """Home shard and source → what the pipelines of that shard need of this source of ours."""
 
 
 @lru_cache(maxsize=10_000)
