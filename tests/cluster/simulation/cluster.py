@@ -1,0 +1,506 @@
+"""Drives the machines of a cluster: hosts and shard processes over one bucket, with messages between shards that are
+lost, late and repeated, clocks that run differently, processes that are killed or sleep through a take-over, hosts that
+join, are drained or are killed, shards that are moved, and pipelines that read partitions in several shards.
+
+After every change of a journal, and whenever a process serves, a stream opens or an end is reported, the invariants of
+docs/internals/cluster.md are checked against what is durable. Then faults stop, and everything has to come to rest:
+each shard has an owner at its host, every stream can be opened, and what was stored is completed and acknowledged.
+"""
+
+import random as global_random
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+
+from penstock.bucket.objects import NoSuchObject, ObjectExists, VersionChanged
+from penstock.cluster.assignment import (
+    Host,
+    LeaderWatch,
+    LiveHosts,
+    assigned,
+    by_shard,
+    first_assignment,
+    moved,
+    rebalanced,
+)
+from penstock.cluster.lease_state import LEASE_TIMING, LeaseState
+from penstock.cluster.records import (
+    ASSIGNMENT,
+    WORKERS,
+    AssignmentRecord,
+    ShardRecord,
+    WorkerRecord,
+    decode,
+    encode,
+    read_record,
+    shard_key,
+    worker_key,
+)
+from penstock.coordinator.machine.commands import Drop, Unsubscribe
+from penstock.core.errors import BucketFailed, RequestError
+from penstock.ingest.stream_claims import ClaimStep
+from penstock.protocol.connector.frames import NOTHING_YET
+from penstock.testing.faulty_bucket import BucketFaults
+from tests.cluster.simulation.log import Chain, Entry, Log, Stored, segment_of
+from tests.cluster.simulation.process import Incoming, Leave, Reply, Request, Serving, ShardProcess
+from tests.cluster.simulation.programs import Program
+from tests.cluster.simulation.scheduler import Scheduler, SlowBucket, Unit
+
+FAULTY_SECONDS = 40.0
+QUIET_SECONDS = 45.0
+ENDING_SECONDS = 15.0
+"""Programs end their streams, and everything is completed."""
+HOSTS_MAX = 5
+RATES = (0.95, 1.05)
+"""Of clocks: two machines differ by less than what lies between `late` and `expired`."""
+RESTART_SECONDS = 1.0
+
+
+class SimulatedHost(Unit):
+    """Renews its record, leads if nobody does, and starts and stops processes as the assignment says."""
+
+    def __init__(self, cluster: "Cluster", name: str, wants: int) -> None:
+        super().__init__(cluster.scheduler, name, cluster.random.uniform(*RATES))
+        self.cluster, self.wants = cluster, wants
+        self.is_drained = False
+        self.processes: dict[int, ShardProcess] = {}
+        self._bucket = cluster.new_bucket()
+        self._revision, self._version = 0, ""
+        self._leader = LeaderWatch(cluster.timing, name)
+        self._live = LiveHosts(cluster.timing)
+        self._known: dict[str, WorkerRecord] = {}
+        self._processes = 0
+        self.spawn("host", self._run)
+
+    def _run(self) -> None:
+        while True:
+            for act in (self._renew, self._look):
+                try:
+                    act()
+                except (BucketFailed, ObjectExists, VersionChanged):
+                    pass  # the next round sees what has become of it
+            self.scheduler.actor.wait(self.cluster.timing.renew)
+
+    def _renew(self) -> None:
+        self._revision += 1
+        record = WorkerRecord(
+            worker=self.name, revision=self._revision, addresses={}, wants=self.wants, is_drained=self.is_drained
+        )
+        key = worker_key(self.name)
+        try:
+            if self._version:
+                self._version = self._bucket.replace(key, encode(record), self._version)
+            else:
+                self._version = self._bucket.create(key, [encode(record)])
+        except (ObjectExists, VersionChanged):
+            found = read_record(self._bucket, key, WorkerRecord)
+            self._version = "" if found is None else found[1]
+            self._revision = self._revision if found is None else max(self._revision, found[0].revision)
+
+    def _look(self) -> None:
+        found = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
+        record = None if found is None else found[0]
+        asked, leader = self.clock(), None
+        if record is not None:
+            leader = read_record(self._bucket, worker_key(record.leader), WorkerRecord)
+        if self._leader.may_lead(record, None if leader is None else leader[0], asked, self.clock()):
+            self._lead(found)
+        if record is not None:
+            self._reconcile(record)
+
+    def live_hosts(self) -> tuple[Host, ...]:
+        asked = self.clock()
+        keys = {worker_key(name) for name in self._known} | {each.key for each in self._bucket.list(WORKERS)}
+        records = [found[0] for key in sorted(keys) if (found := read_record(self._bucket, key, WorkerRecord))]
+        self._known = {record.worker: record for record in records}
+        return self._live.look(records, asked, self.clock())
+
+    def _lead(self, found: tuple[AssignmentRecord, str] | None) -> None:
+        hosts = self.live_hosts()
+        record = first_assignment(self.name) if found is None else found[0]
+        self.write(assigned(record, self.name, hosts), found)
+
+    def write(self, wanted: AssignmentRecord, found: tuple[AssignmentRecord, str] | None) -> None:
+        if found is None:
+            self._bucket.create(ASSIGNMENT, [encode(wanted)])
+        elif wanted is not found[0]:
+            self._bucket.replace(ASSIGNMENT, encode(wanted), found[1])
+
+    def _reconcile(self, record: AssignmentRecord) -> None:
+        wanted = by_shard(record)
+        self.processes = {shard: process for shard, process in self.processes.items() if not process.is_dead}
+        for shard in range(record.count):
+            process = self.processes.get(shard)
+            if wanted.get(shard) == self.name:
+                if process is None:
+                    self._start(shard)
+            elif process is not None and wanted.get(shard):
+                self._give_up(shard, process, wanted[shard])
+
+    def _start(self, shard: int) -> None:
+        self._processes += 1
+        process = ShardProcess(self.cluster, self.name, shard, self._processes, self.rate)
+        process.is_drained = self.is_drained
+        self.processes[shard] = process
+        self.cluster.processes.append(process)
+
+    def _give_up(self, shard: int, process: ShardProcess, to: str) -> None:
+        """A process that waits is stopped. One that serves leaves once the other host's process waits."""
+        if process.serving is None:
+            process.stop.set()
+            return
+        names = [each.key for each in self._bucket.list(f"{WORKERS}{to}.{shard}.")]
+        if names:
+            process.receive(Incoming(Leave(names[-1].removeprefix(WORKERS))))
+
+    # What an operator does.
+
+    def command(self, change: Callable[[AssignmentRecord, tuple[Host, ...]], AssignmentRecord]) -> None:
+        """Written by the host at which the command arrives, which leads from then on."""
+
+        def body() -> None:
+            try:
+                hosts = self.live_hosts()
+                found = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
+                if found is not None:
+                    self.write(change(found[0], hosts), found)
+            except (BucketFailed, VersionChanged, RequestError):
+                pass
+
+        self.spawn("command", body)
+
+
+class Network:
+    """Between shard processes."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self.is_faulty = True
+
+    def any_owner(self, shard: int) -> ShardProcess | None:
+        """A process that takes itself for the shard's owner: there may be several."""
+        found = [p for p in self._cluster.processes if p.shard == shard and p.serving is not None and not p.is_dead]
+        return self._cluster.random.choice(found) if found else None
+
+    def ask(self, sender: ShardProcess, shard: int, request: Request) -> None:
+        serving = sender.serving
+
+        def reply(answer: Any) -> None:
+            self._deliver(lambda: self._reply(sender, serving, Reply(request, answer)))
+
+        self._deliver(lambda: self._arrive(shard, Incoming(request, reply)))
+
+    def _arrive(self, shard: int, incoming: Incoming) -> None:
+        process = self.any_owner(shard)
+        if process is not None:
+            process.receive(incoming)
+
+    @staticmethod
+    def _reply(process: ShardProcess, serving: Serving | None, reply: Reply) -> None:
+        """Only to the process that has asked, and for the same take-over."""
+        if not process.is_dead and process.serving is serving:
+            process.receive(Incoming(reply))
+
+    def _deliver(self, act: Callable[[], None]) -> None:
+        random = self._cluster.random
+        if self.is_faulty:
+            copies = random.choices((0, 1, 2), (0.1, 0.8, 0.1))[0]
+        else:
+            copies = 1
+        for _ in range(copies):
+            is_late = self.is_faulty and random.random() < 0.05
+            self._cluster.scheduler.after(random.uniform(1, 15) if is_late else random.uniform(0.001, 0.05), act)
+
+
+class Cluster:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.scheduler = Scheduler(self.random)
+        self.timing = LEASE_TIMING
+        self.faults = self._new_faults()
+        self.log = Log(self._changed)
+        self.network = Network(self)
+        self.processes: list[ShardProcess] = []
+        self.hosts: list[SimulatedHost] = []
+        self.is_quiet = self.is_ending = False
+        shards = self.random.randint(1, 3)
+        partitions = self.random.randint(1, 3)
+        self._places = {f"s{k}": self.random.randrange(shards) for k in range(partitions)}
+        self.sources = [*self._places]
+        self.registry_shard = self._places["s0"]
+        self.pipelines = {f"p{k}": self.random.randrange(shards) for k in range(self.random.randint(0, 2))}
+        self.newest: dict[int, tuple[int, str]] = {}
+        """By stream: the last message stored anywhere, and where."""
+        self._released: dict[str, dict[str, int]] = {}
+        self._before: dict[tuple[str, int, str], int] = {}
+        """By pipeline, its incarnation, and source: what was acknowledged before it started."""
+        for number in range(self.random.randint(1, 3)):
+            self._join(shards if number == 0 else self.random.randint(0, 1))
+        streams = self.random.randint(1, 3)
+        self.programs = [
+            Program(self, self.random.randrange(streams), self.random.randrange(partitions))
+            for _ in range(streams + 1)
+        ]
+
+    def _new_faults(self) -> BucketFaults:
+        def chance() -> float:
+            return self.random.choice((0.0, 0.0, 0.02, 0.1))
+
+        return BucketFaults(chance(), chance(), chance(), chance())
+
+    def new_bucket(self) -> SlowBucket:
+        return SlowBucket(self.scheduler, self.log, self.faults)
+
+    # Places.
+
+    def source(self, partition: int) -> str:
+        return f"s{partition}"
+
+    def place(self, source: str) -> int:
+        return self._places[source]
+
+    def partitions_of(self, shard: int) -> list[int]:
+        return [k for k, source in enumerate(self.sources) if self._places[source] == shard]
+
+    # The run.
+
+    def run(self) -> None:
+        try:
+            for program in self.programs:
+                self._repeat(program.act, 0.1, 1.5)
+            self._repeat(self._disturb, 0.3, 4.0)
+            self.scheduler.run(FAULTY_SECONDS)
+            self._settle()
+            self.scheduler.run(FAULTY_SECONDS + QUIET_SECONDS)
+            self._check_owners()
+            self.is_ending = True
+            self.scheduler.run(FAULTY_SECONDS + QUIET_SECONDS + ENDING_SECONDS)
+            self._check_rest()
+        finally:
+            for unit in (*self.hosts, *self.processes):
+                unit.is_dead = True
+                for actor in unit.actors:
+                    actor.end()
+
+    def _repeat(self, act: Callable[[], None], least: float, most: float) -> None:
+        def again() -> None:
+            act()
+            self.scheduler.after(self.random.uniform(least, most), again)
+
+        self.scheduler.after(self.random.uniform(0, most), again)
+
+    def _settle(self) -> None:
+        self.is_quiet = True
+        self.network.is_faulty = False
+        self.faults.lost = self.faults.unanswered = self.faults.delayed = self.faults.throttled = 0.0
+        for unit in (*self.hosts, *self.processes):
+            unit.stopped_until = 0.0
+        for host in self._live():
+            host.is_drained = False
+        if not self._live():
+            self._join(1)
+
+    def _live(self) -> list[SimulatedHost]:
+        return [host for host in self.hosts if not host.is_dead]
+
+    # Faults, and what operators do.
+
+    def _disturb(self) -> None:
+        if self.is_quiet:
+            return
+        disturbance = self.random.choice(
+            [self._kill_process, self._stop_process, self._stop_process, self._kill_host, self._stop_host]
+            + [self._join_any, self._drain, self._move, self._move, self._rebalance]
+        )
+        disturbance()
+
+    def _any_process(self) -> ShardProcess | None:
+        """Rather one that serves."""
+        live = [process for process in self.processes if not process.is_dead]
+        serving = [process for process in live if process.serving is not None]
+        chosen = serving if serving and self.random.random() < 0.7 else live
+        return self.random.choice(chosen) if chosen else None
+
+    def _kill_process(self) -> None:
+        process = self._any_process()
+        if process is not None:
+            self._kill(process)
+
+    def _kill(self, process: ShardProcess) -> None:
+        process.kill()
+        process.serving = None
+        self.connections_lost(process)
+
+    def _stop_process(self) -> None:
+        process = self._any_process()
+        if process is not None:
+            process.stop_for(self.random.choice((1.0, 5.0, 12.0, 25.0)))
+
+    def _kill_host(self) -> None:
+        """The machine: with all its processes."""
+        live = self._live()
+        if live:
+            host = self.random.choice(live)
+            host.kill()
+            for process in host.processes.values():
+                self._kill(process)
+
+    def _stop_host(self) -> None:
+        live = self._live()
+        if live:
+            host, seconds = self.random.choice(live), self.random.choice((1.0, 5.0, 12.0, 25.0))
+            host.stop_for(seconds)
+            if self.random.random() < 0.5:  # the machine sleeps, not only the host
+                for process in host.processes.values():
+                    process.stop_for(seconds)
+
+    def _join_any(self) -> None:
+        if len(self._live()) < HOSTS_MAX:
+            self._join(self.random.randint(0, 1))
+
+    def _join(self, wants: int) -> None:
+        self.hosts.append(SimulatedHost(self, f"h{len(self.hosts)}", wants))
+
+    def _drain(self) -> None:
+        live = [host for host in self._live() if not host.is_drained]
+        if len(live) > 1:
+            self.random.choice(live).is_drained = True
+
+    def _move(self) -> None:
+        live = self._live()
+        if live:
+            shard, target = self.random.randrange(3), self.random.choice(live).name
+            at = self.random.choice(live)
+            at.command(lambda record, hosts: moved(record, at.name, hosts, shard, target))
+
+    def _rebalance(self) -> None:
+        live = self._live()
+        if live:
+            at = self.random.choice(live)
+            at.command(lambda record, hosts: rebalanced(record, at.name, hosts))
+
+    def connections_lost(self, process: ShardProcess) -> None:
+        for program in self.programs:
+            program.lost(process)
+
+    # Invariants.
+
+    def current(self, shard: int) -> Serving | None:
+        """The owner that could append now."""
+        writer = self.log.chain(shard).writer
+        serving = (process.serving for process in self.processes if process.shard == shard)
+        return next((each for each in serving if each is not None and each.writer == writer), None)
+
+    def check_serving(self, serving: Serving) -> None:
+        """The process acts as owner, by its lease: no other one does at the same time."""
+        record = self._record(serving.shard)
+        assert record is not None
+        assert record.owner == serving.process.name, "nobody has taken over while the lease is held"
+
+    def _record(self, shard: int) -> ShardRecord | None:
+        try:
+            return decode(self.log.get(shard_key(shard)).data, ShardRecord, "")
+        except NoSuchObject:
+            return None
+
+    def check_end(self, source: str, end: int) -> None:
+        assert end <= len(self._truth(source).events.get(source, ())), "a remote end is durable"
+
+    def _truth(self, source: str) -> Any:
+        return self.log.chain(self.place(source)).state
+
+    def check_active(self, stream: int) -> None:
+        """A stream is active in one session of those that could store something."""
+        active = []
+        for shard in sorted(self.log.chains):
+            serving = self.current(shard)
+            for k, claims in serving.claims.items() if serving is not None else ():
+                if claims.step(stream) is ClaimStep.ACTIVE:
+                    active.append((shard, k))
+        assert len(active) <= 1, f"stream {stream} is active twice"
+
+    def _changed(self, chain: Chain, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
+            if isinstance(entry, Stored):
+                self._check_stored(entry)
+        self._check_released(chain, has_ended=any(isinstance(entry, Drop | Unsubscribe) for entry in entries))
+        for source in self.sources:
+            self._check_source(source)
+
+    def _check_stored(self, entry: Stored) -> None:
+        """Each message once and in order, wherever it is stored; in another partition only when all before it is
+        complete.
+        """
+        before, source = self.newest.get(entry.stream, (-1, entry.source))
+        assert entry.message == before + 1, "messages are stored once, in order"
+        if source != entry.source:
+            # A pipeline that has started since reads both partitions from where it starts.
+            assert self.log.given_up[entry.stream].is_complete, "no event of a stream overtakes another"
+        self.newest[entry.stream] = entry.message, entry.source
+
+    def _check_released(self, chain: Chain, has_ended: bool) -> None:
+        for source in self.sources:
+            if self.place(source) == chain.shard:
+                # Without readers there is nothing that could be held back, and the next one starts where it can.
+                released = chain.state.coordinator.released.get(source, {})
+                for segment, at in self._released.get(source, {}).items() if released and not has_ended else ():
+                    assert released.get(segment, 0) >= at, "what is released only grows"
+                self._released[source] = dict(released)
+
+    def _check_source(self, source: str) -> None:
+        """What a source's shard has acknowledged and removed, against what pipelines of all shards have completed."""
+        truth, segment = self._truth(source), segment_of(source)
+        for name, home in self.pipelines.items():
+            state = self.log.chain(home).state.coordinator
+            pipeline = state.pipelines.get(name)
+            if pipeline is None or source not in pipeline.sources:
+                continue
+            if home != self.place(source):
+                subscription = truth.coordinator.subscriptions.get((home, source))
+                assert subscription is not None, "a subscription precedes the first cut"
+                assert subscription.done is not None, "it outlives the last release"
+            done = pipeline.position(pipeline.complete, segment)
+            released = truth.coordinator.released.get(source, {}).get(segment, 0)
+            before = self._before.setdefault((name, pipeline.incarnation, source), released)
+            assert released <= max(done, before), "nothing is acknowledged too early"
+            assert truth.start.get(source, 0) <= pipeline.position(pipeline.floor, segment), "what is read is retained"
+            assert pipeline.position(pipeline.planned, segment) <= len(truth.events.get(source, ()))
+
+    # Liveness.
+
+    def _check_owners(self) -> None:
+        record = decode(self.log.get(ASSIGNMENT).data, AssignmentRecord, "")
+        live = {host.name for host in self._live()}
+        wanted = by_shard(record)
+        assert sorted(wanted) == [*range(record.count)]
+        for shard, host in wanted.items():
+            assert host in live, f"shard {shard} is assigned to a host that lives"
+            serving = self.current(shard)
+            assert serving is not None, f"shard {shard} is served"
+            assert serving.process.host == host, f"shard {shard} is served where it is assigned"
+            assert serving.lease.state is LeaseState.HELD
+
+    def _check_rest(self) -> None:
+        for program in self.programs:
+            assert program.process is None, "every stream was opened, and ended"
+        for source in self.sources:
+            truth = self._truth(source)
+            stored = len(truth.events.get(source, ()))
+            assert truth.completed(source) == stored, "everything is completed and acknowledged"
+        registry = self.log.chain(self.registry_shard).state.registry
+        for stream in self.newest:
+            assert registry.holder(stream) is None, "every stream is free"
+
+
+def simulate_cluster(seed: int) -> Cluster:
+    state = global_random.getstate()
+    global_random.seed(seed)
+    try:
+        cluster = Cluster(seed)
+        cluster.run()
+        return cluster
+    finally:
+        global_random.setstate(state)
