@@ -226,7 +226,7 @@ class Cluster:
         self.processes: list[ShardProcess] = []
         self.hosts: list[SimulatedHost] = []
         self.is_quiet = self.is_ending = False
-        shards = self.random.randint(1, 3)
+        shards = self._shards = self.random.randint(1, 3)
         partitions = self.random.randint(1, 3)
         self._places = {f"s{k}": self.random.randrange(shards) for k in range(partitions)}
         self.sources = [*self._places]
@@ -300,8 +300,8 @@ class Cluster:
             unit.stopped_until = 0.0
         for host in self._live():
             host.is_drained = False
-        if not self._live():
-            self._join(1)
+        if not self._live() or sum(chain.term > 0 for chain in self.log.chains.values()) < self._shards:
+            self._join(self._shards)  # the first one may have died before it had shards
 
     def _live(self) -> list[SimulatedHost]:
         return [host for host in self.hosts if not host.is_dead]
@@ -438,7 +438,8 @@ class Cluster:
         assert entry.message == before + 1, "messages are stored once, in order"
         if source != entry.source:
             # A pipeline that has started since reads both partitions from where it starts.
-            assert self.log.given_up[entry.stream].is_complete, "no event of a stream overtakes another"
+            given_up = self.log.given_up[entry.stream, self.sources.index(source)]
+            assert given_up.is_complete, "no event of a stream overtakes another"
         self.newest[entry.stream] = entry.message, entry.source
 
     def _check_released(self, chain: Chain, has_ended: bool) -> None:

@@ -114,8 +114,8 @@ class Log(Objects):
         super().__init__()
         self.chains: dict[int, Chain] = {}
         self.contents: dict[str, tuple[Entry, ...]] = {}
-        self.given_up: dict[int, Relinquish] = {}
-        """By stream: the last relinquish that was effective."""
+        self.given_up: dict[tuple[int, int], Relinquish] = {}
+        """By stream and partition: the last relinquish that was effective."""
         self._on_change = on_change
         self._writes = count()
 
@@ -149,7 +149,7 @@ class Log(Objects):
         chain.term, chain.writer, chain.length = term, writer, chain.length + 1
         for entry in entries:
             if isinstance(entry, Relinquish) and chain.state.registry.holder(entry.stream_id) == entry.claim:
-                self.given_up[entry.stream_id] = entry
+                self.given_up[entry.stream_id, entry.claim.partition] = entry
             chain.state.apply(entry)
         self._on_change(chain, entries)
 

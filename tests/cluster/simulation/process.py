@@ -98,6 +98,7 @@ class Leave(NamedTuple):
 
 class FromProgram(NamedTuple):
     program: "Program"
+    partition: int
     kind: str
     """notify, message, end or gone."""
     message: int = 0
@@ -343,8 +344,8 @@ class Serving:
     # Streams.
 
     def _from_program(self, incoming: FromProgram) -> None:
-        program, kind, message = incoming
-        key, claims = (program.partition, program.stream), self.claims.get(program.partition)
+        program, partition, kind, message = incoming
+        key, claims = (partition, program.stream), self.claims.get(partition)
         if kind == "notify":
             asked = claims.notify(program.stream) if claims is not None else None
             if asked is None:
@@ -487,9 +488,7 @@ class Serving:
     def _begin_start(self, name: str) -> None:
         starting = self._starting[name] = Starting(self.process.clock(), {})
         for source in self.cluster.sources:
-            if self._is_local(source):
-                starting.positions[source] = {segment_of(source): self.state.start.get(source, 0)}
-            else:
+            if not self._is_local(source):
                 self._commit(Place(source, self.cluster.place(source)))
                 message = self._holdings.subscribe(source, name, {})
                 starting.positions[source] = message
@@ -515,15 +514,17 @@ class Serving:
             return
         del self._starting[name]
         if not has_failed:
-            positions = {segment: at for each in starting.positions.values() for segment, at in each.items()}
+            # Nothing retains what local sources have until the start itself: they are looked up with it.
+            local = filter(self._is_local, self.cluster.sources)
+            positions = {segment_of(source): self.state.start.get(source, 0) for source in local}
+            positions |= {segment: at for each in starting.positions.values() for segment, at in each.items()}
             inputs = {"in": (tuple(self.cluster.sources), positions)}
             self._commit(Start(name, f"{self.writer} {self.process.clock()}", inputs, (), NO_LIMITS))
         self._when_durable.append(lambda: self._start_over(starting))
 
     def _start_over(self, starting: "Starting") -> None:
         for source in starting.positions:
-            if not self._is_local(source):
-                self._holdings.started(source, holding(self.state.coordinator, source))
+            self._holdings.started(source, holding(self.state.coordinator, source))
 
     # A move.
 
@@ -571,5 +572,5 @@ class Serving:
 class Starting:
     since: float
     positions: dict[str, Any]
-    """By source: where it starts, or the message that asks for it."""
+    """By remote source: where it starts, or the message that asks for it."""
     has_failed: bool = False

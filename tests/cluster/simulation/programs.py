@@ -66,7 +66,7 @@ class Program:
     def _to_process(self, kind: str, message: int = 0) -> None:
         """In order, as a connection is."""
         if self.process is not None:
-            self.process.receive(Incoming(FromProgram(self, kind, message)))
+            self.process.receive(Incoming(FromProgram(self, self.partition, kind, message)))
 
     # From the process.
 
