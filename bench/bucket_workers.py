@@ -54,7 +54,7 @@ class OnBucket(Ingest):
         self._url = url
 
     def start(self, directory: Path) -> Server:
-        self.options = ("--store", self._url or self._store.url(uuid4().hex))  # type: ignore[misc]
+        self.options = ("--shard", "0", "--store", self._url or self._store.url(uuid4().hex))  # type: ignore[misc]
         return super().start(directory)
 
     def first_ack(self, server: Server) -> None:

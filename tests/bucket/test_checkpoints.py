@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from penstock.bucket.checkpoints import (
-    FOLDER,
     Current,
     Manifest,
     MirroredFile,
     ObjectName,
     Piece,
     decode_manifest,
+    folder_of,
     garbage,
     named,
     read_manifest,
@@ -46,12 +46,12 @@ def data_key(generation: int, epoch: int, content: bytes = b"x", pipeline: str =
 
 def test_an_object_is_named_by_generation_epoch_and_content() -> None:
     key = data_key(2, 30)
-    assert key.startswith(f"{FOLDER}/p/2-30-data-")
+    assert key.startswith(f"{folder_of(0)}/p/2-30-data-")
     name = ObjectName.parse(key)
     assert name is not None
     assert (name.pipeline, name.generation, name.epoch, name.kind, name.key) == ("p", 2, 30, "data", key)
     assert data_key(2, 30, b"y") != key
-    assert ObjectName.parse(f"{FOLDER}/p/readme.txt") is None
+    assert ObjectName.parse(f"{folder_of(0)}/p/readme.txt") is None
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
@@ -102,7 +102,7 @@ def test_a_missing_object_is_reported_as_such(bucket: Bucket) -> None:
 def test_garbage_is_what_no_later_manifest_can_name() -> None:
     needed = data_key(1, 1)
     manifest = manifest_of(needed, epoch=5, generation=2)
-    own, foreign = key_of(manifest), f"{FOLDER}/p/notes.txt"
+    own, foreign = key_of(manifest), f"{folder_of(0)}/p/notes.txt"
     older_generation, older_epoch = data_key(1, 9), data_key(2, 4)
     same_epoch, next_epoch, newer_generation = data_key(2, 5), data_key(2, 6), data_key(3, 6)
     listed = [needed, own, foreign, older_generation, older_epoch, same_epoch, next_epoch, newer_generation]

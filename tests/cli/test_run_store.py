@@ -29,7 +29,7 @@ def options(data: Path, store: str) -> RunOptions:
         place=Place.of(data, None, None),
         worker=None,
         store=store,
-        worker_options=[f"--store={store}", *SMALL],
+        worker_options=[f"--store={store}", "--shard=0", *SMALL],
         trigger_ms=None,
         available_now=False,
         seconds_max=None,

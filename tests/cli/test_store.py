@@ -136,7 +136,7 @@ def test_a_journal_moves_to_an_object_store_and_back_and_workers_serve_it(s3_url
                 merging.epoch([value])
         expected = seen(worker)
     assert penstock("copy", str(tmp_path / "data"), s3_url).exit_code == 0
-    for worker in serve("elsewhere", "--store", s3_url):
+    for worker in serve("elsewhere", "--shard", "0", "--store", s3_url):
         assert seen(worker) == expected
         in_use = penstock("copy", s3_url, str(tmp_path / "back"))
         assert "is in use by worker" in str(in_use.exception)

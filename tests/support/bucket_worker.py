@@ -20,7 +20,8 @@ class BucketWorker(WorkerProcess):
     """
 
     def __init__(self, folder: Path, url: str, *options: str) -> None:
-        super().__init__(folder / "machine-0", "--store", url, *options)
+        shard = () if any(one.startswith("--shard") for one in options) else ("--shard", "0")
+        super().__init__(folder / "machine-0", "--store", url, *shard, *options)
         self._folder = folder
         self._machines = 0
         folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ RENEWALS = 4
 
 @pytest.mark.process
 def test_an_idle_worker_makes_at_most_one_put_and_one_get_every_two_seconds(tmp_path: Path) -> None:
-    with WorkerProcess(tmp_path / "data", "--store", (tmp_path / "bucket").as_uri()) as worker:
+    with WorkerProcess(tmp_path / "data", "--shard", "0", "--store", (tmp_path / "bucket").as_uri()) as worker:
 
         def requests() -> dict[str, int]:
             status: Any = get_json(f"127.0.0.1:{worker.http_port}", "/status")

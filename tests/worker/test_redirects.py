@@ -12,7 +12,7 @@ from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import Error, Hello, Migrate, MigrateAck, Notify, Ok, Restart, encode
 from penstock.worker.cluster import choose
-from penstock.worker.redirects import RETURN_SECONDS, RedirectPort, Redirects
+from penstock.worker.redirects import RETURN_SECONDS, OwnerOf, RedirectPort, Redirects, Route
 from penstock.worker.settings import Redirect
 from tests.ingest.conftest import Peer
 from tests.support.waiting import SECONDS_MAX, eventually
@@ -52,7 +52,7 @@ def test_only_so_many_programs_are_remembered() -> None:
 
 def test_a_shard_moves_to_a_standby_that_listens_and_is_not_drained() -> None:
     def worker(name: str, *, is_drained: bool = False, **addresses: str) -> WorkerRecord:
-        return WorkerRecord(worker=name, revision=1, addresses=addresses, is_drained=is_drained)
+        return WorkerRecord(worker=name, revision=1, addresses=addresses, is_drained=is_drained, waits_for=(3,))
 
     records = [
         worker("a", connector="a:1"),
@@ -60,16 +60,25 @@ def test_a_shard_moves_to_a_standby_that_listens_and_is_not_drained() -> None:
         worker("c"),
         worker("d", connector="d:1"),
     ]
-    assert [one.worker for one in choose(records, "a", "")] == ["d"]
-    assert [one.worker for one in choose(records, "a", "b")] == ["b"]
+    assert [one.worker for one in choose(records, "a", 3, "")] == ["d"]
+    assert [one.worker for one in choose(records, "a", 3, "b")] == ["b"]
     for to in ("a", "c", "nobody"):
-        with pytest.raises(RequestError, match="is not a standby"):
-            choose(records, "a", to)
+        with pytest.raises(RequestError, match="does not wait for shard 3"):
+            choose(records, "a", 3, to)
     with pytest.raises(RequestError, match="there is no other worker"):
-        choose(records[:3], "a", "")
+        choose(records[:3], "a", 3, "")
+    with pytest.raises(RequestError, match="there is no other worker"):
+        choose(records, "a", 4, "")
 
 
 # Connections.
+
+
+def always(address: Address | None) -> OwnerOf:
+    async def owner_of(_: str) -> Route:
+        return address
+
+    return owner_of
 
 
 class Owner:
@@ -100,7 +109,7 @@ class Standby:
     async def connect(self, mode: Redirect = Redirect.SPLICE, *, is_known: bool = True) -> Peer:
         await self.owner.start(self._cleanup)
         address = Address("127.0.0.1", self.owner.port) if is_known else None
-        self.port = RedirectPort(GatewaySettings(), mode, lambda _: address)
+        self.port = RedirectPort(GatewaySettings(), mode, always(address))
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self.port.connection, "127.0.0.1", 0)
         self._cleanup.callback(server.close)
@@ -179,7 +188,7 @@ async def test_when_both_directions_have_ended_nothing_is_left(standby: Standby)
 async def test_if_the_owner_cannot_be_reached_the_connection_is_closed(standby: Standby) -> None:
     peer = await standby.connect()
     standby.owner.port = 1
-    standby.port.owner_of = lambda _: Address("127.0.0.1", 1)
+    standby.port.owner_of = always(Address("127.0.0.1", 1))
     peer.send(HELLO)
     assert await peer.frames_until_closed() == []
 

@@ -69,6 +69,24 @@ class WithConnectors:
 _CONNECTORS = Principal("connectors", Role.ADMIN)
 
 
+class WithCluster:
+    """Adds the secret of the cluster, with which its processes call each other."""
+
+    def __init__(self, access: AccessControl) -> None:
+        self._access = access
+        self.secret = ""
+        """Nobody has it while it is empty."""
+
+    def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
+        """Raises Unauthenticated."""
+        if self.secret and secrets.compare_digest(token.encode(), self.secret.encode()):
+            return _CLUSTER
+        return self._access.principal(token, certificate_names)
+
+
+_CLUSTER = Principal("cluster", Role.ADMIN)
+
+
 class StoredGrant(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A grant as it is stored in the file."""
 

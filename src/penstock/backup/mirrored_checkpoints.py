@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from penstock.backup.contents import CHECKPOINTS, checkpoints_in
 from penstock.backup.places import BucketPlace, Directory, OpenPlace, Place
-from penstock.bucket.checkpoints import FOLDER, Manifest, ObjectName, read_manifest, read_object
+from penstock.bucket.checkpoints import Manifest, ObjectName, folder_of, read_manifest, read_object
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists
 from penstock.coordinator.ledger import stored_state
 from penstock.core.errors import BucketUnavailable, Damaged
@@ -104,7 +104,7 @@ def _missing(key: str) -> Damaged:
 
 
 def verify_checkpoints(
-    bucket: Bucket, manifests: Mapping[str, str], on_bytes: Callable[[int], None]
+    bucket: Bucket, manifests: Mapping[str, str], on_bytes: Callable[[int], None], shard: int = 0
 ) -> tuple[list[ObjectProblem], list[str]]:
     """What is damaged or missing, and objects that no ledger names. `on_bytes` is called for each object."""
     needed: set[str] = set()
@@ -118,7 +118,7 @@ def verify_checkpoints(
             continue
         needed.update(objects)
         problems += _problems(bucket, objects, on_bytes)
-    listed = [one.key for one in bucket.list(f"{FOLDER}/")]
+    listed = [one.key for one in bucket.list(f"{folder_of(shard)}/")]
     orphans = [key for key in listed if key not in needed and ObjectName.parse(key) is not None]
     return problems, sorted(orphans)
 

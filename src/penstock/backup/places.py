@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from penstock.access.file import FILE as ACCESS_FILE
 from penstock.backup.contents import JOURNAL, PLAIN_FILES
 from penstock.bucket.objects import Bucket, ListedObject, StoredObject
 from penstock.bucket.probe import probe
@@ -27,7 +28,7 @@ from penstock.core.errors import (
 )
 from penstock.core.retry import RetryPolicy
 from penstock.core.types import Buffer
-from penstock.store.bucket_files import SHARD, BucketFiles, BucketSettings
+from penstock.store.bucket_files import SHARDS, BucketFiles, BucketSettings
 from penstock.store.bucket_log import reading_threads
 from penstock.store.chapters import INCOMPLETE, chapter_bases
 from penstock.store.files import Files, RealFiles
@@ -129,11 +130,12 @@ class Directory:
 class BucketPlace:
     """A bucket below a prefix."""
 
-    plain_files = bucket_shard.PLAIN_FILES
+    plain_files = (*bucket_shard.PLAIN_FILES, ACCESS_FILE)
 
-    def __init__(self, url: str, timing: LeaseTiming = LEASE_TIMING) -> None:
+    def __init__(self, url: str, timing: LeaseTiming = LEASE_TIMING, shard: int = 0) -> None:
         self.bucket: Bucket = ImpatientBucket(open_bucket(url))
         self.name = self.bucket.url
+        self.shard = shard
         self._timing = timing
 
     def is_same(self, other: "Directory | BucketPlace") -> bool:
@@ -179,7 +181,7 @@ class BucketPlace:
     def _strangers(self) -> list[str]:
         """Objects that are not part of a store. Of very many objects only some are looked at."""
         keys = _asked(lambda: [one.key for one in islice(self.bucket.list(""), 10_000)])
-        return [key for key in keys if not key.startswith((f"{SHARD}/", "cluster/"))]
+        return [key for key in keys if not key.startswith((SHARDS, "cluster/"))]
 
     @contextmanager
     def _opened(self, *, read_only: bool) -> Iterator[BucketFiles]:
@@ -189,6 +191,7 @@ class BucketPlace:
             files = BucketFiles(
                 self.bucket,
                 cache(),
+                shard=self.shard,
                 owner=f"penstock store copy on {socket.gethostname()}",
                 settings=BucketSettings(cache_bytes=_CACHE_BYTES),
                 executor=threads,
@@ -199,7 +202,7 @@ class BucketPlace:
 
     def check_unused(self) -> None:
         """Raises StoreInUse. If a worker has left its lease behind, this takes six seconds."""
-        found = _asked(lambda: live_owner(self.bucket, self._timing))
+        found = _asked(lambda: live_owner(self.bucket, self._timing, shard=self.shard))
         if found is not None:
             raise StoreInUse(f"{self.name} is in use by worker {found.worker}", _STOP)
 
@@ -212,15 +215,16 @@ def live_owner(
     timing: LeaseTiming,
     clock: Callable[[], float] = monotonic_seconds,
     sleep: Callable[[float], object] = time.sleep,
+    shard: int = 0,
 ) -> WorkerRecord | None:
     """The worker that owns the shard, if it renews its lease within the time after which it may be taken for dead."""
-    shard = read_record(bucket, shard_key(0), ShardRecord)
-    if shard is None:
+    place = read_record(bucket, shard_key(shard), ShardRecord)
+    if place is None:
         return None
     watch, first = OwnerWatch(timing), None
     while True:
         asked = clock()
-        found = read_record(bucket, worker_key(shard[0].owner), WorkerRecord)
+        found = read_record(bucket, worker_key(place[0].owner), WorkerRecord)
         if found is None:
             return None
         if first is not None and found[0].revision != first:

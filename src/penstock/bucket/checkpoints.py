@@ -1,8 +1,10 @@
 """Mirrored checkpoints of pipelines in a bucket: the names of their objects, their manifests, and what is garbage.
 
-    shards/0/checkpoints/PIPELINE/GENERATION-EPOCH-data-SHA256        bytes of files, new in this epoch
-    shards/0/checkpoints/PIPELINE/GENERATION-EPOCH-manifest-SHA256    all files of a checkpoint that runs this epoch
-    shards/0/checkpoints/PIPELINE/GENERATION-EPOCH-committed-SHA256   the same, of one that runs the next epoch
+    shards/S/checkpoints/PIPELINE/GENERATION-EPOCH-data-SHA256        bytes of files, new in this epoch
+    shards/S/checkpoints/PIPELINE/GENERATION-EPOCH-manifest-SHA256    all files of a checkpoint that runs this epoch
+    shards/S/checkpoints/PIPELINE/GENERATION-EPOCH-committed-SHA256   the same, of one that runs the next epoch
+
+S is the shard whose ledger has the pipeline.
 
 Objects are create-only and named by their content. A manifest counts once the ledger names it. It refers to objects of
 its own generation and epoch, and to those of the manifest that the ledger named before it: to no others.
@@ -32,7 +34,6 @@ from penstock.core.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-FOLDER = "shards/0/checkpoints"
 FORMAT = 1
 """Of manifests."""
 
@@ -50,7 +51,12 @@ READ_SECONDS_MAX = 60.0
 _DELETED_AT_ONCE = 1000
 """The most that S3 deletes by one request."""
 
-_KEY = re.compile(rf"{FOLDER}/([^/]+)/(\d+)-(\d+)-(data|manifest|committed)-([0-9a-f]{{64}})")
+_KEY = re.compile(r"shards/(\d+)/checkpoints/([^/]+)/(\d+)-(\d+)-(data|manifest|committed)-([0-9a-f]{64})")
+
+
+def folder_of(shard: int) -> str:
+    """Of the checkpoints of the shard's pipelines."""
+    return f"shards/{shard}/checkpoints"
 
 
 class ObjectName(NamedTuple):
@@ -61,10 +67,11 @@ class ObjectName(NamedTuple):
     epoch: int
     kind: Kind
     sha256: str
+    shard: int = 0
 
     @property
     def key(self) -> str:
-        return f"{FOLDER}/{self.pipeline}/{self.generation}-{self.epoch}-{self.kind}-{self.sha256}"
+        return f"{folder_of(self.shard)}/{self.pipeline}/{self.generation}-{self.epoch}-{self.kind}-{self.sha256}"
 
     @classmethod
     def parse(cls, key: str) -> "ObjectName | None":
@@ -72,13 +79,13 @@ class ObjectName(NamedTuple):
         match = _KEY.fullmatch(key)
         if match is None:
             return None
-        pipeline, generation, epoch, kind, sha256 = match.groups()
-        return cls(pipeline, int(generation), int(epoch), kind, sha256)  # type: ignore[arg-type]  # as it matches
+        shard, pipeline, generation, epoch, kind, sha256 = match.groups()
+        return cls(pipeline, int(generation), int(epoch), kind, sha256, int(shard))  # type: ignore[arg-type]  # as it matches
 
 
-def named(pipeline: str, generation: int, epoch: int, kind: Kind, data: bytes) -> str:
+def named(pipeline: str, generation: int, epoch: int, kind: Kind, data: bytes, shard: int = 0) -> str:
     """The key of an object with this content."""
-    return ObjectName(pipeline, generation, epoch, kind, hashlib.sha256(data).hexdigest()).key
+    return ObjectName(pipeline, generation, epoch, kind, hashlib.sha256(data).hexdigest(), shard).key
 
 
 class Stage(NamedTuple):
@@ -226,14 +233,17 @@ def garbage(listed: Iterable[str], current: Current, needed: Iterable[str]) -> l
     ]
 
 
-def sweep(bucket: Bucket, names: Iterable[str] | None, pipelines: Mapping[str, Current], generations: int) -> int:
-    """Delete the garbage of these pipelines, or of all that have objects; returns how many were deleted.
+def sweep(
+    bucket: Bucket, names: Iterable[str] | None, pipelines: Mapping[str, Current], generations: int, shard: int = 0
+) -> int:
+    """Delete the garbage of these pipelines of the shard, or of all that have objects; returns how many were deleted.
 
     `pipelines` and `generations`, the last generation of any pipeline, are of one durable state of the ledger. A
     pipeline that it does not have was dropped: if it is created again, its generation is a later one. Raises
     BucketFailed.
     """
-    prefixes = [f"{FOLDER}/"] if names is None else [f"{FOLDER}/{name}/" for name in names]
+    folder = folder_of(shard)
+    prefixes = [f"{folder}/"] if names is None else [f"{folder}/{name}/" for name in names]
     found: dict[str, list[str]] = {}
     for prefix in prefixes:
         for one in bucket.list(prefix):

@@ -1,7 +1,8 @@
-"""`penstock cluster`: the workers on one bucket, and which of them owns what."""
+"""`penstock cluster`: the workers on one bucket, which of them serves what, and moving it."""
 
 import json
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -15,14 +16,17 @@ from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
 from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.core.errors import RequestError, Unavailable
-from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move, Place
+from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move, MoveShard, Place
+from penstock.protocol.api.codec import Empty
 
-app = typer.Typer(no_args_is_help=True, help="The workers on one bucket: see them, and move the shard between them.")
+app = typer.Typer(no_args_is_help=True, help="The workers on one bucket: see them, and move shards between them.")
 
 _HTTP_SECONDS_MAX = 10.0
 _LOOK_SECONDS = 0.2
 _MOVE_SECONDS_MAX = 180.0
-"""A move takes a second. Longer than all its time-outs together, with a store that does not answer."""
+"""A move takes some seconds. Longer than all its time-outs together, with a store that does not answer."""
+
+NameArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Its name in penstock cluster status.")]
 
 
 def register(commands: typer.Typer) -> None:
@@ -36,81 +40,200 @@ def cluster_status(worker: str) -> ClusterStatus:
 
 @app.command("status")
 def status(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List the workers of the cluster, with their addresses, and which of them owns the shard.
+    """List the workers of the cluster, and which of them serves which shard.
 
-    Any worker knows, a standby as well.
+    Any worker knows, a standby as well. All addresses are in the output of --json.
     """
     found = cluster_status(worker_to_read(worker, data))
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
     console = Console(highlight=False)
-    console.print(f"{found.url}: {_places(found)}", markup=False, soft_wrap=True)
-    console.print(cluster_table(found))
+    console.print(f"{found.url}: {_summary(found)}", markup=False, soft_wrap=True)
+    console.print(worker_table(found))
+    console.print(shard_table(found))
     if found.move is not None and not found.move.is_over:
         console.print(_progress(found.move), markup=False)
 
 
-def _places(found: ClusterStatus) -> str:
+def _summary(found: ClusterStatus) -> str:
     if not found.shards:
-        return "nobody owns the shard"
-    return ", ".join(f"shard {one.shard} is with {one.owner}, term {one.term}" for one in found.shards)
+        return "nobody owns a shard"
+    hosts = [one for one in found.workers if one.wants is not None]
+    shards = "1 shard" if len(found.shards) == 1 else f"{len(found.shards)} shards"
+    workers = len(hosts) or len(found.workers)
+    leader = f", led by {found.leader}" if found.leader else ""
+    return f"{shards} on {'1 worker' if workers == 1 else f'{workers} workers'}{leader}"
 
 
-def cluster_table(found: ClusterStatus) -> Table:
-    table = Table(*(Column(name, overflow="fold") for name in ("worker", "role", "sources", "segments", "http")))
+def _table(*names: str) -> Table:
+    return Table(*(Column(name, no_wrap=True, overflow="ignore") for name in names), box=None, pad_edge=False)
+
+
+def worker_table(found: ClusterStatus) -> Table:
+    """The workers that people start: hosts, and processes of a single shard without one."""
+    table = _table("worker", "shards", "sources", "http")
     for one in found.workers:
-        ports = (one.addresses.get(name, "") for name in ("connector", "segment", "http"))
-        table.add_row(escape(one.worker), _role(one), *map(escape, ports))
+        if not one.host:
+            table.add_row(escape(one.worker), _role(one, found), *_ports(one.addresses))
     return table
 
 
-def _role(member: Member) -> str:
-    role = "owner" if member.shards else "standby"
-    role += ", drained" if member.is_drained else ""
+def _ports(addresses: dict[str, str]) -> tuple[str, str]:
+    return escape(addresses.get("connector", "")), escape(addresses.get("http", ""))
+
+
+def _role(member: Member, found: ClusterStatus) -> str:
+    own = [str(place.shard) for place in found.shards if member.worker in (place.owner, place.host)]
+    role = ", ".join(own) if own else "none" if member.wants is not None else "standby"
+    role += " (drained)" if member.is_drained else ""
     is_quiet = member.quiet_seconds >= LEASE_TIMING.expired
-    return f"[red]{role}, not heard of for {member.quiet_seconds:.0f} s[/]" if is_quiet else role
+    return f"[red]{role}, silent for {member.quiet_seconds:.0f} s[/]" if is_quiet else role
+
+
+def shard_table(found: ClusterStatus) -> Table:
+    table = _table("shard", "served by", "sources", "http")
+    for one in found.shards:
+        who = one.host or one.owner or "nobody"
+        if one.assigned and one.assigned != one.host:
+            who = f"{who} → {one.assigned}"
+        elif not one.addresses:
+            who = f"[red]{escape(who)}, which is gone[/]"
+        table.add_row(str(one.shard), who, *_ports(one.addresses))
+    return table
+
+
+# Changes.
 
 
 @app.command("drain")
 def drain(
-    name: Annotated[str, typer.Argument(metavar="WORKER", help="Its name in penstock cluster status.")],
-    to: Annotated[str, typer.Option(metavar="WORKER", help="Where the shard moves. Default: any standby.")] = "",
+    name: NameArgument,
+    to: Annotated[
+        str, typer.Option(metavar="WORKER", help="Of a worker with one shard (--shard): where that moves.")
+    ] = "",
     worker: WorkerOption = None,
     data: DataOption = None,
 ) -> None:
-    """Move the shard away from a worker, for example to replace its machine.
+    """Move all shards away from a worker, for example to replace its machine.
 
-    Sources follow to the new owner, and what they have sent is neither lost
-    nor stored twice. Returns when the shard has moved. The worker stays a
-    standby until it is stopped, and takes over again only if no other worker
-    does.
+    Sources follow to the new owners, and what they have sent is neither lost
+    nor stored twice. Returns when the shards have moved. The worker stays in
+    the cluster until it is stopped, and takes shards over again only if no
+    other worker does.
     """
-    console = Console(stderr=True, highlight=False)
     asked = worker_to_read(worker, data)
     before = cluster_status(asked)
-    owner = _owner(before, name)
-    where = owner.addresses.get("http", "")
-    asked = asked if before.worker == owner.worker else _same_scheme(asked, where)
-    _post(asked, Drain(worker=owner.worker, to=to))
-    now_with = _wait(asked, before.shards[0], console)
-    typer.echo(f"shard 0 has moved from {owner.worker} to {now_with}")
+    member = _member(before, name)
+    if member.wants is None:
+        _drain_process(asked, before, member, to)
+        return
+    _post(asked, "/cluster/drain", Drain(worker=name, to=to))
+    moving = [one.shard for one in before.shards if one.host == name]
+    _wait_for_hosts(asked, lambda found: [one for one in found.shards if one.host == name or one.assigned == name])
+    typer.echo(f"{name} has no shards now: {_listed(moving)} moved")
 
 
-def _owner(found: ClusterStatus, name: str) -> Member:
-    """Raises RequestError if there is no such worker, or nothing to move away from it."""
+@app.command("move")
+def move(
+    shard: Annotated[int, typer.Argument(min=0, metavar="SHARD")],
+    name: NameArgument,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+) -> None:
+    """Move a shard to a worker. Sources follow. Returns when it has moved.
+
+    It stays there until the worker is gone or drained, or until the next
+    rebalance.
+    """
+    asked = worker_to_read(worker, data)
+    _check_hosts(cluster_status(asked))
+    _post(asked, "/cluster/move", MoveShard(shard=shard, to=name))
+    _wait_for_hosts(asked, lambda found: [one for one in found.shards if one.shard == shard and not _is_at(one, name)])
+    typer.echo(f"shard {shard} is served by {name}")
+
+
+@app.command("rebalance")
+def rebalance(worker: WorkerOption = None, data: DataOption = None) -> None:
+    """Spread the shards evenly over the workers, with as few moves as possible. Returns when they have moved."""
+    asked = worker_to_read(worker, data)
+    before = cluster_status(asked)
+    _check_hosts(before)
+    _post(asked, "/cluster/rebalance", Empty())
+    after = _wait_for_hosts(asked, lambda found: [one for one in found.shards if not _is_at(one, one.assigned)])
+    hosts = {one.shard: one.host for one in before.shards}
+    moved = [one.shard for one in after.shards if one.host != hosts.get(one.shard)]
+    typer.echo(f"{_listed(moved)} moved" if moved else "the shards are spread evenly already: nothing moved")
+
+
+def _listed(shards: list[int]) -> str:
+    return f"{'shard' if len(shards) == 1 else 'shards'} {', '.join(map(str, shards))}" if shards else "no shards"
+
+
+def _is_at(place: Place, host: str) -> bool:
+    return place.host == host and place.assigned == host
+
+
+def _check_hosts(found: ClusterStatus) -> None:
+    if all(one.wants is None for one in found.workers):
+        raise RequestError(
+            "this cluster has no hosts: its workers were started with --shard", "Use penstock cluster drain WORKER."
+        )
+
+
+def _member(found: ClusterStatus, name: str) -> Member:
+    """Raises RequestError if there is no such worker."""
     member = next((one for one in found.workers if one.worker == name), None)
     if member is None:
-        known = ", ".join(one.worker for one in found.workers)
+        known = ", ".join(one.worker for one in found.workers if not one.host)
         raise RequestError(f"worker {name!r} is not in this cluster", f"Its workers are: {known}.")
-    if not member.shards:
-        raise RequestError(f"worker {name} is a standby: there is nothing to move away from it", "It can be stopped.")
-    if len(found.workers) == 1:
+    if member.host:
         raise RequestError(
-            f"there is no other worker to which the shard of {name} can move",
-            f"Start one first: penstock worker --store {found.url}.",
+            f"{name} is a process of {member.host}", f"Drain that: penstock cluster drain {member.host}."
         )
     return member
+
+
+def _wait_for_hosts(worker: str, left: Callable[[ClusterStatus], list[Place]]) -> ClusterStatus:
+    """Until nothing is left to move. Ctrl-C stops waiting, not the move. Raises Unavailable if it takes too long."""
+    console, shown = Console(stderr=True, highlight=False), ""
+    deadline = time.monotonic() + _MOVE_SECONDS_MAX
+    try:
+        while time.monotonic() < deadline:
+            found = cluster_status(worker)
+            waiting = left(found)
+            if not waiting:
+                return found
+            text = ", ".join(f"shard {one.shard}: {one.host or 'nobody'} → {one.assigned}" for one in waiting)
+            if text != shown:
+                console.print(text, markup=False, soft_wrap=True)
+                shown = text
+            time.sleep(_LOOK_SECONDS)
+    except KeyboardInterrupt:
+        typer.echo("the shards go on moving: see penstock cluster status", err=True)
+        raise typer.Exit(130) from None
+    raise Unavailable(f"the shards have not moved within {_MOVE_SECONDS_MAX:.0f} s: {shown}", "See the workers' logs.")
+
+
+# A worker with one shard (--shard).
+
+
+def _drain_process(asked: str, before: ClusterStatus, owner: Member, to: str) -> None:
+    console = Console(stderr=True, highlight=False)
+    if not owner.shards:
+        raise RequestError(
+            f"worker {owner.worker} is a standby: there is nothing to move away from it", "It can be stopped."
+        )
+    place = next(one for one in before.shards if one.shard == owner.shards[0])
+    if len(before.workers) == 1:
+        raise RequestError(
+            f"there is no other worker to which the shard of {owner.worker} can move",
+            f"Start one first: penstock worker --store {before.url} --shard {place.shard}.",
+        )
+    asked = asked if before.worker == owner.worker else _same_scheme(asked, owner.addresses.get("http", ""))
+    _post(asked, "/cluster/drain", Drain(worker=owner.worker, to=to))
+    now_with = _wait(asked, place, console)
+    typer.echo(f"shard {place.shard} has moved from {owner.worker} to {now_with}")
 
 
 def _same_scheme(asked: str, address: str) -> str:
@@ -118,11 +241,11 @@ def _same_scheme(asked: str, address: str) -> str:
     return f"https://{address}" if is_tls else address
 
 
-def _post(worker: str, request: Drain) -> None:
+def _post(worker: str, path: str, request: msgspec.Struct) -> None:
     address, is_tls = parse_worker(worker)
     connection = Connection(address, _HTTP_SECONDS_MAX, https_context(address.host) if is_tls else None)
     try:
-        connection.ask("POST", "/cluster/drain", msgspec.json.encode(request))
+        connection.ask("POST", path, msgspec.json.encode(request))
     finally:
         connection.close()
 
@@ -136,8 +259,8 @@ def _wait(worker: str, before: Place, console: Console) -> str:
         except Unavailable:  # its HTTP port changes hands
             time.sleep(_LOOK_SECONDS)
             continue
-        owner, term = (found.shards[0].owner, found.shards[0].term) if found.shards else (former, before.term)
-        if owner == former and term > before.term:
+        place = next((one for one in found.shards if one.shard == before.shard), before)
+        if place.owner == former and place.term > before.term:
             raise Unavailable("the shard has not moved: its worker has taken it back", "See penstock cluster status.")
         if found.move is not None:
             if found.move.failure:
@@ -145,10 +268,10 @@ def _wait(worker: str, before: Place, console: Console) -> str:
             if (text := _progress(found.move)) != shown:
                 console.print(text, markup=False)
                 shown = text
-            if owner != former and found.move.is_over:
-                return owner
-        elif owner != former:
-            return owner
+            if place.owner != former and found.move.is_over:
+                return place.owner
+        elif place.owner != former:
+            return place.owner
         time.sleep(_LOOK_SECONDS)
     raise Unavailable(f"the shard has not moved within {_MOVE_SECONDS_MAX:.0f} s", "See penstock cluster status.")
 

@@ -220,7 +220,7 @@ def _bucket_options(store: str | None, worker: str | None, *, take_over: bool) -
         )
     if store is None and take_over:
         raise RequestError("--take-over is for a journal in a bucket", "Add --store URL.")
-    return [] if store is None else [f"--store={store}", *(["--take-over"] if take_over else [])]
+    return [] if store is None else [f"--store={store}", "--shard=0", *(["--take-over"] if take_over else [])]
 
 
 def _worker_options(retention: str | None, times: Mapping[str, list[str] | None]) -> list[str]:

@@ -129,7 +129,7 @@ def _verify_directory(found: Directory) -> VerifyReport:
 
 def _verify_bucket(found: BucketPlace) -> BucketReport:
     with reading_threads() as threads, new_cache() as cache, _bar() as show:
-        report = verify_bucket(found.bucket, cache, threads, show)
+        report = verify_bucket(found.bucket, cache, threads, show, found.shard)
         if report.is_sound and report.journal is not None:
             if not report.journal.chapters:
                 raise found.no_journal()
@@ -146,7 +146,7 @@ def _verify_checkpoints(found: BucketPlace, report: BucketReport, show: Callable
 
     with found.comparing() as opened:
         manifests = manifests_in(opened)
-        problems, orphans = verify_checkpoints(found.bucket, manifests, count)
+        problems, orphans = verify_checkpoints(found.bucket, manifests, count, found.shard)
     report.problems += problems
     report.orphans += orphans
 

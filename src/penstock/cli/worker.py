@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import resource
 import signal
 import sys
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -51,6 +52,7 @@ from penstock.protocol.connector.frames import EventTimeUnit
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.certificates import TlsFiles
+from penstock.worker.host_link import LinkOptions
 from penstock.worker.ports_file import PORT_TAKEN
 from penstock.worker.settings import STORE_FILE, BucketOptions, Redirect, WorkerSettings
 
@@ -89,6 +91,26 @@ CacheSizeOption = Annotated[
         rich_help_panel=_BUCKET,
     ),
 ]
+ShardOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="S",
+        help="Serve only this shard, in this process, or wait for it as a standby.",
+        rich_help_panel=_BUCKET,
+    ),
+]
+ShardsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many shards this worker adds to the cluster, each in a process of its own; 0: it only takes over. "
+        "Default: the number of cores.",
+        show_default=False,
+        rich_help_panel=_BUCKET,
+    ),
+]
 TakeOverOption = Annotated[
     bool,
     typer.Option(
@@ -100,12 +122,12 @@ TakeOverOption = Annotated[
 
 
 def bucket_options(
-    store: str | None, cache: Path | None, cache_size: int, take_over: bool, data: Path
+    store: str | None, cache: Path | None, cache_size: int, take_over: bool, data: Path, shard: int | None = None
 ) -> BucketOptions | None:
     if store is not None:
-        return BucketOptions(store, cache or data / "cache", cache_size, take_over)
-    if cache is not None or take_over:
-        raise RequestError("--cache and --take-over are for a journal in a bucket", "Add --store URL.")
+        return BucketOptions(store, cache or data / "cache", cache_size, take_over, shard or 0)
+    if cache is not None or take_over or shard is not None:
+        raise RequestError("--cache, --shard and --take-over are for a journal in a bucket", "Add --store URL.")
     if (data / STORE_FILE).exists() and not (data / JOURNAL).exists():
         url = (data / STORE_FILE).read_text().strip()
         raise RequestError(
@@ -208,6 +230,8 @@ def worker(
     store: StoreOption = None,
     cache: CacheOption = None,
     cache_size: CacheSizeOption = "1GiB",
+    shards: ShardsOption = None,
+    shard: ShardOption = None,
     take_over: TakeOverOption = False,
     advertise: AdvertiseOption = "",
     redirect: RedirectOption = Redirect.AUTO,
@@ -348,8 +372,47 @@ def worker(
         data, tuple(file_root or ()), callbacks=allow_callbacks, exposed=insecure, own_files=own
     )
     set_up_logging(log_file, log_level, log_format)
-    bucket = bucket_options(store, cache, cache_size, take_over, data)
-    _serve(replace(servers, permissions=permissions, log_format=log_format), tls, token_file, bucket)
+    link = LinkOptions.from_environment()
+    wants = None if link is not None else shards_wanted(store, shards, shard, take_over=take_over)
+    bucket = bucket_options(store, cache, cache_size, take_over and link is None, data, shard)
+    if bucket is not None and link is not None:
+        bucket = replace(bucket, host=link.host)
+    servers = replace(servers, permissions=permissions, log_format=log_format)
+    _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
+
+
+class _Place(NamedTuple):
+    """What a process is: a worker on a disk, a host, or a process of one shard."""
+
+    bucket: BucketOptions | None
+    wants: int | None
+    """Of a host."""
+    link: LinkOptions | None
+    """To the host that has started it."""
+    log_file: Path | None
+
+    def access_directory(self, data: Path) -> Path:
+        return data if self.link is None else Path(self.link.data)
+
+
+def shards_wanted(store: str | None, shards: int | None, shard: int | None, *, take_over: bool) -> int | None:
+    """How many shards a host wants; None for a process that is not a host. Raises RequestError."""
+    if store is None:
+        if shards is not None:
+            raise RequestError(
+                "--shards is for a journal in a bucket: a disk has one shard", "Add --store URL, or leave --shards out."
+            )
+        return None
+    if shard is not None:
+        if shards is not None:
+            raise RequestError("--shard and --shards exclude each other", "Use one of them.")
+        return None
+    if take_over:
+        raise RequestError(
+            "--take-over is for the process of one shard: workers of a cluster agree about their shards",
+            "Add --shard S, or leave --take-over out.",
+        )
+    return len(os.sched_getaffinity(0)) if shards is None else shards
 
 
 def _import_nothing_from_here() -> None:
@@ -394,13 +457,12 @@ def _check_sizes(chapter_size: int, block_size: int, frame_size: int, in_flight:
         raise RequestError("--in-flight is at least twice --frame-size: a frame must fit into it beside others")
 
 
-def _serve(
-    settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None, bucket: BucketOptions | None
-) -> None:
+def _serve(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None, place: _Place) -> None:
     try:
         settings = fitting(settings, _allow_many_files())
         try:
-            run_in_loop(with_access(settings, tls, token_file), bucket)
+            access = place.access_directory(settings.data)
+            _run_in_loop(with_access(settings, tls, token_file, access), place)
         except KeyboardInterrupt:  # before the loop runs
             _print("stopped before it has taken over anything", settings.log_format)
     except (StoreFailed, WorkerFailed) as error:
@@ -473,18 +535,43 @@ def _hint(error: OSError, data: Path) -> str:
             return "Choose another --data directory: one that can be created and written."
 
 
-def run_in_loop(settings: WorkerSettings, bucket: BucketOptions | None = None) -> None:
+def _run_in_loop(settings: WorkerSettings, place: _Place) -> None:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings) if bucket is None else _run_member(settings, bucket))
+        if place.bucket is None:
+            runner.run(_run(settings))
+        elif place.wants is None:
+            runner.run(_run_member(settings, place.bucket, place.link))
+        else:
+            runner.run(_run_host(settings, place.bucket, place.wants, place.log_file))
 
 
-async def _run_member(settings: WorkerSettings, options: BucketOptions) -> None:
+async def _run_host(settings: WorkerSettings, options: BucketOptions, wants: int, log_file: Path | None) -> None:
+    from penstock.worker.host import Host  # here: other commands need neither its servers nor the object store
+
+    host = Host(settings, options, wants, sys.argv[2:], log_file)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, host.stop)
+
+    def ready(ports: dict[str, int]) -> None:
+        _print(
+            f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
+            f"http on {settings.http_host}:{ports['http']}, a host of the cluster {options.url}",
+            settings.log_format,
+        )
+
+    await host.run(ready, _on_waiting(settings, options))
+    _print("stopped: everything that was acknowledged is in the bucket", settings.log_format)
+
+
+async def _run_member(settings: WorkerSettings, options: BucketOptions, link: LinkOptions | None) -> None:
     """Waits for the lease of the worker that has the shard, and serves as its standby meanwhile."""
+    from penstock.worker.host_link import HostLink
     from penstock.worker.member import Member  # now: nothing but recovery is to be done after the take-over
 
-    member = Member(settings, options, _on_waiting(settings, options))
+    member = Member(settings, options, _on_waiting(settings, options), None if link is None else HostLink(link))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, member.stop)

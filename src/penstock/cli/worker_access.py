@@ -77,7 +77,9 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
     return None
 
 
-def with_access(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None) -> WorkerSettings:
+def with_access(
+    settings: WorkerSettings, tls: TlsFiles | None, token_file: Path | None, directory: Path | None = None
+) -> WorkerSettings:
     """The settings with TLS on all ports, and with the access that the data directory's files define, which is made
     private first. On the HTTP port a client certificate is optional: a token is as good.
     """
@@ -91,7 +93,7 @@ def with_access(settings: WorkerSettings, tls: TlsFiles | None, token_file: Path
             certificate=tls.cert,
         )
     create_private_directory(settings.data)
-    access = AccessFile(settings.data)
+    access = AccessFile(directory or settings.data)
     if token_file is None:
         access.create_owner_token()
     else:

@@ -63,6 +63,8 @@ class ShardCandidate:
     clock: Clock = monotonic_seconds
     is_drained: bool = False
     """It takes over only if no other worker does."""
+    host: str = ""
+    """Of a shard process that a host has started."""
 
 
 def acquire(
@@ -118,7 +120,13 @@ class _Acquisition:
         self._shard, self._timing = candidate.shard, candidate.timing
         addresses, is_drained = dict(candidate.addresses), candidate.is_drained
         self._record = WorkerRecord(
-            worker=candidate.worker, revision=0, addresses=addresses, shards=(), is_drained=is_drained
+            worker=candidate.worker,
+            revision=0,
+            addresses=addresses,
+            shards=(),
+            waits_for=(candidate.shard,),
+            host=candidate.host,
+            is_drained=is_drained,
         )
         self._stop = stop
         self._on_waiting = on_waiting
@@ -256,6 +264,7 @@ class Lease:
         self.term = taken.shard.term
         self._bucket, self._clock, self._timing = candidate.bucket, candidate.clock, candidate.timing
         self._addresses = dict(candidate.addresses)
+        self._host = candidate.host
         self._standing = OwnLease(candidate.timing, taken.asked)
         self._revision, self._version = taken.revision, taken.version
         self._moving_to = ""
@@ -365,6 +374,7 @@ class Lease:
                 revision=self._revision + 1,
                 addresses=self._addresses,
                 shards=(self.shard,),
+                host=self._host,
                 moving_to=self._moving_to,
             )
             self._written = encode(record)

@@ -4,6 +4,7 @@
     cluster/shards/S    the owner of shard S and its term; changes at a take-over, and when an owner gives the shard up
                         for a successor
     cluster/assignment  which host is to serve which shard; written by the leader
+    cluster/places/…    the shard of a source, a pipeline or the application; create-only
 
 W is unique to one run of a worker, so an object that is gone never comes back.
 """
@@ -19,6 +20,7 @@ from penstock.core.errors import Damaged, UnreadableFormat
 
 FORMAT = 1
 WORKERS = "cluster/workers/"
+SHARDS = "cluster/shards/"
 ASSIGNMENT = "cluster/assignment"
 NAME_LENGTH_MAX = 60
 """Of a worker's name within its id, which is part of a key."""
@@ -35,6 +37,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """By port: where others reach it."""
     shards: tuple[int, ...] | None = None
     """Which shards it serves, as a hint that `cluster/shards/S` may have changed; None from an older version."""
+    waits_for: tuple[int, ...] = ()
+    """Which shards it waits for, as a standby."""
     moving_to: str = ""
     """An owner's: the worker for which it is about to give up its shard."""
     ready_for: str = ""
@@ -43,6 +47,10 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """It was drained, and takes over only if no other worker does."""
     wants: int | None = None
     """A host's: how many shards it adds to the cluster; 0 for one that only takes over. None: not a host."""
+    host: str = ""
+    """A shard process's: the host that has started it; "" for one that was started by hand."""
+    assignment: int = 0
+    """A host's: the revision of the assignment that it knows. Others need not read that again while it is the same."""
 
 
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +61,11 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Grows with every take-over."""
     successor: str = ""
     """The owner has given the shard up for this worker; others wait for it as long as for a lease."""
+
+
+class PlaceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    shard: int
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +82,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-Record = TypeVar("Record", WorkerRecord, ShardRecord, AssignmentRecord)
+Record = TypeVar("Record", WorkerRecord, ShardRecord, AssignmentRecord, PlaceRecord)
 
 
 class _Format(msgspec.Struct):
@@ -86,10 +99,10 @@ def worker_key(worker: str) -> str:
 
 
 def shard_key(shard: int) -> str:
-    return f"cluster/shards/{shard}"
+    return f"{SHARDS}{shard}"
 
 
-def encode(record: WorkerRecord | ShardRecord | AssignmentRecord) -> bytes:
+def encode(record: WorkerRecord | ShardRecord | AssignmentRecord | PlaceRecord) -> bytes:
     return msgspec.json.encode(record)
 
 

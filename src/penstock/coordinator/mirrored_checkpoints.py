@@ -31,10 +31,11 @@ class MirroredCheckpoints:
     ledger that is durable, so that it may do so even after another worker has taken over.
     """
 
-    def __init__(self, shared: Shared, bucket: Bucket | None) -> None:
+    def __init__(self, shared: Shared, bucket: Bucket | None, shard: int = 0) -> None:
         """Without a bucket nothing is mirrored, nor with one that drivers cannot open, as other processes."""
         self._shared = shared
         self._bucket = bucket
+        self._shard = shard
         self._swept: _Swept | None = None
         self.store = None if bucket is None or bucket.url.startswith(_IN_MEMORY) else bucket.url
         """For drivers: the bucket's URL."""
@@ -50,9 +51,9 @@ class MirroredCheckpoints:
             pipeline = shared.state.pipelines.get(name) if generation is None else shared.living(name, generation)
             await shared.keeper.settled()
         if pipeline is None:
-            return MirroredCheckpoint("", NO_EPOCH)
+            return MirroredCheckpoint("", NO_EPOCH, self._shard)
         last = pipeline.last_epoch
-        return MirroredCheckpoint(pipeline.manifest, NO_EPOCH if last is None else last)
+        return MirroredCheckpoint(pipeline.manifest, NO_EPOCH if last is None else last, self._shard)
 
     async def record(self, name: str, generation: int, before: str, manifest: str) -> None:
         """Of a pipeline with Spark's own sinks. Raises Fenced, and PipelineError if it is not based on the last one."""
@@ -80,7 +81,7 @@ class MirroredCheckpoints:
             return
         await self._shared.keeper.settled()
         names = None if before is None else {name for name, _ in before.pipelines.items() ^ now.pipelines.items()}
-        deleted = await asyncio.to_thread(sweep, bucket, names, now.pipelines, now.generations)
+        deleted = await asyncio.to_thread(sweep, bucket, names, now.pipelines, now.generations, self._shard)
         self._swept = now
         if deleted:
             log.debug("%d objects of older checkpoints are deleted", deleted)

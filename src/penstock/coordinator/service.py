@@ -105,8 +105,11 @@ class Coordinator:
         supervisor: Supervisor | None = None,
         traces: Traces | None = None,
         bucket: Bucket | None = None,
+        shard: int = 0,
     ) -> None:
-        """`bucket`: where drivers mirror the checkpoints that are on their own machines; None: they do not."""
+        """`bucket`: where drivers mirror the checkpoints that are on their own machines; None: they do not. `shard`:
+        this shard's number.
+        """
         clock = asyncio.get_running_loop().time
         records, news = Records(store), News()
         sources = Sources(store, records)
@@ -129,7 +132,7 @@ class Coordinator:
         if self._traces.is_on:
             durability.after_each_group(self._finish_traces)
         self.sides = SideOutputs(self._shared, self._sweeper.sweep)
-        self.mirrored = MirroredCheckpoints(self._shared, bucket)
+        self.mirrored = MirroredCheckpoints(self._shared, bucket, shard)
         self.lifecycle = Lifecycle(self._shared, address, self.sides, self.mirrored)
         self.cuts = Cuts(self._shared, self.sides)
         self.merger = Merger(self._shared, self._sweeper, self.sides)

@@ -98,7 +98,7 @@ class _Handshake(asyncio.Protocol):
         transport.set_protocol(protocol)
         for data in self._early:
             if not transport.is_closing():
-                _feed(protocol, data)
+                feed(protocol, data)
 
     def data_received(self, data: bytes) -> None:
         """Buffer what the peer sends right after its handshake, which may arrive before `_shake_hands` resumes: at most
@@ -107,7 +107,7 @@ class _Handshake(asyncio.Protocol):
         self._early.append(data)
 
 
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
     """Pass the bytes on as a transport would."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         cast("asyncio.Protocol", protocol).data_received(data)

@@ -88,8 +88,8 @@ class BucketSettings:
     """A write of this size stays in its object of the log."""
 
 
-SHARD = "shards/0"
-"""The prefix of the objects of the one shard that there is."""
+SHARDS = "shards/"
+"""The prefix of all shards' objects."""
 _REQUESTS = RetryPolicy(0.05, 5.0)
 _OPENING_SECONDS_MAX = 30.0
 """How long a start waits for a store that cannot be reached."""
@@ -106,6 +106,11 @@ _BESIDE_ROOM_BYTES = 256 << 20
 """If the disk of the cache has less room than this, each write is tried before the bucket has it."""
 _OWNER_SECONDS = 2.0
 """Between two looks whether another worker has taken over, while nothing is written."""
+
+
+def shard_prefix(shard: int) -> str:
+    """Of the shard's objects."""
+    return f"{SHARDS}{shard}"
 
 
 @dataclass(slots=True, eq=False)
@@ -186,6 +191,7 @@ class BucketFiles:
         bucket: Bucket,
         cache: Files,
         *,
+        shard: int = 0,
         owner: str = "a worker",
         settings: BucketSettings = BucketSettings(),  # noqa: B008  frozen
         executor: Executor | None = None,
@@ -216,7 +222,7 @@ class BucketFiles:
         try:
             self._clear_cache()
             self._cache = PartCache(cache, bucket, settings.cache_bytes)
-            self._log = ShardLog(bucket, SHARD, uuid4().bytes, self, executor)
+            self._log = ShardLog(bucket, shard_prefix(shard), uuid4().bytes, self, executor)
             self._open(owner)
         except BaseException:
             cache.close()

@@ -14,7 +14,7 @@ from penstock.bucket.objects import Bucket, NoSuchObject
 from penstock.core.errors import BucketUnavailable, Damaged, Unavailable, UnreadableFormat
 from penstock.core.retry import RetryPolicy
 from penstock.store.bucket_directory import Directory, Part, Place
-from penstock.store.bucket_files import SHARD, BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles, BucketSettings, shard_prefix
 from penstock.store.bucket_log import FORMAT, NO_HEAD, Checkpoint, Head, Kind, LogObject, Prefix, decode
 from penstock.store.files import File, Files, RemoteFile
 from penstock.store.verify import Progress, VerifyReport, verify
@@ -63,12 +63,13 @@ def verify_bucket(
     new_cache: Callable[[], Files],
     executor: Executor | None = None,
     progress: Progress = lambda _done, _total: None,
+    shard: int = 0,
 ) -> BucketReport:
     """`new_cache` opens a directory whose content is thrown away. Raises UnreadableFormat for data of another version,
     and what the store raises.
     """
     for _ in range(_TRIES):
-        run = _Verify(bucket, new_cache, executor, progress)
+        run = _Verify(bucket, new_cache, executor, progress, shard)
         with suppress(_Moved):
             return run.run()
     raise Unavailable(f"{bucket.url} changes faster than it can be verified", "Stop its worker, and try again.")
@@ -104,13 +105,14 @@ class _Log:
 
 class _Verify:
     def __init__(
-        self, bucket: Bucket, new_cache: Callable[[], Files], executor: Executor | None, progress: Progress
+        self, bucket: Bucket, new_cache: Callable[[], Files], executor: Executor | None, progress: Progress, shard: int
     ) -> None:
         self._bucket = bucket
         self._new_cache = new_cache
         self._executor = executor
         self._progress = progress
-        self._keys = Prefix(SHARD)
+        self._shard = shard
+        self._keys = Prefix(shard_prefix(shard))
         self._report = BucketReport()
         self._total = 0
         self._checked: set[str] = set()
@@ -132,7 +134,9 @@ class _Verify:
 
     def _read_log(self) -> tuple[dict[str, int], _Log]:
         """The shard's objects with their sizes, by a listing, and what the log says."""
-        listed = {one.key: one.size for one in self._asked(lambda: [*self._bucket.list(f"{SHARD}/")])}
+        listed = {
+            one.key: one.size for one in self._asked(lambda: [*self._bucket.list(f"{shard_prefix(self._shard)}/")])
+        }
         log = _Log(NO_HEAD)
         log.head = self._read_head(log)
         base = self._read_checkpoint(log)
@@ -261,7 +265,12 @@ class _Verify:
         settings = BucketSettings(cache_bytes=_CACHE_BYTES)
         try:
             files = BucketFiles(
-                self._bucket, self._new_cache(), settings=settings, executor=self._executor, read_only=True
+                self._bucket,
+                self._new_cache(),
+                shard=self._shard,
+                settings=settings,
+                executor=self._executor,
+                read_only=True,
             )
         except UnreadableFormat:
             raise

@@ -20,6 +20,7 @@ from penstock.bucket.stores import open_bucket
 from penstock.cluster.lease import REQUEST_SECONDS_MAX, UNREACHABLE_SECONDS_MAX, Lease, ShardCandidate, acquire
 from penstock.cluster.lease_state import LeaseState, OwnerSeen
 from penstock.cluster.records import worker_id
+from penstock.cluster.secret import cluster_secret
 from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketUnavailable, PenstockError, RequestError, TakenOver
 from penstock.core.retry import Pauses, RetryPolicy
@@ -28,13 +29,15 @@ from penstock.store.bucket_files import BucketFiles, BucketSettings
 from penstock.store.bucket_log import reading_threads
 from penstock.store.files import RealFiles
 from penstock.worker.cluster import Cluster
+from penstock.worker.cluster_access import ClusterAccess, use_owner_token
+from penstock.worker.directory import Directory
 from penstock.worker.settings import STORE_FILE, BucketOptions
 
 log = logging.getLogger(__name__)
 
-PLAIN_FILES = (APPLICATION_FILE, ACCESS_FILE)
+PLAIN_FILES = (APPLICATION_FILE,)
 """Files of the data directory that belong to the shard. The owner's token does not: it stands for the right to read
-this machine's files.
+this machine's files. The access list belongs to the cluster.
 """
 
 _STOP_SECONDS_MAX = 10.0
@@ -49,18 +52,30 @@ class BucketMember:
     It has a record in the bucket while it waits for the shard or owns it.
     """
 
-    def __init__(self, options: BucketOptions, data: Path, addresses: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: BucketOptions,
+        data: Path,
+        addresses: Mapping[str, str] | None = None,
+        *,
+        is_tls: bool = False,
+        on_secret: Callable[[str], object] = lambda _: None,
+    ) -> None:
         """`addresses`: where it listens. Raises RequestError for a data directory that has a journal of its own."""
         _check_no_journal(data)
         self.options = options
         self.data = data
-        self.worker = worker_id(socket.gethostname())
+        self.worker = worker_id(f"{socket.gethostname()}.{options.shard}" if options.host else socket.gethostname())
         self.addresses = dict(addresses or {})
+        self._on_secret = on_secret
         self.is_drained = False
         """From the next `acquire` on, it takes over only if no other worker does."""
         self.bucket = CountedBucket(open_bucket(options.url))
         self.leases = CountedBucket(open_bucket(options.url, timeout=REQUEST_SECONDS_MAX))
-        self.cluster = Cluster(self.leases, self.worker)
+        self.access = None if options.host else ClusterAccess(self.leases, data)
+        """None: the host takes care of the list."""
+        self.cluster = Cluster(self.leases, self.worker, options.shard)
+        self.directory = Directory(self.leases, options.shard, is_tls=is_tls)
         self._is_probed = False
         self._stop = Event()
         self._directory = RealFiles(data)
@@ -73,10 +88,23 @@ class BucketMember:
     ) -> "BucketShard | None":
         """Waits for the lease. None if it was stopped. Raises what the store raises."""
         if not self._is_probed:
-            _probe(self.bucket, on_waiting, self._stop)
+            probe_patiently(self.bucket, on_waiting, self._stop)
+            secret = cluster_secret(self.bucket)
+            self.directory.secret = secret.token
+            self._on_secret(secret.token)
+            if self.access is not None:
+                use_owner_token(self.data, secret.owner)
+                self.access.begin()
             self._is_probed = True
         shard = BucketShard(self)
-        candidate = ShardCandidate(self.leases, self.worker, self.addresses, is_drained=self.is_drained)
+        candidate = ShardCandidate(
+            self.leases,
+            self.worker,
+            self.addresses,
+            self.options.shard,
+            is_drained=self.is_drained,
+            host=self.options.host,
+        )
         force = self.options.take_over and not self.is_drained
         lease = acquire(candidate, force=force, stop=self._stop, on_waiting=on_waiting, on_change=shard.lease_changed)
         if lease is None:
@@ -102,6 +130,7 @@ class BucketShard:
         self._data = member.data
         self._options = member.options
         self.member = member
+        self.number = member.options.shard
         self.bucket = member.bucket
         self.on_late: Callable[[], object] = lambda: None
         self.on_lost: Callable[[PenstockError], object] = lambda _: None
@@ -117,6 +146,7 @@ class BucketShard:
             self.files = BucketFiles(
                 self.bucket,
                 RealFiles(self._options.cache),
+                shard=self.number,
                 owner=f"worker {lease.worker}",
                 settings=BucketSettings(cache_bytes=self._options.cache_bytes),
                 executor=self._readers,
@@ -209,6 +239,9 @@ class BucketShard:
                 self.put(name, local.read_bytes())
             else:
                 local.unlink(missing_ok=True)
+        if ACCESS_FILE in self.files.list():  # by penstock store copy, from a directory
+            file = self.files.open(ACCESS_FILE)
+            (self.member.access or ClusterAccess(self.bucket, self._data)).begin(file.read(0, file.size()))
 
     def put(self, name: str, content: bytes) -> None:
         """Replace the file as a whole. It is durable when this returns."""
@@ -226,6 +259,8 @@ class BucketShard:
         """Files that commands of this machine have changed: `penstock access`."""
         for name, content in self._changed():
             self.put(name, content)
+        if self.member.access is not None:
+            self.member.access.look_if_due()
 
     def _changed(self) -> Iterator[tuple[str, bytes]]:
         for name in PLAIN_FILES:
@@ -262,7 +297,7 @@ class BucketShard:
         )
 
 
-def _probe(bucket: Bucket, on_waiting: Callable[[OwnerSeen], None], stop: Event) -> None:
+def probe_patiently(bucket: Bucket, on_waiting: Callable[[OwnerSeen], None], stop: Event) -> None:
     """A store may start together with its workers. Raises what it raises, BucketUnavailable only after a minute."""
     pauses, deadline = Pauses(_PROBES), time.monotonic() + UNREACHABLE_SECONDS_MAX
     while not stop.is_set():

@@ -5,25 +5,39 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 
 from penstock.bucket.objects import Bucket
+from penstock.cluster.assignment import by_shard
 from penstock.cluster.lease_state import HANDOVER_SECONDS
-from penstock.cluster.records import WORKERS, ShardRecord, WorkerRecord, read_record, shard_key, worker_key
+from penstock.cluster.records import (
+    ASSIGNMENT,
+    SHARDS,
+    WORKERS,
+    AssignmentRecord,
+    Record,
+    ShardRecord,
+    WorkerRecord,
+    read_record,
+    worker_key,
+)
 from penstock.core.errors import RequestError
 from penstock.ingest.sessions.migration import READY_SECONDS_MAX
 from penstock.protocol.api.cluster import ClusterStatus, Member, Place
-
-CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
-"""The names of a worker's ports in its record."""
+from penstock.worker.directory import CONNECTOR
 
 _FRESH_SECONDS = 0.5
 """For so long a reply is used again: everybody who may read may ask, and the store charges for each request."""
 
 
 class Cluster:
-    """Reads the records of the cluster. May be used by several threads."""
+    """Reads the records of the cluster, for a worker that has this shard or waits for it. May be used by several
+    threads.
+    """
 
-    def __init__(self, bucket: Bucket, worker: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, bucket: Bucket, worker: str, shard: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bucket = bucket
         self._worker = worker
+        self._shard = shard
         self._clock = clock
         self._lock = Lock()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -37,20 +51,26 @@ class Cluster:
             return self._read[1]
 
     def _status(self) -> ClusterStatus:
-        records, shard = self._records(), read_record(self._bucket, shard_key(0), ShardRecord)
-        places = [] if shard is None else [shard[0]]
+        records = self._records()
+        places = sorted(self._all(SHARDS, ShardRecord), key=lambda one: one.shard)
+        assignment = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
         now = self._clock()
         self._seen = {one.worker: self._since(one, now) for one in records}
         return ClusterStatus(
             url=self._bucket.url,
             worker=self._worker,
             workers=[self._member(one, places, now) for one in records],
-            shards=[Place(shard=one.shard, owner=one.owner, term=one.term, successor=one.successor) for one in places],
+            shards=_places(places, records, None if assignment is None else assignment[0]),
+            leader="" if assignment is None else assignment[0].leader,
+            revision=0 if assignment is None else assignment[0].revision,
         )
 
     def _records(self) -> list[WorkerRecord]:
-        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
-        return sorted((one[0] for one in found if one is not None), key=lambda one: one.worker)
+        return sorted(self._all(WORKERS, WorkerRecord), key=lambda one: one.worker)
+
+    def _all(self, prefix: str, kind: type[Record]) -> list[Record]:
+        found = (read_record(self._bucket, each.key, kind) for each in self._bucket.list(prefix))
+        return [one[0] for one in found if one is not None]
 
     def _since(self, record: WorkerRecord, now: float) -> tuple[int, float]:
         revision, since = self._seen.get(record.worker, (-1, now))
@@ -63,13 +83,16 @@ class Cluster:
             shards=[one.shard for one in places if one.owner == record.worker],
             quiet_seconds=round(now - self._seen[record.worker][1], 1),
             is_drained=record.is_drained,
+            wants=record.wants,
+            host=record.host,
+            waits_for=list(record.waits_for),
         )
 
     # Where to move a shard.
 
     def candidates(self, to: str) -> list[WorkerRecord]:
         """The standbys, best first; only the one that is named, if one is. Raises RequestError if there is none."""
-        return choose(self._records(), self._worker, to)
+        return choose(self._records(), self._worker, self._shard, to)
 
     def revision(self, worker: str) -> int:
         """Of the worker's record; 0 if it has none."""
@@ -89,18 +112,42 @@ class Cluster:
         return None
 
 
-def choose(records: Iterable[WorkerRecord], owner: str, to: str) -> list[WorkerRecord]:
+def _places(
+    shards: Iterable[ShardRecord], records: Iterable[WorkerRecord], assignment: AssignmentRecord | None
+) -> list[Place]:
+    """Also of shards that nobody has served yet."""
+    workers, known = {one.worker: one for one in records}, {one.shard: one for one in shards}
+    assigned = {} if assignment is None else by_shard(assignment)
+    places = []
+    for number in sorted({*known, *assigned}):
+        shard = known.get(number) or ShardRecord(shard=number, owner="", term=0)
+        owner = workers.get(shard.owner)
+        places.append(
+            Place(
+                shard=number,
+                owner=shard.owner,
+                term=shard.term,
+                successor=shard.successor,
+                host="" if owner is None else owner.host,
+                assigned=assigned.get(number, ""),
+                addresses={} if owner is None else owner.addresses,
+            )
+        )
+    return places
+
+
+def choose(records: Iterable[WorkerRecord], owner: str, shard: int, to: str) -> list[WorkerRecord]:
     """The workers to which a shard of `owner` can move, in the order in which they are tried. A drained one is not
     used, unless it is named. Raises RequestError if there is none.
     """
-    others = [one for one in records if one.worker != owner and CONNECTOR in one.addresses]
+    others = [one for one in records if one.worker != owner and shard in one.waits_for and CONNECTOR in one.addresses]
     named = [one for one in others if one.worker == to]
     if to and not named:
-        raise RequestError(f"worker {to!r} is not a standby of this cluster", "See penstock cluster status.")
+        raise RequestError(f"worker {to!r} does not wait for shard {shard}", "See penstock cluster status.")
     found = named or [one for one in others if not one.is_drained]
     if not found:
         raise RequestError(
-            f"there is no other worker to which the shard of {owner} can move",
+            f"there is no other worker to which shard {shard} of {owner} can move",
             "Start one with the same --store first: penstock worker --store URL.",
         )
     return found

@@ -10,7 +10,7 @@ from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.sessions.migration import ShardEvent, ShardMove, ShardStep
 from penstock.protocol.api.cluster import Move
 from penstock.worker.bucket_shard import BucketShard
-from penstock.worker.cluster import CONNECTOR
+from penstock.worker.directory import CONNECTOR
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +96,14 @@ class Departure:
 
     def status(self) -> Move:
         move, sessions = self.move, len(self._gateway.sessions)
-        step = move.step.value
-        return Move(shard=0, to=move.target, step=step, is_over=move.is_over, sessions=sessions, failure=self._failure)
+        return Move(
+            shard=self._shard.number,
+            to=move.target,
+            step=move.step.value,
+            is_over=move.is_over,
+            sessions=sessions,
+            failure=self._failure,
+        )
 
     def _on(self, event: ShardEvent) -> None:
         told = self.move.on(event)

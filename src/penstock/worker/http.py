@@ -35,7 +35,9 @@ from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, backup_routes, cluster_routes, pipeline_routes
 from penstock.worker.backup_routes import BackedUp
 from penstock.worker.cluster_routes import Clustered
+from penstock.worker.directory import Directory
 from penstock.worker.http_limits import CERTIFICATE_NAMES, IS_REFUSED, Bodies, Decoding, HttpConnections
+from penstock.worker.http_redirects import HttpRedirects
 from penstock.worker.routes import PRINCIPAL, REFUSAL, Routed, failure, get, principal_of
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.visibility import visible
@@ -128,6 +130,11 @@ class Watched(Routed, BackedUp, Clustered, Protocol):
     registry: CollectorRegistry
     refusals: Refusals
 
+    @property
+    def directory(self) -> Directory | None:
+        """Of the cluster; None: this worker has everything."""
+        ...
+
     def fatal_problems(self) -> list[str]:
         """Problems that a restart would solve."""
         ...
@@ -173,9 +180,9 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     app = Starlette(
         exception_handlers={ClientDisconnect: disconnected},
         routes=[
-            get("/live", _probe(worker.fatal_problems)),
-            get("/ready", _probe(worker.ingest_problems)),
-            get("/health", _probe(worker.problems)),
+            get("/live", probe(worker.fatal_problems)),
+            get("/ready", probe(worker.ingest_problems)),
+            get("/health", probe(worker.problems)),
             get("/status", status, is_filtered=True),
             get("/metrics", metrics),
             get("/segments", segments, is_filtered=True),
@@ -184,13 +191,13 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             *backup_routes.routes(worker),
             *cluster_routes.routes(worker),
         ],
-        middleware=[_access(settings, worker.refusals)],
+        middleware=[access_middleware(settings, worker.refusals), *_redirects(worker.directory)],
     )
-    _prepare(app, settings)
+    prepare(app, settings)
     return app
 
 
-def _access(settings: WorkerSettings, refusals: Refusals) -> Middleware:
+def access_middleware(settings: WorkerSettings, refusals: Refusals) -> Middleware:
     return Middleware(
         HttpAccess,
         access=settings.access,
@@ -200,7 +207,11 @@ def _access(settings: WorkerSettings, refusals: Refusals) -> Middleware:
     )
 
 
-def _prepare(app: Starlette, settings: WorkerSettings) -> None:
+def _redirects(directory: Directory | None) -> list[Middleware]:
+    return [] if directory is None else [Middleware(HttpRedirects, directory=directory)]
+
+
+def prepare(app: Starlette, settings: WorkerSettings) -> None:
     app.state.bodies = Bodies(settings.http.bodies_bytes_max)
     app.state.decoding = Decoding()
 
@@ -209,6 +220,9 @@ class Waiting(Clustered, Protocol):
     """What the HTTP side needs from a standby."""
 
     refusals: Refusals
+
+    @property
+    def directory(self) -> Directory | None: ...
 
     def owner_problem(self) -> Unavailable:
         """Why it does nothing, and which worker does."""
@@ -223,19 +237,19 @@ def standby_application(standby: Waiting, settings: WorkerSettings) -> Starlette
 
     app = Starlette(
         routes=[
-            get("/live", _probe(list)),
-            get("/ready", _probe(lambda: [str(standby.owner_problem())])),
-            get("/health", _probe(list)),
+            get("/live", probe(list)),
+            get("/ready", probe(lambda: [str(standby.owner_problem())])),
+            get("/health", probe(list)),
             *cluster_routes.routes(standby),
             Route("/{path:path}", refuse, methods=["GET", "POST", "PUT", "DELETE"]),
         ],
-        middleware=[_access(settings, standby.refusals)],
+        middleware=[access_middleware(settings, standby.refusals), *_redirects(standby.directory)],
     )
-    _prepare(app, settings)
+    prepare(app, settings)
     return app
 
 
-def _probe(problems: Callable[[], list[str]]) -> Callable[[Request], Awaitable[Response]]:
+def probe(problems: Callable[[], list[str]]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_: Request) -> Response:
         health = Health(ok=not (found := problems()), problems=found)
         return Response(encode(health) + b"\n", 200 if health.ok else 503, media_type="application/json")

@@ -8,7 +8,7 @@ listen, and programs are refused at once.
 import socket
 
 from penstock.core.address import Address
-from penstock.worker.cluster import CONNECTOR, HTTP, SEGMENT
+from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT
 from penstock.worker.settings import WorkerSettings
 
 _BACKLOG = 1024

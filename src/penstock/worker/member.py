@@ -7,22 +7,25 @@ import gc
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from msgspec import structs
 
+from penstock.access.file import WithCluster
 from penstock.access.refusals import Refusals
 from penstock.cluster.lease_state import LEASE_TIMING, OwnerSeen
 from penstock.core.address import Address
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.core.supervisor import Supervisor
 from penstock.core.tls_handshakes import with_tls
 from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.worker.bucket_shard import BucketMember, BucketShard
-from penstock.worker.cluster import CONNECTOR, HTTP
 from penstock.worker.departure import Departure
+from penstock.worker.directory import CONNECTOR, HTTP, Directory
+from penstock.worker.host_link import HostLink, ShardReport
 from penstock.worker.http import HttpServer, standby_application
 from penstock.worker.listeners import Listeners
-from penstock.worker.redirects import RedirectPort, connector_address
+from penstock.worker.redirects import HERE, RedirectPort, Route, connector_address, route
 from penstock.worker.settings import BucketOptions, WorkerSettings
 from penstock.worker.worker import Worker
 
@@ -47,13 +50,15 @@ class Standby:
         self._supervisor = Supervisor()
         self._http: HttpServer | None = None
 
-    def _owner_of(self, source: str) -> Address | None:
-        """The one place that knows which worker owns a source. Today the cluster has one shard, with all sources.
+    async def _owner_of(self, source: str) -> Route:
+        found = await route(self._member.directory, source)
+        return self._own_owner() if found is HERE else found
 
-        None while there is no owner that can be expected to answer: it has not renewed its lease in time, the shard is
-        about to move here, or it had this worker's address, so it is dead, and this worker was started in its place.
+    def _own_owner(self) -> Address | None:
+        """Of the shard that this process waits for. None while there is no owner that can be expected to answer: it has
+        not renewed its lease in time, the shard is about to move here, or it had this worker's address, so it is dead,
+        and this worker was started in its place.
         """
-        del source
         seen, where = self._seen, self._seen.addresses.get(CONNECTOR, "")
         is_here = seen.owner == self._member.worker or where == self._member.addresses[CONNECTOR]
         if is_here or seen.is_next or seen.quiet_seconds >= LEASE_TIMING.late:
@@ -68,7 +73,7 @@ class Standby:
     async def see(self, seen: OwnerSeen) -> None:
         """While the shard is about to move here, or nobody is known to own it, sources wait for an answer."""
         self._seen = seen
-        if self._owner_of("") is None:
+        if self._own_owner() is None:
             self._hold()
         elif self._listener is None:
             settings = self._settings.gateway
@@ -97,6 +102,10 @@ class Standby:
 
     # What HTTP shows.
 
+    @property
+    def directory(self) -> Directory:
+        return self._member.directory
+
     def owner_problem(self) -> Unavailable:
         owner, where = self._seen.owner, self._seen.addresses.get(HTTP, "")
         if not where:
@@ -118,9 +127,16 @@ class Member:
     """`run` serves until `stop` is called or the store fails."""
 
     def __init__(
-        self, settings: WorkerSettings, options: BucketOptions, on_waiting: Callable[[OwnerSeen], None]
+        self,
+        settings: WorkerSettings,
+        options: BucketOptions,
+        on_waiting: Callable[[OwnerSeen], None],
+        link: HostLink | None = None,
     ) -> None:
-        self._settings = settings
+        """`link`: to the host that has started this process."""
+        self._link = link
+        self._access = WithCluster(settings.access)
+        self._settings = replace(settings, access=self._access)
         self._options = options
         self._on_waiting = on_waiting
         self._member: BucketMember | None = None
@@ -141,7 +157,13 @@ class Member:
         Worker raises, and what the store raises.
         """
         listeners = Listeners(self._settings)
-        member = self._member = BucketMember(self._options, self._settings.data, listeners.addresses())
+        is_tls = self._settings.http_ssl is not None
+        member = self._member = BucketMember(
+            self._options, self._settings.data, listeners.addresses(), is_tls=is_tls, on_secret=self._know_secret
+        )
+        linked = (
+            None if self._link is None else asyncio.create_task(self._link.run(self._report, self._leave, self.stop))
+        )
         has_owned = False
         try:
             while not self._is_stopping and (shard := await self._stand_by(member, listeners)) is not None:
@@ -151,9 +173,42 @@ class Member:
                 member.is_drained = True
         finally:
             await self._end_departure()
+            if linked is not None:
+                linked.cancel()
+                with suppress(asyncio.CancelledError):
+                    await linked
             member.close()
             listeners.close()
         return has_owned
+
+    def _know_secret(self, secret: str) -> None:
+        self._access.secret = secret
+
+    # What the host is told, and what it asks for.
+
+    def _report(self) -> ShardReport:
+        worker, member = self._worker, self._member
+        if member is None:
+            return ShardReport()
+        departure = self._departure if worker is None else worker.departure
+        move = None if departure is None else departure.status()
+        return ShardReport(
+            worker=member.worker,
+            addresses=member.addresses,
+            state="waiting" if worker is None else "serving" if worker.is_ready else "starting",
+            is_leaving=move is not None and not move.is_over,
+            failure="" if move is None else move.failure,
+            sessions=0 if move is None else move.sessions,
+        )
+
+    async def _leave(self, to: str) -> None:
+        worker, member = self._worker, self._member
+        if worker is None or member is None:
+            return
+        try:
+            await worker.drain(Drain(worker=member.worker, to=to))
+        except PenstockError as error:
+            log.warning("the shard does not move to %s: %s", to, error)
 
     async def _own(
         self, shard: BucketShard, listeners: Listeners, ready: Callable[[Worker, dict[str, int]], None]

@@ -1,4 +1,4 @@
-"""The connector port of a standby: every source is sent to the worker that owns its shard.
+"""The connector port of a worker in a cluster: every source is sent to the worker that owns its shard, or served here.
 
 A source that has announced `0.0.1+migrate` gets MIGRATE. Any other gets OK and RESTART with the owner's address, or its
 connection is spliced: passed on to the owner byte for byte.
@@ -7,12 +7,14 @@ connection is spliced: passed on to the owner byte for byte.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final, cast
 
 from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
-from penstock.core.errors import ProtocolError, RequestError
+from penstock.core.errors import ProtocolError, RequestError, Unavailable
+from penstock.core.tls_handshakes import feed
 from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import (
@@ -29,6 +31,7 @@ from penstock.protocol.connector import (
     Use,
     error_frame,
 )
+from penstock.worker.directory import CONNECTOR, Directory
 from penstock.worker.settings import Redirect
 
 log = logging.getLogger(__name__)
@@ -54,8 +57,21 @@ _CONNECT_SECONDS_MAX = 10.0
 _LAST_WORDS_SECONDS = 5.0
 """How long a peer may take to fetch the last bytes sent to it."""
 
-OwnerOf = Callable[[str], Address | None]
-"""The connector address of the worker that owns this source's shard; None: it is not known now."""
+
+class _Here(Enum):
+    HERE = "here"
+
+
+HERE: Final = _Here.HERE
+
+Route = Address | _Here | None
+"""Where a source belongs: the connector address of the worker that owns its shard, or HERE. None: not known now."""
+
+OwnerOf = Callable[[str], Awaitable[Route]]
+"""Of the source of this name."""
+
+Serve = Callable[[], asyncio.BaseProtocol]
+"""A new connection of the gateway, for a source that belongs here."""
 
 
 class Redirects:
@@ -84,9 +100,12 @@ class Redirects:
 class RedirectPort:
     """What the connections of the port share."""
 
-    def __init__(self, settings: GatewaySettings, redirect: Redirect, owner_of: OwnerOf) -> None:
+    def __init__(
+        self, settings: GatewaySettings, redirect: Redirect, owner_of: OwnerOf, serve: Serve | None = None
+    ) -> None:
         self.settings = settings
         self.owner_of = owner_of
+        self.serve = serve
         self.redirects = Redirects(redirect, can_splice=settings.ssl is None)
         self.limits = ConnectionLimits(settings.sessions_max, settings.address_max)
         self.connections: set[RedirectedConnection] = set()
@@ -117,6 +136,7 @@ class RedirectedConnection(asyncio.Protocol):
         self._early = bytearray()
         self._answered = False
         self._splice: Splice | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def _is_spliced(self) -> bool:
@@ -163,11 +183,16 @@ class RedirectedConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._splice is not None:
+            self._splice.source_is_lost(exc)
+
+    def _forget(self) -> None:
         self._deadline.cancel()
         self._port.limits.leave(self)
         self._port.connections.discard(self)
-        if self._splice is not None:
-            self._splice.source_is_lost(exc)
 
     def pause_writing(self) -> None:
         if self._splice is not None:
@@ -184,14 +209,24 @@ class RedirectedConnection(asyncio.Protocol):
             return
         if isinstance(frame, Hello):
             self._session.receive(frame)
-            self._redirect(frame)
+            self._asking = self._loop.create_task(self._find_owner(frame))
         elif isinstance(frame, MigrateAck):
             self._session.receive(frame)
             self._end()
 
-    def _redirect(self, hello: Hello) -> None:
-        owner = self._port.owner_of(hello.instance)
-        if owner is None:
+    async def _find_owner(self, hello: Hello) -> None:
+        try:
+            owner = await self._port.owner_of(hello.instance)
+        except Unavailable as error:
+            log.warning("a source waits: %s", error)
+            owner = None
+        if not self._transport.is_closing():
+            self._redirect(hello, owner)
+
+    def _redirect(self, hello: Hello, owner: Route) -> None:
+        if owner is HERE and self._port.serve is not None:
+            self._hand_over(self._port.serve())
+        elif not isinstance(owner, Address):
             self._end()
         elif self._session.can_migrate:
             self._answered = True
@@ -205,6 +240,17 @@ class RedirectedConnection(asyncio.Protocol):
         else:
             self._answered = True
             self._begin_splice(owner)
+
+    def _hand_over(self, connection: asyncio.BaseProtocol) -> None:
+        """Reading is paused meanwhile: transports read in another way for another kind of protocol."""
+        self._answered = True
+        self._forget()
+        self._transport.pause_reading()
+        connection.connection_made(self._transport)
+        self._transport.set_protocol(connection)
+        feed(connection, bytes(self._early))
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _begin_splice(self, owner: Address) -> None:
         self._deadline.cancel()
@@ -347,3 +393,15 @@ def connector_address(text: str) -> Address | None:
         return Address.parse(text) if text else None
     except RequestError:
         return None
+
+
+async def route(directory: Directory, source: str) -> Route:
+    """HERE for sources of this process's own shard, and for what is not a source. Raises Unavailable."""
+    try:
+        shard = await directory.shard_of(source)
+    except RequestError:
+        return HERE
+    if directory.is_own(shard):
+        return HERE
+    found = await directory.addresses(shard)
+    return None if found is None else connector_address(found.get(CONNECTOR, ""))

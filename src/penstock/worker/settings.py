@@ -30,6 +30,10 @@ class BucketOptions:
     cache_bytes: int
     take_over: bool = False
     """Do not wait for the lease of the worker that has the shard."""
+    shard: int = 0
+    """Which shard the process serves or waits for."""
+    host: str = ""
+    """The host that has started the process."""
 
 
 class Redirect(Enum):

@@ -50,13 +50,14 @@ from penstock.worker import flow, http, metrics
 from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.bucket_shard import BucketShard
-from penstock.worker.cluster import CONNECTOR, HTTP, SEGMENT
 from penstock.worker.departure import Departure
+from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners
 from penstock.worker.loop_watch import LoopWatch
 from penstock.worker.ports_file import PortsFile
+from penstock.worker.redirects import HERE, RedirectPort, Route, route
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.traces import TraceExporter, trace_exporter, trace_seed
 
@@ -143,6 +144,10 @@ class Worker:
         self._stopping.set()
 
     @property
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    @property
     def has_left(self) -> bool:
         """Whether `run` has returned because the shard has moved to another worker."""
         return self._is_leaving
@@ -187,7 +192,10 @@ class Worker:
         self._loop_watch.start()  # until the ports are open, a stall delays nobody
         own = {name: None if self._listeners is None else self._listeners.take(name) for name in _PORTS}
         self.ports = {SEGMENT: await self._server.start(own[SEGMENT])}
-        self.ports |= {CONNECTOR: await self._gateway.start(own[CONNECTOR]), HTTP: await server.start(own[HTTP])}
+        self.ports |= {
+            CONNECTOR: await self._gateway.start(own[CONNECTOR], self._front),
+            HTTP: await server.start(own[HTTP]),
+        }
         if self._runtime is not None:
             await self._runtime.start()
         keeping = self._serve_shard()
@@ -227,6 +235,24 @@ class Worker:
         return {name: str(Address(_reachable(hosts[name]), port)) for name, port in self.ports.items()}
 
     # The cluster.
+
+    @property
+    def directory(self) -> Directory | None:
+        """None for a worker without a bucket, which has everything."""
+        return None if self._shard is None else self._shard.member.directory
+
+    def _front(self, serve: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.BaseProtocol]:
+        """Of the connector port: a source of another shard is sent to the worker that owns it."""
+        if self.directory is None or self._listeners is None:
+            return serve
+        return RedirectPort(self.settings.gateway, self.settings.redirect, self._route, serve).connection
+
+    async def _route(self, source: str) -> Route:
+        """What is stored here belongs here; and whoever names something that is not a source is refused here."""
+        assert self.directory is not None
+        if self._sources.get(source) is not None:
+            return HERE
+        return await route(self.directory, source)
 
     async def cluster(self) -> ClusterStatus:
         """Raises RequestError for a worker without a bucket, and what the store raises."""
@@ -292,6 +318,7 @@ class Worker:
                 supervisor=self.supervisor,
                 traces=self._traces,
                 bucket=self._bucket,
+                shard=0 if self._shard is None else self._shard.number,
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)

@@ -54,19 +54,98 @@ _BODY_BYTES_MAX = 256 << 20
 """Largest answer; a cut of 10,000 segments takes a megabyte."""
 
 
-class Connection:
-    """`http.client` turns Nagle's algorithm off by itself. Not for several threads at once."""
+_HOPS_MAX = 5
+"""Redirects of one request: a host to a shard's process, which has just moved, and again."""
 
-    def __init__(self, address: Address, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> None:
+_REMEMBERED_MAX = 1000
+"""Things whose process is remembered; beyond that, all are asked for again."""
+
+
+class _Elsewhere(Exception):
+    """Another process of the cluster serves what the path names."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+
+
+def _thing(path: str) -> str:
+    """What decides which process serves a path: a source, a pipeline, or the first part."""
+    parts = path.partition("?")[0].strip("/").split("/")
+    return "/".join(parts[: 2 if parts[0] in ("sources", "pipelines") else 1])
+
+
+class Connection:
+    """`http.client` turns Nagle's algorithm off by itself. Not for several threads at once.
+
+    A worker of a cluster answers with the address of the process that serves a thing (307). It is asked there, with the
+    same token, and the address is remembered until that process does not answer any more.
+    """
+
+    def __init__(
+        self, address: Address, timeout_seconds: float, tls: ssl.SSLContext | None = None, token: str = ""
+    ) -> None:
+        """`token`: instead of the one that the environment has for the address."""
         self._address = address
+        self.named = address
+        """The address that the user has named: it decides which token is sent."""
+        self._token = token
+        self._location = ""
         self._timeout_seconds = timeout_seconds
         self._tls = tls
         self._http: http.client.HTTPConnection | None = None
+        self._others: dict[str, Connection] = {}
+        self._known: dict[str, str] = {}
 
     def ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
         """The reply's JSON. Raises the error that the worker reports, Interrupted when it cannot be reached or
         does not answer. `wait_seconds`: how long the worker was asked to wait.
         """
+        thing = _thing(path)
+        worker = self._known.get(thing)
+        if worker is not None:
+            try:
+                return self._other(worker).ask_once(method, path, body, wait_seconds)
+            except _Elsewhere as error:
+                return self._follow(error.worker, thing, method, path, body, wait_seconds)
+            except Interrupted:
+                self._known.pop(thing, None)  # it may have moved: the worker that was named knows
+        try:
+            return self.ask_once(method, path, body, wait_seconds)
+        except _Elsewhere as error:
+            return self._follow(error.worker, thing, method, path, body, wait_seconds)
+
+    def worker_of(self, path: str) -> str:
+        """The address of the process that has answered for this path last, as `host:port` or `https://host:port`."""
+        own = f"{'https' if self._tls is not None else 'http'}://{self._address}"
+        return self._known.get(_thing(path), own)
+
+    def _follow(
+        self, worker: str, thing: str, method: str, path: str, body: bytes | None, wait_seconds: float
+    ) -> bytes:
+        for _ in range(_HOPS_MAX):
+            try:
+                data = self._other(worker).ask_once(method, path, body, wait_seconds)
+            except _Elsewhere as error:
+                worker = error.worker
+                continue
+            if len(self._known) >= _REMEMBERED_MAX:
+                self._known.clear()
+            self._known[thing] = worker
+            return data
+        raise Interrupted(f"{self._address} and others send {path} from one to another", "Try again in some seconds.")
+
+    def _other(self, worker: str) -> "Connection":
+        """Its token is ours. Raises ProtocolError for an address without TLS, if ours has TLS."""
+        if worker not in self._others:
+            address, is_tls = parse_worker(worker)
+            if self._tls is not None and not is_tls:
+                raise ProtocolError(f"{self._address} sends us to {worker}, which is without TLS")
+            tls = https_context(address.host) if is_tls else None
+            self._others[worker] = Connection(address, self._timeout_seconds, tls, self._token)
+            self._others[worker].named = self._address
+        return self._others[worker]
+
+    def ask_once(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> bytes:
         was_open = self._http is not None
         try:
             return self._exchange(method, path, body, wait_seconds)
@@ -77,6 +156,8 @@ class Connection:
         return self._exchange(method, path, body, wait_seconds)
 
     def close(self) -> None:
+        for other in self._others.values():
+            other.close()
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -94,6 +175,8 @@ class Connection:
         except BaseException:
             self.close()  # a reply that was not read would be taken for the next one
             raise
+        if status == http.HTTPStatus.TEMPORARY_REDIRECT and self._location:
+            raise _Elsewhere(self._location)
         if status != http.HTTPStatus.OK:
             raise self._refusal(status, data)
         return data
@@ -111,6 +194,7 @@ class Connection:
         except (BrokenPipeError, ConnectionResetError):
             was_cut_off = True  # the worker stops reading a body that it refuses: its reply is already here
         response = self._http.getresponse()
+        self._location = _worker_in(response.headers.get("Location", ""))
         data = response.read(_BODY_BYTES_MAX)
         if response.length and len(data) < _BODY_BYTES_MAX:  # a cut-off reply, which `read` does not detect
             raise http.client.IncompleteRead(data, response.length)
@@ -125,7 +209,7 @@ class Connection:
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=self._tls)
 
     def _authorization(self) -> dict[str, str]:
-        token = read_token(self._address)
+        token = self._token or read_token(self.named)
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _refusal(self, status: int, data: bytes) -> PenstockError:
@@ -134,6 +218,12 @@ class Connection:
         except ValueError:
             text = f"{self._address} replied {status} with something other than JSON"
             return ProtocolError(text, "Is it a worker? Use its HTTP port (--http-port).")
+
+
+def _worker_in(location: str) -> str:
+    """`http://host:port` of a Location; "" if there is none."""
+    scheme, found, rest = location.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if found else ""
 
 
 # What the blocking clients of a worker's HTTP side share: one connection, retried while the worker is unavailable.

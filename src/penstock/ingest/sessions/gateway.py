@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from ssl import CERT_REQUIRED
 
@@ -32,6 +33,9 @@ _PROBE_SECONDS = 2.0
 
 _LOOK_SECONDS = 0.005
 """Between two looks whether all programs have ended their streams: a hundredth of a round trip across an ocean."""
+
+
+Front = Callable[[Callable[[], asyncio.BaseProtocol]], Callable[[], asyncio.BaseProtocol]]
 
 
 async def _check_successor(text: str) -> None:
@@ -82,8 +86,10 @@ class Gateway:
         self.sessions = SessionTable(self.settings, sources.counters)
         self._ticks = itertools.count()
 
-    async def start(self, listener: socket.socket | None = None) -> int:
-        """Listen, on this socket if there is one; returns the port."""
+    async def start(self, listener: socket.socket | None = None, front: Front = lambda serve: serve) -> int:
+        """Listen, on this socket if there is one; returns the port. `front` makes the protocol of a new connection from
+        that of a session.
+        """
         settings, loop = self.settings, asyncio.get_running_loop()
         if settings.successor:
             await _check_successor(settings.successor)
@@ -92,7 +98,7 @@ class Gateway:
         def connection() -> Connection:
             return Connection(self.sources, self.sessions, self._access, self._refusals)
 
-        factory = with_tls(connection, settings.ssl, settings.handshake_seconds)
+        factory = with_tls(front(connection), settings.ssl, settings.handshake_seconds)
         if listener is None:
             self._listener = await loop.create_server(factory, settings.host, settings.port, backlog=_BACKLOG)
         else:

@@ -19,6 +19,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """For how long the worker that replies has seen no renewal of it."""
     is_drained: bool = False
     """It takes over only if no other worker does."""
+    wants: int | None = None
+    """A host's: how many shards it adds to the cluster. None: a process of a single shard."""
+    host: str = ""
+    """A shard process's: the host that has started it."""
+    waits_for: list[int] = []
+    """The shards that it waits for, as a standby."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +33,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     term: int
     successor: str = ""
     """The worker for which the owner has given it up, and which has not taken over yet."""
+    host: str = ""
+    """The host of the owner."""
+    assigned: str = ""
+    """The host that is to serve it. While it is another one than `host`, the shard moves, or waits for somebody."""
+    addresses: dict[str, str] = {}
+    """Of the owner, by port."""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +62,17 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[Member]
     shards: list[Place]
     move: Move | None = None
+    leader: str = ""
+    """The host that decides which host serves which shard; "" without hosts."""
+    revision: int = 0
+    """Of the assignment."""
+
+
+class MoveShard(Request, frozen=True, kw_only=True):
+    """Have the host serve this shard."""
+
+    shard: int
+    to: WorkerName
 
 
 class Drain(Request, frozen=True, kw_only=True):

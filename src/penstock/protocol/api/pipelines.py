@@ -166,6 +166,8 @@ class MirroredCheckpoint:
     """The one of the last commit; "": it was not mirrored."""
     merged: int
     """The last merged epoch, or NO_EPOCH."""
+    shard: int = 0
+    """The shard of the pipeline, below which its objects are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -374,6 +374,20 @@ class Blockage(Part, frozen=True, kw_only=True):
         return f"{self.text}. {self.hint}" if self.hint else self.text
 
 
+class ShardStatus(Part, frozen=True, kw_only=True):
+    """A shard of the cluster, in the status of a host."""
+
+    shard: int
+    worker: str
+    """The process that owns it; "" if nobody has ever served it."""
+    host: str
+    addresses: dict[str, str]
+    is_served: bool
+    sources: Sequence[str]
+    pipelines: Sequence[str]
+    problems: Sequence[str]
+
+
 class WorkerStatus(Part, frozen=True, kw_only=True):
     version: str
     id: str
@@ -407,6 +421,8 @@ class WorkerStatus(Part, frozen=True, kw_only=True):
     sinks: Sequence[SinkStatus]
     windows: Sequence[OperatorStatus]
     rates: RatesStatus
+    shards: Sequence[ShardStatus] = ()
+    """Of a host: all shards of the cluster. Everything else is then what they have together."""
 
 
 class Health(Part, frozen=True, kw_only=True):

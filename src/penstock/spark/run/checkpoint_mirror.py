@@ -32,6 +32,7 @@ import msgspec
 
 from penstock.bucket.checkpoints import (
     PAUSES,
+    Kind,
     Manifest,
     MirroredFile,
     Piece,
@@ -131,7 +132,14 @@ class CheckpointMirror:
         """How far the checkpoint is known to be mirrored."""
 
     def mirror(
-        self, generation: int, epoch: int, before: str, keep_on: KeepOn = lambda: None, *, is_committed: bool = False
+        self,
+        generation: int,
+        epoch: int,
+        before: str,
+        keep_on: KeepOn = lambda: None,
+        *,
+        is_committed: bool = False,
+        shard: int = 0,
     ) -> str:
         """Returns the key of the manifest when everything is durable. `before`: the manifest that the ledger has now,
         "" if there is none. `is_committed`: Spark has committed the epoch, and does not run it again.
@@ -141,13 +149,14 @@ class CheckpointMirror:
         """
         with local_access(self._folder), _Uploads(self._bucket, keep_on) as uploads:
             known = {} if not before else {(one.sha256, one.size): one for one in self._based_on(before).files}
-            objects = _Objects(uploads, self._pipeline, generation, epoch)
+            objects = _Objects(uploads, self._pipeline, generation, epoch, shard)
             if before:
                 objects.reuse(self._based_on(before).objects)
             files = [*self._files(epoch, known, objects, is_committed=is_committed)]
             manifest = objects.manifest(files)
             data = manifest.encode()
-            key = named(self._pipeline, generation, epoch, "committed" if is_committed else "manifest", data)
+            kind: Kind = "committed" if is_committed else "manifest"
+            key = named(self._pipeline, generation, epoch, kind, data, shard)
             uploads.put(key, data)
             uploads.finish()
             _mark(self._folder, [*_marked(self._folder), key])
@@ -201,11 +210,12 @@ def _digest(file: Path) -> str:
 class _Objects:
     """The objects of one manifest: those of the manifest before it that are still needed, and new ones."""
 
-    def __init__(self, uploads: _Uploads, pipeline: str, generation: int, epoch: int) -> None:
+    def __init__(self, uploads: _Uploads, pipeline: str, generation: int, epoch: int, shard: int) -> None:
         self._uploads = uploads
         self._pipeline = pipeline
         self._generation = generation
         self._epoch = epoch
+        self._shard = shard
         self._keys: list[str] = []
 
     def reuse(self, keys: Iterable[str]) -> None:
@@ -245,7 +255,7 @@ class _Objects:
             yield MirroredFile(file.path, size, file.mode, digest.hexdigest(), tuple(pieces))
 
     def _put(self, data: bytes) -> int:
-        key = named(self._pipeline, self._generation, self._epoch, "data", data)
+        key = named(self._pipeline, self._generation, self._epoch, "data", data, self._shard)
         self._uploads.put(key, data)
         self._keys.append(key)
         return len(self._keys) - 1
@@ -378,7 +388,8 @@ def mirror_running(
     if epoch <= known.merged:
         return ""
     mirror = _mirror_of(folder, store, pipeline)
-    return mirror.mirror(generation, epoch, known.manifest, _unless_fenced(worker, pipeline, generation))
+    keep_on = _unless_fenced(worker, pipeline, generation)
+    return mirror.mirror(generation, epoch, known.manifest, keep_on, shard=known.shard)
 
 
 def mirror_unmerged(worker: CoordinatorClient, store: str, checkpoint: str, pipeline: str, generation: int) -> None:
@@ -396,7 +407,8 @@ def mirror_unmerged(worker: CoordinatorClient, store: str, checkpoint: str, pipe
         mirror.stage = stage
         return
     keep_on = _unless_fenced(worker, pipeline, generation)
-    manifest = mirror.mirror(generation, stage.epoch, known.manifest, keep_on, is_committed=stage.is_committed)
+    committed, shard = stage.is_committed, known.shard
+    manifest = mirror.mirror(generation, stage.epoch, known.manifest, keep_on, is_committed=committed, shard=shard)
     sync_checkpoint(checkpoint)
     worker.record_mirrored(pipeline, generation, known.manifest, manifest)
 

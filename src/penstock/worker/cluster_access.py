@@ -1,0 +1,98 @@
+"""The access list of a cluster: `cluster/access` in the bucket, and access.json in the data directory of each host, so
+that a token is valid in every shard.
+
+The bucket decides. A command (`penstock access`) changes the file of one machine; that machine's host writes it to the
+bucket, and the others fetch it within ten seconds.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.access.file import FILE
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.core.durable_files import write_private
+
+ACCESS = "cluster/access"
+
+LOOK_SECONDS = 10.0
+"""Between two looks whether another machine has changed the list."""
+
+
+def use_owner_token(data: Path, token: str) -> None:
+    """The owner's token is the cluster's, unless a file was named for it (--token-file): DATA/token is then a link."""
+    file = data / "token"
+    content = f"{token}\n".encode()
+    if not file.is_symlink() and (not file.exists() or file.read_bytes() != content):
+        write_private(file, content)
+
+
+class ClusterAccess:
+    """Each call may make requests, and raises what the store raises. Not for several threads at once."""
+
+    def __init__(self, bucket: Bucket, data: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = bucket
+        self._file = data / FILE
+        self._clock = clock
+        self._seen: bytes | None = None
+        self._version = ""
+        self._looked = float("-inf")
+
+    def begin(self, first: bytes | None = None) -> None:
+        """The bucket's list, or the machine's own if the cluster is new, or else the `first` one."""
+        self._looked = self._clock()
+        if not self._fetch():
+            mine = self._read()
+            content = first if mine is None else mine
+            if content is not None:
+                self._put(content)
+
+    def look_if_due(self) -> None:
+        if self.has_changed_here() or self._clock() - self._looked >= LOOK_SECONDS:
+            self.look()
+
+    def has_changed_here(self) -> bool:
+        """Without a request."""
+        mine = self._read()
+        return mine is not None and mine != self._seen
+
+    def look(self) -> None:
+        """Whichever has changed since the last time is written to the other; the machine's own comes first."""
+        self._looked = self._clock()
+        mine = self._read()
+        if mine is not None and mine != self._seen:
+            self._put(mine)
+        else:
+            self._fetch()
+
+    def _fetch(self) -> bool:
+        """Whether the bucket has a list."""
+        try:
+            found = self._bucket.get(ACCESS)
+        except NoSuchObject:
+            return False
+        self._version = found.version
+        if found.data != self._seen or self._read() != found.data:
+            self._seen = found.data
+            write_private(self._file, found.data)
+        return True
+
+    def _put(self, content: bytes) -> None:
+        """If others change it at the same time, the last one counts, as with the file."""
+        try:
+            if self._version:
+                self._version = self._bucket.replace(ACCESS, content, self._version)
+            else:
+                self._version = self._bucket.create(ACCESS, [content])
+        except (ObjectExists, VersionChanged):
+            self._version = self._bucket.get(ACCESS).version
+            self._version = self._bucket.replace(ACCESS, content, self._version)
+        self._seen = content
+        if self._read() != content:
+            write_private(self._file, content)
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._file.read_bytes()
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,131 @@
+"""The status of a whole cluster, for a host: that of all shards, put together."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+from penstock.client.coordinator.connection import Connection
+from penstock.client.credentials import https_context, parse_worker
+from penstock.core.errors import PenstockError
+from penstock.protocol.api.cluster import ClusterStatus, Place
+from penstock.protocol.api.status import ShardStatus, WorkerStatus
+from penstock.worker.directory import HTTP
+
+_STATUS_SECONDS_MAX = 3.0
+"""A process that does not answer by then is left out, and named."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+# Putting structs together: numbers are added, lists joined.
+
+
+def combined(structs: Sequence[S], kind: type[S]) -> S:
+    """Numbers are added, of times the longest counts; lists and maps are joined; of texts the first counts."""
+    if not structs:
+        return cast("S", _empty(inspect.type_info(kind)))
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return kind(**{name: _joined([getattr(one, name) for one in structs]) for name in names})
+
+
+def _joined(values: list[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    match known[0]:
+        case bool():
+            return any(known)
+        case int():
+            return sum(known)
+        case float():
+            return max(known)
+        case msgspec.Struct():
+            return combined(known, type(known[0]))
+        case Mapping():
+            return {key: value for one in known for key, value in one.items()}
+        case str():
+            return next((value for value in known if value), "")
+        case Sequence():
+            return [value for one in known for value in one]
+        case _:
+            return known[0]
+
+
+def _empty(kind: inspect.Type) -> Any:
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls(**{one.name: _empty(one.type) for one in fields if one.required})
+        case inspect.UnionType(includes_none=True):
+            return None
+        case inspect.IntType():
+            return 0
+        case inspect.FloatType():
+            return 0.0
+        case inspect.BoolType():
+            return False
+        case inspect.StrType():
+            return ""
+        case inspect.DictType():
+            return {}
+        case _:
+            return []
+
+
+# Asking all shards.
+
+
+async def cluster_worker_status(cluster: ClusterStatus, token: str, *, is_tls: bool) -> WorkerStatus:
+    """Everything that the shards have, and which shard has what."""
+    places = cluster.shards
+    found = await asyncio.gather(*(asyncio.to_thread(_status, one, token, is_tls) for one in places))
+    statuses = [one for one in found if isinstance(one, WorkerStatus)]
+    whole = combined(statuses, WorkerStatus)
+    shards = [_shard(place, one) for place, one in zip(places, found, strict=True)]
+    problems = [f"shard {one.shard}: {problem}" for one in shards for problem in one.problems]
+    return msgspec.structs.replace(whole, shards=shards, problems=problems)
+
+
+async def ask_shards(cluster: ClusterStatus, token: str, path: str, *, is_tls: bool) -> list[Any]:
+    """What the processes of all shards reply; those that do not answer are left out."""
+    found = await asyncio.gather(*(asyncio.to_thread(_reply, one, token, path, is_tls) for one in cluster.shards))
+    return [msgspec.json.decode(one) for one in found if isinstance(one, bytes)]
+
+
+def _status(place: Place, token: str, is_tls: bool) -> WorkerStatus | str:
+    found = _reply(place, token, "/status", is_tls)
+    try:
+        return found if isinstance(found, str) else msgspec.json.decode(found, type=WorkerStatus)
+    except msgspec.MsgspecError as error:
+        return f"its process is of another version: {error}"
+
+
+def _reply(place: Place, token: str, path: str, is_tls: bool) -> bytes | str:
+    """The reply of its owner, or why there is none."""
+    where = place.addresses.get(HTTP, "")
+    if not where:
+        return "nobody serves it now"
+    address, _ = parse_worker(where)
+    connection = Connection(address, _STATUS_SECONDS_MAX, https_context(address.host) if is_tls else None, token)
+    try:
+        return connection.ask("GET", path, None)
+    except PenstockError as error:
+        return f"its process at {where} does not answer: {error}"
+    finally:
+        connection.close()
+
+
+def _shard(place: Place, found: WorkerStatus | str) -> ShardStatus:
+    is_there = isinstance(found, WorkerStatus)
+    return ShardStatus(
+        shard=place.shard,
+        worker=place.owner,
+        host=place.host,
+        addresses=place.addresses,
+        sources=sorted(found.sources) if isinstance(found, WorkerStatus) else [],
+        pipelines=[one.name for one in found.pipelines] if isinstance(found, WorkerStatus) else [],
+        problems=list(found.problems) if isinstance(found, WorkerStatus) else [found],
+        is_served=is_there,
+    )

@@ -1,0 +1,128 @@
+"""Where things are in the cluster: the shard of a source, a pipeline or the application, and who serves that shard."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+from penstock.bucket.objects import Bucket
+from penstock.cluster.places import Kind, Places, Thing
+from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
+from penstock.coordinator.shards import ShardAddress
+from penstock.core.errors import BucketFailed, RequestError, Unavailable
+from penstock.protocol.stored.names import (
+    DEAD_LETTERS_SUFFIX,
+    OUTPUT_PREFIX,
+    STAGING_PREFIX,
+    SYSTEM_PREFIX,
+    Form,
+    Source,
+    kind_of,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
+"""The names of a worker's ports in its record."""
+
+_FRESH_SECONDS = 0.5
+"""For so long the owner of a shard is remembered: programs that come back at once cost no requests."""
+
+
+def thing_of(source: str) -> Thing | None:
+    """What decides the place of this source, as `Source.parse` takes it. None: every shard has its own. A source's
+    dead letters are where the source is. Raises RequestError.
+    """
+    parsed = Source.parse(source)
+    if parsed.form is Form.OUTPUT:
+        return Thing(Kind.PIPELINE, parsed.name.partition("/")[0])
+    if parsed.form is Form.SEGMENT:
+        return Thing(Kind.SEGMENT, parsed.name)
+    if parsed.name.startswith(SYSTEM_PREFIX):
+        return None
+    return Thing(Kind.SOURCE, parsed.name.removesuffix(DEAD_LETTERS_SUFFIX))
+
+
+def thing_of_segment(segment: str) -> Thing | None:
+    """What decides the place of this segment. None: every shard has its own."""
+    for prefix in (OUTPUT_PREFIX, STAGING_PREFIX):
+        if segment.startswith(prefix):
+            return Thing(Kind.PIPELINE, segment.removeprefix(prefix).partition("/")[0])
+    try:
+        return thing_of(kind_of(segment).source)
+    except RequestError:
+        return None
+
+
+class Directory:
+    """Implements ShardDirectory of the coordinator. A host has one as well: it has no shard of its own."""
+
+    def __init__(self, bucket: Bucket, shard: int | None = None, *, is_tls: bool = False) -> None:
+        self.places = Places(bucket, shard)
+        self.secret = ""
+        """Known once the bucket has answered."""
+        self._bucket = bucket
+        self._shard = shard
+        self._is_tls = is_tls
+        self._found: dict[int, tuple[float, Mapping[str, str] | None]] = {}
+
+    @property
+    def shard(self) -> int:
+        assert self._shard is not None, "a host has none"
+        return self._shard
+
+    def is_own(self, shard: int) -> bool:
+        return shard == self._shard
+
+    # Places.
+
+    async def shard_of(self, source: str) -> int:
+        """Raises RequestError for what is not a source, Unavailable if the bucket does not answer."""
+        thing = thing_of(source)
+        return self.shard if thing is None else await self.place(thing)
+
+    async def place(self, thing: Thing, wanted: int | None = None) -> int:
+        """The shard of the thing, which gets a place if it has none. Raises Unavailable."""
+        known = self.places.known(thing)
+        return known if known is not None else await _asked(self.places.get, thing, wanted)
+
+    async def likely(self, thing: Thing) -> int:
+        """The shard of the thing, or the one in which it would be placed. Raises Unavailable."""
+        known = self.places.known(thing)
+        return known if known is not None else await _asked(self.places.likely, thing)
+
+    # Addresses.
+
+    async def addresses(self, shard: int) -> Mapping[str, str] | None:
+        """By port: where the owner of the shard listens; None if nobody owns it. Raises Unavailable."""
+        now = time.monotonic()
+        if shard in self._found and now - self._found[shard][0] < _FRESH_SECONDS:
+            return self._found[shard][1]
+        found = await _asked(self._read, shard)
+        self._found[shard] = time.monotonic(), found
+        return found
+
+    def _read(self, shard: int) -> Mapping[str, str] | None:
+        place = read_record(self._bucket, shard_key(shard), ShardRecord)
+        if place is None:
+            return None
+        owner = read_record(self._bucket, worker_key(place[0].owner), WorkerRecord)
+        return None if owner is None else owner[0].addresses
+
+    async def find(self, shard: int) -> ShardAddress | None:
+        found = await self.addresses(shard)
+        if found is None or HTTP not in found or SEGMENT not in found:
+            return None
+        return ShardAddress(f"https://{found[HTTP]}" if self._is_tls else found[HTTP], found[SEGMENT])
+
+    def url(self, address: str) -> str:
+        """Of an HTTP port of this cluster."""
+        return f"{'https' if self._is_tls else 'http'}://{address}"
+
+
+async def _asked(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    try:
+        return await asyncio.to_thread(call, *arguments, **named)
+    except BucketFailed as error:
+        raise Unavailable(f"the object store does not answer: {error}", error.hint) from error

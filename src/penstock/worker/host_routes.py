@@ -1,0 +1,230 @@
+"""The HTTP side of a host: its own probes, the status of the whole cluster, and 307 to the process of a shard for
+everything that names something.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import penstock
+from penstock.access.principals import Role
+from penstock.access.refusals import Refusals
+from penstock.cluster.places import Kind, Thing
+from penstock.core.errors import PenstockError, RequestError
+from penstock.core.logs import LogLevel, set_log_level
+from penstock.protocol.api.cluster import ClusterStatus, Drain, MoveShard
+from penstock.protocol.api.codec import Empty
+from penstock.protocol.api.deployment import SetLogLevel
+from penstock.protocol.api.status import WorkerStatus
+from penstock.protocol.stored.names import access_name
+from penstock.worker.cluster_status import ask_shards, cluster_worker_status
+from penstock.worker.directory import HTTP, Directory, thing_of, thing_of_segment
+from penstock.worker.http import access_middleware, prepare, probe
+from penstock.worker.http_redirects import HttpRedirects, nobody_serves, redirect
+from penstock.worker.routes import BODY_BYTES_MAX, failure, get, post, principal_of
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.visibility import visible
+
+_PAGE = 1000
+
+
+class Hosting(Protocol):
+    """What the routes need from a host."""
+
+    registry: CollectorRegistry
+    refusals: Refusals
+    settings: WorkerSettings
+    id: str
+    ports: dict[str, int]
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def uptime_seconds(self) -> float: ...
+
+    @property
+    def directory(self) -> Directory: ...
+
+    def fatal_problems(self) -> list[str]: ...
+
+    def ingest_problems(self) -> list[str]: ...
+
+    def problems(self) -> list[str]: ...
+
+    async def cluster(self) -> ClusterStatus: ...
+
+    async def drain(self, request: Drain) -> None: ...
+
+    async def move(self, request: MoveShard) -> None: ...
+
+    async def rebalance(self) -> None: ...
+
+    async def leader_address(self) -> str: ...
+
+    async def address_of(self, worker: str) -> str: ...
+
+
+def host_application(host: Hosting, settings: WorkerSettings) -> Starlette:
+    routes = _HostRoutes(host)
+    app = Starlette(
+        routes=[
+            get("/live", probe(host.fatal_problems)),
+            get("/ready", probe(host.ingest_problems)),
+            get("/health", probe(host.problems)),
+            get("/status", routes.status, is_filtered=True),
+            get("/metrics", routes.metrics),
+            get("/cluster", routes.cluster),
+            post("/cluster/drain", Drain, routes.drain, role=Role.ADMIN, is_audited=True),
+            post("/cluster/move", MoveShard, routes.move, role=Role.ADMIN, is_audited=True),
+            post("/cluster/rebalance", Empty, routes.rebalance, role=Role.ADMIN, is_audited=True),
+            post("/log-level", SetLogLevel, routes.log_level, role=Role.ADMIN, is_audited=True),
+            get("/pipelines", routes.pipelines, is_filtered=True),
+            get("/segments", routes.segments, is_filtered=True),
+            *(Route(path, routes.by_body, methods=["POST"]) for path in _BY_BODY),
+            Route("/{path:path}", routes.refuse, methods=["GET", "POST", "PUT", "DELETE"]),
+        ],
+        middleware=[access_middleware(settings, host.refusals), Middleware(HttpRedirects, directory=host.directory)],
+    )
+    prepare(app, settings)
+    return app
+
+
+class _HostRoutes:
+    def __init__(self, host: Hosting) -> None:
+        self._host = host
+
+    async def status(self, request: Request) -> WorkerStatus:
+        return visible(await self._status(), principal_of(request))
+
+    async def _status(self) -> WorkerStatus:
+        host, settings = self._host, self._host.settings
+        is_tls = settings.http_ssl is not None
+        found = await cluster_worker_status(await host.cluster(), host.directory.secret, is_tls=is_tls)
+        return msgspec.structs.replace(
+            found,
+            version=penstock.__version__,
+            id=host.id,
+            pid=host.pid,
+            data=str(settings.data.resolve()),
+            uptime_seconds=host.uptime_seconds,
+            ports=host.ports,
+            tls=is_tls,
+            problems=[*host.problems(), *found.problems],
+        )
+
+    async def pipelines(self, request: Request) -> dict[str, Any]:
+        found = visible(await self._status(), principal_of(request))
+        return {"pipelines": found.pipelines}
+
+    async def segments(self, request: Request) -> dict[str, Any]:
+        """A page of all shards' segments, in the order of names."""
+        host, principal = self._host, principal_of(request)
+        is_tls = host.settings.http_ssl is not None
+        path = f"/segments?{request.url.query}"
+        pages = await ask_shards(await host.cluster(), host.directory.secret, path, is_tls=is_tls)
+        page = sorted((one for page in pages for one in page["segments"]), key=lambda one: str(one["name"]))
+        has_more = any(page["more"] for page in pages) or len(page) > _PAGE
+        shown = [one for one in page[:_PAGE] if principal.may(Role.READ, access_name(one["name"]))]
+        return {"segments": shown, "more": has_more and bool(page), "after": page[:_PAGE][-1]["name"] if page else ""}
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self._host.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def cluster(self, _: Request) -> ClusterStatus:
+        return await self._host.cluster()
+
+    # Requests about the cluster, each by the host that it concerns.
+
+    async def drain(self, _: str, body: Drain) -> Response | None:
+        if address := await self._host.address_of(body.worker):
+            return self._elsewhere(address, "/cluster/drain")
+        await self._host.drain(body)
+        return None
+
+    async def move(self, _: str, body: MoveShard) -> Response | None:
+        if address := await self._host.leader_address():
+            return self._elsewhere(address, "/cluster/move")
+        await self._host.move(body)
+        return None
+
+    async def rebalance(self, _: str, __: Empty) -> Response | None:
+        if address := await self._host.leader_address():
+            return self._elsewhere(address, "/cluster/rebalance")
+        await self._host.rebalance()
+        return None
+
+    def _elsewhere(self, address: str, path: str) -> Response:
+        return redirect(self._host.directory, address, {"path": path})
+
+    async def log_level(self, _: str, body: SetLogLevel) -> None:
+        set_log_level(LogLevel(body.level))
+
+    # Everything else.
+
+    async def by_body(self, request: Request) -> Response:
+        """Requests that name sources or pipelines in their bodies go to the shard of the first one."""
+        host = self._host
+        try:
+            thing = _BY_BODY[request.url.path](msgspec.json.decode(await _body(request)))
+            if thing is None:
+                raise RequestError("the request names nothing", "Name a source or a pipeline.")
+            shard = await host.directory.likely(thing)
+            found = await host.directory.addresses(shard)
+            if found is None or HTTP not in found:
+                raise nobody_serves(shard)
+            return redirect(host.directory, found[HTTP], request.scope)
+        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+            return failure(RequestError("the request's body is not valid"), request.scope)
+        except PenstockError as error:
+            return failure(error, request.scope)
+
+    async def refuse(self, request: Request) -> Response:
+        shown = ", ".join(
+            f"shard {one.shard}: {one.addresses[HTTP]}"
+            for one in (await self._host.cluster()).shards
+            if HTTP in one.addresses
+        )
+        error = RequestError(
+            f"this is a host of a cluster, which has no {request.url.path} of its own",
+            f"Ask the process of a shard: --worker HOST:PORT ({shown})." if shown else "See penstock cluster status.",
+        )
+        return failure(error, request.scope)
+
+
+async def _body(request: Request) -> bytes:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > BODY_BYTES_MAX:
+            raise RequestError("the request's body is too large")
+    return data
+
+
+def _first_source(body: Any) -> Thing | None:
+    return thing_of(body["sources"][0])
+
+
+def _first_pipeline(body: Any) -> Thing | None:
+    return Thing(Kind.PIPELINE, next(iter(body["pipelines"])))
+
+
+def _first_range(body: Any) -> Thing | None:
+    first = body["ranges"][0]
+    return thing_of_segment(first[0] if isinstance(first, list) else first["segment"])
+
+
+_BY_BODY: dict[str, Callable[[Any], Thing | None]] = {
+    "/starting": _first_pipeline,
+    "/sources/resolve": _first_source,
+    "/sources/cut": _first_source,
+    "/splits": _first_range,
+}
