@@ -8,42 +8,23 @@ each shard has an owner at its host, every stream can be opened, and what was st
 """
 
 import random as global_random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
 
-import msgspec
-
 from penstock.bucket.objects import NoSuchObject, ObjectExists, VersionChanged
-from penstock.cluster.assignment import (
-    Host,
-    LeaderWatch,
-    LiveHosts,
-    assigned,
-    by_shard,
-    first_assignment,
-    moved,
-    rebalanced,
-)
+from penstock.cluster.assignment import Host, by_shard, moved, rebalanced
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseState
-from penstock.cluster.records import (
-    ASSIGNMENT,
-    WORKERS,
-    AssignmentRecord,
-    ShardRecord,
-    WorkerRecord,
-    decode,
-    encode,
-    read_record,
-    shard_key,
-    worker_key,
-)
+from penstock.cluster.records import ASSIGNMENT, AssignmentRecord, ShardRecord, WorkerRecord, decode, shard_key
 from penstock.coordinator.machine.commands import Drop, Unsubscribe
-from penstock.core.errors import BucketFailed, RequestError
+from penstock.core.errors import BucketFailed, RequestError, Unavailable
 from penstock.ingest.stream_claims import ClaimStep
-from penstock.protocol.connector.frames import NOTHING_YET
 from penstock.testing.faulty_bucket import BucketFaults
+from penstock.worker.host_link import ShardReport
+from penstock.worker.membership import Membership
+from penstock.worker.shard_processes import Action, plan
 from tests.cluster.simulation.log import Chain, Entry, Log, Stored, segment_of
 from tests.cluster.simulation.process import Incoming, Leave, Reply, Request, Serving, ShardProcess
 from tests.cluster.simulation.programs import Program
@@ -60,117 +41,60 @@ RESTART_SECONDS = 1.0
 
 
 class SimulatedHost(Unit):
-    """Renews its record, leads if nobody does, and starts and stops processes as the assignment says."""
+    """Membership and the plan for its processes are the real ones; here is what happens between them."""
 
     def __init__(self, cluster: "Cluster", name: str, wants: int) -> None:
         super().__init__(cluster.scheduler, name, cluster.random.uniform(*RATES))
         self.cluster, self.wants = cluster, wants
-        self.is_drained = False
         self.processes: dict[int, ShardProcess] = {}
-        self._bucket = cluster.new_bucket()
-        self._revision, self._version = 0, ""
-        self._leader = LeaderWatch(cluster.timing, name)
-        self._live = LiveHosts(cluster.timing)
-        self._known: dict[str, WorkerRecord] = {}
-        self._processes = 0
+        self.commands: list[Callable[[Membership], object]] = []
+        """What operators have asked for."""
+        record = WorkerRecord(worker=name, revision=0, addresses={}, shards=(), wants=wants)
+        self.membership = Membership(cluster.new_bucket(), record, cluster.timing, self.clock)
+        self._started = 0
         self.spawn("host", self._run)
 
     def _run(self) -> None:
         while True:
-            for act in (self._renew, self._look):
-                try:
+            commands, self.commands = self.commands, []
+            for act in (self.membership.round, *(partial(each, self.membership) for each in commands), self._apply):
+                # The next round sees what has become of it.
+                with suppress(BucketFailed, ObjectExists, VersionChanged, RequestError, Unavailable):
                     act()
-                except (BucketFailed, ObjectExists, VersionChanged):
-                    pass  # the next round sees what has become of it
             self.scheduler.actor.wait(self.cluster.timing.renew)
 
-    def _renew(self) -> None:
-        self._revision += 1
-        record = WorkerRecord(
-            worker=self.name, revision=self._revision, addresses={}, wants=self.wants, is_drained=self.is_drained
-        )
-        key = worker_key(self.name)
-        try:
-            if self._version:
-                self._version = self._bucket.replace(key, encode(record), self._version)
-            else:
-                self._version = self._bucket.create(key, [encode(record)])
-        except (ObjectExists, VersionChanged):
-            found = read_record(self._bucket, key, WorkerRecord)
-            self._version = "" if found is None else found[1]
-            self._revision = self._revision if found is None else max(self._revision, found[0].revision)
-
-    def _look(self) -> None:
-        found = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
-        record = None if found is None else found[0]
-        asked, leader = self.clock(), None
-        if record is not None:
-            leader = read_record(self._bucket, worker_key(record.leader), WorkerRecord)
-        if self._leader.may_lead(record, None if leader is None else leader[0], asked, self.clock()):
-            self._lead(found)
-        if record is not None:
-            self._reconcile(record)
-
-    def live_hosts(self) -> tuple[Host, ...]:
-        asked = self.clock()
-        keys = {worker_key(name) for name in self._known} | {each.key for each in self._bucket.list(WORKERS)}
-        records = [found[0] for key in sorted(keys) if (found := read_record(self._bucket, key, WorkerRecord))]
-        self._known = {record.worker: record for record in records}
-        return self._live.look(records, asked, self.clock())
-
-    def _lead(self, found: tuple[AssignmentRecord, str] | None) -> None:
-        hosts = self.live_hosts()
-        record = first_assignment(self.name) if found is None else found[0]
-        self.write(assigned(record, self.name, hosts), found)
-
-    def write(self, wanted: AssignmentRecord, found: tuple[AssignmentRecord, str] | None) -> None:
-        if found is None:
-            self._bucket.create(ASSIGNMENT, [encode(wanted)])
-        elif wanted is not found[0]:
-            self._bucket.replace(ASSIGNMENT, encode(wanted), found[1])
-
-    def _reconcile(self, record: AssignmentRecord) -> None:
-        wanted = by_shard(record)
-        self.processes = {shard: process for shard, process in self.processes.items() if not process.is_dead}
-        for shard in range(record.count):
-            process = self.processes.get(shard)
-            if wanted.get(shard) == self.name:
-                if process is None:
+    def _apply(self) -> None:
+        for shard, process in [*self.processes.items()]:
+            if process.is_dead:
+                del self.processes[shard]
+                self.membership.forget(process.name)
+        assigned = self.membership.assigned_to(self.name)
+        for shard, action in plan(assigned, {s: _report(process) for s, process in self.processes.items()}).items():
+            match action:
+                case Action.START:
                     self._start(shard)
-            elif process is not None and wanted.get(shard):
-                self._give_up(shard, process, wanted[shard])
+                case Action.STOP:
+                    self.processes[shard].stop.set()
+                case Action.LEAVE:
+                    to = self.membership.waiting(shard, self.membership.host_of(shard))
+                    if to:
+                        self.processes[shard].receive(Incoming(Leave(to)))
 
     def _start(self, shard: int) -> None:
-        self._processes += 1
-        process = ShardProcess(self.cluster, self.name, shard, self._processes, self.rate)
-        process.is_drained = self.is_drained
+        self._started += 1
+        process = ShardProcess(self.cluster, self.name, shard, self._started, self.rate)
         self.processes[shard] = process
         self.cluster.processes.append(process)
 
-    def _give_up(self, shard: int, process: ShardProcess, to: str) -> None:
-        """A process that waits is stopped. One that serves leaves once the other host's process waits."""
-        if process.serving is None:
-            process.stop.set()
-            return
-        names = [each.key for each in self._bucket.list(f"{WORKERS}{to}.{shard}.")]
-        if names:
-            process.receive(Incoming(Leave(names[-1].removeprefix(WORKERS))))
 
-    # What an operator does.
+def _report(process: ShardProcess) -> ShardReport:
+    return ShardReport(worker=process.name, state="waiting" if process.serving is None else "serving")
 
-    def command(self, change: Callable[[AssignmentRecord, tuple[Host, ...]], AssignmentRecord]) -> None:
-        """Written by the host at which the command arrives, which leads from then on."""
 
-        def body() -> None:
-            try:
-                hosts = self.live_hosts()
-                found = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
-                if found is not None:
-                    self.write(change(found[0], hosts), found)
-            except (BucketFailed, VersionChanged, RequestError):
-                pass
-
-        self.spawn("command", body)
+def _moved(
+    record: AssignmentRecord, leader: str, hosts: Collection[Host], *, shard: int, target: str
+) -> AssignmentRecord:
+    return moved(record, leader, hosts, shard, target)
 
 
 class Network:
@@ -298,8 +222,8 @@ class Cluster:
         self.faults.lost = self.faults.unanswered = self.faults.delayed = self.faults.throttled = 0.0
         for unit in (*self.hosts, *self.processes):
             unit.stopped_until = 0.0
-        for host in self._live():
-            host.is_drained = False
+        if all(host.membership.is_drained for host in self._live()):
+            self._join(1)
         if not self._live() or sum(chain.term > 0 for chain in self.log.chains.values()) < self._shards:
             self._join(self._shards)  # the first one may have died before it had shards
 
@@ -340,13 +264,16 @@ class Cluster:
             process.stop_for(self.random.choice((1.0, 5.0, 12.0, 25.0)))
 
     def _kill_host(self) -> None:
-        """The machine: with all its processes."""
+        """The machine with all its processes; or only the host: then its processes stop."""
         live = self._live()
         if live:
-            host = self.random.choice(live)
+            host, is_machine = self.random.choice(live), self.random.random() < 0.7
             host.kill()
             for process in host.processes.values():
-                self._kill(process)
+                if is_machine:
+                    self._kill(process)
+                else:
+                    process.stop.set()
 
     def _stop_host(self) -> None:
         live = self._live()
@@ -365,22 +292,21 @@ class Cluster:
         self.hosts.append(SimulatedHost(self, f"h{len(self.hosts)}", wants))
 
     def _drain(self) -> None:
-        live = [host for host in self._live() if not host.is_drained]
+        live = [host for host in self._live() if not host.membership.is_drained]
         if len(live) > 1:
-            self.random.choice(live).is_drained = True
+            self.random.choice(live).commands.append(Membership.drain)
 
     def _move(self) -> None:
         live = self._live()
         if live:
             shard, target = self.random.randrange(3), self.random.choice(live).name
-            at = self.random.choice(live)
-            at.command(lambda record, hosts: moved(record, at.name, hosts, shard, target))
+            move = partial(_moved, shard=shard, target=target)
+            self.random.choice(live).commands.append(lambda membership: membership.change(move))
 
     def _rebalance(self) -> None:
         live = self._live()
         if live:
-            at = self.random.choice(live)
-            at.command(lambda record, hosts: rebalanced(record, at.name, hosts))
+            self.random.choice(live).commands.append(lambda membership: membership.change(rebalanced))
 
     def connections_lost(self, process: ShardProcess) -> None:
         for program in self.programs:

@@ -193,7 +193,7 @@ class ShardProcess(Unit):
 
     def _acquire(self) -> bool:
         timing, drained = self.cluster.timing, self.is_drained
-        candidate = ShardCandidate(self.bucket, self.name, {}, self.shard, timing, self.clock, drained)
+        candidate = ShardCandidate(self.bucket, self.name, {}, self.shard, timing, self.clock, drained, self.host)
         acquisition = _Acquisition(candidate, self.stop, lambda _: None)
         self.inbox.clear()
         taken = acquisition.run(force=False)
