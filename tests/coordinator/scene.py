@@ -10,6 +10,7 @@ from typing import Any
 from penstock.bucket.objects import Bucket
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
+from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.traces import Traces
 from penstock.core.errors import StoreFailed, Unavailable
 from penstock.protocol.api.pipelines import (
@@ -85,8 +86,12 @@ class Scene:
         connectors: Connectors = NO_CONNECTORS,
         traces: Callable[[], Traces | None] = lambda: None,
         bucket: Bucket | None = None,
+        directory: ShardDirectory | None = None,
+        wire: ShardWire | None = None,
     ) -> None:
         """`traces` is called at each `open`."""
+        self.directory = directory
+        self.wire = wire
         self.connectors = connectors
         self.traces = traces
         self.bucket = bucket
@@ -112,6 +117,8 @@ class Scene:
             connectors=self.connectors,
             traces=self.traces(),
             bucket=self.bucket,
+            directory=self.directory,
+            wire=self.wire,
         )
         await self.coordinator.start()
 
@@ -174,12 +181,17 @@ class Scene:
         return end
 
     async def ingest(
-        self, name: str, times: Mapping[int, int], marks: Sequence[Mark] = (), count: int | None = None
+        self,
+        name: str,
+        times: Mapping[int, int],
+        marks: Sequence[Mark] = (),
+        count: int | None = None,
+        arrival_us: int = 0,
     ) -> int:
         """A record as a connector writes it, with one event per stream, of the given time."""
         ids = [*times]
         columns = StreamColumns(u64s(ids), u64s([1] * len(ids)), u64s([times[i] for i in ids]))
-        head = encode_head(columns, marks, len(ids) if count is None else count)
+        head = encode_head(columns, marks, len(ids) if count is None else count, arrival_us)
         data = b"".join(stored(i, 1, times[i]) for i in ids) or bytes(8)
         return await self.append(name, data, head)
 

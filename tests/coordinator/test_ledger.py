@@ -188,9 +188,9 @@ def test_an_unreadable_ledger_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("first", "formats"),
     [
-        ([7, "p"], r"development version before 0\.1 \(no format version; this version reads format 3\)"),
+        ([7, "p"], r"development version before 0\.1 \(no format version; this version reads format 4\)"),
         ([100, 0, 0, 0, 0, "complete", 0], r"development version before 0\.1 \(no format version;"),
-        ([0, 4], r"a newer version of Penstock \(format 4; this version reads format 3\)"),
+        ([0, 5], r"a newer version of Penstock \(format 5; this version reads format 4\)"),
     ],
 )
 def test_a_ledger_of_another_format_is_refused_whatever_it_contains(first: list[Any], formats: str) -> None:

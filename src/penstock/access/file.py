@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.access.principals import ANONYMOUS, EVERYONE, Access, Grant, Principal, Role, digest
+from penstock.access.principals import ANONYMOUS, EVERYONE, GRANTED, Access, Grant, Principal, Role, digest
 from penstock.core.durable_files import sync_directory, write_private
 from penstock.core.errors import RequestError, Unauthenticated, UnreadableFormat
 
@@ -267,9 +267,9 @@ def _check_new(grant: StoredGrant, grants: list[StoredGrant]) -> None:
 
 def _role(name: str) -> Role:
     try:
-        return Role(name)
-    except ValueError:
-        roles = ", ".join(role.value for role in Role)
+        return {role.value: role for role in GRANTED}[name]
+    except KeyError:
+        roles = ", ".join(role.value for role in GRANTED)
         raise RequestError(f"{name!r} is not a valid role", f"The roles are {roles}.") from None
 
 

@@ -7,6 +7,7 @@ principal's prefixes; what concerns the whole worker needs a principal without p
     write    append to sources and segments, truncate and delete the segments
     deploy   start, reset and drop pipelines, bind sinks, apply an application, replay dead letters, bury events
     admin    everything else: delete what belongs to the system, raise quotas
+    shard    what shards of a cluster ask of each other; only the cluster's secret grants it
 """
 
 import hashlib
@@ -30,12 +31,19 @@ class Role(Enum):
     WRITE = "write"
     DEPLOY = "deploy"
     ADMIN = "admin"
+    SHARD = "shard"
+    """Of the other shards of a cluster: what they ask is not for people."""
 
     def includes(self, other: "Role") -> bool:
         return _RANKS[self] >= _RANKS[other]
 
 
 _RANKS = {role: rank for rank, role in enumerate(Role)}
+GRANTED = tuple(role for role in Role if role is not Role.SHARD)
+"""Those that an access file can grant."""
+
+THE_CLUSTER = "cluster"
+"""The name of the principal that has the cluster's secret."""
 
 
 _SEGMENT_BYTES = 1024

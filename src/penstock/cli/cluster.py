@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, worker_to_read
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, member_to_read
 from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
 from penstock.cluster.lease_state import LEASE_TIMING
@@ -44,7 +44,7 @@ def status(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOp
 
     Any worker knows, a standby as well. All addresses are in the output of --json.
     """
-    found = cluster_status(worker_to_read(worker, data))
+    found = cluster_status(member_to_read(worker, data))
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
@@ -122,7 +122,7 @@ def drain(
     the cluster until it is stopped, and takes shards over again only if no
     other worker does.
     """
-    asked = worker_to_read(worker, data)
+    asked = member_to_read(worker, data)
     before = cluster_status(asked)
     member = _member(before, name)
     if member.wants is None:
@@ -146,7 +146,7 @@ def move(
     It stays there until the worker is gone or drained, or until the next
     rebalance.
     """
-    asked = worker_to_read(worker, data)
+    asked = member_to_read(worker, data)
     _check_hosts(cluster_status(asked))
     _post(asked, "/cluster/move", MoveShard(shard=shard, to=name))
     _wait_for_hosts(asked, lambda found: [one for one in found.shards if one.shard == shard and not _is_at(one, name)])
@@ -156,7 +156,7 @@ def move(
 @app.command("rebalance")
 def rebalance(worker: WorkerOption = None, data: DataOption = None) -> None:
     """Spread the shards evenly over the workers, with as few moves as possible. Returns when they have moved."""
-    asked = worker_to_read(worker, data)
+    asked = member_to_read(worker, data)
     before = cluster_status(asked)
     _check_hosts(before)
     _post(asked, "/cluster/rebalance", Empty())

@@ -11,10 +11,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from penstock.client.coordinator.connection import Connection
+from penstock.client.coordinator.connection import Connection, Reported
 from penstock.client.credentials import (
     DEFAULT_WORKER,
     OWN_DATA,
+    STANDBY_FILE,
     WORKER_VARIABLE,
     LocalWorker,
     https_context,
@@ -60,6 +61,8 @@ def get_json(worker: str, path: str) -> Any:
     connection = Connection(address, HTTP_SECONDS_MAX, https_context(address.host) if is_tls else None)
     try:
         return json.loads(connection.ask("GET", path, None))
+    except Reported as error:  # a standby, for example: it names the worker to ask
+        raise Unavailable(f"{worker}: {error}", error.hint) from None
     except (Unavailable, ProtocolError, ValueError) as error:
         raise Unavailable(
             f"no worker answers on {worker}: {error}",
@@ -142,6 +145,11 @@ def local_worker(data: Path) -> LocalWorker:
     try:
         found = LocalWorker.read(data)
     except FileNotFoundError:
+        if (standby := standby_on(data)) is not None:
+            raise Unavailable(
+                f"the worker on {data} is a standby: it does not serve its shard",
+                f"Ask the owner, which penstock cluster status --worker {standby.http} names.",
+            ) from None
         raise Unavailable(f"no worker runs on {data}: {file} not found", start) from None
     found.identify(data)
     try:
@@ -157,6 +165,23 @@ def local_worker(data: Path) -> LocalWorker:
         other = _described(found.http, status)
         raise Unavailable(f"no worker runs on {data}: its port is now used by another one, {other}", start)
     return found
+
+
+def standby_on(data: Path) -> LocalWorker | None:
+    """The standby that runs on this directory, as far as its file tells."""
+    try:
+        return LocalWorker.read(data, STANDBY_FILE)
+    except (FileNotFoundError, Unavailable):
+        return None
+
+
+def member_to_read(worker: str | None, data: Path | None) -> str:
+    """The HTTP address of a worker of a cluster, which may be a standby. Raises Unavailable."""
+    place = data or (OWN_DATA if worker is None else None)
+    if place is not None and not ports_file(place).exists() and (standby := standby_on(place)) is not None:
+        standby.identify(place)
+        return standby.http
+    return worker_to_read(worker, data)
 
 
 def host_of(worker: str) -> str:

@@ -28,6 +28,7 @@ from penstock.protocol.api.status import (
     BucketStatus,
     ConnectorStatus,
     PipelineRates,
+    ShardStatus,
     SinkRates,
     SourceRates,
     SourceStatus,
@@ -153,7 +154,8 @@ def view(
     is_well = not troubles and all(one.kind == "idle" for one in status.blockages)
     well = [(_NOTHING_BLOCKED, "green")] if is_well and status.pipelines else []
     sentences = [*troubles, *well, *((printable(note), "") for note in notes)]
-    top = [*_worker(address, status, width), *_bucket(status.store.bucket, width), *_limited(sentences, width, height)]
+    top = [*_worker(address, status, width), *_bucket(status.store.bucket, width)]
+    top += [*_shards(status.shards, width, named), *_limited(sentences, width, height)]
     sections = _sections(status, segments, is_all=is_all)
     room = None if height is None else height - len(top)
     parts: list[RenderableType] = [*top]
@@ -201,6 +203,23 @@ def _bucket(bucket: BucketStatus | None, width: int) -> list[Text]:
         f"{show_size(bucket.cached_bytes)} cached",
     ]
     return [_fitting(parts, width, "yellow" if bucket.problem or bucket.lease != "held" else "")]
+
+
+def _shards(shards: Sequence[ShardStatus], width: int, shown: int | None) -> Iterator[Text]:
+    """Of a cluster: where each shard is, and what it has."""
+    for one in shards[:shown]:
+        if not one.is_served:
+            yield _fitting([f"shard {one.shard}: nobody serves it now"], width, "red")
+            continue
+        where = f"shard {one.shard} on {one.host or one.worker} ({one.addresses.get('http', '')})"
+        parts = [where, *(f"{len(names)} {what}" for what, names in _contents(one) if names)]
+        yield _fitting(parts, width, "")
+    if shown is not None and len(shards) > shown:
+        yield Text(f"… and {len(shards) - shown} more shards: penstock cluster status")
+
+
+def _contents(shard: ShardStatus) -> tuple[tuple[str, Sequence[str]], ...]:
+    return ("sources", shard.sources), ("pipelines", shard.pipelines)
 
 
 def _fitting(parts: list[str], width: int, style: str) -> Text:

@@ -33,12 +33,16 @@ PORTS_FORMAT = 1
 """The format version of ports.json: a command and the worker that it talks to may be of different versions."""
 
 
+STANDBY_FILE = "standby.json"
+"""The same, of a worker that waits for its shard: it does not serve, but it knows its cluster."""
+
+
 class _Versioned(msgspec.Struct):
     format: int | None = None
 
 
-def ports_file(data: Path) -> Path:
-    return data / "ports.json"
+def ports_file(data: Path, name: str = "ports.json") -> Path:
+    return data / name
 
 
 def short_address(worker: str) -> str:
@@ -70,11 +74,11 @@ class LocalWorker(msgspec.Struct, frozen=True):
         return {"connector": self.connector, "segment": self.segment, "http": self.http_port}
 
     @classmethod
-    def read(cls, data: Path) -> "LocalWorker":
+    def read(cls, data: Path, name: str = "ports.json") -> "LocalWorker":
         """Raises Unavailable for a file that a worker of this version has not written or that cannot be read,
         FileNotFoundError without one.
         """
-        file = ports_file(data)
+        file = ports_file(data, name)
         try:
             text = file.read_bytes()
             if (found := msgspec.json.decode(text, type=_Versioned).format) != PORTS_FORMAT:

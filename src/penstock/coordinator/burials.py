@@ -48,7 +48,13 @@ class Burials:
 
     async def _end(self, place: EventPlace) -> int:
         """Where the event ends. Raises PipelineError if none starts there."""
-        records, segment, offset = self._shared.records, place.segment, place.offset
+        if source_of(place.segment) in self._shared.remote.shards:
+            return await self._shared.remote.event_end(place.segment, place.offset)
+        return await self.event_end(place.segment, place.offset)
+
+    async def event_end(self, segment: str, offset: int) -> int:
+        """Where the event ends, in a segment of this shard. Raises PipelineError if none starts there."""
+        records = self._shared.records
         if not self._shared.store.exists(segment):
             raise PipelineError(f"segment {segment!r} not found", "List them: penstock segment list")
         begin, end = records.begin(segment), records.end(segment)

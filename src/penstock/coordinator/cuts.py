@@ -11,7 +11,7 @@ from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.burials import left_out
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, own_sources, uncommitted
-from penstock.coordinator.machine.state import Pipeline
+from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
@@ -178,7 +178,9 @@ class Cuts:
                 if end > epoch:
                     shared.trace(partial(shared.traces.returned, name, pipeline, end))
                 await shared.keeper.settled()
-                return Cut(_offset(pipeline, key, end), blocked_by, is_lacking, _left_out(pipeline, epoch, end))
+                offset = _offset(pipeline, key, end)
+                workers = await shared.remote.addresses(offset.segments) if end > epoch and shared.remote.shards else {}
+                return Cut(offset, blocked_by, is_lacking, _left_out(pipeline, epoch, end), workers)
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _next(
@@ -201,19 +203,24 @@ class Cuts:
         """Decide the next cut, if there is anything new."""
         shared, began_ns = self._shared, self._shared.traces.now_ns()
         self._check_there(name, pipeline)
-        segments = shared.sources.all_segments(pipeline.sources)
+        view = shared.remote.view(name)
+        if not shared.watermarks.is_recovered(name, pipeline):  # the heads that it needs have just arrived
+            await shared.watermarks.recover_or_lose(shared.state, name)
+        segments = view.all_segments(pipeline.sources)
         positions = {segment: pipeline.position(pipeline.planned, segment) for segment in segments}
-        waiting = readers.backlogs(shared.records, positions, self._limit(name, pipeline, segments))
-        if not waiting:
-            return self._plan_watermark(name, pipeline, asker)
         allowed = Allowance(
             _first(limits.bytes, pipeline.limits.bytes, shared.settings.epoch_bytes),
             limits.rows if limits.rows is not None else pipeline.limits.rows,
         )
-        ends = await readers.ends(shared.records, waiting, allowed)
+        await view.prepare(positions, allowed.bytes)
+        waiting = readers.backlogs(view.records, positions, self._limit(name, pipeline, segments))
+        if not waiting:
+            return self._plan_watermark(name, pipeline, asker)
+        ends = await readers.ends(view.records, waiting, allowed)
         folded = await shared.watermarks.fold(shared.state, name, ends)
         shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
+        view.read({**positions, **ends})
         taken = shared.flow.cut(name, pipeline, ends, folded.events)
         await self._trace(name, pipeline, began_ns, ends, taken)
         if folded.events:
@@ -224,7 +231,8 @@ class Cuts:
         shared = self._shared
         shared.traces.cut(name, before, shared.state, began_ns, ends, taken)
         # An epoch may read a thousand segments, and has few links: Spark must not wait for a sample of each.
-        for segment, end in islice(ends.items(), LINKS_MAX) if shared.traces.is_on else ():
+        here = [(name, end) for name, end in ends.items() if source_of(name) not in shared.remote.shards]
+        for segment, end in islice(here, LINKS_MAX) if shared.traces.is_on else ():
             events = await shared.records.samples(segment, before.position(before.planned, segment), end)
             shared.traces.link(name, shared.state.pipelines[name].planned, origins(events))
 
@@ -244,8 +252,9 @@ class Cuts:
 
     def _check_there(self, name: str, pipeline: Pipeline) -> None:
         """Raises DataLoss if a segment was deleted: if it is created again, its offsets mean other bytes."""
+        records = self._shared.remote.view(name).records
         for segment, at in pipeline.segments(pipeline.planned).items():
-            if at > self._shared.records.end(segment):
+            if at > records.stored_end(segment):
                 raise DataLoss(
                     f"pipeline {name!r} has read segment {segment!r} up to {at}, but it ends before that",
                     f"Start the pipeline from scratch: penstock pipeline reset {name}",
@@ -257,8 +266,9 @@ class Cuts:
         """
         if epoch >= pipeline.floor:
             return
+        records = self._shared.remote.view(name).records
         for segment, at in pipeline.segments(epoch).items():
-            if at < self._shared.records.begin(segment):
+            if at < records.begin(segment):
                 raise PipelineError(
                     f"the checkpoint of pipeline {name!r} is older than the ledger: it is at epoch {epoch}, Spark has "
                     f"committed epoch {pipeline.proved}, and the input in between was removed",
@@ -278,7 +288,7 @@ class Cuts:
         limits: dict[str, int] = {}
         for key, upto in self._queries.of(name, pipeline.generation).upto.items():
             sources = pipeline.inputs[key].sources if key in pipeline.inputs else ()
-            for segment in self._shared.sources.all_segments(sources):
+            for segment in self._shared.remote.view(name).all_segments(sources):
                 limits[segment] = max(limits.get(segment, 0), upto.get(segment, 0))
         return {segment: limits[segment] for segment in segments if segment in limits}
 

@@ -8,11 +8,13 @@ from penstock.coordinator.machine.apply import check_fresh, check_initial, curre
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Fork, Reset, Start
 from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
+from penstock.coordinator.machine.subscriptions import readers_of
 from penstock.coordinator.mirrored_checkpoints import MirroredCheckpoints
 from penstock.coordinator.records import normalised
+from penstock.coordinator.remote import StartedSources
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.side_outputs import SideOutputs
-from penstock.core.errors import LimitExceeded, PipelineError, RequestError
+from penstock.core.errors import LimitExceeded, PipelineError, RequestError, Unavailable
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import (
     AtSegments,
@@ -94,17 +96,20 @@ class Lifecycle:
             old = shared.state.pipelines.get(name)
             if fresh and old is not None and old.request != request and not self._mirrored.is_restorable(old):
                 check_fresh(name, old)
-            given = {key: await self._input(old, key, spec) for key, spec in inputs.items()}
-            for port in outputs or ():
-                self._make_output(output_segment(name, port))
-            numbers = (limits.bytes, limits.rows, limits.undelivered_bytes)
-            shared.keeper.commit(Start(name, request, given, None if outputs is None else tuple(outputs), numbers))
-            pipeline = shared.state.pipelines[name]
-            await shared.keeper.settled()
+            async with shared.remote.starting(name) as subscribing:
+                given = {key: await self._input(old, key, spec, subscribing) for key, spec in inputs.items()}
+                for port in outputs or ():
+                    self._make_output(output_segment(name, port))
+                numbers = (limits.bytes, limits.rows, limits.undelivered_bytes)
+                shared.keeper.commit(Start(name, request, given, None if outputs is None else tuple(outputs), numbers))
+                pipeline = shared.state.pipelines[name]
+                await shared.keeper.settled()
         numbers = (pipeline.generation, pipeline.incarnation, pipeline.planned)
         return Started(*numbers, *self._address(), self._mirrored.store, pipeline.manifest)
 
-    async def _input(self, old: Pipeline | None, key: str, spec: InputSpec) -> tuple[tuple[str, ...], Segments]:
+    async def _input(
+        self, old: Pipeline | None, key: str, spec: InputSpec, subscribing: StartedSources
+    ) -> tuple[tuple[str, ...], Segments]:
         """Resolves where the input starts in those of its sources that it does not read yet. A source that was read
         before continues where it was, whatever `starting` is.
         """
@@ -115,7 +120,14 @@ class Lifecycle:
         new = [source for source in sources if source not in read]
         first, again = [one for one in new if one not in before], [one for one in new if one in before]
         starting = _of(first, spec.starting) if read or again else spec.starting
-        resolve = self._shared.sources.resolve
+        remote = await self._shared.remote.place(new)
+
+        async def resolve(wanted: Sequence[str], at: Starting) -> dict[str, int]:
+            there = [source for source in wanted if source in remote]
+            here = [source for source in wanted if source not in there]
+            found = await subscribing.resolve(there, at)
+            return found | (await self._shared.sources.resolve(here, _of(here, at) if there else at) if here else {})
+
         return sources, (await resolve(first, starting) if first else {}) | await resolve(again, "earliest")
 
     def _make_output(self, segment: str) -> None:
@@ -172,14 +184,16 @@ class Lifecycle:
         """How much of its input a pipeline would read again after a reset, if it started where it first started.
         Replayed dead letters do not count: it does not read those again.
         """
-        shared, pipeline = self._shared, known(self._shared.state, name)
+        pipeline, view = known(self._shared.state, name), self._shared.remote.view(name)
+        if view.blocked is not None:
+            raise Unavailable(f"the input of pipeline {name!r} is not known: {view.blocked}", "Try again.")
         declared = [one for key, spec in pipeline.inputs.items() for one in own_sources(name, key, spec)]
         stored = total = 0
-        for segment in shared.sources.all_segments(declared):
+        for segment in view.all_segments(declared):
             named = [spec.starting[segment] for spec in pipeline.inputs.values() if segment in spec.starting]
-            first, end = min(named, default=0), shared.records.end(segment)
+            first, end = min(named, default=0), view.records.stored_end(segment)
             total += max(0, end - first)
-            stored += max(0, end - max(first, shared.records.begin(segment)))
+            stored += max(0, end - max(first, view.records.begin(segment)))
         return StoredInput(stored, total)
 
     async def reset(self, name: str, *, accept_partial: bool = False) -> None:
@@ -196,9 +210,14 @@ class Lifecycle:
                     "Reset it all the same with --accept-partial; a worker with --retention keep removes no input.",
                 )
             self._write_watermarks(name)
-            shared.keeper.commit(Reset(name))
-            shared.heartbeats.forget(name)
-            await shared.keeper.settled()
+            async with shared.remote.starting(name) as subscribing:
+                # What it reads again must be retained before it counts: a release may be on its way.
+                pipeline = known(shared.state, name)
+                for source in sorted(pipeline.sources & shared.remote.shards.keys()):
+                    await subscribing.resolve([source], AtSegments(_first_read(pipeline, source)))
+                shared.keeper.commit(Reset(name))
+                shared.heartbeats.forget(name)
+                await shared.keeper.settled()
 
     async def fork(self, name: str, origin: str) -> Forked:
         """Registers a new pipeline that starts after the last committed epoch of another one, without state. Raises
@@ -210,6 +229,7 @@ class Lifecycle:
             last = shared.state.pipelines[origin].last_epoch
             shared.keeper.commit(command)
             await shared.keeper.settled()
+        shared.remote.refresh()
         return Forked(at if last is None else last)
 
     async def drop(self, name: str, *, outputs: bool = False) -> None:
@@ -226,6 +246,7 @@ class Lifecycle:
             shared.heartbeats.forget(name)
             shared.keeper.cover()
             await shared.keeper.settled()
+        shared.remote.refresh()
 
     def _write_watermarks(self, name: str) -> None:
         """Its epochs are about to be forgotten; readers of its output still need their watermarks."""
@@ -241,6 +262,9 @@ class Lifecycle:
             read = [segment for segment in found if source_of(segment) in pipeline.sources]
             if reader != name and read:
                 raise PipelineError(f"{read[0]} is read by pipeline {reader!r}", "Drop that one first.")
+        for segment in found:
+            for who in readers_of(shared.state.subscriptions, source_of(segment)):
+                raise PipelineError(f"{segment} is read by pipeline {who}", "Drop that one first.")
         return found
 
 
@@ -257,6 +281,15 @@ def _check(name: str, inputs: Mapping[str, InputSpec], outputs: Sequence[str] | 
     for key in inputs:
         check_pipeline_name(key, "input")
     _check_size(inputs, request)
+
+
+def _first_read(pipeline: Pipeline, source: str) -> dict[str, int]:
+    """Where the pipeline first started in the source's segments."""
+    found: dict[str, int] = {}
+    for segment in pipeline.segments(pipeline.planned):
+        if source_of(segment) == source:
+            found[segment] = min((one.starting.get(segment, 0) for one in pipeline.inputs.values()), default=0)
+    return found
 
 
 def _of(sources: Sequence[str], starting: Starting) -> Starting:

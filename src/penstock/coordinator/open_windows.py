@@ -14,6 +14,7 @@ from penstock.coordinator.watermark.source_table import Blocker
 from penstock.core.errors import LimitExceeded
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers, PipelineStatus
+from penstock.protocol.api.shards import ClockWanted
 from penstock.protocol.api.status import OperatorStatus
 from penstock.protocol.stored.names import Form, Source
 
@@ -184,6 +185,20 @@ class ClockDemand:
         self._shared = shared
         self._queries = queries
         self._windows = windows
+        self.others: Callable[[], Mapping[str, Demand]] = dict
+        """What the windows of other shards wait for, by source of this one."""
+
+    def wanted(self, source: str) -> ClockWanted:
+        """What the windows of this shard, and those that follow them in others, wait for in a source."""
+        pipelines, found = self._shared.state.pipelines, NO_DEMAND
+        for name in pipelines:
+            demand = self._of(name)
+            if demand != NO_DEMAND and source in map(str, upstream_sources(pipelines, name)):
+                found |= demand
+        for output, demand in self.others().items():
+            if source in map(str, upstream_sources(pipelines, Source.parse(output).name.partition("/")[0])):
+                found |= demand
+        return ClockWanted(sorted(found.next_times), found.is_unknown)
 
     def by_source(self) -> dict[str, Demand]:
         """The demand by connector, including the demand of pipelines that read it through other pipelines' outputs."""
@@ -194,6 +209,11 @@ class ClockDemand:
             if demand != NO_DEMAND:
                 for source in upstream_connectors(pipelines, name):
                     found[source] = found.get(source, NO_DEMAND) | demand
+        for text, demand in self.others().items():
+            parsed = Source.parse(text)
+            is_connector = parsed.form is Form.CONNECTOR
+            for source in [text] if is_connector else upstream_connectors(pipelines, parsed.name.partition("/")[0]):
+                found[source] = found.get(source, NO_DEMAND) | demand
         return found
 
     def _of(self, name: str) -> Demand:
@@ -212,14 +232,18 @@ class ClockDemand:
 
 def upstream_connectors(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[str]:
     """The connectors that a pipeline reads, directly or through the outputs of other pipelines."""
+    return (source.name for source in upstream_sources(pipelines, name) if source.form is Form.CONNECTOR)
+
+
+def upstream_sources(pipelines: Mapping[str, Pipeline], name: str) -> Iterator[Source]:
+    """The sources that a pipeline reads, directly or through the outputs of other pipelines of this shard."""
     waiting, seen = [name], {name}
     while waiting:
         pipeline = pipelines.get(waiting.pop())
         for source in map(Source.parse, sorted(pipeline.sources) if pipeline is not None else ()):
             producer = source.name.partition("/")[0]
-            if source.form is Form.CONNECTOR:
-                yield source.name
-            elif source.form is Form.OUTPUT and producer not in seen:
+            yield source
+            if source.form is Form.OUTPUT and producer not in seen:
                 seen.add(producer)
                 waiting.append(producer)
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from penstock.coordinator.records import Records, normalised
+from penstock.coordinator.machine.state import source_of
+from penstock.coordinator.records import Records, RecordView, normalised
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, RequestError
-from penstock.protocol.api.pipelines import Limits, Range, Segments, Splits, Starting
+from penstock.protocol.api.pipelines import AtSegments, Limits, Range, Segments, Splits, Starting
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 
 # Connectors' segments are read in the order in which their records arrived, across segments.
@@ -30,7 +31,7 @@ class Backlog(NamedTuple):
         return self.end - self.start
 
 
-def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
+def ends_by_arrival(records: RecordView, waiting: Mapping[str, Backlog], bytes_max: int) -> dict[str, int]:
     """How far to read each segment within this many bytes, but at least one record. The segment whose next record is
     the oldest is always next.
     """
@@ -54,7 +55,7 @@ def ends_by_arrival(records: Records, waiting: Mapping[str, Backlog], bytes_max:
     return in_step(records, waiting, found)
 
 
-def in_step(records: Records, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
+def in_step(records: RecordView, waiting: Mapping[str, Backlog], ends: Mapping[str, int]) -> dict[str, int]:
     """Reduce these ends to the records that arrived before the first excluded one. At least one record always remains,
     even if the positions of moved records suggest otherwise.
     """
@@ -79,7 +80,7 @@ class Allowance(NamedTuple):
     rows: int | None = None
 
 
-def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str, Backlog]:
+def backlogs(records: RecordView, positions: Segments, upto: Segments) -> dict[str, Backlog]:
     """The durable bytes of each segment that are not read yet, up to `upto`."""
     found = {}
     for name, start in positions.items():
@@ -89,7 +90,7 @@ def backlogs(records: Records, positions: Segments, upto: Segments) -> dict[str,
     return found
 
 
-async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
+async def ends(records: RecordView, waiting: Mapping[str, Backlog], allowed: Allowance) -> dict[str, int]:
     """Where the cut ends in each segment; it contains at least one record. Records of connectors are taken in order of
     arrival, other segments in proportion to their backlog.
     """
@@ -103,22 +104,10 @@ async def ends(records: Records, waiting: Mapping[str, Backlog], allowed: Allowa
             found[name] = records.boundary(name, start, start + share)
     if allowed.rows is not None:
         for name, end in found.items():
-            part = Backlog(waiting[name].start, end)
-            found[name] = await _rows_end(records, name, part, allowed.rows * waiting[name].size // total)
+            rows_max = allowed.rows * waiting[name].size // total
+            found[name] = await records.rows_end(name, waiting[name].start, end, rows_max)
         found |= in_step(records, connectors, {name: found[name] for name in connectors})
     return {name: end for name, end in found.items() if end > waiting[name].start}
-
-
-async def _rows_end(records: Records, name: str, part: Backlog, rows_max: int) -> int:
-    """The end of the last record up to which there are at most `rows_max` rows; at least one record."""
-    end, rows = part.start, 0
-    async for found in records.walk(name, part.start, part.end):
-        for record in found:
-            rows += record.rows
-            if rows > rows_max and end > part.start:
-                return end
-            end = record.end
-    return part.end
 
 
 # Ranges of segments in parts of about the same size, for many readers: contiguous, in order, on record ends.
@@ -129,8 +118,25 @@ PARTS_MAX = 100_000
 
 def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
     """Raises DataLoss if bytes were removed; with `skip_lost` they are skipped and reported instead."""
+    _check_parts(parts)
+    there, lost = _stored(records, ranges, skip_lost=skip_lost)
+    size = max(1, bytes_min, -(-sum(r.end - r.start for r in there) // parts))
+    return Splits([part for r in there for part in _parts(records, r, size)], lost)
+
+
+def parts_of(records: Records, ranges: Sequence[Range], size: int, *, skip_lost: bool) -> Splits:
+    """As `split`, in parts of about this size."""
+    there, lost = _stored(records, ranges, skip_lost=skip_lost)
+    return Splits([part for r in there for part in _parts(records, r, max(1, size))], lost)
+
+
+def _check_parts(parts: int) -> None:
     if not 1 <= parts <= PARTS_MAX:
         raise RequestError(f"{parts} parts", f"Ask for 1 to {PARTS_MAX}.")
+
+
+def _stored(records: Records, ranges: Sequence[Range], *, skip_lost: bool) -> tuple[list[Range], list[Range]]:
+    """What is still there of the ranges, and what is not. Raises DataLoss."""
     there, lost = [], []
     for wanted in ranges:
         begin = min(_begin(records, wanted), wanted.end)
@@ -140,8 +146,7 @@ def split(records: Records, ranges: Sequence[Range], parts: int, bytes_min: int,
             there.append(Range(wanted.segment, begin, wanted.end))
     if lost and not skip_lost:
         raise _gone(lost[0])
-    size = max(1, bytes_min, -(-sum(r.end - r.start for r in there) // parts))
-    return Splits([part for r in there for part in _parts(records, r, size)], lost)
+    return there, lost
 
 
 def _begin(records: Records, wanted: Range) -> int:
@@ -173,11 +178,19 @@ def _parts(records: Records, whole: Range, size: int) -> Iterator[Range]:
 
 
 class Readers:
+    """Sources of other shards are asked about there."""
+
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
     async def resolve(self, sources: Sequence[str], position: Starting) -> dict[str, int]:
-        return await self._shared.sources.resolve(normalised(sources), position)
+        shared, found = self._shared, dict[str, int]()
+        for shard, names in (await shared.remote.by_shard(normalised(sources))).items():
+            if shard is None:
+                found |= await shared.sources.resolve(names, _in(names, position))
+            else:
+                found |= await shared.remote.resolve(shard, names, _in(names, position))
+        return found
 
     async def cut(
         self,
@@ -188,10 +201,37 @@ class Readers:
         limits: Limits | None = None,
         wait_seconds: float = 0.0,
     ) -> dict[str, int]:
-        """Where to read to from `start`. Waits for new data; returns the start itself if none arrived."""
+        """Where to read to from `start`. Waits for new data; returns the start itself if none arrived. With sources in
+        several shards, each gets its part of the limits, and the first that has anything new ends the wait.
+        """
+        shared, by_shard = self._shared, await self._shared.remote.by_shard(normalised(sources))
+        if by_shard.keys() <= {None}:
+            more = {"upto": upto, "limits": limits, "wait_seconds": wait_seconds}
+            return await self.cut_here(normalised(sources), start, **more)
+        share = _shared(limits, len(by_shard))
+        pending = set()
+        for shard, names in by_shard.items():
+            own = {name: at for name, at in start.items() if source_of(name) in names}
+            ends = None if upto is None else {name: at for name, at in upto.items() if source_of(name) in names}
+            if shard is None:
+                asked = self.cut_here(names, own, upto=ends, limits=share, wait_seconds=wait_seconds)
+            else:
+                asked = shared.remote.cut(shard, names, own, ends, share, wait_seconds)
+            pending.add(asyncio.ensure_future(asked))
+        return dict(sorted((await _first_new(pending, start)).items()))
+
+    async def cut_here(
+        self,
+        names: Sequence[str],
+        start: Segments,
+        *,
+        upto: Segments | None = None,
+        limits: Limits | None = None,
+        wait_seconds: float = 0.0,
+    ) -> dict[str, int]:
+        """As `cut`, for sources of this shard."""
         shared, loop = self._shared, asyncio.get_running_loop()
         deadline = loop.time() + min(wait_seconds, shared.settings.wait_seconds_max)
-        names = normalised(sources)
         while True:
             seen = shared.news.count
             segments = shared.sources.all_segments(names)
@@ -207,5 +247,54 @@ class Readers:
                 return dict(start)
             await shared.news.wait(seen, deadline - loop.time())
 
-    def splits(self, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
-        return split(self._shared.records, ranges, parts, bytes_min, skip_lost=skip_lost)
+    async def splits(self, ranges: Sequence[Range], parts: int, bytes_min: int, *, skip_lost: bool) -> Splits:
+        """In the order of the ranges, with the addresses of those in other shards."""
+        remote = self._shared.remote
+        shards = {one.segment: await remote.shard_of(source_of(one.segment)) for one in ranges}
+        if not any(shard is not None for shard in shards.values()):
+            return split(self._shared.records, ranges, parts, bytes_min, skip_lost=skip_lost)
+        _check_parts(parts)
+        size = max(1, bytes_min, -(-sum(one.end - one.start for one in ranges) // parts))
+        found, lost = list[Range](), list[Range]()
+        for one in ranges:
+            shard = shards[one.segment]
+            if shard is None:
+                here = parts_of(self._shared.records, [one], size, skip_lost=skip_lost)
+            else:
+                here = await remote.split(shard, [one], size, skip_lost=skip_lost)
+            found += here.splits
+            lost += here.lost
+        return Splits(found, lost, await remote.addresses(shards))
+
+    async def places(self, segments: Sequence[str]) -> dict[str, str]:
+        """Segment → the HTTP address of the process that serves it; those of this shard are not in it."""
+        return await self._shared.remote.addresses(segments)
+
+
+def _in(sources: Sequence[str], starting: Starting) -> Starting:
+    """The part of a starting position that concerns these sources."""
+    if not isinstance(starting, AtSegments):
+        return starting
+    return AtSegments({name: at for name, at in starting.segments.items() if source_of(name) in sources})
+
+
+def _shared(limits: Limits | None, count: int) -> Limits | None:
+    """What each of so many shards may use of the limits."""
+    if limits is None:
+        return None
+    parts = (None if limit is None else max(1, limit // count) for limit in (limits.bytes, limits.rows))
+    return Limits(*parts, limits.undelivered_bytes)
+
+
+async def _first_new(pending: set["asyncio.Future[dict[str, int]]"], start: Segments) -> dict[str, int]:
+    """The ends from those shards that have something new when the first of them has."""
+    found = dict(start)
+    try:
+        while pending and found == start:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                found |= one.result()
+        return found
+    finally:
+        for one in pending:
+            one.cancel()

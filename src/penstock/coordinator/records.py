@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.core.errors import Damaged, NoSuchSegment, PenstockError, RequestError
 from penstock.core.types import Buffer
@@ -43,7 +43,45 @@ class Heads(NamedTuple):
     end: int
 
 
+class RecordView(Protocol):
+    """The records of the segments that a pipeline reads, wherever they are."""
+
+    def begin(self, name: str) -> int:
+        """The first offset that can be read; 0 if there is no such segment."""
+        ...
+
+    def end(self, name: str) -> int:
+        """How far a cut may go; 0 if there is no such segment."""
+        ...
+
+    def stored_end(self, name: str) -> int:
+        """Where the durable bytes end; 0 if there is no such segment."""
+        ...
+
+    def boundary(self, name: str, start: int, limit: int) -> int:
+        """The last record end up to `limit`; if there is none, the first one after `start`."""
+        ...
+
+    def position(self, name: str, offset: int) -> int:
+        """Of the record at the offset: lower for one that arrived earlier."""
+        ...
+
+    def arrived_before(self, name: str, start: int, end: int, position: int) -> int:
+        """The end of the records in [start, end) that are before this position; `start` if there are none."""
+        ...
+
+    def heads(self, name: str, start: int, end: int) -> AsyncIterator[Heads]:
+        """The heads of the records in [start, end)."""
+        ...
+
+    async def rows_end(self, name: str, start: int, end: int, rows_max: int) -> int:
+        """The end of the last record up to which there are at most `rows_max` rows; at least one record."""
+        ...
+
+
 class Records:
+    """A RecordView of the shard's own segments, and what only these have."""
+
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
 
@@ -54,6 +92,9 @@ class Records:
     def end(self, name: str) -> int:
         """Where the durable bytes end; 0 if there is no such segment."""
         return self._store.info(name).length if self._store.exists(name) else 0
+
+    def stored_end(self, name: str) -> int:
+        return self.end(name)
 
     def boundary(self, name: str, start: int, limit: int) -> int:
         """The last record end up to `limit`; if there is none, the first one after `start`. Only durable
@@ -122,6 +163,16 @@ class Records:
                 raise
             return [(int(at), head) for at, head in found]
         raise NoSuchSegment(f"segment {name!r} at {start} is moved again and again", "Try again.")
+
+    async def rows_end(self, name: str, start: int, end: int, rows_max: int) -> int:
+        at, rows = start, 0
+        async for found in self.walk(name, start, end):
+            for record in found:
+                rows += record.rows
+                if rows > rows_max and at > start:
+                    return at
+                at = record.end
+        return end
 
     async def walk(self, name: str, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records in [start, end), from their heads if they have some, otherwise from their events."""

@@ -1,11 +1,15 @@
 """The status of pipelines as people see it, and what they are blocked by."""
 
+from collections.abc import Callable
+
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.machine.delivery import undelivered
 from penstock.coordinator.machine.state import CUTS_MAX, EPOCHS_MAX, Pipeline, State, source_of
-from penstock.coordinator.records import Records, Sources
+from penstock.coordinator.machine.subscriptions import readers_of
+from penstock.coordinator.records import Records
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
+from penstock.coordinator.views import View
 from penstock.coordinator.watermark.source_table import Blocker
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.types import NO_EPOCH
@@ -24,7 +28,7 @@ class Reports:
     def __init__(
         self,
         records: Records,
-        sources: Sources,
+        views: Callable[[str], View],
         heartbeats: Heartbeats,
         watermarks: Watermarks,
         connectors: Connectors,
@@ -32,7 +36,7 @@ class Reports:
         flow: Flow,
     ) -> None:
         self._records = records
-        self._sources = sources
+        self._views = views
         self._heartbeats = heartbeats
         self._watermarks = watermarks
         self._connectors = connectors
@@ -42,8 +46,9 @@ class Reports:
     def lag_bytes(self, state: State, name: str) -> int:
         """Durable bytes of its sources that the pipeline has not completed."""
         pipeline = state.pipelines[name]
-        segments = self._sources.all_segments(pipeline.sources)
-        return sum(max(0, self._records.end(s) - pipeline.position(pipeline.complete, s)) for s in segments)
+        view = self._views(name)
+        segments = view.all_segments(pipeline.sources)
+        return sum(max(0, view.records.stored_end(s) - pipeline.position(pipeline.complete, s)) for s in segments)
 
     def undelivered(self, state: State, name: str) -> dict[str, int]:
         """Port → bytes of its output that some reader or sink has not completed; only ports that have one."""
@@ -65,6 +70,8 @@ class Reports:
     def blocked(self, state: State, name: str) -> str | None:
         """What blocks the pipeline's cut, although there may be new input: "blocked by …"."""
         pipeline = state.pipelines[name]
+        if (waits := self._views(name).blocked) is not None:
+            return waits
         waiting = self.undelivered(state, name)
         limit = pipeline.limits.undelivered_bytes
         limit = self._settings.undelivered_bytes if limit is None else limit
@@ -80,13 +87,17 @@ class Reports:
         return f"blocked: {unfinished} of its epochs are not complete" if unfinished >= CUTS_MAX else None
 
     def _readers(self, state: State, segment: str) -> dict[str, int]:
-        """The pipelines that read the segment, with their states, and how far they have completed it."""
+        """The pipelines that read the segment, with their states, and how far they have completed it; also those of
+        other shards.
+        """
         source = source_of(segment)
-        return {
+        others = readers_of(state.subscriptions, source) if state.subscriptions else {}
+        own = {
             f"{name} ({self._heartbeats.state(name)})": pipeline.position(pipeline.complete, segment)
             for name, pipeline in state.pipelines.items()
             if source in pipeline.sources
         }
+        return own | {who: done.get(segment, 0) for who, done in others.items()}
 
     def pipelines(self, state: State) -> list[PipelineStatus]:
         return [self._pipeline(state, name) for name in sorted(state.pipelines)]
@@ -111,7 +122,7 @@ class Reports:
             lag_bytes=self.lag_bytes(state, name),
             undelivered_bytes=sum(self.undelivered(state, name).values()),
             watermark=pipeline.watermark,
-            blocked=self.blocked(state, name),
+            blocked=self.blocked(state, name) or self._views(name).problem,
             heartbeat_age_seconds=self._heartbeats.age(name),
             inputs={key: list(spec.sources) for key, spec in pipeline.inputs.items()},
             outputs=None if pipeline.outputs is None and not pipeline.epochs else list(pipeline.ports),
@@ -143,7 +154,7 @@ class Reports:
     def slowest(self, state: State, connector: str) -> list[str]:
         """The pipelines that a connector's data is retained for: those that are farthest behind."""
         source = str(Source(Form.CONNECTOR, connector))
-        segments = self._sources.segments(source)
+        segments = self._views("").segments(source)
         return [*dict.fromkeys(who for segment in segments for who in _least(self._readers(state, segment)))]
 
 

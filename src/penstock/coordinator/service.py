@@ -24,14 +24,18 @@ from penstock.coordinator.open_windows import ClockDemand, OpenWindows, WindowRe
 from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.records import Records, Sources, normalised
+from penstock.coordinator.remote import RemoteSources
 from penstock.coordinator.reports import Reports
 from penstock.coordinator.retention import RetentionTask
 from penstock.coordinator.settings import NO_CONNECTORS, Connectors, CoordinatorSettings
+from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.shared import News, Shared
+from penstock.coordinator.sharing import Sharing
 from penstock.coordinator.side_outputs import SideOutputs
 from penstock.coordinator.traces import Traces
+from penstock.coordinator.views import LocalView
+from penstock.coordinator.watermark.output_log import OutputLog
 from penstock.coordinator.watermark.watermarks import Watermarks
-from penstock.core.errors import PenstockError
 from penstock.core.supervisor import Supervised, Supervisor
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.names import Form, Source, check_pipeline_name
@@ -106,26 +110,41 @@ class Coordinator:
         traces: Traces | None = None,
         bucket: Bucket | None = None,
         shard: int = 0,
+        directory: ShardDirectory | None = None,
+        wire: ShardWire | None = None,
     ) -> None:
         """`bucket`: where drivers mirror the checkpoints that are on their own machines; None: they do not. `shard`:
-        this shard's number.
+        this shard's number. `directory` and `wire`: of the cluster, if the worker serves a shard of one.
         """
         clock = asyncio.get_running_loop().time
-        records, news = Records(store), News()
+        records, news, outputs = Records(store), News(), OutputLog(store)
         sources = Sources(store, records)
         heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock, starts)
-        watermarks = Watermarks(store, records, settings, clock, connectors)
-        self.flow = Flow(clock)
-        reports = Reports(records, sources, heartbeats, watermarks, connectors, settings, self.flow)
         keeper = Keeper(store, durability, self._perform)
+        self._supervisor = supervisor or Supervisor()
+        local = LocalView(records, sources, connectors, outputs)
+        self.remote = RemoteSources(local, keeper, self._supervisor, news.ring, directory, wire)
+        watermarks = self.remote.watermarks = Watermarks(store, settings, clock, outputs, self.remote.view)
+        self.flow = Flow(clock)
+        reports = Reports(records, self.remote.view, heartbeats, watermarks, connectors, settings, self.flow)
         self._releases = Releases(completions)
         self._sweeper = Sweeper(store, settings.orphan_seconds, clock)
         self._retention = RetentionTask(store, settings, clock, now_us)
         self._traces = traces or Traces(time.time_ns)
         self._shared = Shared(
-            store, keeper, records, sources, watermarks, heartbeats, reports, news, self.flow, self._traces, settings
+            store,
+            keeper,
+            records,
+            sources,
+            watermarks,
+            heartbeats,
+            reports,
+            news,
+            self.flow,
+            self._traces,
+            settings,
+            self.remote,
         )
-        self._supervisor = supervisor or Supervisor()
         self._tasks: list[Supervised] = []
         durability.after_each_group(news.ring)
         durability.after_each_group(lambda: self.flow.settle(self._shared.state))
@@ -143,6 +162,9 @@ class Coordinator:
         self.windows = WindowReports(self._shared)
         self.readiness = Readiness(lambda: self._shared.state, heartbeats)
         self.clock_demand = ClockDemand(self._shared, self.cuts.queries, self.windows)
+        self.sharing = Sharing(self._shared, self.readers, local, connectors, directory)
+        self.clock_demand.others = self.sharing.demands
+        self.remote.clock_wanted = self.clock_demand.wanted
         self._open_windows = OpenWindows(self._shared, self.windows, self.clock_demand, connectors, now_us)
 
     def pause_retention_while(self, is_paused: Callable[[], bool]) -> None:
@@ -157,16 +179,14 @@ class Coordinator:
     async def start(self) -> None:
         """Recover the tables of streams, restrict acknowledgements, and delete what a crash has left."""
         shared = self._shared
-        for name in shared.state.pipelines:
-            try:
-                await shared.watermarks.recover(shared.state, name)
-            except (
-                PenstockError
-            ) as error:  # without the table the watermark misses some streams, but nothing else depends on it
-                log.error("the table of streams of pipeline %r is lost: %s", name, error)
+        for name, pipeline in shared.state.pipelines.items():
+            if pipeline.sources & shared.remote.shards.keys():
+                continue  # when its followers have the heads that it needs
+            await shared.watermarks.recover_or_lose(shared.state, name)
         self._traces.recover(shared.state)
         for source, segments in shared.state.released.items():
-            self._releases.perform(Release(source, segments))
+            if source not in shared.remote.shards:
+                self._releases.perform(Release(source, segments))
         retention = shared.settings.retention
         # First: what may be removed depends on it.
         shared.keeper.commit(Retain(retention.mode, retention.amount))
@@ -179,6 +199,7 @@ class Coordinator:
             self._supervisor.every("sweep of staged segments", shared.settings.sweep_seconds, self._sweep),
             self._supervisor.every("lag of pipelines", SPACING_SECONDS, self._sample),
         ]
+        await self.remote.start()
         if self.mirrored.store is not None:
             sweep = self.mirrored.sweep_again_and_again
             self._tasks.append(self._supervisor.run("sweep of mirrored checkpoints", sweep))
@@ -186,6 +207,7 @@ class Coordinator:
     async def stop(self) -> None:
         """Waiting requests get Unavailable."""
         self._shared.news.end()
+        await self.remote.stop()
         self._shared.keeper.stop()
         for task in self._tasks:
             await task.stop()
@@ -207,15 +229,21 @@ class Coordinator:
     def _read_ends(self) -> dict[str, int]:
         """Segment → its durable end, for all segments that pipelines read."""
         shared = self._shared
-        read = frozenset(source for pipeline in shared.state.pipelines.values() for source in pipeline.sources)
-        return {segment: shared.records.end(segment) for segment in shared.sources.all_segments(read)}
+        found: dict[str, int] = {}
+        for name, pipeline in shared.state.pipelines.items():
+            view = shared.remote.view(name)
+            found |= {segment: view.records.stored_end(segment) for segment in view.all_segments(pipeline.sources)}
+        return found
 
     def _perform(self, effect: Effect) -> None:
         match effect:
+            case Release() if effect.source in self.remote.shards:
+                self.remote.changed(effect.source)
             case Release():
                 self._releases.perform(effect)
             case Truncate():
                 self._retention.allow(effect)
+                self.remote.changed_segments(effect.segments)
             case Sweep():
                 self._sweeper.sweep(effect.prefix)
             case _:

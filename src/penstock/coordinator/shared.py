@@ -12,6 +12,7 @@ from penstock.coordinator.ledger import Keeper, stopping
 from penstock.coordinator.machine.apply import current
 from penstock.coordinator.machine.state import Pipeline, State
 from penstock.coordinator.records import Records, Sources
+from penstock.coordinator.remote import RemoteSources
 from penstock.coordinator.reports import Reports
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.traces import Traces
@@ -68,6 +69,7 @@ class Shared:
     flow: Flow
     traces: Traces
     settings: CoordinatorSettings
+    remote: RemoteSources
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """By pipeline, while a request holds or awaits it."""
 

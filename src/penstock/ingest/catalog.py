@@ -111,6 +111,8 @@ class SourceCatalog:
     def _open(self, name: str) -> SourceLog:
         source = SourceLog(name, self.store, self.settings_of(name), self.settings.snapshot_bytes, self.clock)
         source.signals = self.system_streams
+        if self.settings.stamps_arrivals:
+            source.stamp = self.clock.now
         source.data_segments.finished = partial(self._finished, name)
         source.dead_letters_fit = partial(self._dead_letters_fit, name)
         if self.guarded.is_guarded:

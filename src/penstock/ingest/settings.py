@@ -86,6 +86,9 @@ class GatewaySettings:
     sources: Mapping[str, SourceSettings] = field(default_factory=dict)
     """Settings of single sources, by name, instead of `source`."""
 
+    stamps_arrivals: bool = False
+    """Records contain when they arrived: pipelines that read several shards of a cluster read them in that order."""
+
     auto_create: bool = True
     """A program that names an unknown source creates it; otherwise it is refused."""
 

@@ -233,6 +233,8 @@ class SourceLog:
         """When a program connected or disconnected last, by the clock of arrivals; None: none has since the worker
         started.
         """
+        self.stamp: Callable[[], int] = lambda: 0
+        """When a record arrives, for its head; 0: it is not recorded."""
         self.signals: Signals | None = None
         self.dead_letters_fit: Callable[[], bool] = lambda: True
         """Whether there is room for its dead letters, if it needs any."""
@@ -319,7 +321,7 @@ class SourceLog:
         return placed
 
     def _addition(self, batch: Batch) -> Addition:
-        head = encode_head(batch.streams, batch.marks, batch.events)
+        head = encode_head(batch.streams, batch.marks, batch.events, self.stamp())
         return Addition(self.segments[batch.route], [batch.data], head)
 
     def _companion(self, batches: Sequence[Batch]) -> Companion | None:

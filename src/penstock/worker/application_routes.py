@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from penstock.access.principals import Role
+from penstock.application.validation import check_deployment
 from penstock.core.errors import RequestError
 from penstock.core.logs import LogLevel, set_log_level
 from penstock.protocol.api.codec import Empty
@@ -46,7 +47,10 @@ class _Application:
         return shown
 
     async def apply(self, _: str, body: Apply) -> Any:
-        return await self._worker.runtime().apply(Deployment.from_json(body.deployment), body.name)
+        runtime, deployment = self._worker.runtime(), Deployment.from_json(body.deployment)
+        check_deployment(deployment)
+        await self._worker.claim(deployment)
+        return await runtime.apply(deployment, body.name)
 
     async def answer(self, _: str, body: Answer) -> None:
         self._worker.runtime().driver.answer(body.number, body.refusals)

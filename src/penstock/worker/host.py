@@ -21,7 +21,6 @@ from penstock.access.file import WithCluster
 from penstock.access.refusals import Refusals
 from penstock.bucket.counted_bucket import CountedBucket
 from penstock.bucket.stores import open_bucket
-from penstock.client.credentials import PORTS_FORMAT
 from penstock.cluster import assignment
 from penstock.cluster.lease import REQUEST_SECONDS_MAX
 from penstock.cluster.lease_state import LEASE_TIMING, OwnerSeen
@@ -40,7 +39,7 @@ from penstock.worker.cluster_access import ClusterAccess, use_owner_token
 from penstock.worker.directory import CONNECTOR, HTTP, Directory
 from penstock.worker.host_routes import host_application
 from penstock.worker.http import HttpServer
-from penstock.worker.listeners import Listeners
+from penstock.worker.listeners import Listeners, allowed_hosts
 from penstock.worker.membership import Membership
 from penstock.worker.ports_file import PortsFile
 from penstock.worker.redirects import RedirectPort, Route, route
@@ -70,7 +69,7 @@ class Host:
     ) -> None:
         """`arguments`: of the command, which its shard processes are started with."""
         self._access = WithCluster(settings.access)
-        self.settings = replace(settings, access=self._access)
+        self.settings = replace(settings, access=self._access, http_allowed_hosts=allowed_hosts(settings))
         self._options = options
         self._wants = wants
         self._arguments = arguments
@@ -138,7 +137,7 @@ class Host:
         listener = await self._listen(listeners)
         rounds = self._supervisor.run("membership", self._take_part, OnDeath.RESTART)
         applying = self._supervisor.run("shard processes", self._apply_again_and_again, OnDeath.RESTART)
-        self._publish(ports)
+        ports.publish(PortsFile.content(self.settings, self.ports, self.id))
         ready(listeners.ports)
         await self._stopping.wait()
         await rounds.stop()
@@ -160,14 +159,6 @@ class Host:
 
     async def _route(self, source: str) -> Route:
         return await route(self._directory, source)
-
-    def _publish(self, ports: PortsFile) -> None:
-        host = self.settings.http_host
-        reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-        content: dict[str, object] = {"format": PORTS_FORMAT, **self.ports, "id": self.id, "host": reachable}
-        if self.settings.certificate is not None:
-            content["certificate"] = str(self.settings.certificate.resolve())
-        ports.publish(content)
 
     # Its part in the cluster.
 

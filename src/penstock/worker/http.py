@@ -3,6 +3,7 @@ routes of the application, the coordinator and delivery.
 """
 
 import asyncio
+import hmac
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access.file import AccessControl
-from penstock.access.principals import Principal, Role
+from penstock.access.principals import THE_CLUSTER, Principal, Role
 from penstock.access.refusals import Port, RefusalPace, Refusals
 from penstock.core.address import Address, is_loopback
 from penstock.core.connection_limits import address_of
@@ -32,7 +33,7 @@ from penstock.protocol.api.codec import encode
 from penstock.protocol.api.status import Health, WorkerStatus
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
-from penstock.worker import application_routes, backup_routes, cluster_routes, pipeline_routes
+from penstock.worker import application_routes, backup_routes, cluster_routes, pipeline_routes, shard_routes
 from penstock.worker.backup_routes import BackedUp
 from penstock.worker.cluster_routes import Clustered
 from penstock.worker.directory import Directory
@@ -52,15 +53,24 @@ OPEN_ON_LOOPBACK = frozenset({"/live", "/ready", "/health", "/metrics"})
 """Open without a token if only this machine reaches the HTTP port: for probes and monitoring."""
 
 _PROBE = Principal("probe", Role.READ)
+_CLUSTER = Principal(THE_CLUSTER, Role.SHARD)
 
 
 class HttpAccess:
     """In front of all routes: adds the principal to the scope, or refuses the request."""
 
     def __init__(
-        self, app: ASGIApp, access: AccessControl, refusals: Refusals, host: str, allowed_hosts: frozenset[str]
+        self,
+        app: ASGIApp,
+        access: AccessControl,
+        refusals: Refusals,
+        host: str,
+        allowed_hosts: frozenset[str],
+        secret: str = "",
     ) -> None:
+        """`secret`: that of the cluster; "": there is none."""
         self._app = app
+        self._secret = secret.encode()
         self._access = access
         self._refusals = refusals
         self._hosts = frozenset(map(_normal, {host, *allowed_hosts}))
@@ -86,7 +96,10 @@ class HttpAccess:
             raise Forbidden("requests from web pages are refused", "Send the request without an Origin header.")
         if scope["path"] in self._open:
             return _PROBE
-        return self._access.principal(_bearer_token(headers), scope.get(CERTIFICATE_NAMES, ()))
+        token = _bearer_token(headers)
+        if self._secret and hmac.compare_digest(token.encode(), self._secret):
+            return _CLUSTER
+        return self._access.principal(token, scope.get(CERTIFICATE_NAMES, ()))
 
     def _check_host(self, header: str, server: tuple[str, int | None] | None) -> None:
         """The address that the client has connected to is accepted like a name of ours: it cannot be rebound."""
@@ -133,6 +146,11 @@ class Watched(Routed, BackedUp, Clustered, Protocol):
     @property
     def directory(self) -> Directory | None:
         """Of the cluster; None: this worker has everything."""
+        ...
+
+    @property
+    def cluster_secret(self) -> str:
+        """What other shards of the cluster authenticate with; "": there is no cluster."""
         ...
 
     def fatal_problems(self) -> list[str]:
@@ -190,20 +208,25 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             *pipeline_routes.routes(worker),
             *backup_routes.routes(worker),
             *cluster_routes.routes(worker),
+            *shard_routes.routes(worker),
         ],
-        middleware=[access_middleware(settings, worker.refusals), *_redirects(worker.directory)],
+        middleware=[
+            access_middleware(settings, worker.refusals, worker.cluster_secret),
+            *_redirects(worker.directory),
+        ],
     )
     prepare(app, settings)
     return app
 
 
-def access_middleware(settings: WorkerSettings, refusals: Refusals) -> Middleware:
+def access_middleware(settings: WorkerSettings, refusals: Refusals, secret: str = "") -> Middleware:
     return Middleware(
         HttpAccess,
         access=settings.access,
         refusals=refusals,
         host=settings.http_host,
         allowed_hosts=settings.http_allowed_hosts,
+        secret=secret,
     )
 
 

@@ -15,6 +15,14 @@ _BACKLOG = 1024
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
 
 
+def allowed_hosts(settings: WorkerSettings) -> frozenset[str]:
+    """The names under which others in the cluster reach the HTTP port are names of this worker."""
+    own = {settings.advertise} if settings.advertise else set()
+    if settings.http_host in _EVERYWHERE:
+        own.add(socket.gethostname())
+    return settings.http_allowed_hosts | own
+
+
 class Listeners:
     def __init__(self, settings: WorkerSettings) -> None:
         """Raises OSError when a port is taken."""

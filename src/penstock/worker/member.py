@@ -24,7 +24,8 @@ from penstock.worker.departure import Departure
 from penstock.worker.directory import CONNECTOR, HTTP, Directory
 from penstock.worker.host_link import HostLink, ShardReport
 from penstock.worker.http import HttpServer, standby_application
-from penstock.worker.listeners import Listeners
+from penstock.worker.listeners import Listeners, allowed_hosts
+from penstock.worker.ports_file import PortsFile
 from penstock.worker.redirects import HERE, RedirectPort, Route, connector_address, route
 from penstock.worker.settings import BucketOptions, WorkerSettings
 from penstock.worker.worker import Worker
@@ -45,6 +46,7 @@ class Standby:
         self._listeners = listeners
         self._member = member
         self._seen = OwnerSeen("", {}, 0.0, 0.0)
+        self._file = PortsFile(settings.data, "standby")
         self._port = RedirectPort(settings.gateway, settings.redirect, self._owner_of)
         self._listener: asyncio.Server | None = None
         self._supervisor = Supervisor()
@@ -66,6 +68,9 @@ class Standby:
         return connector_address(where)
 
     async def start(self) -> None:
+        ports = {name: int(address.rpartition(":")[2]) for name, address in self._member.addresses.items()}
+        with suppress(OSError):  # without it, commands need --worker
+            self._file.publish(PortsFile.content(self._settings, ports, self._member.worker))
         app = standby_application(self, self._settings)
         self._http = HttpServer(app, self._settings, self._supervisor)
         await self._http.start(self._listeners.take(HTTP))
@@ -96,6 +101,7 @@ class Standby:
     async def stop(self) -> None:
         """Sources that are spliced to another worker stay connected."""
         self._hold()
+        self._file.withdraw()
         if self._http is not None:
             await self._http.stop()
         await self._supervisor.stop()
@@ -136,7 +142,7 @@ class Member:
         """`link`: to the host that has started this process."""
         self._link = link
         self._access = WithCluster(settings.access)
-        self._settings = replace(settings, access=self._access)
+        self._settings = replace(settings, access=self._access, http_allowed_hosts=allowed_hosts(settings))
         self._options = options
         self._on_waiting = on_waiting
         self._member: BucketMember | None = None

@@ -21,6 +21,7 @@ from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.dead_letters import BuriedList, Bury, Replay
 from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSpec, Unbind
 from penstock.protocol.api.pipelines import in_order, starting_of
+from penstock.protocol.api.shards import AskPlaces, Places
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
 from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post, principal_of
@@ -62,6 +63,7 @@ def routes(worker: Routed) -> list[Route]:
         post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
         post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
         post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
+        post("/places", AskPlaces, readers.places, role=Role.READ, names=_placed_segments),
         post(name + "bind", Bind, sinks.bind, names=_used_by_sinks, is_audited=True),
         post(name + "unbind", Unbind, sinks.unbind, is_audited=True),
         post(name + "retry", Empty, sinks.retry, is_audited=True),
@@ -113,6 +115,10 @@ def _read_sources(body: api.Resolve | api.CutSources) -> dict[str, str]:
 
 def _read_ranges(body: api.AskSplits) -> dict[str, str]:
     return {access_name(one.segment): f"segment {one.segment!r}" for one in body.ranges}
+
+
+def _placed_segments(body: AskPlaces) -> dict[str, str]:
+    return {access_name(segment): f"segment {segment!r}" for segment in body.segments}
 
 
 def _used_by_sinks(body: Bind) -> dict[str, str]:
@@ -292,7 +298,10 @@ class _Readers:
 
     async def splits(self, _: str, body: api.AskSplits) -> Any:
         readers = self._worker.coordinator().readers
-        return readers.splits(body.ranges, body.parts, body.bytes_min, skip_lost=body.skip_lost)
+        return await readers.splits(body.ranges, body.parts, body.bytes_min, skip_lost=body.skip_lost)
+
+    async def places(self, _: str, body: AskPlaces) -> Any:
+        return Places(await self._worker.coordinator().readers.places(body.segments))
 
     async def streams(self, name: str, body: api.NameStreams) -> Any:
         return api.StreamNames(self._worker.stream_names(name, body.ids))

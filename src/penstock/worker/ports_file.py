@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.client.credentials import PORTS_FORMAT
+from penstock.worker.settings import WorkerSettings
+
 PORT_TAKEN = "Another program listens there"
 """What a worker that cannot listen on a port writes before it ends: those that start one recognize it."""
 
@@ -16,14 +19,23 @@ that start one show them.
 """
 
 
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
+
+
+def reachable(host: str) -> str:
+    """The address under which this machine reaches what listens on the host."""
+    return _ANYWHERE.get(host, host)
+
+
 class PortsFile:
     """Readers see all of it or nothing. While no worker runs, the file is kept under another name and never deleted:
     the next start overwrites it in place, which needs no room on a full disk.
     """
 
-    def __init__(self, data: Path) -> None:
-        self._file = data / "ports.json"
-        self._aside = data / "ports.tmp"
+    def __init__(self, data: Path, name: str = "ports") -> None:
+        self._file = data / f"{name}.json"
+        self._aside = data / f"{name}.tmp"
 
     def publish(self, content: Mapping[str, object]) -> None:
         """Raises OSError; then there is no file."""
@@ -33,6 +45,15 @@ class PortsFile:
             file.truncate()
             os.fsync(file.fileno())  # so that its room is on the disk, and not only promised
         self._aside.replace(self._file)
+
+    @staticmethod
+    def content(settings: WorkerSettings, ports: Mapping[str, int], id: str) -> dict[str, object]:  # noqa: A002
+        """What commands on this machine need: the ports, who listens there, and how to reach the HTTP port."""
+        content: dict[str, object] = {"format": PORTS_FORMAT, **ports, "id": id}
+        content["host"] = reachable(settings.http_host)
+        if settings.certificate is not None:
+            content["certificate"] = str(settings.certificate.resolve())
+        return content
 
     def withdraw(self) -> None:
         """No worker serves the ports in the file: it has stopped, or it was killed."""

@@ -24,6 +24,7 @@ from penstock.ingest.declarations import Declarations
 from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl
+from penstock.protocol.api.deployment import Deployment
 from penstock.protocol.stored.names import check_pipeline_name
 
 BODY_BYTES_MAX = 1 << 20
@@ -95,6 +96,10 @@ class Routed(Protocol):
 
     async def drop(self, pipeline: str, *, outputs: bool) -> None:
         """As the coordinator does, and the application forgets it."""
+        ...
+
+    async def claim(self, deployment: Deployment) -> None:
+        """Place what the application has. Raises RequestError for what is in another shard than the application."""
         ...
 
     def declarations(self) -> Declarations: ...

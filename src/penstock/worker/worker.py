@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -17,12 +18,14 @@ from penstock.access.file import WithConnectors
 from penstock.access.refusals import Refusals
 from penstock.application.runtime import Runtime
 from penstock.bucket.objects import Bucket
-from penstock.client.credentials import PORTS_FORMAT
+from penstock.client.shards import HttpShardWire
+from penstock.cluster.places import Kind, Thing
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
 from penstock.coordinator.service import Coordinator
 from penstock.coordinator.settings import Connectors
+from penstock.coordinator.shards import ShardDirectory
 from penstock.coordinator.traces import Traces
 from penstock.core.address import Address
 from penstock.core.errors import Damaged, DiskFull, RequestError, StoreFailed, Unavailable, WorkerFailed
@@ -56,7 +59,7 @@ from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners
 from penstock.worker.loop_watch import LoopWatch
-from penstock.worker.ports_file import PortsFile
+from penstock.worker.ports_file import PortsFile, reachable
 from penstock.worker.redirects import HERE, RedirectPort, Route, route
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.traces import TraceExporter, trace_exporter, trace_seed
@@ -71,14 +74,6 @@ _KEEP_FILES_SECONDS = 1.0
 
 _PORTS = (SEGMENT, CONNECTOR, HTTP)
 
-_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Addresses that can be listened on but not connected to, and where this machine reaches what listens there."""
-
-
-def _reachable(host: str) -> str:
-    """The address under which this machine reaches what listens on the host."""
-    return _ANYWHERE.get(host, host)
-
 
 class Worker:
     """`run` serves until `stop` is called or the store fails. The journal's directory is DATA/journal."""
@@ -90,10 +85,13 @@ class Worker:
         bucket: Bucket | None = None,
         shard: BucketShard | None = None,
         listeners: Listeners | None = None,
+        directory: ShardDirectory | None = None,
     ) -> None:
         """`files`: where the journal is, instead of DATA/journal. `bucket`: where drivers mirror their checkpoints.
         `shard` stands for both; the worker closes it. `listeners`: ports that are open already, and stay open.
+        `directory`: of the cluster of which the worker serves a shard.
         """
+        self._directory = directory if shard is None else shard.member.directory
         self.settings = settings
         self._files = files if shard is None else shard.files
         self._bucket = bucket if shard is None else shard.bucket
@@ -180,7 +178,8 @@ class Worker:
         self._durability = durability = Durability(self._journal, asyncio.get_running_loop(), self._on_failure)
         shared = (self._own_access, self.supervisor, self.refusals)
         self._server = SegmentServer(self._store, durability, self.settings.segment, *shared)
-        self._sources = SourceCatalog(self._store, durability, self.settings.gateway, self.supervisor)
+        gateway = replace(self.settings.gateway, stamps_arrivals=self._directory is not None)
+        self._sources = SourceCatalog(self._store, durability, gateway, self.supervisor)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
         self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
         self._source_view = self._gateway.view
@@ -232,7 +231,7 @@ class Worker:
     def _addresses(self) -> dict[str, str]:
         hosts = {SEGMENT: self.settings.segment.host, CONNECTOR: self.settings.gateway.host}
         hosts |= {HTTP: self.settings.http_host}
-        return {name: str(Address(_reachable(hosts[name]), port)) for name, port in self.ports.items()}
+        return {name: str(Address(reachable(hosts[name]), port)) for name, port in self.ports.items()}
 
     # The cluster.
 
@@ -253,6 +252,10 @@ class Worker:
         if self._sources.get(source) is not None:
             return HERE
         return await route(self.directory, source)
+
+    @property
+    def cluster_secret(self) -> str:
+        return "" if self._directory is None else self._directory.secret
 
     async def cluster(self) -> ClusterStatus:
         """Raises RequestError for a worker without a bucket, and what the store raises."""
@@ -319,6 +322,8 @@ class Worker:
                 traces=self._traces,
                 bucket=self._bucket,
                 shard=0 if self._shard is None else self._shard.number,
+                directory=self._directory,
+                wire=None if self._directory is None else HttpShardWire(self._directory),
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
@@ -364,7 +369,7 @@ class Worker:
         return self.ports["segment"], self.settings.segment.ssl is not None
 
     def _own_segments(self) -> SegmentPort:
-        address = Address(_reachable(self.settings.segment.host), self.ports["segment"])
+        address = Address(reachable(self.settings.segment.host), self.ports["segment"])
         return SegmentPort(str(address), self._own_access.token)
 
     def coordinator(self) -> Coordinator:
@@ -399,6 +404,20 @@ class Worker:
     @property
     def permissions(self) -> Permissions:
         return self.settings.permissions
+
+    async def claim(self, deployment: Deployment) -> None:
+        """The connectors and pipelines of the application are in its shard. Raises RequestError for one that is not."""
+        if self.directory is None:
+            return
+        things = [Thing(Kind.SOURCE, name) for name in deployment.connectors]
+        things += [Thing(Kind.PIPELINE, name) for name in deployment.pipelines]
+        for thing in things:
+            shard = await self.directory.place(thing, self.directory.shard)
+            if shard != self.directory.shard:
+                raise RequestError(
+                    f"{thing} is in shard {shard}, and the application in shard {self.directory.shard}",
+                    "Use another name: the shard of a source or a pipeline never changes.",
+                )
 
     def application(self) -> Any:
         """For drivers and people: see Deployed. Raises Damaged as `coordinator` does."""
@@ -445,11 +464,8 @@ class Worker:
 
     def _publish_ports(self) -> None:
         """Programs wait for this file. Commands on this machine find in it how to reach the HTTP port."""
-        content = {"format": PORTS_FORMAT, **self.ports, "id": self.id, "host": _reachable(self.settings.http_host)}
-        if self.settings.certificate is not None:
-            content["certificate"] = str(self.settings.certificate.resolve())
         try:
-            self._ports_file.publish(content)
+            self._ports_file.publish(PortsFile.content(self.settings, self.ports, self.id))
             self._are_ports_published = True
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
@@ -496,6 +512,8 @@ class Worker:
             problems.append(f"applications are refused: {self._application_damage}")
         if self._runtime is not None:
             problems += self._runtime.problems()
+        if self._coordinator is not None:
+            problems += self._coordinator.remote.problems
         return problems
 
     def _disk_problems(self) -> Iterator[str]:
@@ -528,7 +546,7 @@ class Worker:
 
     @property
     def _http_address(self) -> Address:
-        return Address(_reachable(self.settings.http_host), self.ports["http"])
+        return Address(reachable(self.settings.http_host), self.ports["http"])
 
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
         return self._store.segments(prefix, after, limit)

@@ -142,7 +142,7 @@ class Process:
 
 
 class Shards(RuleBasedStateMachine):
-    """Messages are lost, repeated, delayed and reordered; processes of the home shard are replaced and go on sending."""
+    """Messages are lost, repeated, delayed and reordered; replaced processes of the home shard go on sending."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -51,6 +51,7 @@ from penstock.protocol.api.pipelines import (
     Starting,
     StoredInput,
 )
+from penstock.protocol.api.shards import AskPlaces, Places
 from penstock.protocol.api.side_outputs import (
     AskMissing,
     Merged,
@@ -389,6 +390,10 @@ class CoordinatorClient(WorkerClient):
         """
         asked = api.AskSplits(ranges=[*ranges], parts=parts, bytes_min=bytes_min, skip_lost=skip_lost)
         return self._post("/splits", asked, Splits)
+
+    def places(self, segments: Iterable[str]) -> dict[str, str]:
+        """Segment → the HTTP address of the worker that serves it; one that is not named is at this worker."""
+        return dict(self._post("/places", AskPlaces(segments=[*segments]), Places).workers)
 
     def declare_watermark(
         self, source: str, time_us: int, stream: int | str | None = None, *, after: int | None = None

@@ -43,10 +43,14 @@ def _kind(name: str) -> type[PenstockError]:
     return kind if known else errors.RequestError  # type: ignore[return-value]  # `known`: it is one
 
 
+class Reported(Interrupted):
+    """The worker has answered that it cannot do it now, and why."""
+
+
 def _build(kind: type[PenstockError], text: str, hint: str) -> PenstockError:
     if issubclass(kind, SegmentTruncated):
         return kind(text, 0, hint)
-    return (Interrupted if kind is Unavailable else kind)(text, hint)
+    return (Reported if kind is Unavailable else kind)(text, hint)
 
 
 _JSON = {"Content-Type": "application/json"}

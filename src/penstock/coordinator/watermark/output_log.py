@@ -138,6 +138,23 @@ class OutputLog:
                 return Row(epoch.watermark, epoch.ends)
         return self._find(name, port, position)
 
+    def rows(self, name: str, pipeline: Pipeline | None, port: str, position: int) -> list[tuple[int, int | None]]:
+        """Where the port's output ended, and the watermark there: the last one at the position or before it, and those
+        that follow. `find` returns the same for each of these ends.
+        """
+        ends = {
+            epoch.ends[port]
+            for epoch in (pipeline.epochs.values() if pipeline is not None else ())
+            if port in epoch.ends
+        }
+        for chunk in self._of(name).chunks:
+            if chunk.ends.get(port, _ABSENT) >= position:
+                ends.update(row.ends[port] for row in self._rows(name, self._of(name), chunk) if port in row.ends)
+        found = [(end, self.find(name, pipeline, port, end)) for end in sorted(end for end in ends if end > position)]
+        first = self.find(name, pipeline, port, position)
+        before = [] if first is None else [(min(first.ends[port], position), first.watermark)]
+        return before + [(end, row.watermark) for end, row in found if row is not None]
+
     def _find(self, name: str, port: str, position: int) -> Row | None:
         found = self._of(name)
         at = bisect_right(found.chunks, position, key=lambda chunk: chunk.ends.get(port, _ABSENT))

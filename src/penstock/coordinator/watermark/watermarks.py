@@ -1,17 +1,18 @@
 """The watermark of each pipeline's next cut, folded from the heads of the records in the cut."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from penstock.coordinator.machine.state import Pipeline, State, source_of
-from penstock.coordinator.records import Records, Sources
-from penstock.coordinator.settings import Connectors, CoordinatorSettings
+from penstock.coordinator.records import Records, RecordView
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.watermark import source_table
 from penstock.coordinator.watermark.output_log import OutputLog, Row
 from penstock.coordinator.watermark.source_table import Blocker, StreamTable, Terms, Written, advanced
 from penstock.core.errors import PenstockError
-from penstock.core.types import Buffer
+from penstock.core.types import NO_EPOCH, Buffer
 from penstock.protocol.api.pipelines import Segments
 from penstock.protocol.stored.event import END_OF_TIME
 from penstock.protocol.stored.head import OF_SEGMENTS, MarkKind, PackedHead, numbers, unpack_head
@@ -20,34 +21,38 @@ from penstock.store.store import SegmentStore
 
 # A reader of a pipeline's output inherits that pipeline's watermark, as it was at the reader's own position.
 
-Find = Callable[[str, Pipeline | None, str, int], Row | None]
+
+class OutputAt(NamedTuple):
+    """What is known about an output at a position in it."""
+
+    row: Row | None
+    """The last epoch that ends there or before it; None: none is known."""
+    is_registered: bool
+    """Whether its pipeline is registered."""
+    is_at_end: bool
+
+
+Look = Callable[[Source, int], OutputAt]
 
 
 def inherited(
-    state: State,
-    sources: Iterable[str],
-    positions: Segments,
-    before: Mapping[str, int | None],
-    find: Find,
-    end: Callable[[str], int],
+    sources: Iterable[str], positions: Segments, before: Mapping[str, int | None], look: Look
 ) -> dict[str, int | None]:
     """The watermark of each of these sources that is an output; None for one that has no watermark yet.
 
     If nothing is known about the position any more, the watermark is the one in `before`. An output whose pipeline is
-    not registered is treated like a stream that has ended: once it is read to its `end`, it does not count.
+    not registered is treated like a stream that has ended: once it is read to its end, it does not count.
     """
     found: dict[str, int | None] = {}
     for source in sorted(sources):
         parsed = Source.parse(source)
-        producer, _, port = parsed.name.partition("/")
-        segment = parsed.segment
+        segment, port = parsed.segment, parsed.name.partition("/")[2]
         if parsed.form is not Form.OUTPUT or segment is None or port.startswith(REPLAY_PREFIX):
             continue  # replayed dead letters are late anyway: no watermark waits for them
-        at, pipeline = positions.get(segment, 0), state.pipelines.get(producer)
-        row = find(producer, pipeline, port, at)
-        if pipeline is None and (row is None or at >= end(segment)):
+        at = look(parsed, positions.get(segment, 0))
+        if not at.is_registered and (at.row is None or at.is_at_end):
             continue
-        found[source] = before.get(source) if row is None else row.watermark
+        found[source] = before.get(source) if at.row is None else at.row.watermark
     return found
 
 
@@ -104,6 +109,31 @@ async def first_mentions(records: Records, segments: Iterable[str], at: Segments
     return first
 
 
+class OpenAt(NamedTuple):
+    """The state of a connector where a pipeline starts to read it: streams that are open, segments that have ended for
+    good, and how many segments there are.
+    """
+
+    streams: Collection[int]
+    finished: Collection[int]
+    segments: int
+
+
+class WatermarkView(Protocol):
+    """What a pipeline's watermark needs to know about its sources, wherever they are."""
+
+    @property
+    def records(self) -> RecordView: ...
+
+    def segments(self, source: str) -> list[str]: ...
+
+    def disorder_us(self, source: str) -> int: ...
+
+    async def open_at(self, source: str, at: Segments) -> OpenAt: ...
+
+    def output_at(self, state: State, source: Source, at: int) -> OutputAt: ...
+
+
 log = logging.getLogger(__name__)
 
 _BYTES_PER_STREAM = 16 * 1024
@@ -135,6 +165,9 @@ class _CurrentTable:
         self.moved_at = now
         self.folded_bytes = 0
         self.is_written = False
+        self.written: Segments = {}
+        """The offsets that the table reflected when it was written last, since the worker started."""
+        self.written_at = now
         self.without_effect: dict[str, int | None] = {}
         """Watermarks of outputs that are known not to raise the pipeline's own."""
         self.blocker: Blocker | None = None
@@ -150,58 +183,94 @@ class Watermarks:
     def __init__(
         self,
         store: SegmentStore,
-        records: Records,
         settings: CoordinatorSettings,
         clock: Callable[[], float],
-        connectors: Connectors,
+        outputs: OutputLog,
+        views: Callable[[str], WatermarkView],
     ) -> None:
+        """`views`: of a pipeline."""
         self._store = store
-        self._records = records
         self._settings = settings
         self._clock = clock
-        self._connectors = connectors
-        self._sources = Sources(store, records)
+        self._views = views
         self._current: dict[str, _CurrentTable] = {}
-        self.outputs = OutputLog(store)
+        self.outputs = outputs
         store.before_truncate(self._before_truncate)
 
     async def recover(self, state: State, name: str) -> None:
         """Restore a pipeline's table: read the written one, and fold the heads after it up to the last cut."""
-        pipeline = state.pipelines[name]
+        pipeline, view = state.pipelines[name], self._views(name)
         offsets = pipeline.segments(pipeline.planned)
-        written = source_table.read(self._store, name, pipeline.incarnation)
-        table, start = written or Written(StreamTable(), {})
-        start = {**_beginning(pipeline), **start}
-        await self._begin(table, pipeline, start)
+        table, start = self.written(name, pipeline)
+        await self._begin(view, table, pipeline, start)
         for segment, end in offsets.items():
-            await self._fold(table, segment, start.get(segment, 0), end)
-        table.outputs = self._inherited(state, pipeline, offsets, table.outputs)
+            await self._fold(view, table, segment, start.get(segment, 0), end)
+        table.outputs = _inherited(view, state, pipeline, offsets, table.outputs)
         self._current[name] = _CurrentTable(pipeline.incarnation, table, offsets, self._clock())
+
+    async def recover_or_lose(self, state: State, name: str) -> None:
+        """Without its table the watermark misses some streams, but nothing else depends on it."""
+        try:
+            await self.recover(state, name)
+        except PenstockError as error:
+            log.error("the table of streams of pipeline %r is lost: %s", name, error)
+            self._of(name, state.pipelines[name])
+
+    def written(self, name: str, pipeline: Pipeline) -> Written:
+        """The pipeline's table as it was written last, and from where on heads are folded into it. Raises Damaged."""
+        found = source_table.read(self._store, name, pipeline.incarnation)
+        table, start = found or Written(StreamTable(), {})
+        return Written(table, {**_beginning(pipeline), **start})
+
+    def is_recovered(self, name: str, pipeline: Pipeline) -> bool:
+        """Or is new, so that there is nothing to recover."""
+        current = self._current.get(name)
+        if current is not None and current.incarnation == pipeline.incarnation:
+            return True
+        return pipeline.planned == NO_EPOCH
+
+    def knows(self, name: str, source: str) -> bool:
+        """Whether the pipeline's table has the connector."""
+        current = self._current.get(name)
+        return current is not None and source in current.table.sources
+
+    def retained_from(self, name: str, segment: str, floor: int) -> int:
+        """From where on the heads of a segment of another shard are still needed: from `floor`, or from where they are
+        not in the written table yet. Writes the table if it is worthwhile by now.
+        """
+        current, settings = self._current.get(name), self._settings
+        if current is None:
+            return 0
+        wanted = floor - current.written.get(segment, 0)
+        is_due = self._clock() - current.written_at >= settings.truncate_seconds or wanted >= settings.truncate_bytes
+        if wanted > 0 and is_due and not current.is_written:
+            self._write(name, current)
+        return min(floor, current.written.get(segment, 0))
 
     async def fold(self, state: State, name: str, ends: Segments) -> Folded:
         """The table and the watermark at a cut with these ends. Nothing changes before `keep`."""
-        pipeline = state.pipelines[name]
+        pipeline, view = state.pipelines[name], self._views(name)
         table = self._of(name, pipeline).table.copy()
         table.forget(table.sources.keys() - pipeline.sources)
         at = pipeline.segments(pipeline.planned)
-        await self._begin(table, pipeline, at)
+        await self._begin(view, table, pipeline, at)
         events = 0
         for segment, end in ends.items():
-            events += await self._fold(table, segment, at.get(segment, 0), end)
+            events += await self._fold(view, table, segment, at.get(segment, 0), end)
         positions = {**at, **ends}
-        table.outputs = self._inherited(state, pipeline, positions, table.outputs)
-        return Folded(table, advanced(pipeline.watermark, table, self._terms(pipeline)), events)
+        table.outputs = _inherited(view, state, pipeline, positions, table.outputs)
+        return Folded(table, advanced(pipeline.watermark, table, _terms(view, pipeline)), events)
 
     def moved(self, state: State, name: str) -> Folded | None:
         """Like `fold`, for a pipeline that has nothing new to read. None unless the watermark of an output that it
         reads has risen and raises the pipeline's own. Also None soon after the last rise, except for END_OF_TIME.
         """
-        pipeline = state.pipelines[name]
+        pipeline, view = state.pipelines[name], self._views(name)
         current = self._of(name, pipeline)
-        table = self._with_outputs(state, pipeline, current)
+        table = self._with_outputs(view, state, pipeline, current)
         if table.outputs in (current.table.outputs, current.without_effect):
             return None
-        watermark = advanced(pipeline.watermark, table, self._terms(pipeline))
+        watermark = advanced(pipeline.watermark, table, _terms(view, pipeline))
         if watermark == pipeline.watermark:
             current.without_effect = table.outputs
             return None
@@ -215,33 +284,19 @@ class Watermarks:
             self._current[name] = current
         return current
 
-    def _terms(self, pipeline: Pipeline) -> Terms:
-        sources = {str(source) for source in map(Source.parse, pipeline.sources) if source.form is Form.CONNECTOR}
-        return Terms(frozenset(sources), self._connectors.disorder_us)
-
-    def _inherited(
-        self, state: State, pipeline: Pipeline, positions: Segments, before: dict[str, int | None]
-    ) -> dict[str, int | None]:
-        return inherited(state, pipeline.sources, positions, before, self.outputs.find, self._records.end)
-
-    async def _begin(self, table: StreamTable, pipeline: Pipeline, at: Segments) -> None:
+    async def _begin(self, view: WatermarkView, table: StreamTable, pipeline: Pipeline, at: Segments) -> None:
         """For connectors that are new to the table, add the streams that are open where the pipeline starts to read.
         If it reads a connector from its beginning, the heads contain them.
         """
-        for source in sorted((self._terms(pipeline).connectors or frozenset()) - table.sources.keys()):
-            segments = self._sources.segments(source)
-            if any(at.get(segment, 0) for segment in segments):
-                open_now, has_finished = self._connectors.open_streams(source), self._connectors.has_finished(source)
-                first = await first_mentions(self._records, segments, at)
-                has_finished = has_finished and not first.seen  # else it continues, for readers from after its end
-                finished = {*range(len(segments))} - first.finished if has_finished else ()
-                table.of(source).begin(first.open_before(open_now), finished, len(segments))
+        for source in sorted((_terms(view, pipeline).connectors or frozenset()) - table.sources.keys()):
+            if any(at.get(segment, 0) for segment in view.segments(source)):
+                table.of(source).begin(*await view.open_at(source, at))
 
-    async def _fold(self, table: StreamTable, segment: str, start: int, end: int) -> int:
+    async def _fold(self, view: WatermarkView, table: StreamTable, segment: str, start: int, end: int) -> int:
         """Returns the number of a connector's events. Other segments have no heads."""
         events = 0
         if segment.startswith(CONNECTOR_PREFIX):
-            async for heads in self._records.heads(segment, start, end):
+            async for heads in view.records.heads(segment, start, end):
                 events += table.fold(source_of(segment), (head for _, head in heads.found))
         return events
 
@@ -265,18 +320,21 @@ class Watermarks:
         pipeline, current = state.pipelines[name], self._current.get(name)
         if current is None or current.incarnation != pipeline.incarnation:
             return None
-        table = self._with_outputs(state, pipeline, current)
+        view = self._views(name)
+        table = self._with_outputs(view, state, pipeline, current)
         inputs = current.table, table.outputs
         if current.blocker_for != inputs:  # once for each cut, because the search is slow
-            current.blocker, current.blocker_for = table.blocker(self._terms(pipeline)), inputs
+            current.blocker, current.blocker_for = table.blocker(_terms(view, pipeline)), inputs
         return Standing(current.blocker, self._clock() - current.moved_at)
 
-    def _with_outputs(self, state: State, pipeline: Pipeline, current: _CurrentTable) -> StreamTable:
+    def _with_outputs(
+        self, view: WatermarkView, state: State, pipeline: Pipeline, current: _CurrentTable
+    ) -> StreamTable:
         """The table with the current watermarks of outputs. It shares the streams with the original, so fold a copy."""
         table = StreamTable()
         table.sources = {name: source for name, source in current.table.sources.items() if name in pipeline.sources}
         positions = pipeline.segments(pipeline.planned)
-        table.outputs = self._inherited(state, pipeline, positions, current.table.outputs)
+        table.outputs = _inherited(view, state, pipeline, positions, current.table.outputs)
         return table
 
     def forget(self, name: str, *, outputs: bool) -> None:
@@ -296,6 +354,18 @@ class Watermarks:
     def _write(self, name: str, current: _CurrentTable) -> None:
         source_table.write(self._store, name, current.incarnation, Written(current.table, current.offsets))
         current.is_written, current.folded_bytes = True, 0
+        current.written, current.written_at = dict(current.offsets), self._clock()
+
+
+def _terms(view: WatermarkView, pipeline: Pipeline) -> Terms:
+    sources = {str(source) for source in map(Source.parse, pipeline.sources) if source.form is Form.CONNECTOR}
+    return Terms(frozenset(sources), view.disorder_us)
+
+
+def _inherited(
+    view: WatermarkView, state: State, pipeline: Pipeline, positions: Segments, before: dict[str, int | None]
+) -> dict[str, int | None]:
+    return inherited(pipeline.sources, positions, before, partial(view.output_at, state))
 
 
 def _beginning(pipeline: Pipeline) -> Segments:

@@ -180,6 +180,8 @@ class Cut:
     """Some parts of committed epochs were not decoded to their end: `missing_parts` names them."""
     left_out: Sequence["Range"] = ()
     """Events between the start and `offset` that no task may read, because they are buried."""
+    workers: Mapping[str, str] = field(default_factory=dict)
+    """As in Splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,8 @@ class Splits:
 
     splits: Sequence[Range]
     lost: Sequence[Range] = ()
+    workers: Mapping[str, str] = field(default_factory=dict)
+    """Segment → the HTTP address of the worker that serves it, for those of other shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The head of an ingest record: for each stream in it the last event id and the highest event time, and the marks.
 
 `[ids, last ids, highest times, marks, count]` in msgpack: three columns of little-endian 64-bit numbers, a list of
-`[stream id, mark, name]`, optionally with a value and a number of segments, and the number of events in the record.
+`[stream id, mark, name]`, optionally with a value and a number of segments, and the number of events in the record; in
+a shard of a cluster also when the record arrived, in microseconds, so that pipelines can read shards in that order.
 Folds over these heads determine what may be acknowledged at a cut, and the watermark there: see `HeadFold`. The store
 keeps a checksum of each head.
 """
@@ -81,10 +82,13 @@ class PackedHead:
     columns: StreamColumns
     marks: list[Mark]
     count: int
+    arrival_us: int = 0
+    """0: not known."""
 
 
-def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int) -> bytes:
-    packed: bytes = msgpack.packb([*columns, [*map(_written, marks)], count])
+def encode_head(columns: StreamColumns, marks: Sequence[Mark], count: int, arrival_us: int = 0) -> bytes:
+    arrival = (arrival_us,) if arrival_us else ()
+    packed: bytes = msgpack.packb([*columns, [*map(_written, marks)], count, *arrival])
     return packed
 
 
@@ -100,11 +104,11 @@ def unpack_head(data: Buffer) -> PackedHead | None:
     if not data:
         return None
     try:
-        *columns, marks, count = msgpack.unpackb(data)
-        packed = StreamColumns(*columns)
+        ids, last_ids, times, marks, count, *arrival = msgpack.unpackb(data)
+        packed = StreamColumns(ids, last_ids, times)
         if len({len(column) for column in packed}) != 1 or len(packed.stream_ids) % 8:
             raise ValueError("its columns are not of the same length")
-        return PackedHead(packed, [Mark(mark[0], MarkKind(mark[1]), *mark[2:]) for mark in marks], count)
+        return PackedHead(packed, [Mark(mark[0], MarkKind(mark[1]), *mark[2:]) for mark in marks], count, *arrival)
     except (ValueError, TypeError, LookupError) as error:
         raise Damaged(f"the head of a record cannot be read: {error}") from None
 

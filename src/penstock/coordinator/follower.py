@@ -1,0 +1,226 @@
+"""What a home shard knows of a source in another shard, for one pipeline. Pure: replies go in, requests come out.
+
+A follower is for one pipeline, not for all that read the source: one that lags, or has stopped, must not keep the
+others from reading, and a window from the slowest to the fastest of them would have no bound.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.core.types import Buffer
+from penstock.protocol.api.pipelines import Segments
+from penstock.protocol.api.shards import (
+    RECORD_BYTES,
+    Block,
+    ClockWanted,
+    Follow,
+    Followed,
+    FollowedSegment,
+    Opening,
+    OutputRows,
+)
+from penstock.protocol.stored.head import numbers, unpack_head
+
+WINDOW_BYTES = 32 << 20
+"""Heads in memory for each pipeline and source: enough for an epoch of a gigabyte with records of a few kilobytes. A
+cut goes as far as the heads that are here, so with smaller records epochs are smaller."""
+
+REPLY_BYTES = 4 << 20
+"""Of heads in one reply: it is decoded at once, in the event loop."""
+
+NO_BLOCK = Block(b"", b"", b"", b"")
+
+
+class Window:
+    """Consecutive records of one segment, from the pipeline's position on: where each ends, when it arrived, its head.
+    Arrival times never go back inside a segment, whatever the clocks of its owners did.
+    """
+
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+        """Where the first record starts."""
+        self.begin = 0
+        """The first offset of the segment that is still stored."""
+        self.durable = 0
+        """Up to here it is durable."""
+        self.bytes = 0
+        self._ends: list[int] = []
+        self._arrivals: list[int] = []
+        self._heads: list[Buffer] = []
+
+    @property
+    def end(self) -> int:
+        """Up to here the records are known."""
+        return self._ends[-1] if self._ends else self.base
+
+    def add(self, start: int, records: Iterable[tuple[int, int, Buffer]]) -> None:
+        """Records that start at `start`: end, arrival, head. What is known already is skipped; if bytes in between were
+        removed before they were read, the window continues after them.
+        """
+        if start > self.end:
+            self._clear(start)
+        last = self._arrivals[-1] if self._arrivals else 0
+        for end, arrival, head in records:
+            if end <= self.end:
+                continue
+            last = max(last, arrival)
+            self._ends.append(end)
+            self._arrivals.append(last)
+            self._heads.append(head)
+            self.bytes += RECORD_BYTES + len(head)
+
+    def _clear(self, base: int) -> None:
+        self.base, self.bytes = base, 0
+        del self._ends[:], self._arrivals[:], self._heads[:]
+
+    def trim(self, position: int) -> None:
+        """The pipeline has read up to there."""
+        count = bisect_right(self._ends, position)
+        if count:
+            self.base = self._ends[count - 1]
+            self.bytes -= sum(RECORD_BYTES + len(head) for head in self._heads[:count])
+            del self._ends[:count], self._arrivals[:count], self._heads[:count]
+
+    def boundary(self, start: int, limit: int) -> int:
+        """The last record end up to `limit`; if there is none, the first one after `start`."""
+        at = bisect_right(self._ends, limit)
+        found = self._ends[at - 1] if at else self.base
+        if found > start:
+            return found
+        after = bisect_right(self._ends, start)
+        return self._ends[after] if after < len(self._ends) else max(start, self.end)
+
+    def arrival(self, offset: int) -> int:
+        """When the record at the offset arrived."""
+        at = bisect_right(self._ends, offset)
+        return self._arrivals[at] if at < len(self._arrivals) else 0
+
+    def arrived_before(self, start: int, end: int, arrival: int) -> int:
+        """The end of the records in [start, end) that arrived before that time; `start` if there are none."""
+        at = min(bisect_left(self._arrivals, arrival), bisect_right(self._ends, end))
+        return max(start, self._ends[at - 1] if at else self.base)
+
+    def heads(self, start: int, end: int) -> list[tuple[int, Buffer]]:
+        first, last = bisect_right(self._ends, start), bisect_right(self._ends, end)
+        return [*zip(self._ends[first:last], self._heads[first:last], strict=True)]
+
+
+@dataclass(slots=True)
+class Follower:
+    """`starts`: where the pipeline's table of streams was written, or where the pipeline begins. `planned`: its last
+    cut, from which on it reads. `needs_opening`: the source is new to the table of streams.
+    """
+
+    home: int
+    source: str
+    incarnation: int
+    starts: Segments
+    planned: Segments
+    needs_opening: bool = False
+    windows: dict[str, Window] = field(default_factory=dict)
+    disorder_us: int = 0
+    has_finished: bool = False
+    opening: Opening | None = None
+    output: OutputRows | None = None
+    problem: str = "it has not answered yet"
+    """Why nothing is known at the moment."""
+    _version: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a cut can be decided: everything up to the last one is here."""
+        if not self._version or (self.needs_opening and self.opening is None):
+            return False
+        return all(self.windows[name].end >= at for name, at in self.planned.items() if name in self.windows)
+
+    @property
+    def segments(self) -> list[str]:
+        """In the order in which the source shard names them."""
+        return [*self.windows]
+
+    @property
+    def _room(self) -> int:
+        if not self.is_ready:
+            return WINDOW_BYTES  # what the last cut has read: a table is written often enough to bound it
+        return WINDOW_BYTES - sum(window.bytes for window in self.windows.values())
+
+    def request(self, wait_ms: int, clock: ClockWanted) -> Follow | None:
+        """None: there is no room for more. Ask again after `read`."""
+        room = self._room
+        if room <= 0:
+            return None
+        return Follow(
+            home=self.home,
+            source=self.source,
+            after={**self.starts, **{name: window.end for name, window in self.windows.items()}},
+            known=self._version,
+            bytes_max=min(room, REPLY_BYTES),
+            opening_at=self.starts if self.needs_opening and self.opening is None else None,
+            reads_at=self.planned,
+            wait_ms=wait_ms,
+            clock=clock,
+        )
+
+    def take(self, reply: Followed) -> None:
+        """A reply to any earlier request; a late one does no harm."""
+        for name, news in reply.segments.items():
+            self._take(name, news)
+        self._version, self.problem = reply.version, ""
+        self.disorder_us, self.has_finished = reply.disorder_us, reply.has_finished
+        self.opening = reply.opening or self.opening
+        self.output = reply.output
+
+    def _take(self, name: str, news: FollowedSegment) -> None:
+        window = self.windows.get(name)
+        if window is None:
+            window = self.windows[name] = Window(self.starts.get(name, 0))
+        window.begin, window.durable = news.begin, max(news.end, window.durable)
+        if news.start <= window.end or news.start == news.begin:
+            window.add(news.start, records_of(news.block))
+
+    def read(self, positions: Segments) -> None:
+        """The pipeline's last cut is there."""
+        self.planned = {name: at for name, at in positions.items() if name in self.windows}
+        for name, at in self.planned.items():
+            self.windows[name].trim(at)
+
+    def lost(self, problem: str) -> None:
+        """The source shard does not answer."""
+        self.problem = problem
+
+    def row(self, at: int) -> tuple[bool, int | None]:
+        """Whether there is a watermark of the output at this offset, and which."""
+        rows = self.output.rows if self.output is not None else ()
+        found = [watermark for end, watermark in rows if end <= at]
+        return (True, found[-1]) if found else (False, None)
+
+
+def packed(records: Iterable[tuple[int, int, Buffer]]) -> Block:
+    """End, arrival and head of each."""
+    ends, arrivals, lengths, heads = array("Q"), array("Q"), array("I"), bytearray()
+    for end, arrival, head in records:
+        ends.append(end)
+        arrivals.append(arrival)
+        lengths.append(len(head))
+        heads += head
+    if sys.byteorder == "big":
+        for column in (ends, arrivals, lengths):
+            column.byteswap()
+    return Block(ends.tobytes(), arrivals.tobytes(), lengths.tobytes(), bytes(heads))
+
+
+def records_of(block: Block) -> Iterable[tuple[int, int, Buffer]]:
+    at, heads = 0, memoryview(block.heads)
+    columns = numbers("Q", block.ends), numbers("Q", block.arrivals), numbers("I", block.lengths)
+    for end, arrival, length in zip(*columns, strict=True):
+        yield end, arrival, heads[at : at + length]
+        at += length
+
+
+def arrival_of(head: Buffer) -> int:
+    """0: not known."""
+    found = unpack_head(head) if head else None
+    return 0 if found is None else found.arrival_us
