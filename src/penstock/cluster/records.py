@@ -61,6 +61,10 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Grows with every take-over."""
     successor: str = ""
     """The owner has given the shard up for this worker; others wait for it as long as for a lease."""
+    resumed: int = 0
+    """How often the owner was late and has gone on. A candidate that has decided to take over before that, and slept
+    since, finds another version of the record.
+    """
 
 
 class PlaceRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -171,12 +171,10 @@ class Membership:
         return True
 
     def _hosts(self) -> tuple[Host, ...]:
-        asked = self._clock()
-        found = self.records()
+        asked, found = self._clock(), self.records()
         live = self._live.look(found, asked, self._clock())
-        names = {host.name for host in live}
-        if dead := [one.worker for one in found if one.wants is not None and one.worker not in names]:
-            self._bucket.delete([worker_key(name) for name in dead])
+        if self._live.dead:
+            self._bucket.delete([worker_key(name) for name in self._live.dead])
         return live
 
     def records(self) -> list[WorkerRecord]:
