@@ -9,9 +9,10 @@ played through in simulated time, with the real `LiveHosts` and `assigned`. What
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -22,6 +23,7 @@ from penstock.cluster.lease import Lease, ShardCandidate, _Acquisition, _Taken
 from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.cluster.records import (
     ASSIGNMENT,
+    READERS,
     AssignmentRecord,
     ShardRecord,
     WorkerRecord,
@@ -36,7 +38,7 @@ from penstock.worker.membership import Membership
 
 SHARDS_PER_WORKER = 10
 REQUEST_SECONDS = 0.03
-"""Of one small request to S3 in the same region; they are made one after the other."""
+"""Of one small request to S3 in the same region."""
 START_SECONDS = 1.5
 """From the start of a shard process to its first look at the shard's owner."""
 TAKE_OVER_SECONDS = 2.5
@@ -45,6 +47,9 @@ LIST_PAGE = 1000
 """Keys in the reply to one LIST."""
 WRITES_MAX, READS_MAX = 3500, 5500
 """Requests per second and prefix that S3 promises: PUT, POST and DELETE; GET and HEAD. LIST counts with GET."""
+
+_AT_ONCE = "at once"
+"""Those of all requests of which READERS are made at a time."""
 
 ADDRESSES = {"connector": "10.123.45.67:7100", "segment": "10.123.45.67:7101", "http": "10.123.45.67:7102"}
 
@@ -67,12 +72,17 @@ class CountedObjects:
         self.objects = Objects()
         self.requests: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._caller = threading.current_thread()
 
     def get(self, key: str) -> StoredObject:
-        self.requests["GET"] += 1
-        found = self.objects.get(key)
-        self.bytes["GET"] += len(found.data)
-        return found
+        with self._lock:
+            found = self.objects.get(key)
+            self.requests["GET"] += 1
+            self.bytes["GET"] += len(found.data)
+            if threading.current_thread() is not self._caller:
+                self.requests[_AT_ONCE] += 1
+            return found
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return self.get(key).data[start : start + length]
@@ -113,8 +123,9 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """How long that takes, one request after the other."""
-        return sum(self.requests.values()) * REQUEST_SECONDS
+        """How long that takes: one request after the other, unless several are made at once."""
+        at_once = self.requests[_AT_ONCE]
+        return (self.requests.total() - 2 * at_once + at_once / READERS) * REQUEST_SECONDS
 
 
 @dataclass(frozen=True)
@@ -129,9 +140,9 @@ class Growth:
     map_bytes: int
     """All records that `GET /cluster` is made of."""
     take_over: Round
-    """What each new owner asks for, besides its shard: it looks for records that crashes have left."""
+    """Of the lease of one shard, from the first look to the first renewal."""
     reassigned: dict[int, float]
-    """By number of lost workers: seconds until their last shard is served again."""
+    """By number of lost workers: seconds until their last shard is served again. 0: only the leader."""
 
     def per_second(self, kind: str) -> float:
         """Requests of the whole cluster. A round that takes longer than two seconds is made less often."""
@@ -149,7 +160,7 @@ class Growth:
 
 def grow(workers: int, losses: Sequence[int]) -> Growth:
     shards = workers * SHARDS_PER_WORKER
-    bucket, record = _filled(workers, shards)
+    bucket, record = _filled(workers)
     rounds = {
         "leader": _leader_round(bucket),
         "host": _host_round(bucket, workers),
@@ -162,12 +173,12 @@ def grow(workers: int, losses: Sequence[int]) -> Growth:
         rounds,
         len(encode(record)),
         sum(values),
-        _sweep(bucket, shards),
-        {lost: reassign(workers, lost, rounds["leader"].seconds) for lost in losses if lost < workers},
+        _take_over(bucket, shards),
+        {lost: reassign(workers, lost, rounds["leader"].seconds) for lost in (0, *losses) if lost < workers},
     )
 
 
-def _filled(workers: int, shards: int) -> tuple[CountedObjects, AssignmentRecord]:
+def _filled(workers: int) -> tuple[CountedObjects, AssignmentRecord]:
     """A bucket with all records."""
     bucket = CountedObjects()
     hosts = [Host(name_of(k), SHARDS_PER_WORKER) for k in range(workers)]
@@ -190,9 +201,8 @@ def _filled(workers: int, shards: int) -> tuple[CountedObjects, AssignmentRecord
 def _member(bucket: CountedObjects, worker: int) -> Membership:
     record = WorkerRecord(worker=name_of(worker), revision=20_000, addresses=ADDRESSES, wants=SHARDS_PER_WORKER)
     member = Membership(bucket, record, clock=lambda: 0.0)
-    member._read()
-    member._renew()  # it knows the version of its own record now
-    member._renew()
+    member.round()  # it has to find its own record and the assignment
+    member.round()
     return member
 
 
@@ -221,40 +231,48 @@ def _lease(bucket: CountedObjects, shard: int) -> Lease:
 def _owner_round(bucket: CountedObjects, shards: int) -> Round:
     lease = _lease(bucket, shards - 1)
     with bucket.counting() as made:
-        lease._renew()
+        lease._renew()  # noqa: SLF001  what its thread does every two seconds
     return made
 
 
-def _sweep(bucket: CountedObjects, shards: int) -> Round:
-    lease = _lease(bucket, shards - 1)
+def _take_over(bucket: CountedObjects, shards: int) -> Round:
+    """Of a dead owner, whose record the leader has deleted."""
+    shard, new = shards - 1, name_of(10**6)
+    bucket.objects.delete([worker_key(process_of(shard))])
+    candidate = ShardCandidate(bucket, new, ADDRESSES, shard, clock=lambda: 0.0, host=name_of(0))
     with bucket.counting() as made:
-        lease._dead.remove(0.0)
-        lease._dead.remove(LEASE_TIMING.expired)
+        taken = _Acquisition(candidate, threading.Event(), lambda _: None).run(force=False)
+        assert taken is not None
+        lease = Lease(candidate, taken, lambda _: None)
+        lease._renew()  # noqa: SLF001  what its thread does every two seconds
+        lease._dead.remove(0.0)  # noqa: SLF001
     return made
 
 
 def reassign(workers: int, lost: int, round_seconds: float, seed: int = 1) -> float:
-    """Seconds from the loss of so many workers, not of the leader, to the last of their shards that is served."""
+    """Seconds from the loss of so many workers to the last of their shards that is served. The leader is not one of
+    them; with 0, it is the only one.
+    """
     random = Random(seed)
     names = [name_of(k) for k in range(workers)]
-    dead = set(names[1 : 1 + lost])
-    current = assign(
-        workers * SHARDS_PER_WORKER, [Host(name, SHARDS_PER_WORKER) for name in names], {}
-    )
-    found_at, hosts = _detected(names, dead, round_seconds, random)
+    dead = set(names[1 : 1 + lost] or names[:1])
+    current = assign(workers * SHARDS_PER_WORKER, [Host(name, SHARDS_PER_WORKER) for name in names], {})
+    begins = -20.0 - 2 * round_seconds if lost else LEASE_TIMING.expired  # a new leader begins when it takes over
+    found_at, hosts = _detected(names, dead, round_seconds, begins + random.uniform(0, LEASE_TIMING.renew), random)
     wanted = assign(len(current), hosts, current)
     moved = by_host({shard: wanted[shard] for shard in current if current[shard] in dead})
-    served = 0.0
-    for _ in moved:
-        # It reads the leader's record every two seconds, then the assignment, and starts processes. These have not seen
-        # the dead owner's record before, so each waits for the whole lease.
-        seen = found_at + random.uniform(0, LEASE_TIMING.renew) + 2 * REQUEST_SECONDS
-        served = max(served, seen + START_SECONDS + LEASE_TIMING.expired + TAKE_OVER_SECONDS)
-    return served
+    # Each host reads the leader's record every two seconds, then the assignment, and starts a process for each shard.
+    # These need not wait for a lease: the leader has deleted the dead owners' records.
+    seen = max(found_at + random.uniform(0, LEASE_TIMING.renew) + 2 * REQUEST_SECONDS for _ in moved)
+    return seen + START_SECONDS + TAKE_OVER_SECONDS
 
 
-def _detected(names: Sequence[str], dead: set[str], round_seconds: float, random: Random) -> tuple[float, list[Host]]:
-    """When the leader has written an assignment without the dead, and which hosts are left. They are lost at 0."""
+def _detected(
+    names: Sequence[str], dead: set[str], round_seconds: float, now: float, random: Random
+) -> tuple[float, list[Host]]:
+    """When the leader, which looks from `now` on, has written an assignment without the dead, and which hosts are left.
+    They are lost at 0.
+    """
     live = LiveHosts(LEASE_TIMING)
     phases = {name: random.uniform(-LEASE_TIMING.renew, 0) for name in names}
 
@@ -270,7 +288,6 @@ def _detected(names: Sequence[str], dead: set[str], round_seconds: float, random
             for name in names
         ]
 
-    now = -20.0 - round_seconds * 2 - random.uniform(0, LEASE_TIMING.renew)
     while True:
         # The records are read one after the other: on average in the middle of the round.
         found = live.look(records(now + round_seconds / 2), now, now + round_seconds)
@@ -297,9 +314,3 @@ def registry_bytes_per_stream(streams: int) -> float:
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return (after - before) / streams
-
-
-def timed(act: Callable[[], object], clock: Callable[[], float]) -> float:
-    before = clock()
-    act()
-    return clock() - before

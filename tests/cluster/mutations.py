@@ -1,7 +1,6 @@
 """Bugs that somebody might write into the cluster's machines, one at a time. The simulation has to find each."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscrib
 from penstock.coordinator.machine.state import State, Subscription
 from penstock.coordinator.machine.subscriptions import Holding, Holdings
 from penstock.ingest.stream_claims import (
-    Claim,
     ClaimId,
     ClaimStep,
     Elsewhere,
@@ -25,7 +23,7 @@ from penstock.ingest.stream_claims import (
     StreamClaims,
 )
 from tests.cluster.simulation import cluster, process
-from tests.cluster.simulation.log import Log, ShardLog
+from tests.cluster.simulation.log import ShardLog, segment_of
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -45,9 +43,7 @@ def expires_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_late(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        OwnLease, "state", lambda self, _: LeaseState.HELD if self.winner is None else LeaseState.TAKEN
-    )
+    patch.setattr(OwnLease, "state", lambda self, _: LeaseState.HELD if self.winner is None else LeaseState.TAKEN)
 
 
 def counts_requests(patch: pytest.MonkeyPatch) -> None:
@@ -215,7 +211,7 @@ def started_without_an_answer(patch: pytest.MonkeyPatch) -> None:
     def starting_on(self: process.Serving, name: str, starting: process.Starting) -> None:
         for source, each in starting.positions.items():
             if isinstance(each, Subscribe):
-                starting.positions[source] = {process.segment_of(source): 0}
+                starting.positions[source] = {segment_of(source): 0}
         original(self, name, starting)
 
     original = process.Serving._starting_on

@@ -20,6 +20,7 @@ from penstock.cluster.records import (
     WorkerRecord,
     encode,
     read_record,
+    read_records,
     worker_key,
 )
 from penstock.core.errors import Unavailable
@@ -179,8 +180,7 @@ class Membership:
 
     def records(self) -> list[WorkerRecord]:
         """Of all workers."""
-        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
-        return [one[0] for one in found if one is not None]
+        return read_records(self._bucket, WORKERS, WorkerRecord)
 
     def waiting(self, shard: int, host: str) -> str:
         """The process of that host which waits for the shard; "" if there is none."""

@@ -7,6 +7,7 @@ docs/internals/cluster.md are checked against what is durable. Then faults stop,
 each shard has an owner at its host, every stream can be opened, and what was stored is completed and acknowledged.
 """
 
+import logging
 import random as global_random
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -17,7 +18,16 @@ from typing import Any
 from penstock.bucket.objects import NoSuchObject, ObjectExists, VersionChanged
 from penstock.cluster.assignment import Host, by_shard, moved, rebalanced
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseState
-from penstock.cluster.records import ASSIGNMENT, AssignmentRecord, ShardRecord, WorkerRecord, decode, shard_key
+from penstock.cluster.records import (
+    ASSIGNMENT,
+    WORKERS,
+    AssignmentRecord,
+    ShardRecord,
+    WorkerRecord,
+    decode,
+    read_record,
+    shard_key,
+)
 from penstock.coordinator.machine.commands import Drop, Unsubscribe
 from penstock.core.errors import BucketFailed, RequestError, Unavailable
 from penstock.ingest.stream_claims import ClaimStep
@@ -40,6 +50,13 @@ RATES = (0.95, 1.05)
 RESTART_SECONDS = 1.0
 
 
+class SimulatedMembership(Membership):
+    def records(self) -> list[WorkerRecord]:
+        """One after the other: only actors can wait."""
+        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
+        return [one[0] for one in found if one is not None]
+
+
 class SimulatedHost(Unit):
     """Membership and the plan for its processes are the real ones; here is what happens between them."""
 
@@ -50,14 +67,16 @@ class SimulatedHost(Unit):
         self.commands: list[Callable[[Membership], object]] = []
         """What operators have asked for."""
         record = WorkerRecord(worker=name, revision=0, addresses={}, shards=(), wants=wants)
-        self.membership = Membership(cluster.new_bucket(), record, cluster.timing, self.clock)
+        self.membership = SimulatedMembership(cluster.new_bucket(), record, cluster.timing, self.clock)
         self._started = 0
         self.spawn("host", self._run)
 
     def _run(self) -> None:
         while True:
             commands, self.commands = self.commands, []
-            for act in (self.membership.round, *(partial(each, self.membership) for each in commands), self._apply):
+            rounds: list[Callable[[], object]] = [self.membership.round]
+            rounds += [partial(each, self.membership) for each in commands]
+            for act in (*rounds, self._apply):
                 # The next round sees what has become of it.
                 with suppress(BucketFailed, ObjectExists, VersionChanged, RequestError, Unavailable):
                     act()
@@ -130,10 +149,7 @@ class Network:
 
     def _deliver(self, act: Callable[[], None]) -> None:
         random = self._cluster.random
-        if self.is_faulty:
-            copies = random.choices((0, 1, 2), (0.1, 0.8, 0.1))[0]
-        else:
-            copies = 1
+        copies = random.choices((0, 1, 2), (0.1, 0.8, 0.1))[0] if self.is_faulty else 1
         for _ in range(copies):
             is_late = self.is_faulty and random.random() < 0.05
             self._cluster.scheduler.after(random.uniform(1, 15) if is_late else random.uniform(0.001, 0.05), act)
@@ -159,14 +175,14 @@ class Cluster:
         self.newest: dict[int, tuple[int, str]] = {}
         """By stream: the last message stored anywhere, and where."""
         self._released: dict[str, dict[str, int]] = {}
+        self._by_hand: list[ShardProcess] = []
         self._before: dict[tuple[str, int, str], int] = {}
         """By pipeline, its incarnation, and source: what was acknowledged before it started."""
         for number in range(self.random.randint(1, 3)):
             self._join(shards if number == 0 else self.random.randint(0, 1))
         streams = self.random.randint(1, 3)
         self.programs = [
-            Program(self, self.random.randrange(streams), self.random.randrange(partitions))
-            for _ in range(streams + 1)
+            Program(self, self.random.randrange(streams), self.random.randrange(partitions)) for _ in range(streams + 1)
         ]
 
     def _new_faults(self) -> BucketFaults:
@@ -222,6 +238,8 @@ class Cluster:
         self.faults.lost = self.faults.unanswered = self.faults.delayed = self.faults.throttled = 0.0
         for unit in (*self.hosts, *self.processes):
             unit.stopped_until = 0.0
+        for process in self._by_hand:
+            process.stop.set()
         if all(host.membership.is_drained for host in self._live()):
             self._join(1)
         if not self._live() or sum(chain.term > 0 for chain in self.log.chains.values()) < self._shards:
@@ -235,11 +253,10 @@ class Cluster:
     def _disturb(self) -> None:
         if self.is_quiet:
             return
-        disturbance = self.random.choice(
-            [self._kill_process, self._stop_process, self._stop_process, self._kill_host, self._stop_host]
-            + [self._join_any, self._drain, self._move, self._move, self._rebalance]
-        )
-        disturbance()
+        kills = (self._kill_process, self._kill_host)
+        sleeps = (self._stop_process, self._stop_process, self._stop_host)
+        operations = (self._join_any, self._stand_by, self._drain, self._move, self._move, self._rebalance)
+        self.random.choice((*kills, *sleeps, *operations))()
 
     def _any_process(self) -> ShardProcess | None:
         """Rather one that serves."""
@@ -261,7 +278,11 @@ class Cluster:
     def _stop_process(self) -> None:
         process = self._any_process()
         if process is not None:
-            process.stop_for(self.random.choice((1.0, 5.0, 12.0, 25.0)))
+            process.stop_for(self._seconds())
+
+    def _seconds(self) -> float:
+        """Of a sleep: about as long as a lease, or much longer."""
+        return self.random.uniform(*self.random.choice(((0.5, 3.0), (2.0, 8.0), (2.0, 8.0), (8.0, 25.0))))
 
     def _kill_host(self) -> None:
         """The machine with all its processes; or only the host: then its processes stop."""
@@ -278,7 +299,7 @@ class Cluster:
     def _stop_host(self) -> None:
         live = self._live()
         if live:
-            host, seconds = self.random.choice(live), self.random.choice((1.0, 5.0, 12.0, 25.0))
+            host, seconds = self.random.choice(live), self._seconds()
             host.stop_for(seconds)
             if self.random.random() < 0.5:  # the machine sleeps, not only the host
                 for process in host.processes.values():
@@ -290,6 +311,13 @@ class Cluster:
 
     def _join(self, wants: int) -> None:
         self.hosts.append(SimulatedHost(self, f"h{len(self.hosts)}", wants))
+
+    def _stand_by(self) -> None:
+        """A process that was started by hand waits for a shard."""
+        shard, rate = self.random.randrange(self._shards), self.random.uniform(*RATES)
+        process = ShardProcess(self, "", shard, len(self.processes), rate)
+        self.processes.append(process)
+        self._by_hand.append(process)
 
     def _drain(self) -> None:
         live = [host for host in self._live() if not host.membership.is_drained]
@@ -424,10 +452,12 @@ class Cluster:
 
 def simulate_cluster(seed: int) -> Cluster:
     state = global_random.getstate()
-    global_random.seed(seed)
+    global_random.seed(seed)  # of the pauses between attempts
+    logging.disable(logging.WARNING)
     try:
         cluster = Cluster(seed)
         cluster.run()
         return cluster
     finally:
+        logging.disable(logging.NOTSET)
         global_random.setstate(state)

@@ -1,9 +1,9 @@
 """A shard process: it waits for its shard, serves it, and leaves. The decisions are those of the real machines.
 
-    cluster/lease.py         the candidate's rounds, the renewals and the release, as they are
-    ingest/stream_claims.py  the registry, and each partition's side of it
-    coordinator/machine      pipelines, cuts, subscriptions; `Holdings` for what other shards are sent
-    sessions/migration.py    the steps of a move
+cluster/lease.py         the candidate's rounds, the renewals and the release, as they are
+ingest/stream_claims.py  the registry, and each partition's side of it
+coordinator/machine      pipelines, cuts, subscriptions; `Holdings` for what other shards are sent
+sessions/migration.py    the steps of a move
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from penstock.coordinator.machine.commands import (
     Unsubscribe,
 )
 from penstock.coordinator.machine.subscriptions import Holdings, holding
-from penstock.core.errors import BucketFailed, Fenced, PenstockError, TakenOver
+from penstock.core.errors import BucketFailed, PenstockError, TakenOver
 from penstock.ingest.sessions.migration import ShardEvent, ShardMove, ShardStep
 from penstock.ingest.stream_claims import (
     Answer,
@@ -156,7 +156,7 @@ class SimulatedLease(Lease):
 
 class ShardProcess(Unit):
     def __init__(self, cluster: "Cluster", host: str, shard: int, number: int, rate: float) -> None:
-        super().__init__(cluster.scheduler, f"{host}.{shard}.{number}", rate)
+        super().__init__(cluster.scheduler, f"{host or 'x'}.{shard}.{number}", rate)
         self.cluster, self.host, self.shard = cluster, host, shard
         self.bucket = cluster.new_bucket()
         self.stop = StopEvent(cluster.scheduler)
@@ -334,7 +334,7 @@ class Serving:
                 self._ends[source] = max(self._ends.get(source, 0), answer)
             case Tell(Subscribe() as message):
                 self._subscribed(message, answer)
-            case Tell(message):
+            case Tell(Advance() | Unsubscribe() as message):
                 if not isinstance(answer, PenstockError):
                     self._holdings.answered(message)
 

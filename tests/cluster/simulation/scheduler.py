@@ -5,7 +5,7 @@ to the scheduler. Actors belong to a *unit*, which is an operating-system proces
 too fast or too slow, it can be stopped for a while, and it can be killed at any of its waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -193,7 +193,7 @@ class SlowBucket(FaultyBucket):
         super().__init__(objects, scheduler.random, faults)
         self._scheduler = scheduler
 
-    def list(self, prefix: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def list(self, prefix: str) -> Iterator[ListedObject]:
         listing = self._perform(f"list {prefix}", lambda: self.objects.listing(None))
         return iter([ListedObject(key, size) for key, size in sorted(listing.items()) if key.startswith(prefix)])
 
