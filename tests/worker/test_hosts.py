@@ -1,13 +1,26 @@
 """Hosts with shard processes: shards and sources are spread, and go where hosts are lost, join, and are drained."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.support.waiting import until
+from penstock.bucket.stores import open_bucket
+from penstock.cli.app import app
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from penstock.cluster.secret import cluster_secret
+from penstock.core.address import Address
+from penstock.core.errors import NoSuchSegment
+from penstock.protocol.connector import Migrate, Ok, Restart
+from tests.client.source.stored import stored_messages
+from tests.support.tokens import TOKEN
+from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import sending
 from tests.worker.hosts import children, hosts, is_running, kill
+from tests.worker.programs import Program
 
 pytestmark = pytest.mark.process
 
@@ -49,6 +62,64 @@ def test_shards_follow_a_join_a_move_and_a_drain(tmp_path: Path) -> None:
             one.wait_for_acks()
         for one in programs:
             assert made.check(one)
+
+
+def test_whoever_comes_to_the_wrong_process_is_sent_to_the_right_one(tmp_path: Path) -> None:
+    with hosts(tmp_path, 2) as made:
+        host, shards = made.all[0], made.settle()["shards"]
+        with sending(made.seeds, 1, "red") as program:
+            right = shards[made.place_of("red")]["addresses"]
+            wrong = shards[1 - made.place_of("red")]["addresses"]
+            for port in (host.connector_port, port_of(wrong["connector"])):
+                check_frames(port, Address.parse(right["connector"]))
+            for port in (host.http_port, port_of(wrong["http"])):
+                assert location(port, "/sources/red/dead-letters?limit=1") == (
+                    f"http://{right['http']}/sources/red/dead-letters?limit=1"
+                )
+            assert location(port_of(right["http"]), "/sources/red/dead-letters") == ""
+            for worker in (f"127.0.0.1:{host.http_port}", wrong["http"]):  # the client follows, with its token
+                with CoordinatorClient(worker, 0) as client:
+                    client.declare_watermark("red", 1)
+                    assert client.status().version
+            until(lambda: sum(map(len, stored_messages(right["segment"], "red").values())) > 0)
+            for address in (host.address, wrong["segment"]):  # passed on, and followed
+                assert stored_messages(address, "red")
+            with SegmentClient(host.address) as segments:
+                for name in ("one", "two", "three"):
+                    segments.create(name)
+            with SegmentClient(wrong["segment"]) as segments:
+                assert [segments.info(name).length for name in ("one", "two", "three")] == [0, 0, 0]
+                with pytest.raises(NoSuchSegment):
+                    segments.info("four")
+            shown = CliRunner().invoke(app, ["status", "--data", str(host.data)]).output
+            assert f"shard {made.place_of('red')} on {made.names[host]}" in shown
+            assert "red" in shown
+            assert made.check(program)
+        assert "is ready" in host.said
+        assert "[0] " in host.said
+        assert cluster_secret(open_bucket(made.url)).token not in host.said
+
+
+def check_frames(port: int, right: Address) -> None:
+    """MIGRATE for a program that knows it, RESTART for one that does not."""
+    program = Program(port, version="0.0.1+migrate", source="red")
+    assert program.next() == Migrate(right.host, right.port)
+    program.close()
+    old = Program(port, f"old at {port}", source="red")
+    assert [old.next(), old.next()] == [Ok(0), Restart(str(right))]
+    old.close()
+
+
+def port_of(address: str) -> int:
+    return Address.parse(address).port
+
+
+def location(port: int, path: str) -> str:
+    """Where a request is sent; "" if it is answered."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS_MAX)
+    with closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+        return connection.getresponse().headers.get("Location", "")
 
 
 def test_a_killed_shard_process_is_started_again(tmp_path: Path) -> None:

@@ -15,26 +15,18 @@ from penstock.bucket.stores import open_bucket
 from penstock.cli.app import app
 from penstock.cluster.records import WORKERS
 from penstock.protocol.connector import (
-    NOTHING_YET,
     Ack,
-    Decoder,
     EndOfStream,
-    Frame,
-    Hello,
     Message,
     Migrate,
-    Notify,
-    NotifyAck,
     Ok,
     Restart,
-    Use,
-    announce_window,
-    encode,
 )
 from tests.client.source.stored import stored_messages
 from tests.support import http
 from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import SOURCE, Workers, cluster, move_while_sending, sending, workers
+from tests.worker.programs import Program
 
 pytestmark = pytest.mark.process
 
@@ -50,56 +42,6 @@ def url(tmp_path: Path) -> str:
 def two(tmp_path: Path, url: str) -> Iterator[Workers]:
     with workers(tmp_path, url) as made:
         yield made
-
-
-class Program:
-    """A raw socket: version 0.0.1, one stream, as it was before there was MIGRATE."""
-
-    def __init__(self, port: int, program: str = "old", version: str = "0.0.1") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), SECONDS_MAX)
-        self._socket.settimeout(SECONDS_MAX)
-        self._decoder = Decoder(Use.SOURCE)
-        self._frames: list[Frame] = []
-        self.send(Hello(version, b"", announce_window(program), SOURCE))
-
-    def send(self, *frames: Frame) -> None:
-        self._socket.sendall(b"".join(map(encode, frames)))
-
-    def next(self) -> Frame | None:
-        """None: the worker has closed."""
-        while not self._frames:
-            try:
-                data = self._socket.recv(65536)
-            except ConnectionError:
-                return None
-            if not data:
-                return None
-            self._frames.extend(self._decoder.feed(data))
-        return self._frames.pop(0)
-
-    def until(self, kind: type[Frame]) -> Frame:
-        while not isinstance(frame := self.next(), kind):
-            assert frame is not None, f"closed before {kind.__name__}"
-        return frame
-
-    def open(self) -> int:
-        """The last stored id, or -1."""
-        self.send(Notify(1, "one"))
-        answer = self.until(NotifyAck)
-        assert isinstance(answer, NotifyAck)
-        assert answer.success
-        return -1 if answer.point_of_reference == NOTHING_YET else answer.point_of_reference
-
-    def send_until_acked(self, first: int, last: int) -> None:
-        self.send(*(Message(1, number, 0, b"", b"%d" % number) for number in range(first, last + 1)))
-        while not isinstance(frame := self.until(Ack), Ack) or (1, last) not in frame.acked:
-            pass
-
-    def half_close(self) -> None:
-        self._socket.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def ids(two: Workers) -> list[int]:
@@ -121,7 +63,9 @@ def test_a_standby_is_a_member_that_answers_on_its_ports_and_is_gone_when_it_sto
             two.names[owner]: [0],
             two.names[standby]: [],
         }
-        assert found["shards"] == [{"shard": 0, "owner": two.names[owner], "term": 1, "successor": ""}]
+        (place,) = found["shards"]
+        assert (place["shard"], place["owner"], place["term"], place["successor"]) == (0, two.names[owner], 1, "")
+        assert place["addresses"]["http"] == f"127.0.0.1:{owner.http_port}"
     assert http.ask(standby.http_port, "GET", "/live")[0] == 200
     assert http.ask(standby.http_port, "GET", "/ready")[0] == 503
     status, body = http.ask(standby.http_port, "GET", "/status")
@@ -146,9 +90,10 @@ def test_the_record_of_a_standby_that_was_killed_is_removed_by_the_next_owner(tm
 def test_cluster_commands_show_the_map_and_refuse_what_is_not_possible(two: Workers) -> None:
     owner, standby = two.all
     shown = penstock(two, "status").output
-    assert "owner" in shown
-    assert "standby" in shown
-    assert f"shard 0 is with {two.names[owner]}, term 1" in shown.replace("\n", "")
+    assert "1 shard on 2 workers" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert [two.names[owner], "0", f"127.0.0.1:{owner.connector_port}", f"127.0.0.1:{owner.http_port}"] in lines
+    assert [two.names[standby], "standby", f"127.0.0.1:{standby.connector_port}"] in [line[:3] for line in lines]
     assert json.loads(penstock(two, "status", "--json").output)["shards"][0]["owner"] == two.names[owner]
     refused = str(penstock(two, "drain", two.names[standby]).exception)
     assert "is a standby: there is nothing to move away from it" in refused
@@ -159,6 +104,16 @@ def test_cluster_commands_show_the_map_and_refuse_what_is_not_possible(two: Work
     status, body = http.ask(owner.http_port, "POST", "/cluster/drain", {"worker": two.names[owner]})
     assert status == 400
     assert b"there is no other worker" in body
+
+
+def test_commands_that_meet_a_standby_name_the_owner(two: Workers) -> None:
+    owner, standby = two.all
+    by_address = CliRunner().invoke(app, ["status", "--worker", f"127.0.0.1:{standby.http_port}"])
+    assert "is a standby" in str(by_address.exception)
+    assert by_address.exception.hint == f"Use that worker: --worker 127.0.0.1:{owner.http_port}."  # type: ignore[union-attr]
+    by_data = CliRunner().invoke(app, ["status", "--data", str(standby.data)])
+    assert "is a standby: it does not serve its shard" in str(by_data.exception)
+    assert "1 shard on 2 workers" in CliRunner().invoke(app, ["cluster", "status", "--data", str(standby.data)]).output
 
 
 def test_drain_moves_the_shard_and_the_drained_worker_stays_a_standby(two: Workers) -> None:

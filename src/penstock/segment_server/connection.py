@@ -26,6 +26,7 @@ from penstock.protocol.segment import (
     DeleteSegment,
     Dialect,
     ErrorMessage,
+    Failure,
     GetAttribute,
     GetSegmentInfo,
     Hello,
@@ -52,13 +53,14 @@ from penstock.protocol.segment import (
     SetupAppend,
     TruncateSegment,
     UpdateAttribute,
+    WrongHost,
 )
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
 from penstock.protocol.segment.primitives import LOCATED_ROWS_MAX
 from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.settings import Counters, ServerSettings
-from penstock.segment_server.state import ServerState
+from penstock.segment_server.state import Locate, ServerState
 from penstock.store.files import LocalFile, RemoteFile
 from penstock.store.journal import Journal
 from penstock.store.plan import AttributeUpdate
@@ -302,6 +304,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._peer_is_done = False
         self._was_refused = False
         self._delay: asyncio.TimerHandle | None = None
+        self._finding: set[asyncio.Task[None]] = set()
 
     # The transport calls these.
 
@@ -319,6 +322,8 @@ class SegmentConnection(asyncio.BufferedProtocol):
         for cancel in self._tail_reads.values():
             cancel()
         self._tail_reads.clear()
+        for task in self._finding:
+            task.cancel()
         if self._delay is not None:  # which would keep this connection in memory
             self._delay.cancel()
         self._server.closed(self)
@@ -413,11 +418,30 @@ class SegmentConnection(asyncio.BufferedProtocol):
             raise
         except PenstockError as error:
             self._refused(error)
-            self._answer(failure(error, segment, request_id), Position(0))
+            if not self._may_be_elsewhere(error, failure(error, segment, request_id), self._outbox.reserve):
+                self._answer(failure(error, segment, request_id), Position(0))
             return
         self._answer(reply, position)
         for name in _changed(request):
             self._server.durability.after(position, partial(self._server.tail.wake, name))
+
+    def _may_be_elsewhere(self, error: PenstockError, reply: Failure, reserve: Callable[[], Slot]) -> bool:
+        """In a cluster, a segment that is not here may be in another shard: the reply waits until that is known."""
+        if self._server.locate is None or not isinstance(error, errors.NoSuchSegment):
+            return False
+        task = self._server.loop.create_task(self._find(self._server.locate, reply, reserve()))
+        self._finding.add(task)
+        task.add_done_callback(self._finding.discard)
+        return True
+
+    async def _find(self, locate: Locate, reply: Failure, slot: Slot) -> None:
+        segment, request_id = getattr(reply, "segment", ""), getattr(reply, "request_id", -1)
+        try:
+            address = await locate(segment)
+        except PenstockError:
+            address = ""
+        if not self._transport.is_closing():
+            self._fill(slot, WrongHost(segment, address, "", request_id=request_id) if address else reply)
 
     def _refused(self, error: PenstockError) -> None:
         """Every refusal is counted, the first of a connection logged. An unauthenticated peer's next request waits."""
@@ -508,7 +532,9 @@ class SegmentConnection(asyncio.BufferedProtocol):
     def _refuse_read(self, request: ReadSegment, slot: Slot, error: PenstockError) -> None:
         if isinstance(error, Damaged):
             self._store.note_damage(request.segment, error)
-        self._fill(slot, failure(error, request.segment, request.request_id, request.offset))
+        reply = failure(error, request.segment, request.request_id, request.offset)
+        if not self._may_be_elsewhere(error, reply, lambda: slot):
+            self._fill(slot, reply)
 
     def _fill(self, slot: Slot, reply: Message) -> None:
         slot.data = self._dialect.encode_parts(reply)

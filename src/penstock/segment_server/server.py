@@ -12,7 +12,7 @@ from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.connection import SegmentConnection
 from penstock.segment_server.settings import Counters, ServerSettings
-from penstock.segment_server.state import ServerState
+from penstock.segment_server.state import Locate, ServerState
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
@@ -44,6 +44,10 @@ class SegmentServer:
     def guard_staging(self, check: CheckStaging) -> None:
         """From now on, for new connections."""
         self._state.check_staging = check
+
+    def redirect(self, locate: Locate) -> None:
+        """Requests about segments that are not here are answered with the address of the process that has them."""
+        self._state.locate = locate
 
     async def start(self, listener: socket.socket | None = None) -> int:
         """Listen, on this socket if there is one; returns the port."""

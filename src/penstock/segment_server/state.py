@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Protocol
@@ -51,6 +51,10 @@ class Connection(Protocol):
 
     def abort(self) -> None:
         """Close it at once."""
+
+
+Locate = Callable[[str], Awaitable[str]]
+"""The segment address of the process that has this segment, which is not here; "" if no other has it either."""
 
 
 class TailReads:
@@ -122,6 +126,7 @@ class ServerState:
         self.access = access
         self.refusals = refusals
         self.check_staging: CheckStaging = lambda _: None
+        self.locate: Locate | None = None
         self.settings = settings
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()

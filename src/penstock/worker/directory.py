@@ -116,6 +116,13 @@ class Directory:
             return None
         return ShardAddress(f"https://{found[HTTP]}" if self._is_tls else found[HTTP], found[SEGMENT])
 
+    async def segment_elsewhere(self, segment: str) -> str:
+        """The segment address of the process that has this segment; "" if it would be here. Raises Unavailable."""
+        thing = thing_of_segment(segment)
+        if thing is None or self.is_own(shard := await self.likely(thing)):
+            return ""
+        return (await self.addresses(shard) or {}).get(SEGMENT, "")
+
     def url(self, address: str) -> str:
         """Of an HTTP port of this cluster."""
         return f"{'https' if self._is_tls else 'http'}://{address}"

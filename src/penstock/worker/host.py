@@ -36,13 +36,14 @@ from penstock.worker import metrics
 from penstock.worker.bucket_shard import probe_patiently
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import ClusterAccess, use_owner_token
-from penstock.worker.directory import CONNECTOR, HTTP, Directory
+from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
 from penstock.worker.host_routes import host_application
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners, allowed_hosts
 from penstock.worker.membership import Membership
 from penstock.worker.ports_file import PortsFile
 from penstock.worker.redirects import RedirectPort, Route, route
+from penstock.worker.segment_splices import SegmentPort
 from penstock.worker.settings import STORE_FILE, BucketOptions, WorkerSettings
 from penstock.worker.shard_processes import Action, ShardProcesses, StartOptions, plan
 
@@ -134,7 +135,7 @@ class Host:
         self.registry.register(metrics.build(penstock.__version__))
         http = HttpServer(host_application(self, self.settings), self.settings, self._supervisor)
         await http.start(listeners.take(HTTP))
-        listener = await self._listen(listeners)
+        listener, segments = await self._listen(listeners), await self._listen_for_segments(listeners)
         rounds = self._supervisor.run("membership", self._take_part, OnDeath.RESTART)
         applying = self._supervisor.run("shard processes", self._apply_again_and_again, OnDeath.RESTART)
         ports.publish(PortsFile.content(self.settings, self.ports, self.id))
@@ -146,6 +147,8 @@ class Host:
         with suppress(BucketFailed):
             await asyncio.to_thread(self.membership.leave)
         listener.close()
+        if segments is not None:
+            segments.close()
         self._connectors.close()
         await http.stop()
         await self._supervisor.stop()
@@ -156,6 +159,14 @@ class Host:
         factory = with_tls(self._connectors.connection, settings.ssl, settings.handshake_seconds)
         loop = asyncio.get_running_loop()
         return await loop.create_server(factory, sock=listeners.take(CONNECTOR), backlog=_BACKLOG)
+
+    async def _listen_for_segments(self, listeners: Listeners) -> asyncio.Server | None:
+        """With TLS, bytes cannot be passed on: clients get the addresses of the processes from /cluster."""
+        settings = self.settings.segment
+        if settings.ssl is not None:
+            return None
+        port, loop = SegmentPort(settings, self._directory), asyncio.get_running_loop()
+        return await loop.create_server(port.connection, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
 
     async def _route(self, source: str) -> Route:
         return await route(self._directory, source)

@@ -180,6 +180,8 @@ class Worker:
         self._server = SegmentServer(self._store, durability, self.settings.segment, *shared)
         gateway = replace(self.settings.gateway, stamps_arrivals=self._directory is not None)
         self._sources = SourceCatalog(self._store, durability, gateway, self.supervisor)
+        if self.directory is not None:
+            self._server.redirect(self.directory.segment_elsewhere)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
         self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
         self._source_view = self._gateway.view

@@ -22,6 +22,7 @@ from penstock.client.segments.failures import (
     Key,
     ReadResult,
     SegmentInfo,
+    WrongProcess,
     async_retrying,
     key_bytes,
     retrying,
@@ -35,6 +36,9 @@ from penstock.core.types import Buffer
 from penstock.protocol.segment import HEADER_SIZE, take_events
 
 # Splits a segment's bytes, read piece by piece, into events.
+
+HOPS_MAX = 3
+"""How often one call follows a segment from one process of a cluster to another."""
 
 READ_BYTES = 2**20
 """How much to request at a time."""
@@ -84,12 +88,20 @@ class _ClientBase(Generic[C]):
         timeout_seconds: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        self._address = Address.parse(address)
+        self._address = self._named = Address.parse(address)
         self._ssl = ssl
         self._token = token
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self._connection: C | None = None
+
+    def _follow(self, error: Interrupted) -> bool:
+        """Whether to try again at once: another process of the cluster has the segment. It is asked from then on, until
+        it does not answer.
+        """
+        is_moved = isinstance(error, WrongProcess)
+        self._address = Address.parse(error.address) if isinstance(error, WrongProcess) else self._named
+        return is_moved
 
 
 class SegmentClient(_ClientBase[BlockingConnection]):
@@ -196,13 +208,15 @@ class SegmentClient(_ClientBase[BlockingConnection]):
                 return self._try(attempts)
         raise AssertionError("tenacity returns or raises")
 
-    def _try(self, attempts: Attempts[T]) -> T:
+    def _try(self, attempts: Attempts[T], hops: int = HOPS_MAX) -> T:
         if self._connection is None:
             self._connection = self._connect()
         try:
             return attempts.result(self._connection.ask(attempts.encode, attempts.call.wait_seconds))
         except Interrupted as error:
             self.close()
+            if self._follow(error) and hops:
+                return self._try(attempts, hops - 1)
             raise attempts.interrupted(error) from error
         except BaseException as error:
             if not isinstance(error, PenstockError) or isinstance(error, ProtocolError):
@@ -325,11 +339,14 @@ class AsyncSegmentClient(_ClientBase[AsyncConnection]):
                 return await self._try(attempts)
         raise AssertionError("tenacity returns or raises")
 
-    async def _try(self, attempts: Attempts[T]) -> T:
+    async def _try(self, attempts: Attempts[T], hops: int = HOPS_MAX) -> T:
         connection = await self._connected()
         try:
             return attempts.result(await connection.ask(attempts, self._timeout_seconds + attempts.call.wait_seconds))
         except Interrupted as error:
+            if self._follow(error) and hops:
+                await self.close()
+                return await self._try(attempts, hops - 1)
             raise attempts.interrupted(error) from error
 
     async def _connected(self) -> AsyncConnection:

@@ -35,6 +35,14 @@ class Interrupted(Unavailable):
     """Probably temporary: the clients retry, and raise it when their `retry_seconds` are over."""
 
 
+class WrongProcess(Interrupted):
+    """Another process of the cluster has the segment."""
+
+    def __init__(self, segment: str, address: str) -> None:
+        super().__init__(f"segment {segment!r} is on another host", f"Connect to {address}.")
+        self.address = address
+
+
 _CODES: dict[int, type[PenstockError]] = {
     ErrorCode.ILLEGAL_ARGUMENT: errors.RequestError,
     ErrorCode.PROTOCOL_ERROR: errors.ProtocolError,
@@ -77,7 +85,7 @@ def _rare(reply: Failure) -> PenstockError:
                 errors.ConditionFailed, reply.stack_trace, f"event number {reply.event_number} is refused"
             )
         case WrongHost():
-            return Unavailable(f"segment {reply.segment!r} is on another host", f"Connect to {reply.correct_host}.")
+            return WrongProcess(reply.segment, reply.correct_host)
         case OperationUnsupported():
             text = f"the server does not support {reply.operation} {reply.stack_trace}".strip()
             return errors.RequestError(text, "Update the worker, or use what it supports.")

@@ -1,0 +1,176 @@
+"""The segment port of a host: each connection is passed on to the process that has the segment of its first request.
+
+Clients of ours learn the address of that process when they ask it for something that is elsewhere (WrongHost).
+"""
+
+import asyncio
+import logging
+from typing import cast
+
+from penstock.core.address import Address
+from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
+from penstock.core.errors import PenstockError, ProtocolError
+from penstock.protocol.segment import (
+    VERSIONED,
+    CreateSegment,
+    Decoder,
+    Hello,
+    KeepAlive,
+    MergeSegments,
+    Message,
+    Role,
+    SetupAppend,
+)
+from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
+from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW
+from penstock.segment_server.settings import ServerSettings
+from penstock.worker.directory import SEGMENT, Directory, thing_of_segment
+from penstock.worker.redirects import Splice
+
+log = logging.getLogger(__name__)
+
+_EARLY_BYTES_MAX = 1 << 20
+"""What a client may send before its first request is passed on: a Hello and some requests."""
+
+
+class SegmentPort:
+    """What the connections share."""
+
+    def __init__(self, settings: ServerSettings, directory: Directory) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.limits = ConnectionLimits(settings.connections_max, settings.address_max)
+
+    def connection(self) -> "SplicedConnection":
+        return SplicedConnection(self)
+
+    async def find(self, request: Message) -> Address | None:
+        """The process that has the segment of the request; a new one gets a place. Raises Unavailable."""
+        name = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
+        thing = thing_of_segment(name)
+        directory, is_new = self.directory, isinstance(request, CreateSegment | SetupAppend)
+        if thing is None:
+            return None
+        shard = await (directory.place(thing) if is_new else directory.likely(thing))
+        found = await directory.addresses(shard)
+        return None if found is None or SEGMENT not in found else Address.parse(found[SEGMENT])
+
+
+class _SpliceAfterHello(Splice):
+    """The Hello of the process is dropped: the client has had ours."""
+
+    def __init__(self, source: asyncio.Transport, owner: Address, early: bytes) -> None:
+        super().__init__(source, owner, early)
+        self._reply = bytearray()
+        self._is_greeted = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_greeted:
+            super().data_received(data)
+            return
+        self._reply += data
+        if len(self._reply) >= HEADER_SIZE:
+            _, length = unpack_header(self._reply[:HEADER_SIZE])
+            if len(self._reply) >= HEADER_SIZE + length:
+                self._is_greeted = True
+                super().data_received(bytes(self._reply[HEADER_SIZE + length :]))
+
+
+class SplicedConnection(asyncio.Protocol):
+    """As a Guest of ConnectionLimits it may be evicted until it is passed on."""
+
+    is_authenticated = False
+
+    def __init__(self, port: SegmentPort) -> None:
+        self._port = port
+        self._decoder = Decoder(Role.SERVER, block_size_max=port.settings.block_bytes_max)
+        self._early = bytearray()
+        self._hello = b""
+        self._asking: asyncio.Task[None] | None = None
+        self._splice: Splice | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.idle_since: float | None = self._loop.time()
+        self._transport = cast("asyncio.Transport", transport)
+        find_dead_peers(self._transport, self._port.settings.dead_peer_seconds)
+        self._deadline = self._loop.call_later(self._port.settings.handshake_seconds, self._transport.abort)
+        if not self._port.limits.admit(self, address_of(transport.get_extra_info("peername"))):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._splice is not None:
+            self._splice.to_owner(data)
+            return
+        self._early += data
+        try:
+            if self._asking is None:
+                self._read()
+        except ProtocolError:
+            self._transport.abort()
+            return
+        if len(self._early) > _EARLY_BYTES_MAX:
+            self._transport.abort()
+
+    def _read(self) -> None:
+        """Greetings are answered here, and the first request decides."""
+        while self._asking is None and len(self._early) >= HEADER_SIZE:
+            _, length = unpack_header(self._early[:HEADER_SIZE])
+            if len(self._early) < HEADER_SIZE + length:
+                return
+            frame = bytes(self._early[: HEADER_SIZE + length])
+            buffer = self._decoder.get_buffer(len(frame))
+            buffer[: len(frame)] = frame
+            for message in self._decoder.received(len(frame)):
+                if isinstance(message, Hello):
+                    self._hello = frame
+                    self._transport.write(VERSIONED.encode(Hello(VERSION_HIGH, VERSION_LOW)))
+                elif isinstance(message, KeepAlive):
+                    self._transport.write(VERSIONED.encode(message))
+                elif isinstance(message, Message):
+                    self._transport.pause_reading()
+                    self._asking = self._loop.create_task(self._pass_on(message))
+                    return
+            del self._early[: HEADER_SIZE + length]
+
+    async def _pass_on(self, request: Message) -> None:
+        try:
+            owner = await self._port.find(request)
+        except PenstockError as error:
+            log.warning("a client of segments waits: %s", error)
+            owner = None
+        if self._transport.is_closing():
+            return
+        if owner is None:
+            self._transport.close()  # the client tries again
+            return
+        self._deadline.cancel()
+        self.idle_since = None
+        kind = _SpliceAfterHello if self._hello else Splice
+        self._splice = kind(self._transport, owner, self._hello + bytes(self._early))
+
+    def eof_received(self) -> bool:
+        if self._splice is not None:
+            self._splice.source_has_ended()
+            return True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._port.limits.leave(self)
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._splice is not None:
+            self._splice.source_is_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._splice is not None:
+            self._splice.pause_owner()
+
+    def resume_writing(self) -> None:
+        if self._splice is not None:
+            self._splice.resume_owner()
+
+    def evict(self) -> None:
+        self._port.limits.leave(self)
+        self._transport.abort()

@@ -1,0 +1,73 @@
+"""Places: each thing has one shard, for ever."""
+
+from collections import Counter
+from uuid import uuid4
+
+import pytest
+
+from penstock.bucket.objects import Bucket
+from penstock.bucket.stores import open_bucket
+from penstock.cluster.places import APPLICATION, Kind, Places, Thing, choose
+from penstock.cluster.records import ASSIGNMENT, SHARDS, AssignmentRecord, encode
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return open_bucket(f"memory://{uuid4().hex}")
+
+
+def assign(bucket: Bucket, count: int) -> None:
+    record = AssignmentRecord(revision=count, leader="h", count=count, shards={"h": tuple(range(count))})
+    bucket.delete([ASSIGNMENT])
+    bucket.create(ASSIGNMENT, [encode(record)])
+
+
+def source(number: int) -> Thing:
+    return Thing(Kind.SOURCE, f"source {number}")
+
+
+def test_things_are_spread_and_a_further_shard_takes_its_share_only() -> None:
+    before = {number: choose(source(number), range(4)) for number in range(1000)}
+    assert all(200 < count < 300 for count in Counter(before.values()).values())
+    after = {number: choose(source(number), range(5)) for number in range(1000)}
+    assert {after[number] for number in before if after[number] != before[number]} == {4}
+
+
+def test_a_place_never_changes_even_if_there_are_more_shards(bucket: Bucket) -> None:
+    assign(bucket, 1)
+    assert Places(bucket).get(source(1)) == 0
+    assign(bucket, 50)
+    assert Places(bucket).get(source(1)) == 0
+    assert Places(bucket).find(source(2)) is None
+    assert {Places(bucket).get(source(number)) for number in range(2, 20)} != {0}
+
+
+def test_of_two_processes_that_place_a_thing_at_once_one_decides(bucket: Bucket) -> None:
+    assert Places(bucket).get(APPLICATION, 3) == 3
+    assert Places(bucket).get(APPLICATION, 4) == 3
+
+
+def test_looking_places_nothing(bucket: Bucket) -> None:
+    assign(bucket, 2)
+    likely = Places(bucket).likely(source(1))
+    assert Places(bucket).find(source(1)) is None
+    assert Places(bucket).get(source(1)) == likely
+
+
+def test_a_place_is_read_once(bucket: Bucket) -> None:
+    places = Places(bucket)
+    placed = places.get(source(1))
+    bucket.delete([source(1).key])
+    assert places.known(source(1)) == places.find(source(1)) == placed
+
+
+def test_names_with_slashes_and_spaces_are_keys_of_their_own(bucket: Bucket) -> None:
+    for name in ("a/b", "a", "a b", "ä", "%2F"):
+        Places(bucket).get(Thing(Kind.SEGMENT, name))
+    assert len(list(bucket.list("cluster/places/segment/"))) == 5
+
+
+def test_without_hosts_the_shards_are_those_that_were_started(bucket: Bucket) -> None:
+    assert Places(bucket).shards() == [0]
+    bucket.create(f"{SHARDS}7", [b"{}"])
+    assert Places(bucket, 3).shards() == [3, 7]

@@ -1,0 +1,127 @@
+"""Hosts agree about the assignment through the bucket: no sockets, and a clock that is set."""
+
+from uuid import uuid4
+
+import pytest
+
+from penstock.bucket.counted_bucket import CountedBucket
+from penstock.bucket.stores import open_bucket
+from penstock.cluster import assignment
+from penstock.cluster.records import WorkerRecord, worker_key
+from penstock.core.errors import RequestError
+from penstock.worker.host_link import ShardReport
+from penstock.worker.membership import Membership
+from penstock.worker.shard_processes import Action, plan
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.bucket = open_bucket(f"memory://{uuid4().hex}")
+        self.now = 100.0
+
+    def join(self, name: str, wants: int) -> Membership:
+        record = WorkerRecord(worker=name, revision=0, addresses={}, shards=(), wants=wants)
+        return Membership(CountedBucket(self.bucket), record, clock=lambda: self.now)
+
+    def rounds(self, *hosts: Membership, count: int = 1) -> None:
+        for _ in range(count):
+            self.now += 2.0
+            for one in hosts:
+                one.round()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_the_first_host_leads_and_others_get_what_they_add(cluster: Cluster) -> None:
+    a, b = cluster.join("a", 2), cluster.join("b", 1)
+    cluster.rounds(a)
+    assert a.is_leader
+    assert a.assigned_to("a") == {0, 1}
+    cluster.rounds(a, b, count=3)
+    assert not b.is_leader
+    assert b.assignment == a.assignment
+    assert (b.assigned_to("a"), b.assigned_to("b")) == ({0, 1}, {2})
+
+
+def test_when_the_leader_is_lost_another_one_gives_its_shards_away(cluster: Cluster) -> None:
+    a, b, c = cluster.join("a", 2), cluster.join("b", 1), cluster.join("c", 1)
+    cluster.rounds(a, b, c, count=3)
+    cluster.rounds(b, c, count=2)
+    assert b.assigned_to("a") == {0, 1}  # not yet: its record may still be renewed
+    cluster.rounds(b, c, count=3)
+    assert {b.leader, c.leader} & {"b", "c"}
+    cluster.rounds(b, c, count=2)
+    assert b.assignment == c.assignment
+    assert b.assigned_to("a") == set()
+    assert b.assigned_to("b") | b.assigned_to("c") == {0, 1, 2, 3}
+
+
+def test_a_leader_that_was_only_slow_is_a_host_again(cluster: Cluster) -> None:
+    a, b = cluster.join("a", 1), cluster.join("b", 1)
+    cluster.rounds(a, b, count=3)
+    cluster.rounds(b, count=5)
+    assert b.is_leader
+    assert b.assigned_to("b") == {0, 1}
+    cluster.rounds(a, b, count=3)
+    assert not a.is_leader
+    assert a.assigned_to("a") == set()  # sticky: until somebody rebalances
+    b.change(assignment.rebalanced)
+    cluster.rounds(a, b, count=2)
+    assert len(a.assigned_to("a")) == 1
+
+
+def test_a_drained_host_keeps_nothing_and_a_move_to_it_is_refused(cluster: Cluster) -> None:
+    a, b = cluster.join("a", 1), cluster.join("b", 1)
+    cluster.rounds(a, b, count=2)
+    b.drain()
+    cluster.rounds(a, b, count=2)
+    assert a.assigned_to("a") == {0, 1}
+    with pytest.raises(RequestError, match="drained"):
+        a.change(lambda record, leader, hosts: assignment.moved(record, leader, hosts, 0, "b"))
+
+
+def test_a_host_that_stops_is_replaced_at_once(cluster: Cluster) -> None:
+    a, b = cluster.join("a", 1), cluster.join("b", 1)
+    cluster.rounds(a, b, count=2)
+    b.leave()
+    cluster.rounds(a)
+    assert a.assigned_to("a") == {0, 1}
+
+
+def test_while_nothing_changes_a_host_renews_one_record_and_reads_one(cluster: Cluster) -> None:
+    a, b = cluster.join("a", 1), cluster.join("b", 1)
+    cluster.rounds(a, b, count=3)
+    counted = b._bucket
+    assert isinstance(counted, CountedBucket)
+    before = dict(counted.counts().requests)
+    cluster.rounds(a, b, count=10)
+    after = dict(counted.counts().requests)
+    assert {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)} == {
+        "get": 10,
+        "put": 10,
+    }
+
+
+def test_a_record_that_was_deleted_is_written_again(cluster: Cluster) -> None:
+    a = cluster.join("a", 1)
+    cluster.rounds(a, count=2)
+    cluster.bucket.delete([worker_key("a")])
+    cluster.rounds(a, count=2)
+    assert [one.worker for one in a.records()] == ["a"]
+
+
+# What a host does.
+
+
+def test_a_host_starts_what_is_assigned_and_lets_go_of_what_is_not() -> None:
+    serving, waiting = ShardReport(state="serving"), ShardReport(state="waiting")
+    leaving = ShardReport(state="waiting", is_leaving=True)
+    moving = ShardReport(state="serving", is_leaving=True)
+    assert plan({0, 1}, {1: serving}) == {0: Action.START}
+    assert plan({0}, {0: waiting}) == {}
+    assert plan(set(), {0: serving}) == {0: Action.LEAVE}
+    assert plan(set(), {0: moving, 1: leaving}) == {}
+    assert plan(set(), {0: waiting, 1: ShardReport()}) == {0: Action.STOP, 1: Action.STOP}
