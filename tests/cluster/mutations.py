@@ -95,8 +95,8 @@ def not_durable(patch: pytest.MonkeyPatch) -> None:
     """Remote ends are reported at once."""
 
     def asked(self: process.Serving, request: process.Request, reply: Callable[[Any], None]) -> None:
-        if isinstance(request, process.AskEnd):
-            reply(len(self.state.events.get(request.source, ())))
+        if isinstance(request, process.AskFollow):
+            reply(self.followed(request.request))
         else:
             original(self, request, reply)
 

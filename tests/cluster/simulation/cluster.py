@@ -28,6 +28,7 @@ from penstock.cluster.records import (
     read_record,
     shard_key,
 )
+from penstock.coordinator.follower import Window
 from penstock.coordinator.machine.commands import Drop, Unsubscribe
 from penstock.core.errors import BucketFailed, RequestError, Unavailable
 from penstock.ingest.stream_claims import ClaimStep
@@ -47,7 +48,8 @@ ENDING_SECONDS = 15.0
 HOSTS_MAX = 5
 RATES = (0.95, 1.05)
 """Of clocks: two machines differ by less than what lies between `late` and `expired`."""
-RESTART_SECONDS = 1.0
+SLEEPS = 0.002
+"""Of all requests."""
 
 
 class SimulatedMembership(Membership):
@@ -159,6 +161,7 @@ class Cluster:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.scheduler = Scheduler(self.random)
+        self.scheduler.sleeps = SLEEPS
         self.timing = LEASE_TIMING
         self.faults = self._new_faults()
         self.log = Log(self._changed)
@@ -234,6 +237,7 @@ class Cluster:
 
     def _settle(self) -> None:
         self.is_quiet = True
+        self.scheduler.sleeps = 0.0
         self.network.is_faulty = False
         self.faults.lost = self.faults.unanswered = self.faults.delayed = self.faults.throttled = 0.0
         for unit in (*self.hosts, *self.processes):
@@ -360,8 +364,9 @@ class Cluster:
         except NoSuchObject:
             return None
 
-    def check_end(self, source: str, end: int) -> None:
-        assert end <= len(self._truth(source).events.get(source, ())), "a remote end is durable"
+    def check_end(self, source: str, window: Window) -> None:
+        stored = len(self._truth(source).events.get(source, ()))
+        assert max(window.end, window.durable) <= stored, "a remote end is durable"
 
     def _truth(self, source: str) -> Any:
         return self.log.chain(self.place(source)).state

@@ -20,6 +20,7 @@ from penstock.cluster.lease import (
 )
 from penstock.cluster.lease_state import HANDOVER_SECONDS, LeaseState
 from penstock.cluster.records import WorkerRecord, read_record, worker_key
+from penstock.coordinator.follower import Follower, packed
 from penstock.coordinator.machine.apply import apply
 from penstock.coordinator.machine.commands import (
     Advance,
@@ -48,6 +49,7 @@ from penstock.ingest.stream_claims import (
     later,
 )
 from penstock.ingest.stream_claims import Command as RegistryCommand
+from penstock.protocol.api.shards import ClockWanted, Follow, Followed, FollowedSegment
 from penstock.protocol.connector.frames import NOTHING_YET
 from tests.cluster.simulation.log import Entry, Opened, ShardLog, ShardState, Stored, segment_of
 from tests.cluster.simulation.scheduler import Actor, StopEvent, Unit
@@ -74,15 +76,17 @@ class AskHeld(NamedTuple):
     term: int
 
 
-class AskEnd(NamedTuple):
-    source: str
+class AskFollow(NamedTuple):
+    pipeline: str
+    incarnation: int
+    request: Follow
 
 
 class Tell(NamedTuple):
     message: Subscribe | Advance | Unsubscribe
 
 
-Request = AskRegistry | AskHeld | AskEnd | Tell
+Request = AskRegistry | AskHeld | AskFollow | Tell
 
 
 class Reply(NamedTuple):
@@ -238,7 +242,8 @@ class Serving:
         self._begun: dict[int, bool] = dict.fromkeys(self.claims, False)
         self._inherited: dict[int, bool] = dict.fromkeys(self.claims, False)
         self._holdings = Holdings(self.shard, term)
-        self._ends: dict[str, int] = {}
+        self._followers: dict[tuple[str, int, str], Follower] = {}
+        """By pipeline, its incarnation, and source."""
         self._starting: dict[str, Starting] = {}
 
     def run(self) -> None:
@@ -308,11 +313,19 @@ class Serving:
             case AskHeld(partition, term):
                 held = self.state.registry.held(partition, term)
                 self._when_durable.append(lambda: reply(held))
-            case AskEnd(source):
-                ends = len(self.state.events.get(source, ()))
-                self._when_durable.append(lambda: reply(ends))
+            case AskFollow(_, _, follow):
+                followed = self.followed(follow)
+                self._when_durable.append(lambda: reply(followed))
             case Tell(message):
                 self._told(message, reply)
+
+    def followed(self, follow: Follow) -> Followed:
+        """Offsets count events; heads are empty."""
+        segment, stored = segment_of(follow.source), len(self.state.events.get(follow.source, ()))
+        begin = self.state.start.get(follow.source, 0)
+        start = max(follow.after.get(segment, 0), begin)
+        block = packed((end, 0, b"") for end in range(start + 1, stored + 1))
+        return Followed(version="1", segments={segment: FollowedSegment(begin, stored, start, block)})
 
     def _told(self, message: Subscribe | Advance | Unsubscribe, reply: Callable[[Any], None]) -> None:
         positions = {segment_of(message.source): self.state.start.get(message.source, 0)}
@@ -329,14 +342,18 @@ class Serving:
                 self._claim_answered(command, answer)  # type: ignore[arg-type]
             case AskHeld(partition):
                 self._inherit(partition, answer)
-            case AskEnd(source):
-                self.cluster.check_end(source, answer)
-                self._ends[source] = max(self._ends.get(source, 0), answer)
+            case AskFollow(name, incarnation, follow):
+                self._take(self._followers.get((name, incarnation, follow.source)), answer)
             case Tell(Subscribe() as message):
                 self._subscribed(message, answer)
             case Tell(Advance() | Unsubscribe() as message):
                 if not isinstance(answer, PenstockError):
                     self._holdings.answered(message)
+
+    def _take(self, follower: Follower | None, answer: Any) -> None:
+        if follower is not None and isinstance(answer, Followed):
+            follower.take(answer)
+            self.cluster.check_end(follower.source, follower.windows[segment_of(follower.source)])
 
     def _ask(self, shard: int, request: Request) -> None:
         self.cluster.network.ask(self.process, shard, request)
@@ -452,7 +469,6 @@ class Serving:
 
     def _follow(self, source: str) -> None:
         shard = self.state.coordinator.remote[source]
-        self._ask(shard, AskEnd(source))
         self._holdings.offer(source, holding(self.state.coordinator, source))
         message = self._holdings.due(source)
         if message is not None and not self._entries:  # it is about what is durable
@@ -477,10 +493,28 @@ class Serving:
         pipeline = self.state.coordinator.pipelines[name]
         found = {}
         for source in self.cluster.sources:
-            local = len(self.state.events.get(source, ())) if self._is_local(source) else self._ends.get(source, 0)
-            if local > pipeline.position(pipeline.planned, segment_of(source)):
-                found[segment_of(source)] = local
+            segment = segment_of(source)
+            planned = pipeline.position(pipeline.planned, segment)
+            end = len(self.state.events.get(source, ()))
+            if not self._is_local(source):
+                end = self._remote_end(name, pipeline.incarnation, source, planned)
+            if end > planned:
+                found[segment] = end
         return found
+
+    def _remote_end(self, name: str, incarnation: int, source: str, planned: int) -> int:
+        """How far the records of the source are known here; asks for more."""
+        segment = segment_of(source)
+        follower = self._followers.get((name, incarnation, source))
+        if follower is None:
+            at = {segment: planned}
+            follower = self._followers[name, incarnation, source] = Follower(self.shard, source, incarnation, at, at)
+        if segment in follower.windows:
+            follower.read({segment: planned})
+        request = follower.request(0, ClockWanted())
+        if request is not None:
+            self._ask(self.cluster.place(source), AskFollow(name, incarnation, request))
+        return follower.windows[segment].end if follower.is_ready and segment in follower.windows else planned
 
     def _is_local(self, source: str) -> bool:
         return self.cluster.place(source) == self.shard

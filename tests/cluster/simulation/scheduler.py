@@ -30,6 +30,8 @@ class Scheduler:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.now = 0.0
+        self.sleeps = 0.0
+        """The probability that a unit sleeps in one of its requests: before its effect, or before its answer."""
         self.back = Lock()
         self.back.acquire()
         self.current: Actor | None = None
@@ -199,13 +201,21 @@ class SlowBucket(FaultyBucket):
 
     def _act(self, request: str, act: Callable[[], T], is_write: bool) -> T:
         actor, random = self._scheduler.actor, self._scheduler.random
-        is_faulty = self.faults.lost > 0
-        actor.wait(random.uniform(0.3, 0.9) if is_faulty and random.random() < 0.05 else random.uniform(0.002, 0.05))
+        is_slow = self.faults.lost > 0 and random.random() < 0.05
+        self._sleep(actor)
+        actor.wait(random.uniform(0.3, 0.9) if is_slow else random.uniform(0.002, 0.05))
         try:
             found = super()._act(request, act, is_write)
         except BucketUnavailable:
             actor.wait(random.uniform(0.0, REQUEST_SECONDS_MAX))
             raise
-        if is_write or is_faulty:  # the answer is late: others act between the effect and what follows from it
+        if is_write or self._sleep(actor):  # others act between the effect and what follows from it
             actor.wait(random.uniform(0.002, 0.05))
         return found
+
+    def _sleep(self, actor: Actor) -> bool:
+        random = self._scheduler.random
+        if random.random() >= self._scheduler.sleeps:
+            return False
+        actor.unit.stop_for(random.uniform(2.0, 15.0))
+        return True
