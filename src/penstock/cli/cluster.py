@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, member_to_read
-from penstock.client.coordinator.connection import Connection
-from penstock.client.credentials import https_context, parse_worker
+from penstock.client.coordinator.connection import connection_to
+from penstock.client.credentials import parse_worker
 from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.core.errors import RequestError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move, MoveShard, Place
@@ -242,8 +242,7 @@ def _same_scheme(asked: str, address: str) -> str:
 
 
 def _post(worker: str, path: str, request: msgspec.Struct) -> None:
-    address, is_tls = parse_worker(worker)
-    connection = Connection(address, _HTTP_SECONDS_MAX, https_context(address.host) if is_tls else None)
+    connection = connection_to(worker, _HTTP_SECONDS_MAX)
     try:
         connection.ask("POST", path, msgspec.json.encode(request))
     finally:

@@ -11,14 +11,13 @@ import msgspec
 import typer
 from rich.console import Console
 
-from penstock.client.coordinator.connection import Connection, Reported
+from penstock.client.coordinator.connection import Reported, connection_to
 from penstock.client.credentials import (
     DEFAULT_WORKER,
     OWN_DATA,
     STANDBY_FILE,
     WORKER_VARIABLE,
     LocalWorker,
-    https_context,
     parse_worker,
     ports_file,
     short_address,
@@ -43,8 +42,8 @@ WorkerOption = Annotated[
         "--worker",
         envvar=WORKER_VARIABLE,
         metavar="HOST:PORT",
-        help=f"The worker's HTTP address; with TLS, https://HOST:PORT. Default: that of ./{OWN_DATA}, else "
-        f"{DEFAULT_WORKER}.",
+        help="The worker's HTTP address; with TLS, https://HOST:PORT. Several of a cluster are separated by commas. "
+        f"Default: that of ./{OWN_DATA}, else {DEFAULT_WORKER}.",
         show_default=False,
     ),
 ]
@@ -57,8 +56,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 
 def get_json(worker: str, path: str) -> Any:
     """The worker's HTTP response. Raises Unavailable, Unauthenticated, Forbidden."""
-    address, is_tls = parse_worker(worker)
-    connection = Connection(address, HTTP_SECONDS_MAX, https_context(address.host) if is_tls else None)
+    connection = connection_to(worker, HTTP_SECONDS_MAX)
     try:
         return json.loads(connection.ask("GET", path, None))
     except Reported as error:  # a standby, for example: it names the worker to ask

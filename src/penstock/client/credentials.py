@@ -163,9 +163,19 @@ def _own_token(address: Address | None) -> str:
 
 
 def parse_worker(text: str) -> tuple[Address, bool]:
-    """A worker's HTTP address, and whether to use TLS: for `https://host:port`, and for `host:port` where
-    PENSTOCK_TLS_CA names an authority and the host is not this machine's loopback.
+    """The HTTP address of the worker, or of the first of several that are separated by commas, and whether to use TLS:
+    for `https://host:port`, and for `host:port` where PENSTOCK_TLS_CA names an authority and the host is not this
+    machine's loopback.
     """
+    return parse_workers(text)[0]
+
+
+def parse_workers(text: str) -> list[tuple[Address, bool]]:
+    """Several workers of one cluster. Raises RequestError."""
+    return [_parse_worker(one.strip()) for one in text.split(",")]
+
+
+def _parse_worker(text: str) -> tuple[Address, bool]:
     scheme, found, rest = text.rpartition("://")
     if found and scheme not in ("http", "https"):
         raise RequestError(f"{text!r} is not an address", "Write host:port, or https://host:port.")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from penstock.client.credentials import accept_token, parse_worker, read_token
+from penstock.client.credentials import accept_token, parse_worker, parse_workers, read_token
 from penstock.core.errors import PenstockError
 from penstock.spark.run.executor_probe import version_of
 
@@ -94,5 +94,4 @@ def unreachable_hint() -> str | None:
 
 def advertised_address(worker: str) -> str:
     """The address with its scheme: on an executor, other variables may be set, from which it would be inferred."""
-    address, is_tls = parse_worker(worker)
-    return f"https://{address}" if is_tls else str(address)
+    return ",".join(f"https://{address}" if is_tls else str(address) for address, is_tls in parse_workers(worker))

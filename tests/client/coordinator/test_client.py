@@ -219,6 +219,18 @@ def test_a_worker_that_comes_back_on_the_same_port_is_found_by_the_same_client()
         client.close()
 
 
+def test_of_several_workers_another_one_is_asked_when_one_is_away() -> None:
+    with ScriptedWorker() as second:
+        with ScriptedWorker() as first:
+            client = CoordinatorClient(f"{first.address}, {second.address}", 5.0)
+            client.reset("p")
+            assert (len(first.asked), len(second.asked)) == (1, 0)
+        client.reset("p")
+        client.reset("p")
+        client.close()
+        assert (len(first.asked), len(second.asked)) == (1, 2)
+
+
 def test_a_start_that_is_repeated_is_the_same_request(worker: ScriptedWorker, client: CoordinatorClient) -> None:
     started = {"generation": 3, "incarnation": 1, "epoch": 7, "segment_port": 7101, "tls": False}
     worker.answers = [hang_up, (200, started), (200, started)]

@@ -3,12 +3,14 @@
 import http.client
 import json
 import ssl
+from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
-from penstock.client.credentials import HTTP_PORT, https_context, parse_worker, read_token
+from penstock.client.credentials import HTTP_PORT, https_context, parse_worker, parse_workers, read_token
 from penstock.client.segments.failures import (
     RETRY_SECONDS,
     TIMEOUT_SECONDS,
@@ -86,10 +88,18 @@ class Connection:
     """
 
     def __init__(
-        self, address: Address, timeout_seconds: float, tls: ssl.SSLContext | None = None, token: str = ""
+        self,
+        address: Address,
+        timeout_seconds: float,
+        tls: ssl.SSLContext | None = None,
+        token: str = "",
+        others: Sequence[Address] = (),
     ) -> None:
-        """`token`: instead of the one that the environment has for the address."""
+        """`token`: instead of the one that the environment has for the address. `others`: workers of the same cluster,
+        which are asked when this one does not answer.
+        """
         self._address = address
+        self._seeds = deque([address, *others])
         self.named = address
         """The address that the user has named: it decides which token is sent."""
         self._token = token
@@ -113,10 +123,22 @@ class Connection:
                 return self._follow(error.worker, thing, method, path, body, wait_seconds)
             except Interrupted:
                 self._known.pop(thing, None)  # it may have moved: the worker that was named knows
-        try:
-            return self.ask_once(method, path, body, wait_seconds)
-        except _Elsewhere as error:
-            return self._follow(error.worker, thing, method, path, body, wait_seconds)
+        for left in reversed(range(len(self._seeds))):
+            try:
+                return self.ask_once(method, path, body, wait_seconds)
+            except _Elsewhere as error:
+                return self._follow(error.worker, thing, method, path, body, wait_seconds)
+            except Interrupted:
+                self._turn_to_another()
+                if not left:
+                    raise
+        raise AssertionError("there is an address")
+
+    def _turn_to_another(self) -> None:
+        if len(self._seeds) > 1:
+            self._disconnect()
+            self._seeds.rotate(-1)
+            self._address = self._seeds[0]
 
     def worker_of(self, path: str) -> str:
         """The address of the process that has answered for this path last, as `host:port` or `https://host:port`."""
@@ -162,6 +184,9 @@ class Connection:
     def close(self) -> None:
         for other in self._others.values():
             other.close()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -233,12 +258,20 @@ def _worker_in(location: str) -> str:
 # What the blocking clients of a worker's HTTP side share: one connection, retried while the worker is unavailable.
 
 
+def connection_to(worker: str, timeout_seconds: float) -> Connection:
+    """`worker`: as parse_workers takes it. Raises RequestError."""
+    (address, is_tls), *others = parse_workers(worker)
+    tls = https_context(address.host) if is_tls else None
+    return Connection(address, timeout_seconds, tls, others=[one for one, _ in others])
+
+
 class WorkerClient:
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised. Not
     for several threads at once.
 
-    `worker`: `host:port` or `https://host:port`. The token and the files of TLS are found in the environment, see
-    `penstock.client.credentials`. What the worker does not allow raises Unauthenticated or Forbidden.
+    `worker`: `host:port` or `https://host:port`; several of one cluster are separated by commas. The token and the
+    files of TLS are found in the environment, see `penstock.client.credentials`. What the worker does not allow raises
+    Unauthenticated or Forbidden.
     """
 
     def __init__(
@@ -248,10 +281,9 @@ class WorkerClient:
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.address, is_tls = parse_worker(worker)
+        self.address, _ = parse_worker(worker)
         self._retry_seconds = retry_seconds
-        tls = https_context(self.address.host) if is_tls else None
-        self._connection = Connection(self.address, timeout_seconds, tls)
+        self._connection = connection_to(worker, timeout_seconds)
 
     def close(self) -> None:
         self._connection.close()
