@@ -134,6 +134,10 @@ class Connection:
                     raise
         raise AssertionError("there is an address")
 
+    @property
+    def address(self) -> Address:
+        return self._address
+
     def _turn_to_another(self) -> None:
         if len(self._seeds) > 1:
             self._disconnect()
@@ -281,9 +285,13 @@ class WorkerClient:
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.address, _ = parse_worker(worker)
         self._retry_seconds = retry_seconds
         self._connection = connection_to(worker, timeout_seconds)
+
+    @property
+    def address(self) -> Address:
+        """Of the worker that is asked now, if several were named."""
+        return self._connection.address
 
     def close(self) -> None:
         self._connection.close()
