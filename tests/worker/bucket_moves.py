@@ -148,13 +148,17 @@ class Sending:
         self._thread.start()
         self.wait_for_acks()
 
-    def wait_for_acks(self) -> None:
+    def wait_for_acks(self, seconds: float = SECONDS_MAX) -> None:
         """Each stream gets a new one."""
         before = dict(self._last_ack)
         until(
             lambda: all(self._last_ack.get(one.name, 0.0) > before.get(one.name, 0.0) for one in self._streams),
             lambda: self._error or "no acknowledgement",
+            seconds,
         )
+
+    def acknowledged_ids(self) -> dict[str, int]:
+        return {one.name: -1 if one.acknowledged is None else one.acknowledged for one in self._streams}
 
     def forget_gaps(self) -> None:
         self._gaps.clear()

@@ -4,6 +4,10 @@ Hosts and shard processes are killed, or stopped and woken up when others have t
 shards move; the store cannot be reached for a while. Six programs use the SDK, three are raw sockets that know RESTART
 with an address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in
 order, up to the last one that was acknowledged.
+
+With `--spark`, a standalone Spark cluster with two workers runs two pipelines over six of the sources, and their sinks
+write files. Then an acknowledgement of these sources means that the sinks have the message, and at the end the sinks
+have every message once, the messages of each stream in order.
 """
 
 import argparse
@@ -14,13 +18,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 from rich.console import Console
 
+from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PenstockError
 from penstock.protocol.connector import (
     NOTHING_YET,
@@ -38,7 +43,9 @@ from penstock.protocol.connector import (
 )
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.client.source.stored import stored_messages
+from tests.spark.test_run_command import Run, is_running
 from tests.support.bucket_worker import BucketWorker
+from tests.support.spark_cluster import SparkCluster, executor_conf
 from tests.support.store_proxy import SLOW_DOWN, StoreProxy, store_proxy
 from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import Sending, sending
@@ -56,6 +63,28 @@ ASLEEP_SECONDS = (1.0, 12.0)
 AWAY_SECONDS = (0.5, 8.0)
 EVERY_SECONDS = 0.03
 
+PIPELINES = """
+from pyspark.sql import functions as F
+
+from penstock.spark import pipeline
+
+ROW = F.concat_ws(",", F.col("source"), F.col("stream"), F.col("message_id").cast("string")).alias("value")
+COLUMNS = ("source", "stream", "message_id")
+
+
+@pipeline(columns=COLUMNS)
+def left(sdk_0, sdk_1, old_0):
+    return sdk_0.unionByName(sdk_1).unionByName(old_0).select(ROW)
+
+
+@pipeline(columns=COLUMNS)
+def right(sdk_2, sdk_3, naive_0):
+    return sdk_2.unionByName(sdk_3).unionByName(naive_0).select(ROW)
+"""
+READ = {"left": ("sdk_0", "sdk_1", "old_0"), "right": ("sdk_2", "sdk_3", "naive_0")}
+DRIVER_SECONDS_MAX = 600
+"""Until a driver has started, or gone on after everything around it was killed, on a busy machine."""
+
 console = Console(highlight=False)
 
 
@@ -66,7 +95,7 @@ class RawProgram:
 
     def __init__(self, seeds: str, name: str, *, follows: bool) -> None:
         self.name = name
-        self.acknowledged = -1
+        self.acknowledged = self.stored = -1
         self.restarts = 0
         self._seeds = [int(one.rpartition(":")[2]) for one in seeds.split(",")]
         self._follows = follows
@@ -104,7 +133,7 @@ class RawProgram:
                             return ""
                         stored = -1 if frame.point_of_reference == NOTHING_YET else frame.point_of_reference
                         self._next, is_open = stored + 1, True
-                        self.acknowledged = max(self.acknowledged, stored)
+                        self.stored = max(self.stored, stored)
                     case Ack():
                         self.acknowledged = max([self.acknowledged, *(last for _, last in frame.acked)])
                     case Restart():
@@ -124,16 +153,19 @@ class RawProgram:
             raise ConnectionResetError
         yield from decoder.feed(data)
 
-    def wait_for_acks(self) -> None:
+    def wait_for_acks(self, seconds: float = SECONDS_MAX) -> None:
         before = self.acknowledged
-        until(lambda: self.acknowledged > before, lambda: f"{self.name} gets no acknowledgement")
+        until(lambda: self.acknowledged > before, lambda: f"{self.name} gets no acknowledgement", seconds)
 
     def finish(self) -> dict[int, int]:
         self._is_ending.set()
-        until(lambda: self.acknowledged >= self._next - 1, lambda: f"{self.name}: {self.acknowledged}, {self._next}")
+        until(lambda: max(self.acknowledged, self.stored) >= self._next - 1, lambda: f"{self.name} is not acknowledged")
         self._has_ended.set()
         self._thread.join(SECONDS_MAX)
         return {1: self.acknowledged}
+
+    def acknowledged_ids(self) -> dict[str, int]:
+        return {"one": self.acknowledged}
 
     def close(self) -> None:
         self._has_ended.set()
@@ -284,32 +316,92 @@ class Faults:
         return True
 
 
-def run(folder: Path, url: str, random: Random, seconds: float, proxy: StoreProxy | None = None) -> str:
+class Pipelines:
+    """The driver of both pipelines, and what their sinks have."""
+
+    def __init__(self, folder: Path, hosts: Hosts, master: str) -> None:
+        folder.mkdir()
+        (folder / "both.py").write_text(PIPELINES)
+        self._sinks = {name: folder / name for name in READ}
+        workers = ",".join(f"127.0.0.1:{one.http_port}" for one in hosts.all)
+        options = ["--worker", workers, "--master", master, "--checkpoint", str(folder / "shared")]
+        options += [part for name, value in executor_conf().items() for part in ("--conf", f"{name}={value}")]
+        options += [part for name in READ for part in ("--sink", f"{name}/out=file:{self._sinks[name]}")]
+        self.run = Run(folder, "both.py", *options, "--shared-checkpoint", SPARK_LOCAL_IP="127.0.0.1")
+
+    def ids(self) -> dict[tuple[str, str], list[int]]:
+        """By source and stream, in the order in which the sinks have them."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for directory in self._sinks.values():
+            for part in read_committed_parts(directory) if directory.exists() else ():
+                for line in part.path.read_bytes()[: part.size].decode().splitlines():
+                    source, stream, number = line.split(",")
+                    found.setdefault((source, stream), []).append(int(number))
+        return found
+
+    def check_acknowledged(self, programs: Sequence["Sending | RawProgram"]) -> None:
+        """What was acknowledged before the sinks are read is in them."""
+        acknowledged = {one.name: one.acknowledged_ids() for one in programs}
+        ids = self.ids()
+        for source in (source for several in READ.values() for source in several):
+            for stream, last in acknowledged[source].items():
+                has = ids.get((source, stream), [])
+                assert last < 0 or last in has, f"{source}, {stream}: {last} is acknowledged, and not in the sink"
+
+    def check(self, last: Mapping[str, Mapping[str, int]]) -> int:
+        """Each message once; those of a stream in order."""
+        ids = self.ids()
+        for source in (source for several in READ.values() for source in several):
+            for stream, number in last[source].items():
+                assert ids[source, stream] == [*range(number + 1)], f"{source}, {stream}"
+        return sum(map(len, ids.values()))
+
+
+@contextmanager
+def spark_pipelines(folder: Path, hosts: Hosts) -> Iterator[Pipelines]:
+    with SparkCluster(folder / "spark") as cluster:
+        made = Pipelines(folder / "pipelines", hosts, cluster.url)
+        with made.run:
+            http = f"127.0.0.1:{hosts.all[0].http_port}"
+            made.run.until(lambda: all(is_running(http, name) for name in READ), DRIVER_SECONDS_MAX)
+            yield made
+
+
+def run(
+    folder: Path, url: str, random: Random, seconds: float, proxy: StoreProxy | None = None, *, spark: bool = False
+) -> str:
     """Raises AssertionError. Returns what has happened."""
     with ExitStack() as stack:
-        made = Hosts(folder, url)
+        made = Hosts(folder, url, "--file-root", str(folder))
         stack.callback(made.close)
         for _ in range(HOSTS):
             made.add(SHARDS_EACH)
+        pipelines = stack.enter_context(spark_pipelines(folder, made)) if spark else None
         seeds = made.seeds
-        programs = [stack.enter_context(sending(seeds, STREAMS, f"sdk {n}")) for n in range(SDK_PROGRAMS)]
-        raw = [stack.enter_context(raw_program(seeds, f"old {n}", follows=True)) for n in range(RESTART_PROGRAMS)]
-        raw += [stack.enter_context(raw_program(seeds, f"naive {n}", follows=False)) for n in range(NAIVE_PROGRAMS)]
+        programs = [stack.enter_context(sending(seeds, STREAMS, f"sdk_{n}")) for n in range(SDK_PROGRAMS)]
+        raw = [stack.enter_context(raw_program(seeds, f"old_{n}", follows=True)) for n in range(RESTART_PROGRAMS)]
+        raw += [stack.enter_context(raw_program(seeds, f"naive_{n}", follows=False)) for n in range(NAIVE_PROGRAMS)]
+        everybody: list[Sending | RawProgram] = [*programs, *raw]
         faults = Faults(made, proxy, random)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             faults.one()
             time.sleep(random.uniform(*PAUSE_SECONDS))
+            if pipelines is not None:
+                pipelines.check_acknowledged(everybody)
         faults.end()
         for one in made.all:
             if not one.is_running:
                 made.start(one)
         made.settle()
-        everybody: list[Sending | RawProgram] = [*programs, *raw]
         for program in everybody:
-            program.wait_for_acks()
+            program.wait_for_acks(DRIVER_SECONDS_MAX if spark else SECONDS_MAX)
         count = sum(made.check(one) for one in programs) + sum(check(made, one) for one in raw)
-    return f"{count:,} messages, once and in order; {', '.join(f'{n} {k}' for k, n in sorted(faults.done.items()))}"
+        said = f"{count:,} messages, once and in order; {', '.join(f'{n} {k}' for k, n in sorted(faults.done.items()))}"
+        if pipelines is not None:
+            last = {one.name: one.acknowledged_ids() for one in everybody}
+            said += f"; {pipelines.check(last):,} of them in the sinks"
+    return said
 
 
 def check(hosts: Hosts, program: RawProgram) -> int:
@@ -328,6 +420,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="(default: 10)")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--spark", action="store_true", help="with pipelines on a standalone Spark cluster")
     options = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-cluster-") as folder,
@@ -337,10 +430,12 @@ def main(arguments: list[str]) -> int:
         os.environ.update(store.environment() | {"AWS_ENDPOINT_URL": proxy.endpoint})
         console.print(f"seed {options.seed}, {options.minutes:g} minutes")
         try:
-            said = run(Path(folder), store.url("cluster"), Random(options.seed), 60 * options.minutes, proxy)
+            random, seconds = Random(options.seed), 60 * options.minutes
+            said = run(Path(folder), store.url("cluster"), random, seconds, proxy, spark=options.spark)
         except Exception:
             console.print_exception()
-            console.print(f"[bold red]It fails.[/] Run it again: script/test --campaign cluster --seed {options.seed}")
+            again = f"script/test --campaign cluster --seed {options.seed}{' --spark' if options.spark else ''}"
+            console.print(f"[bold red]It fails.[/] Run it again: {again}")
             return 1
     console.print(said)
     console.print("[bold green]No failure.[/]")
