@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.errors import PenstockError
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import Registration, SideKey
-from penstock.protocol.stored.names import access_name, epoch_prefix
+from penstock.protocol.stored.names import epoch_prefix
 from penstock.protocol.stored.side_outputs import REMEMBERED_MAX, data_prefix
 from penstock.spark.carried import Carried
 from penstock.spark.python_worker import Task, coordinator, hinted, link
@@ -91,9 +91,8 @@ class SideOutputs:
         self._epoch = epoch
         self._key = key
         prefix = epoch_prefix(origin.pipeline, origin.generation, epoch)
-        self._staging = Staging(
-            link(origin.worker, *origin.tls, f"side outputs of {access_name(prefix)}"), data_prefix(prefix)
-        )
+        connected = link(origin.worker, *origin.tls, f"side outputs of {origin.pipeline}")
+        self._staging = Staging(connected, data_prefix(prefix))
         self._digest = 0
         self._seen: Mapping[str, set[tuple[object, ...]]] = defaultdict(set)
         """Port → the identities of events that it has staged: the last ones."""
