@@ -183,6 +183,8 @@ class Cluster:
         """By pipeline, its incarnation, and source: what was acknowledged before it started."""
         for number in range(self.random.randint(1, 3)):
             self._join(shards if number == 0 else self.random.randint(0, 1))
+        for _ in range(self.random.randint(0, 2)):
+            self._stand_by()
         streams = self.random.randint(1, 3)
         self.programs = [
             Program(self, self.random.randrange(streams), self.random.randrange(partitions)) for _ in range(streams + 1)
