@@ -18,6 +18,7 @@ BENCHMARKS = {
     "windows": "counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count",
     "recovery": "from the kill of a driver to the next committed epoch, phase by phase, beside a bare Spark session",
     "bucket": "a journal in an object store, beside bare PUTs and beside the disk; the time of a take-over",
+    "cluster": "what a cluster of up to 1,000 workers asks of its bucket, and how fast it reassigns shards",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 
@@ -36,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="fewer rounds and events")
     made.add_argument("--json", action="store_true", help="print one JSON object for each benchmark")
     made.add_argument("--directory", type=Path, metavar="DIR", help="where to write; its disk is measured")
+    made.add_argument("--simulate", action="store_true", help="cluster: only what is simulated")
     made.add_argument("--bytewax-python", type=Path, metavar="PATH", help="pipeline: a Python that has Bytewax")
     made.add_argument("--flink-python", type=Path, metavar="PATH", help="pipeline: a Python that has PyFlink")
     made.add_argument("--before-python", type=Path, metavar="PATH", help="recovery: a Python that has another Penstock")
@@ -48,6 +50,8 @@ def run(name: str, options: argparse.Namespace) -> Report:
     effort = benchmark.QUICK if options.quick else benchmark.FULL
     pythons = {}
     match name:
+        case "cluster":
+            pythons = {"simulate": options.simulate}
         case "pipeline":
             pythons = {"bytewax_python": options.bytewax_python, "flink_python": options.flink_python}
         case "recovery":

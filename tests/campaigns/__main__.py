@@ -11,6 +11,7 @@ from itertools import count, takewhile
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tests.cluster.simulation.cluster import simulate_cluster
 from tests.delivery.crasher.campaign import run as kill_everything
 from tests.delivery.simulation import simulate as simulate_delivery
 from tests.operate import campaign as operate
@@ -37,6 +38,11 @@ CAMPAIGNS: dict[str, tuple[str, int, Callable[[int], object]]] = {
         "the same on a faulty bucket, with zombies and slow candidates",
         10_000,
         simulate_bucket,
+    ),
+    "cluster-simulation": (
+        "hosts, shards, streams and pipelines over a faulty bucket and network, with zombies and drifting clocks",
+        10_000,
+        simulate_cluster,
     ),
     "fuzz": (
         f"{MUTATIONS_A_SEED:,} mutated messages a seed against the segment decoder",

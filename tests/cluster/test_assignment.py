@@ -247,6 +247,18 @@ def test_a_host_lives_while_its_record_is_renewed() -> None:
     assert live.look([host("b", 2)], 108.0, 108.0) == (Host("b"),)
 
 
+def test_processes_of_a_dead_host_are_dead_if_they_are_not_renewed_either() -> None:
+    def process(name: str, revision: int, host: str) -> WorkerRecord:
+        return WorkerRecord(worker=name, revision=revision, addresses={}, host=host)
+
+    live = LiveHosts(LEASE_TIMING)
+    live.look([host("a", 1), host("b", 1), *(process(f"{on}{k}", 1, on) for on in "ab" for k in "12")], 0.0, 0.0)
+    assert not live.dead
+    later = [host("a", 1), process("a1", 1, "a"), process("a2", 2, "a"), process("b1", 1, "b")]
+    live.look([*later, host("b", 2)], 6.0, 6.0)
+    assert live.dead == ("a", "a1"), "b lives, so what is quiet there has its own lease"
+
+
 def test_a_host_that_slept_while_it_asked_takes_nobody_for_dead() -> None:
     live = LiveHosts(LEASE_TIMING)
     live.look([host("a", 1)], 100.0, 100.0)

@@ -60,9 +60,9 @@ class TestSplits:
     ) -> None:
         for _ in range(40):
             await scene.append("x", raw(b"1" * 92))
-        found = scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 0, skip_lost=False)
+        found = await scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 0, skip_lost=False)
         assert found.splits == [Range("x", n, n + 1000) for n in range(0, 4000, 1000)]
-        found = scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 1500, skip_lost=False)
+        found = await scene.coordinator.readers.splits([Range("x", 0, 4000)], 4, 1500, skip_lost=False)
         assert found.splits == [Range("x", 0, 2000), Range("x", 2000, 4000)]
 
     async def test_splits_over_removed_bytes_are_data_loss_or_reported(self, scene: Scene) -> None:
@@ -70,19 +70,19 @@ class TestSplits:
         scene.store.truncate("x", ends[1])
         splits = scene.coordinator.readers.splits
         with pytest.raises(DataLoss, match="the bytes 50 to 200 of segment 'x' were removed") as caught:
-            splits([Range("x", 50, 400)], 1, 0, skip_lost=False)
+            await splits([Range("x", 50, 400)], 1, 0, skip_lost=False)
         assert "failOnDataLoss" in caught.value.hint
-        found = splits([Range("x", 50, 400), Range("gone", 3, 9)], 1, 0, skip_lost=True)
+        found = await splits([Range("x", 50, 400), Range("gone", 3, 9)], 1, 0, skip_lost=True)
         assert found.splits == [Range("x", 200, 400)]
         assert found.lost == [Range("x", 50, 200), Range("gone", 3, 9)]
-        assert splits([Range("x", 0, 150)], 1, 0, skip_lost=True).splits == []
+        assert (await splits([Range("x", 0, 150)], 1, 0, skip_lost=True)).splits == []
 
     async def test_splits_beyond_the_end_are_refused(self, scene: Scene) -> None:
         await scene.append("x", raw(b"1"))
         with pytest.raises(RequestError, match="ends at 9, before 10"):
-            scene.coordinator.readers.splits([Range("x", 0, 10)], 1, 0, skip_lost=False)
+            await scene.coordinator.readers.splits([Range("x", 0, 10)], 1, 0, skip_lost=False)
         with pytest.raises(RequestError, match="parts"):
-            scene.coordinator.readers.splits([], 0, 0, skip_lost=False)
+            await scene.coordinator.readers.splits([], 0, 0, skip_lost=False)
 
     @settings(deadline=None, max_examples=50)
     @given(

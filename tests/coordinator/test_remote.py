@@ -1,6 +1,7 @@
 """A pipeline reads sources of its own shard and of others, and an output of a pipeline in another one."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -265,7 +266,7 @@ async def test_records_of_different_shards_are_read_in_the_order_of_their_arriva
         size = home.store.info(A).length // 10
         end = await began(home)
         await home.until(lambda: home.status().lag_bytes == 20 * size and home.status().blocked is None)
-        seen = []
+        seen = list[tuple[int, int]]()
         while len(seen) < 5:
             end = (await home.cut(end, limits=Limits(bytes=4 * size), wait_seconds=1)).offset
             seen.append((end.segments.get(A, 0) // size, end.segments.get(B, 0) // size))
@@ -347,3 +348,27 @@ async def test_a_replaced_process_of_the_home_shard_is_refused() -> None:
         await cut(home, start, at_least={B: in_b})
         await other.until(lambda: subscriptions(other)[0].term > before)
         assert subscriptions(other)[0].done == {B: 0}
+
+
+async def test_the_watermark_is_that_of_the_same_data_in_one_shard() -> None:
+    found = []
+    for place in (0, 1):
+        async with shards({**PLACES, "b": place}) as cluster:
+            home, other = cluster.scenes[0], cluster.scenes[place]
+            end, watermarks = await began(home), []
+            for number in range(6):
+                marks = [Mark(2, MarkKind.STARTED, "x")] if number == 2 else []
+                in_b = await other.ingest(B, {2 + number % 2: 100 * number}, marks, arrival_us=2 * number + 1)
+                in_a = await home.ingest(A, {1: 90 * number}, arrival_us=2 * number + 2)
+                await home.until(partial(knows, home, {A: in_a, B: in_b}))
+                end = await cut(home, end, at_least={A: in_a, B: in_b})
+                await home.merge(number)
+                watermarks.append(end.watermark)
+            found.append(watermarks)
+    assert found[0] == found[1]
+    assert found[0][-1] is not None
+
+
+def knows(home: Scene, ends: dict[str, int]) -> bool:
+    view = home.coordinator.remote.view("p")
+    return all(view.records.stored_end(name) >= end for name, end in ends.items())

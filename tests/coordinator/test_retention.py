@@ -261,7 +261,7 @@ class TestRetention:
             await scene.until(lambda: scene.store.info(A).start == start)
             cut = await scene.cut(await scene.initial())
             with pytest.raises(DataLoss, match=f"the bytes 0 to {start} of segment '{A}' were removed"):
-                scene.coordinator.readers.splits([Range(A, 0, cut.offset.segments[A])], 4, 0, skip_lost=False)
+                await scene.coordinator.readers.splits([Range(A, 0, cut.offset.segments[A])], 4, 0, skip_lost=False)
 
     async def test_retention_by_time_continues_across_a_restart(self) -> None:
         async with opened(retention=Retention("time", 50_000_000)) as scene:

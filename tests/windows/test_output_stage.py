@@ -19,7 +19,7 @@ def found(worker: RunningWorker, *places: tuple[str, int]) -> pa.Table:
     segments, offsets = zip(*places, strict=True)
     table = pa.table({"segment": pa.array(segments), "offset": pa.array(offsets)})
     with kept_for(http):
-        return originals(http, link(http, None, None, None), table)
+        return originals(http, lambda there: link(there, None, None, None), table)
 
 
 def store(worker: RunningWorker, segment: str, sizes: list[int]) -> list[int]:

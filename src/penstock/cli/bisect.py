@@ -351,7 +351,7 @@ def _described(address: str, found: Sequence[Failing[Failure]], events: "EpochEv
     table = pa.table(
         {"segment": [one.segment for one in places], "offset": pa.array([one.offset for one in places], pa.int64())}
     )
-    rows = originals(address, link(address, None, None, None), table)
+    rows = originals(address, lambda there: link(there, None, None, None), table)
     rows = rows.set_column(rows.schema.get_field_index("event_time"), "event_time", rows["event_time"].cast(pa.int64()))
     return [
         _Described(

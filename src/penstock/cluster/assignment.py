@@ -190,15 +190,22 @@ class LiveHosts:
     def __init__(self, timing: LeaseTiming) -> None:
         self._timing = timing
         self._watches: dict[str, OwnerWatch] = {}
+        self.dead: tuple[str, ...] = ()
+        """After a look: hosts, and processes of hosts that do not live, that were not renewed either. Their records
+        may be deleted: then those that wait for their shards need not see for themselves that they are dead.
+        """
 
     def look(self, found: Iterable[WorkerRecord], asked: float, answered: float) -> tuple[Host, ...]:
         """`found`: all records that are there, also of workers that are not hosts. `asked` and `answered`: when the
         first was requested and the last was received.
         """
-        hosts = {record.worker: record for record in found if record.wants is not None}
-        self._watches = {name: self._watches.get(name) or OwnerWatch(self._timing) for name in hosts}
-        live = (name for name in sorted(hosts) if self._watches[name].look(hosts[name], asked, answered) is not None)
-        return tuple(Host(name, hosts[name].wants or 0, hosts[name].is_drained) for name in live)
+        records = {record.worker: record for record in sorted(found, key=lambda record: record.worker)}
+        self._watches = {name: self._watches.get(name) or OwnerWatch(self._timing) for name in records}
+        quiet = {name for name, watch in self._watches.items() if watch.look(records[name], asked, answered) is None}
+        live = [record for record in records.values() if record.wants is not None and record.worker not in quiet]
+        names = {record.worker for record in live}
+        self.dead = tuple(name for name in records if name in quiet and records[name].host not in names)
+        return tuple(Host(record.worker, record.wants or 0, record.is_drained) for record in live)
 
 
 class LeaderWatch:

@@ -382,7 +382,7 @@ class Lease:
             self._standing.attempt(self._clock())
             was_held = self._standing.state(self._clock()) is LeaseState.HELD
         version = self._write(self._written)
-        if version is not None and (was_held or self._is_owner()):
+        if version is not None and (was_held or self._resume()):
             self._version, self._revision, self._written = version, self._revision + 1, None
             with self._lock:
                 self._standing.renew()
@@ -410,6 +410,15 @@ class Lease:
             return None
         version = self._bucket.create(worker_key(self.worker), [data])
         return version if self._is_owner() else None
+
+    def _resume(self) -> bool:
+        """Others may take us for dead, and be about to take over: that fails once the shard's record has changed."""
+        found = read_record(self._bucket, shard_key(self.shard), ShardRecord)
+        if found is None or (found[0].owner, found[0].term) != (self.worker, self.term):
+            return self._is_owner()
+        resumed = msgspec.structs.replace(found[0], resumed=found[0].resumed + 1)
+        self._bucket.replace(shard_key(self.shard), encode(resumed), found[1])  # VersionChanged: the next attempt
+        return True
 
     def _is_owner(self) -> bool:
         found = read_record(self._bucket, shard_key(self.shard), ShardRecord)
@@ -445,19 +454,22 @@ class _Dead:
     def __init__(self, candidate: ShardCandidate, former: str | None) -> None:
         self._bucket = candidate.bucket
         self._own = worker_key(candidate.worker)
-        self._timing = candidate.timing
+        self._clock, self._timing = candidate.clock, candidate.timing
         self._former = former
         self._found: dict[str, int] | None = None
         self._since = 0.0
-        self._is_done = False
+        self._is_done = bool(candidate.host)  # among hosts, the leader does that
 
     def remove(self, now: float) -> None:
         if self._former is not None:
             self._bucket.delete([worker_key(self._former)])
             self._former = None
+        if self._is_done:
+            return
         if self._found is None:
-            self._found, self._since = self._revisions(each.key for each in self._bucket.list(WORKERS)), now
-        elif not self._is_done and now - self._since >= self._timing.expired:
+            self._found = self._revisions(each.key for each in self._bucket.list(WORKERS))
+            self._since = self._clock()  # the last of them was read just now
+        elif now - self._since >= self._timing.expired:
             again = self._revisions(self._found)
             self._bucket.delete([key for key, revision in again.items() if self._found[key] == revision])
             self._is_done = True

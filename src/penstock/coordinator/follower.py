@@ -123,6 +123,7 @@ class Follower:
     windows: dict[str, Window] = field(default_factory=dict)
     disorder_us: int = 0
     has_finished: bool = False
+    times: tuple[bool, bool, float | None, int, int | None, int] | None = None
     opening: Opening | None = None
     output: OutputRows | None = None
     problem: str = "it has not answered yet"
@@ -169,7 +170,7 @@ class Follower:
         for name, news in reply.segments.items():
             self._take(name, news)
         self._version, self.problem = reply.version, ""
-        self.disorder_us, self.has_finished = reply.disorder_us, reply.has_finished
+        self.disorder_us, self.has_finished, self.times = reply.disorder_us, reply.has_finished, reply.times
         self.opening = reply.opening or self.opening
         self.output = reply.output
 

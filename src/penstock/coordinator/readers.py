@@ -206,17 +206,17 @@ class Readers:
         """
         shared, by_shard = self._shared, await self._shared.remote.by_shard(normalised(sources))
         if by_shard.keys() <= {None}:
-            more = {"upto": upto, "limits": limits, "wait_seconds": wait_seconds}
-            return await self.cut_here(normalised(sources), start, **more)
+            names = normalised(sources)
+            return await self.cut_here(names, start, upto=upto, limits=limits, wait_seconds=wait_seconds)
         share = _shared(limits, len(by_shard))
-        pending = set()
-        for shard, names in by_shard.items():
-            own = {name: at for name, at in start.items() if source_of(name) in names}
-            ends = None if upto is None else {name: at for name, at in upto.items() if source_of(name) in names}
+        pending = set["asyncio.Future[dict[str, int]]"]()
+        for shard, there in by_shard.items():
+            own = {name: at for name, at in start.items() if source_of(name) in there}
+            ends = None if upto is None else {name: at for name, at in upto.items() if source_of(name) in there}
             if shard is None:
-                asked = self.cut_here(names, own, upto=ends, limits=share, wait_seconds=wait_seconds)
+                asked = self.cut_here(there, own, upto=ends, limits=share, wait_seconds=wait_seconds)
             else:
-                asked = shared.remote.cut(shard, names, own, ends, share, wait_seconds)
+                asked = shared.remote.cut(shard, there, own, ends, share, wait_seconds)
             pending.add(asyncio.ensure_future(asked))
         return dict(sorted((await _first_new(pending, start)).items()))
 
@@ -282,8 +282,8 @@ def _shared(limits: Limits | None, count: int) -> Limits | None:
     """What each of so many shards may use of the limits."""
     if limits is None:
         return None
-    parts = (None if limit is None else max(1, limit // count) for limit in (limits.bytes, limits.rows))
-    return Limits(*parts, limits.undelivered_bytes)
+    size, rows = (None if limit is None else max(1, limit // count) for limit in (limits.bytes, limits.rows))
+    return Limits(size, rows)
 
 
 async def _first_new(pending: set["asyncio.Future[dict[str, int]]"], start: Segments) -> dict[str, int]:

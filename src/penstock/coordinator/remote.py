@@ -1,6 +1,7 @@
 """The home shard's side of pipelines that read sources of other shards: subscriptions, followers, releases."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from penstock.coordinator.ledger import Keeper
 from penstock.coordinator.machine.commands import Advance, Place, Serve, Unsubscribe
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.machine.subscriptions import Holding, Holdings, holding
+from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.views import LocalView, PlacedView, View
 from penstock.coordinator.watermark.watermarks import Watermarks
@@ -133,6 +135,25 @@ class RemoteSources:
     def problems(self) -> list[str]:
         """Why pipelines do not start."""
         return [f"pipeline {name} {text}" for name, text in self._problems.items()]
+
+    def connectors(self, own: Connectors) -> Connectors:
+        """For people: what is known about connectors, also about those of other shards."""
+
+        def has_finished(name: str) -> bool:
+            found = self._follower(name)
+            return own.has_finished(name) if found is None else found.has_finished
+
+        def times(name: str) -> SourceTimes:
+            found = self._follower(name)
+            return own.times(name) if found is None else SourceTimes(*(found.times or ()))
+
+        return own._replace(has_finished=has_finished, times=times)
+
+    def _follower(self, source: str) -> Follower | None:
+        """Of any pipeline; None: the source is here, or nobody reads it."""
+        if source not in self.shards:
+            return None
+        return next((one.followers[source] for one in self._pipelines.values() if source in one.followers), None)
 
     async def start(self) -> None:
         """Begin to serve the shard. Returns when that is durable: nothing is sent before."""
@@ -253,15 +274,22 @@ class RemoteSources:
 
     async def subscribe(self, pipeline: str, source: str, starting: Starting, subscribed: list[str]) -> dict[str, int]:
         """Raises Unavailable if the shard does not answer: the driver tries again."""
-        shard, what = self.shards[source], {"pipeline": pipeline, "starting": place_of(starting)}
+        shard = self.shards[source]
         await self._keeper.settled()  # the place is durable, so the subscription is not forgotten if this process dies
         message = self._holdings.subscribe(source, pipeline, {})
         subscribed.append(source)
-        head = {"home": message.home, "term": message.term, "number": message.number, "source": source}
+        request = SubscribeTo(
+            home=message.home,
+            term=message.term,
+            number=message.number,
+            source=source,
+            pipeline=pipeline,
+            starting=place_of(starting),
+        )
         try:
             async for attempt in RETRIES.async_retrying(START_SECONDS, Unavailable):
                 with attempt:
-                    reply = await self._ask(shard, "subscribe", SubscribeTo(**head, **what), SegmentOffsets)
+                    reply = await self._ask(shard, "subscribe", request, SegmentOffsets)
         except Unavailable as error:
             waits = f"waits for shard {shard}, which has source {source!r}: {error}"
             self._problems[pipeline] = waits
@@ -329,12 +357,11 @@ class RemoteSources:
                 await wanted.wait()
 
     async def _send(self, shard: int, message: Advance | Unsubscribe) -> None:
-        head = {"home": message.home, "term": message.term, "number": message.number, "source": message.source}
+        fields = dataclasses.asdict(message)
         if isinstance(message, Advance):
-            needed = {"pipelines": message.pipelines, "done": message.done, "floor": message.floor}
-            await self._ask(shard, "advance", AdvanceIn(**head, **needed), Done)
+            await self._ask(shard, "advance", msgspec.convert(fields, AdvanceIn), Done)
         else:
-            await self._ask(shard, "unsubscribe", UnsubscribeFrom(**head), Done)
+            await self._ask(shard, "unsubscribe", msgspec.convert(fields, UnsubscribeFrom), Done)
         self._holdings.answered(message)
 
     # Followers.

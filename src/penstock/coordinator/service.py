@@ -165,7 +165,9 @@ class Coordinator:
         self.sharing = Sharing(self._shared, self.readers, local, connectors, directory)
         self.clock_demand.others = self.sharing.demands
         self.remote.clock_wanted = self.clock_demand.wanted
-        self._open_windows = OpenWindows(self._shared, self.windows, self.clock_demand, connectors, now_us)
+        self._open_windows = OpenWindows(
+            self._shared, self.windows, self.clock_demand, self.remote.connectors(connectors), now_us
+        )
 
     def pause_retention_while(self, is_paused: Callable[[], bool]) -> None:
         """While this returns True, retention removes nothing; afterwards it catches up."""

@@ -138,6 +138,7 @@ class Sharing:
             segments=segments,
             disorder_us=disorder,
             has_finished=has_finished,
+            times=self._connectors.times(source.name) if is_connector else None,
             opening=opening,
             output=output,
         )

@@ -16,6 +16,7 @@ from penstock.cluster.records import (
     ShardRecord,
     WorkerRecord,
     read_record,
+    read_records,
     worker_key,
 )
 from penstock.core.errors import RequestError
@@ -69,8 +70,7 @@ class Cluster:
         return sorted(self._all(WORKERS, WorkerRecord), key=lambda one: one.worker)
 
     def _all(self, prefix: str, kind: type[Record]) -> list[Record]:
-        found = (read_record(self._bucket, each.key, kind) for each in self._bucket.list(prefix))
-        return [one[0] for one in found if one is not None]
+        return read_records(self._bucket, prefix, kind)
 
     def _since(self, record: WorkerRecord, now: float) -> tuple[int, float]:
         revision, since = self._seen.get(record.worker, (-1, now))

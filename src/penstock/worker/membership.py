@@ -20,6 +20,7 @@ from penstock.cluster.records import (
     WorkerRecord,
     encode,
     read_record,
+    read_records,
     worker_key,
 )
 from penstock.core.errors import Unavailable
@@ -171,18 +172,15 @@ class Membership:
         return True
 
     def _hosts(self) -> tuple[Host, ...]:
-        asked = self._clock()
-        found = self.records()
+        asked, found = self._clock(), self.records()
         live = self._live.look(found, asked, self._clock())
-        names = {host.name for host in live}
-        if dead := [one.worker for one in found if one.wants is not None and one.worker not in names]:
-            self._bucket.delete([worker_key(name) for name in dead])
+        if self._live.dead:
+            self._bucket.delete([worker_key(name) for name in self._live.dead])
         return live
 
     def records(self) -> list[WorkerRecord]:
         """Of all workers."""
-        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
-        return [one[0] for one in found if one is not None]
+        return read_records(self._bucket, WORKERS, WorkerRecord)
 
     def waiting(self, shard: int, host: str) -> str:
         """The process of that host which waits for the shard; "" if there is none."""

@@ -116,7 +116,7 @@ def test_the_place_of_a_source_never_changes() -> None:
 
 
 def test_snapshots_and_ledger_entries_have_subscriptions_places_and_the_term() -> None:
-    commands = [
+    commands: list[Command] = [
         Serve(),
         Place("t", 2),
         Subscribe(HOME, 1, 1, "s", "p", {S: 5}),
@@ -288,5 +288,5 @@ class Shards(RuleBasedStateMachine):
             assert found is None or found.done is None
 
 
-class TestShards(Shards.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestShards = Shards.TestCase
+TestShards.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -114,6 +114,8 @@ class Followed(msgspec.Struct, frozen=True):
     """All that the source has."""
     disorder_us: int = 0
     has_finished: bool = False
+    times: tuple[bool, bool, float | None, int, int | None, int] | None = None
+    """How a connector's events get their times, as in `coordinator.settings.SourceTimes`: for people."""
     opening: Opening | None = None
     output: OutputRows | None = None
 

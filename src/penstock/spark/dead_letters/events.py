@@ -78,7 +78,8 @@ def _originals(worker: str, tls: tuple[str | None, str | None, str | None], rows
     """The stored events at the rows' positions."""
     from penstock.spark.source.originals import originals
 
-    found = originals(worker, link(worker, *tls), pa.table({name: _alike(rows, name) for name in PLACE}))
+    places = pa.table({name: _alike(rows, name) for name in PLACE})
+    found = originals(worker, lambda there: link(there, *tls), places)
     columns = [found.column(name) if name != "segment" else rows.column(name) for name in COLUMNS.names]
     return _batch(columns)
 

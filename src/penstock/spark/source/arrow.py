@@ -6,9 +6,11 @@ The decoded columns are not copied again.
 import base64
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -18,9 +20,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.client.segments.connections import Connected
+from penstock.client.segments.failures import RETRIES, RETRY_SECONDS
 from penstock.client.segments.range_reader import READ_BYTES, read_range
 from penstock.client.segments.short_circuit import ShortCircuit
-from penstock.core.errors import Damaged, DataLoss, NoSuchSegment, SegmentTruncated
+from penstock.core.errors import Damaged, DataLoss, NoSuchSegment, SegmentTruncated, Unavailable
+from penstock.core.retry import Pauses
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
@@ -259,11 +263,55 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
     freeze()
     with hinted():
         for worker, piece in partition.placed:
-            connected = link(worker, *options.tls)
-            files = journal_files(worker) if options.short_circuit else None
-            batches = SegmentBatches(piece.segment, columns, partial(stream_names, worker))
-            for events in read_events(connected, piece, batches, files, fail_on_data_loss=options.fail_on_data_loss):
+            place = _Place(worker)
+            batches = SegmentBatches(piece.segment, columns, place.stream_names)
+            for events in _placed_events(options, place, piece, batches):
                 yield batches.batch(events)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a range is read now."""
+
+    worker: str
+
+    def stream_names(self, connector: str) -> StreamNames:
+        return stream_names(self.worker, connector)
+
+
+MOVING_SECONDS = 2.0
+"""How long a task tries to reach a worker of another shard before it asks where the shard is now."""
+
+
+def _placed_events(options: SourceOptions, place: _Place, piece: Range, batches: SegmentBatches) -> Iterator[Events]:
+    """As `read_events`. If the shard of the segment moves meanwhile, the load's own worker knows where it is: the task
+    continues there. Raises the last error if that does not help for RETRY_SECONDS.
+    """
+
+    def read(at: str, start: int, seconds: float) -> Iterator[Events]:
+        files = journal_files(at) if options.short_circuit else None
+        rest = Range(piece.segment, start, piece.end)
+        is_strict = options.fail_on_data_loss
+        return read_events(link(at, *options.tls), rest, batches, files, fail_on_data_loss=is_strict, seconds=seconds)
+
+    home = options.task_worker
+    if place.worker == home:
+        yield from read(home, piece.start, RETRY_SECONDS)
+        return
+    start, pauses, deadline = piece.start, Pauses(RETRIES), time.monotonic() + RETRY_SECONDS
+    while start < piece.end:
+        try:
+            for events in read(place.worker, start, MOVING_SECONDS):
+                yield events
+                start, deadline = int(events.end), time.monotonic() + RETRY_SECONDS
+            return
+        except (Unavailable, LostBytes) as error:
+            before, place.worker = place.worker, coordinator(home).places([piece.segment]).get(piece.segment, home)
+            is_gone = isinstance(error, LostBytes) and (error.is_removed or place.worker == before)
+            if is_gone or time.monotonic() > deadline:
+                raise
+            log.info("%s cannot be read from %s: %s; it continues at %s", piece.segment, before, error, place.worker)
+            time.sleep(pauses.next())
 
 
 def read_events(
@@ -273,25 +321,29 @@ def read_events(
     files: ShortCircuit | None = None,
     *,
     fail_on_data_loss: bool,
+    seconds: float = RETRY_SECONDS,
 ) -> Iterator[Events]:
     """Yields nothing for bytes without events. Raises DataLoss, and Damaged for bytes that are not whole events."""
     start = piece.start
     while start < piece.end:
         try:
-            yield from _decoded(worker, Range(piece.segment, start, piece.end), batches, files)
+            yield from _decoded(worker, Range(piece.segment, start, piece.end), batches, files, seconds)
             return
         except (SegmentTruncated, NoSuchSegment) as error:
             begin = error.start if isinstance(error, SegmentTruncated) else piece.end
             if fail_on_data_loss:
-                raise LostBytes(piece.segment, start, min(begin, piece.end)) from error
+                is_removed = isinstance(error, SegmentTruncated)
+                raise LostBytes(piece.segment, start, min(begin, piece.end), is_removed=is_removed) from error
             log.warning("%s: continuing at %s without the bytes before it (failOnDataLoss=false)", piece, begin)
             start = max(begin, start + 1)
 
 
-def _decoded(worker: Connected, piece: Range, batches: SegmentBatches, files: ShortCircuit | None) -> Iterator[Events]:
+def _decoded(
+    worker: Connected, piece: Range, batches: SegmentBatches, files: ShortCircuit | None, seconds: float
+) -> Iterator[Events]:
     waiting = _Waiting(min(BATCH_BYTES + READ_BYTES, piece.end - piece.start))
     offset = piece.start
-    with closing(read_range(worker, piece.segment, piece.start, piece.end, files=files)) as pieces:
+    with closing(read_range(worker, piece.segment, piece.start, piece.end, seconds, files)) as pieces:
         for at, data in pieces:
             is_last = at + len(data) == piece.end
             # Another one of this size would fit as well: the journal's files are read in pieces of nearly a batch,
@@ -354,7 +406,9 @@ class _Waiting:
 class LostBytes(DataLoss):
     """Those of a segment from `start` to `end`."""
 
-    def __init__(self, segment: str, start: int, end: int) -> None:
+    def __init__(self, segment: str, start: int, end: int, *, is_removed: bool = True) -> None:
+        """`is_removed`: the segment exists."""
+        self.is_removed = is_removed
         super().__init__(
             f"segment {segment!r}: the bytes from {start} to {end} were removed before they were read",
             "Retention has overtaken this reader. With the option failOnDataLoss=false it continues without them.",

@@ -11,6 +11,7 @@ from penstock.core.errors import RequestError
 from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, SideKey
 from penstock.protocol.stored.dead_letters import ERR
 from penstock.protocol.stored.side_outputs import BURIED, digest_of
+from penstock.spark import python_worker
 from penstock.spark.side_outputs import Origin, Rejected, SideOutputs, registered
 from penstock.spark.source.options import SourceOptions, branches_text
 from penstock.spark.source.partitions import SegmentRanges, placed
@@ -52,8 +53,9 @@ def planned(
     operator = f"{options.input}/{digest_of(decoding['decoding'])}"
     plan = ReaderPlan(operator, text, tuple(one.ranges for one in partitions))
     plan = coordinator.plan_reader(options.pipeline, epoch, plan, generation=options.generation)
+    workers = {one.piece.segment: one.worker for partition in partitions for one in partition.placed}
     return [
-        SegmentRanges(placed(options, ranges), epoch, SideKey(False, plan.operator, number))
+        SegmentRanges(placed(options, ranges, workers), epoch, SideKey(False, plan.operator, number))
         for number, ranges in enumerate(plan.parts)
     ]
 
@@ -82,8 +84,10 @@ def decode_missing(origin: Origin, part: MissingPart) -> None:
         return
     options = SourceOptions.parse({"source": "segment:any", "worker": origin.worker, **json.loads(part.decoding)})
     options = replace(options, tls=origin.tls)
+    workers = python_worker.coordinator(origin.worker).places(dict.fromkeys(one.segment for one in part.ranges))
+    ranges = SegmentRanges(placed(options, part.ranges, workers))
     with registered(SideOutputs(origin, part.epoch, part.key, part.prefix)) as sides:
-        for _ in _Decoding.of(options, options.columns, sides).batches(SegmentRanges(placed(options, part.ranges))):
+        for _ in _Decoding.of(options, options.columns, sides).batches(ranges):
             pass
 
 

@@ -1,7 +1,7 @@
 """Dead letters and late events in their stored form, read again from their position in the journal."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import numpy as np
@@ -13,6 +13,7 @@ from penstock.client.segments.connections import Connected
 from penstock.client.segments.range_reader import read_range
 from penstock.core.errors import Damaged, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
+from penstock.spark.python_worker import coordinator
 from penstock.spark.source.arrow import LostBytes, SegmentBatches, read_events, stream_names
 
 _COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "metadata", "offset")
@@ -24,18 +25,22 @@ _GAP_BYTES = 64 << 10
 _HEADER = struct.Struct(">ii")
 
 
-def originals(worker: str, link: Connected, places: pa.Table) -> pa.Table:
-    """_COLUMNS of the events at `segment` and `offset`, row by row. Raises DataLoss for one that no longer exists."""
+def originals(worker: str, link: Callable[[str], Connected], places: pa.Table) -> pa.Table:
+    """_COLUMNS of the events at `segment` and `offset`, row by row. Raises DataLoss for one that no longer exists.
+    `link`: to the worker with this address; that of a segment in another shard is not `worker`.
+    """
     segments = places.column("segment").combine_chunks().dictionary_encode()
     offsets = places.column("offset").to_numpy()
     numbers = segments.indices.to_numpy()
     rows: list[NDArray[np.int64]] = []
     tables: list[pa.Table] = []
+    at = coordinator(worker).places(segments.dictionary.to_pylist())
     for number, segment in enumerate(segments.dictionary.to_pylist()):
         mine = np.flatnonzero(numbers == number)
         mine = mine[np.argsort(offsets[mine], kind="stable")]
         rows.append(mine)
-        tables.append(_of_segment(worker, link, segment, offsets[mine]))
+        there = at.get(segment, worker)
+        tables.append(_of_segment(there, link(there), segment, offsets[mine]))
     found = pa.concat_tables(tables)
     back = np.empty(len(offsets), np.int64)
     back[np.concatenate(rows)] = np.arange(len(offsets))

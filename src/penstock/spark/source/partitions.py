@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -27,6 +28,9 @@ SPLITS_A_PARTITION = 4
 """The worker splits each segment separately, at record ends: this many smaller pieces add up to even partitions."""
 
 
+NO_WORKERS: Mapping[str, str] = MappingProxyType({})
+
+
 class PlacedRange(NamedTuple):
     """A range, and where a task reads it: the ranges of one epoch may be at several workers."""
 
@@ -35,9 +39,11 @@ class PlacedRange(NamedTuple):
     piece: Range
 
 
-def placed(options: SourceOptions, ranges: Iterable[Range]) -> tuple[PlacedRange, ...]:
-    """Each range at the worker that has its segment: a load has one worker, which has them all."""
-    return tuple(PlacedRange(options.task_worker, one) for one in ranges)
+def placed(
+    options: SourceOptions, ranges: Iterable[Range], workers: Mapping[str, str] = NO_WORKERS
+) -> tuple[PlacedRange, ...]:
+    """Each range at the worker that has its segment: the load's own, unless `workers` has another for the segment."""
+    return tuple(PlacedRange(workers.get(one.segment, options.task_worker), one) for one in ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +99,17 @@ def plan_partitions(
     left_out: Sequence[Range] = (),
     *,
     is_fresh: bool = False,
+    workers: Mapping[str, str] = NO_WORKERS,
 ) -> list[SegmentRanges]:
     """Everything between the offsets, contiguous and in order, without what is left out. Raises DataLoss if bytes are
     gone, unless the options allow continuing without them. `is_fresh`: the worker has just cut a pipeline's epoch
-    there, so it has the bytes, and a small epoch needs no further request.
+    there, so it has the bytes, and a small epoch needs no further request; `workers` are those of the cut.
     """
     start = _without_unread(coordinator, start, end, options.sources)
     ranges = ranges_between(start, end, fail_on_data_loss=options.fail_on_data_loss)
     ranges = without(ranges, left_out)
     if is_fresh and ranges and _parts(options, ranges) == 1:
-        return [SegmentRanges(placed(options, ranges))]
+        return [SegmentRanges(placed(options, ranges, workers))]
     return split_ranges(coordinator, options, ranges)
 
 
@@ -121,7 +128,7 @@ def split_ranges(
     )
     for lost in found.lost:
         log.warning("%s is lost: continuing without it (failOnDataLoss=false)", lost)
-    return packed(placed(options, found.splits), parts)
+    return packed(placed(options, found.splits, found.workers), parts)
 
 
 def _parts(options: SourceOptions, ranges: Sequence[Range]) -> int:

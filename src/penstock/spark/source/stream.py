@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -329,6 +329,8 @@ class _Driver:
         self._last_cut: tuple[InputOffset, InputOffset] | None = None
         self._left_out: Sequence[Range] = ()
         """What no task of the last cut may read."""
+        self._workers: Mapping[str, str] = {}
+        """Where tasks read the segments of other shards, at the last cut."""
         self._target: dict[str, int] | None = None
         self._latest: tuple[float, InputOffset] | None = None
 
@@ -353,7 +355,7 @@ class _Driver:
     def next_end(self, start: InputOffset, limit: ReadLimit) -> InputOffset:
         limits = _limits(self._options.limits, limit)
         cut = self._cut(start, limits) if self._target is None else self._cut_upto_target(start, limits)
-        self._last_cut, self._left_out = (start, cut.offset), cut.left_out
+        self._last_cut, self._left_out, self._workers = (start, cut.offset), cut.left_out, cut.workers
         return cut.offset
 
     def _decode_missing(self, load: PipelineLoad, start: InputOffset) -> None:
@@ -425,7 +427,15 @@ class _Driver:
         trial = self._options.trial
         if trial is not None:
             return split_ranges(self._coordinator, self._options, trial.ranges)
-        return plan_partitions(self._coordinator, self._options, start, end, self._left_out, is_fresh=is_fresh)
+        return plan_partitions(
+            self._coordinator,
+            self._options,
+            start,
+            end,
+            self._left_out,
+            is_fresh=is_fresh,
+            workers=self._workers,
+        )
 
     def stop(self) -> None:
         if self._load is not None:

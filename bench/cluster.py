@@ -1,0 +1,160 @@
+"""`script/bench cluster --simulate`: what a cluster asks of its bucket, and how fast it reassigns shards, from three
+workers to a thousand. See `bench/cluster_growth.py` for what is counted and what is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.cluster_growth import (
+    READS_MAX,
+    REQUEST_SECONDS,
+    SHARDS_PER_WORKER,
+    START_SECONDS,
+    TAKE_OVER_SECONDS,
+    WRITES_MAX,
+    Growth,
+    grow,
+    registry_bytes_per_stream,
+)
+from bench.harness import Report, figures, progress, surroundings
+from penstock.cluster.lease_state import LEASE_TIMING
+from penstock.cluster.records import READERS
+
+LOSSES = (1, 10, 100)
+STREAMS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    workers: tuple[int, ...]
+    streams: int
+    """In the registry that is measured."""
+
+
+QUICK = Effort((3, 100, 1000), 100_000)
+FULL = Effort((3, 10, 30, 100, 300, 1000), 1_000_000)
+
+
+def run(
+    effort: Effort, directory: Path | None = None, console: Console | None = None, *, simulate: bool = True
+) -> ClusterReport:
+    """There is only the simulated part so far."""
+    del simulate
+    with progress(console, len(effort.workers) + 1) as note:
+        sizes = []
+        for workers in effort.workers:
+            note(f"{workers} workers")
+            sizes.append(grow(workers, LOSSES))
+        note("the registry of streams")
+        per_stream = registry_bytes_per_stream(effort.streams)
+    return ClusterReport(sizes, per_stream, surroundings(directory or Path.cwd()))
+
+
+@dataclass
+class ClusterReport(Report):
+    sizes: list[Growth]
+    bytes_per_stream: float
+    settings: Mapping[str, object]
+
+    benchmark = "cluster"
+    goals: ClassVar[Mapping[str, float]] = {}  # type: ignore[misc]
+
+    def round_ratios(self) -> dict[str, list[float]]:
+        return {}
+
+    def rounds(self) -> int:
+        return 1
+
+    def details(self) -> dict[str, object]:
+        return {
+            "sizes": [_facts(size) for size in self.sizes],
+            "registry_bytes_per_stream": round(self.bytes_per_stream),
+            "first_bottleneck": first_bottleneck(self.sizes[-1]),
+        }
+
+    def tables(self) -> Iterable[Table]:
+        names = [f"{size.workers:,} × {SHARDS_PER_WORKER}" for size in self.sizes]
+        table = figures("script/bench cluster --simulate: workers × shards", "", *names)
+        for label, cell in _ROWS.items():
+            table.add_row(label, *(cell(size) for size in self.sizes))
+        yield table
+
+    def print(self, console: Console) -> None:
+        """There are no rounds: the same code gives the same figures."""
+        for part in (*self.tables(), *self.notes()):
+            console.print(part)
+
+    def notes(self) -> Iterable[str]:
+        total = self.bytes_per_stream * STREAMS / 1e9
+        yield (
+            f"The registry of streams has {self.bytes_per_stream:.0f} bytes of memory for each: {total:.1f} GB for "
+            f"{STREAMS:,} streams, if they were all of one source."
+        )
+        yield (
+            f"S3 promises {WRITES_MAX:,} PUTs and {READS_MAX:,} GETs per second and prefix. Given, not measured here: "
+            f"{REQUEST_SECONDS * 1000:.0f} ms for a request, {START_SECONDS} s for the start of a process, "
+            f"{TAKE_OVER_SECONDS} s from the lease to the first acknowledgement."
+        )
+        yield first_bottleneck(self.sizes[-1])
+
+
+def first_bottleneck(size: Growth) -> str:
+    """What fails first as workers are added, by the rates of the largest size, which grow with the workers."""
+    per_worker = size.rounds["leader"].seconds / size.workers
+    for_leader = int(LEASE_TIMING.expired / per_worker)
+    for_puts = int(WRITES_MAX / (size.per_second("PUT") / size.workers))
+    one_record = size.workers * REQUEST_SECONDS / READERS
+    what = f"the leader's look at all records, which takes longer than its lease from {for_leader:,} workers on"
+    other = f"PUTs for leases: {WRITES_MAX:,} a second are reached at {for_puts:,} workers"
+    if for_puts < for_leader:
+        what, other = other, what
+    return (
+        f"The first bottleneck is {what}. The next: {other}. One record for each worker, which is the lease of all its "
+        f"processes, would move both: {size.workers / LEASE_TIMING.renew:,.0f} PUTs a second and a look of "
+        f"{one_record:.1f} s with {size.workers:,} workers."
+    )
+
+
+def _reassigned(lost: int) -> Callable[[Growth], str]:
+    return lambda size: f"{size.reassigned[lost]:,.0f}" if lost in size.reassigned else ""
+
+
+_ROWS: dict[str, Callable[[Growth], str]] = {
+    "shards": lambda size: f"{size.shards:,}",
+    "PUT per second": lambda size: f"{size.per_second('PUT'):,.0f}",
+    "GET per second": lambda size: f"{size.per_second('GET'):,.0f}",
+    "LIST per second": lambda size: f"{size.per_second('LIST'):,.1f}",
+    "requests of a look by the leader": lambda size: f"{size.rounds['leader'].requests['GET']:,}",
+    "seconds of it": lambda size: f"{size.rounds['leader'].seconds:,.1f}",
+    "MB per second that are read": lambda size: f"{_read_per_second(size) / 1e6:,.2f}",
+    "assignment, bytes": lambda size: f"{size.assignment_bytes:,}",
+    "MB read by all after it has changed": lambda size: f"{size.assignment_bytes_per_change / 1e6:,.2f}",
+    "map, MB": lambda size: f"{size.map_bytes / 1e6:,.2f}",
+    "requests of a take-over": lambda size: f"{sum(size.take_over.requests.values()):,}",
+    **{f"seconds to reassign, {lost or 'the leader'} lost": _reassigned(lost) for lost in (*LOSSES, 0)},
+}
+
+
+def _read_per_second(size: Growth) -> float:
+    counts = {"leader": 1, "host": size.workers - 1, "owner": size.shards}
+    rounds = size.rounds.items()
+    return sum(counts[role] * each.bytes["GET"] / max(LEASE_TIMING.renew, each.seconds) for role, each in rounds)
+
+
+def _facts(size: Growth) -> dict[str, object]:
+    return {
+        "workers": size.workers,
+        "shards": size.shards,
+        **{f"{kind.lower()}_per_s": round(size.per_second(kind), 1) for kind in ("PUT", "GET", "LIST")},
+        "leader_look_s": round(size.rounds["leader"].seconds, 2),
+        "assignment_bytes": size.assignment_bytes,
+        "map_bytes": size.map_bytes,
+        "reassign_s": {str(lost): round(seconds, 1) for lost, seconds in size.reassigned.items()},
+    }

@@ -1,0 +1,1 @@
+"""A whole cluster without sockets, under a seeded scheduler; see `cluster.py`."""

@@ -1,0 +1,34 @@
+"""A few seeds of the cluster's simulation, and that it finds what it is meant to find.
+
+`script/test --campaign cluster-simulation` runs more.
+"""
+
+import pytest
+
+from tests.cluster.mutations import MUTATIONS, Mutation
+from tests.cluster.simulation.cluster import simulate_cluster
+
+SEEDS = 24
+HUNT_MAX = 300
+"""Seeds in which each mutation is found; usually in the first, which is known."""
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_invariants_hold_and_everything_comes_to_rest(seed: int) -> None:
+    simulate_cluster(seed)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_simulation_finds_that(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.patch(monkeypatch)
+    assert hunt(mutation.seed) is not None
+
+
+def hunt(first: int, seeds: int = HUNT_MAX) -> int | None:
+    """The first seed that fails."""
+    for seed in range(first, first + seeds):
+        try:
+            simulate_cluster(seed)
+        except Exception:
+            return seed
+    return None
