@@ -18,6 +18,7 @@ BENCHMARKS = {
     "windows": "counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count",
     "recovery": "from the kill of a driver to the next committed epoch, phase by phase, beside a bare Spark session",
     "bucket": "a journal in an object store, beside bare PUTs and beside the disk; the time of a take-over",
+    "remote": "a Spark query that reads a source of another shard, beside one of its own shard",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 
