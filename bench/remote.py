@@ -22,7 +22,7 @@ from rich.table import Table
 
 from bench.contenders import shard
 from bench.flows import bench_session
-from bench.harness import Report, figures, interleave_warm, progress, surroundings
+from bench.harness import BenchmarkFailed, Report, figures, interleave_warm, progress, surroundings
 from penstock.client import Message, Source
 from penstock.client.coordinator import CoordinatorClient
 
@@ -57,7 +57,7 @@ def run(effort: Effort, directory: Path | None = None, console: Console | None =
         for ports, source in zip(shards, ("near", "far"), strict=True):
             _send(f"127.0.0.1:{ports['connector']}", source, effort.events)
         home = f"127.0.0.1:{shards[0]['http']}"
-        contenders = [Query(NEAR, "near", home, spark, base), Query(FAR, "far", home, spark, base)]
+        contenders = [Query(*names, home, spark, base, effort.events) for names in ((NEAR, "near"), (FAR, "far"))]
         found = interleave_warm(contenders, effort.rounds, lambda one: one.measure(), note, effort.total_s_max)
         return RemoteReport(found, surroundings(base) | {"events": effort.events, "epochs": EPOCHS})
 
@@ -109,6 +109,7 @@ class Query:
     home: str
     spark: SparkSession
     base: Path
+    events: int
     _runs: int = field(default=0)
 
     def measure(self) -> float:
@@ -125,6 +126,9 @@ class Query:
             query.awaitTermination()
             spent = time.perf_counter() - began
             coordinator.drop(pipeline)
+        read = sum(one["numInputRows"] for one in query.recentProgress)
+        if read != self.events:
+            raise BenchmarkFailed(f"{self.name}: {read} of {self.events} events were read")
         return spent
 
 

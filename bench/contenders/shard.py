@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.access.file import Open
+from penstock.coordinator.machine.state import Retention
+from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.shards import ShardAddress
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
@@ -33,7 +35,12 @@ class FileDirectory:
 
 def main(data: Path, path: Path, shard: int) -> None:
     settings = WorkerSettings(
-        data=data, access=Open(), http_port=0, segment=ServerSettings(port=0), gateway=GatewaySettings(port=0)
+        data=data,
+        access=Open(),
+        http_port=0,
+        coordinator=CoordinatorSettings(retention=Retention("keep")),
+        segment=ServerSettings(port=0),
+        gateway=GatewaySettings(port=0),
     )
     worker = Worker(settings, directory=FileDirectory(path, shard))
     asyncio.run(worker.run(_report))
