@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,10 @@ def produce(shard: ShardProcess) -> list[bytes]:
     return values
 
 
+def has_more(home: ShardProcess, count: int) -> bool:
+    return len(outputs(home.segment, "copy")) > count
+
+
 def wait_for(is_done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     while not is_done():
@@ -68,8 +73,7 @@ def test_a_query_goes_on_while_the_shard_of_a_source_is_killed_and_moves(spark: 
                 sending.append(threading.Thread(target=send, args=(shard.connector, source, "s", values)))
                 sending[-1].start()
             for _ in range(2):
-                before = len(outputs(home.segment, "copy"))
-                wait_for(lambda before=before: len(outputs(home.segment, "copy")) > before)
+                wait_for(partial(has_more, home, len(outputs(home.segment, "copy"))))
                 other.kill()
                 other.start()
             for one in sending:  # they return when the pipeline has completed what they sent
