@@ -19,6 +19,7 @@ BENCHMARKS = {
     "recovery": "from the kill of a driver to the next committed epoch, phase by phase, beside a bare Spark session",
     "bucket": "a journal in an object store, beside bare PUTs and beside the disk; the time of a take-over",
     "cluster": "what a cluster of up to 1,000 workers asks of its bucket, and how fast it reassigns shards",
+    "remote": "a Spark query that reads a source of another shard, beside one of its own shard",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 

@@ -63,6 +63,11 @@ def renewed_when_answered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lease.Lease, "_renew", renew)
 
 
+def goes_on_silently(patch: pytest.MonkeyPatch) -> None:
+    """An owner that was late does not change the shard's record before it goes on."""
+    patch.setattr(lease.Lease, "_resume", lease.Lease._is_owner)
+
+
 def keeps_dead_hosts(patch: pytest.MonkeyPatch) -> None:
     """No host is ever taken for dead that has a record."""
     patch.setattr(
@@ -239,6 +244,7 @@ MUTATIONS = [
     Mutation("an owner is never late", never_late, 0),
     Mutation("a candidate that slept counts its sleep", counts_requests, 0),
     Mutation("a renewal counts from its answer", renewed_when_answered, 0),
+    Mutation("an owner that was late goes on silently", goes_on_silently, 0),
     Mutation("shards stay with dead hosts", keeps_dead_hosts, 0),
     Mutation("an owner that was replaced appends", not_fenced, 0),
     Mutation("a remote end is reported before it is durable", not_durable, 0),

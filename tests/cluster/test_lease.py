@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.bucket.counted_bucket import CountedBucket
-from penstock.bucket.objects import Bucket, ListedObject, StoredObject
+from penstock.bucket.objects import Bucket, ListedObject, StoredObject, VersionChanged
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.lease import Lease, ShardCandidate, acquire
 from penstock.cluster.lease_state import LeaseState, LeaseTiming, OwnerSeen
@@ -400,6 +400,19 @@ def test_an_owner_that_cannot_renew_is_told_and_recovers(bucket: Bucket, acquire
     store.before = None
     until(lambda: told[-1:] == [LeaseState.HELD])
     assert owner(bucket).term == 1
+
+
+def test_a_take_over_that_was_decided_before_a_late_owner_went_on_fails(bucket: Bucket, acquired: Acquire) -> None:
+    store = Fallible(bucket)
+    timing = LeaseTiming(renew=0.02, late=0.5, expired=SECONDS_MAX)
+    lease = acquired(store, "a", timing)
+    decided = bucket.get(shard_key(0)).version
+    store.before = BucketUnreachable("no answer in time")
+    until(lambda: lease.state is LeaseState.LATE)
+    store.before = None
+    until(lambda: lease.state is LeaseState.HELD)
+    with pytest.raises(VersionChanged):
+        bucket.replace(shard_key(0), encode(ShardRecord(shard=0, owner="b", term=2)), decided)
 
 
 def test_an_owner_that_could_not_renew_finds_that_it_was_replaced(bucket: Bucket, acquired: Acquire) -> None:

@@ -372,3 +372,20 @@ async def test_the_watermark_is_that_of_the_same_data_in_one_shard() -> None:
 def knows(home: Scene, ends: dict[str, int]) -> bool:
     view = home.coordinator.remote.view("p")
     return all(view.records.stored_end(name) >= end for name, end in ends.items())
+
+
+async def test_a_query_with_an_end_is_blocked_while_records_before_it_are_on_their_way() -> None:
+    async with shards(PLACES) as cluster:
+        home, other = cluster.scenes
+        first = await other.ingest(B, {2: 20})
+        start = await began(home, "b")
+        end = await cut(home, start, at_least={B: first})
+        await home.merge(0)
+        cluster.away.add(1)
+        await home.until(lambda: home.status().blocked is not None)
+        last = await other.ingest(B, {2: 30})
+        found = await home.cut(end, upto={B: last})
+        assert found.offset == end
+        assert "b waits for shard 1" in (found.blocked or "")
+        cluster.away.clear()
+        assert (await cut(home, end, at_least={B: last}, upto={B: last})).segments == {B: last}

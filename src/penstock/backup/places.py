@@ -4,18 +4,19 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.access.file import FILE as ACCESS_FILE
 from penstock.backup.contents import JOURNAL, PLAIN_FILES
-from penstock.bucket.objects import Bucket, ListedObject, StoredObject
+from penstock.bucket.objects import Bucket, ListedObject, NoSuchObject, ObjectExists, StoredObject
 from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.lease import monotonic_seconds
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseTiming, OwnerWatch
+from penstock.cluster.records import SHARDS as SHARD_RECORDS
 from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.core.errors import (
     BucketForbidden,
@@ -33,6 +34,7 @@ from penstock.store.bucket_log import reading_threads
 from penstock.store.chapters import INCOMPLETE, chapter_bases
 from penstock.store.files import Files, RealFiles
 from penstock.worker import bucket_shard
+from penstock.worker.cluster_access import ACCESS
 
 T = TypeVar("T")
 
@@ -140,6 +142,27 @@ class BucketPlace:
 
     def is_same(self, other: "Directory | BucketPlace") -> bool:
         return isinstance(other, BucketPlace) and other.name == self.name
+
+    def shards(self) -> list[int]:
+        """Those that have been served. Raises what the store raises."""
+        keys = _asked(lambda: [one.key for one in self.bucket.list(SHARD_RECORDS)])
+        numbers = (key.removeprefix(SHARD_RECORDS) for key in keys)
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    def of_shard(self, shard: int) -> "BucketPlace":
+        return BucketPlace(self.name, self._timing, shard)
+
+    def access_list(self) -> bytes | None:
+        """Of the cluster; None if it has none."""
+        try:
+            return _asked(lambda: self.bucket.get(ACCESS)).data
+        except NoSuchObject:
+            return None
+
+    def put_access_list(self, content: bytes) -> None:
+        """Of a new cluster."""
+        with suppress(ObjectExists):
+            _asked(lambda: self.bucket.create(ACCESS, [content]))
 
     @contextmanager
     def reading(self) -> Iterator[OpenPlace]:

@@ -10,10 +10,12 @@ from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from penstock.access.file import FILE as ACCESS_FILE
 from penstock.backup.contents import PLAIN_FILES
 from penstock.backup.manifest import SECRETS
 from penstock.backup.mirrored_checkpoints import copy_checkpoints, manifests_in
-from penstock.backup.places import OpenPlace, Place
+from penstock.backup.places import BucketPlace, OpenPlace, Place
+from penstock.core.durable_files import write_private
 from penstock.core.errors import Damaged, DiskFull, RequestError
 from penstock.core.sizes import show_size
 from penstock.store.chapters import INCOMPLETE, chapter_bases, chapter_name
@@ -69,7 +71,18 @@ def copy_store(source: Place, target: Place, *, secrets: bool = True, stage: Sta
         manifests = manifests_in(old)
         with target.writing() as new:
             copying = _Copy(old, new, files, stage)
-            return copying.run(target, lambda: copy_checkpoints(source, target, manifests), [*manifests])
+            copied = copying.run(target, lambda: copy_checkpoints(source, target, manifests), [*manifests])
+    if secrets and isinstance(source, BucketPlace) and (content := source.access_list()) is not None:
+        _put_access_list(target, content)
+    return copied
+
+
+def _put_access_list(target: Place, content: bytes) -> None:
+    """A bucket has it beside its shards."""
+    if isinstance(target, BucketPlace):
+        target.put_access_list(content)
+    else:
+        write_private(target.data / ACCESS_FILE, content)
 
 
 def _check(source: Place, old: OpenPlace, stage: Stage) -> None:

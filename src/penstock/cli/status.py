@@ -212,14 +212,14 @@ def _shards(shards: Sequence[ShardStatus], width: int, shown: int | None) -> Ite
             yield _fitting([f"shard {one.shard}: nobody serves it now"], width, "red")
             continue
         where = f"shard {one.shard} on {one.host or one.worker} ({one.addresses.get('http', '')})"
-        parts = [where, *(f"{len(names)} {what}" for what, names in _contents(one) if names)]
+        parts = [where, *(f"{len(names)} {what}{'' if len(names) == 1 else 's'}" for what, names in _contents(one))]
         yield _fitting(parts, width, "")
     if shown is not None and len(shards) > shown:
         yield Text(f"… and {len(shards) - shown} more shards: penstock cluster status")
 
 
 def _contents(shard: ShardStatus) -> tuple[tuple[str, Sequence[str]], ...]:
-    return ("sources", shard.sources), ("pipelines", shard.pipelines)
+    return ("source", shard.sources), ("pipeline", shard.pipelines)
 
 
 def _fitting(parts: list[str], width: int, style: str) -> Text:

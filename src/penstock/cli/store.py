@@ -17,6 +17,7 @@ from penstock.backup.places import BucketPlace, Directory, Place, new_cache, pla
 from penstock.backup.store_copy import Copied, Stage, copy_store
 from penstock.cli.connect import JsonOption
 from penstock.cli.segment import print_report
+from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 from penstock.store.bucket_log import reading_threads
 from penstock.store.bucket_verify import BucketReport, verify_bucket
@@ -52,6 +53,11 @@ def copy(
     it continues. No worker starts on a copy that is incomplete.
     """
     old, new = place(source), place(target)
+    if isinstance(old, BucketPlace) and (others := [one for one in old.shards() if one != 0]):
+        raise RequestError(
+            f"{old.name} is the bucket of a cluster with {len(others) + 1} shards, and only a single one can be copied",
+            "Stop its workers, and copy the objects with a tool of the store, for example: rclone sync.",
+        )
     try:
         with _progress() as stage:
             copied = copy_store(old, new, secrets=secrets, stage=stage)
@@ -110,15 +116,26 @@ def _progress() -> Iterator[Stage]:
 def verify(store: StoreArgument, as_json: JsonOption = False) -> None:
     """Verify every checksum, also while a worker runs; exit with 1 if something is damaged or missing."""
     found = place(store)
-    report = _verify_directory(found) if isinstance(found, Directory) else _verify_bucket(found)
+    shards = [0] if isinstance(found, Directory) else found.shards() or [0]
+    is_sound = True
+    for shard in shards:
+        is_sound = _verify_shard(found, shard, as_json=as_json, is_only=len(shards) == 1) and is_sound
+    if not is_sound:
+        raise typer.Exit(1)
+
+
+def _verify_shard(found: Place, shard: int, *, as_json: bool, is_only: bool) -> bool:
+    """Prints what it finds; with several shards, a line of JSON for each."""
+    report = _verify_directory(found) if isinstance(found, Directory) else _verify_bucket(found.of_shard(shard))
+    name = found.name if is_only else f"{found.name}, shard {shard}"
     if as_json:
-        typer.echo(json.dumps({"store": found.name, "is_sound": report.is_sound, **asdict(report)}))
+        which = {} if is_only else {"shard": shard}
+        typer.echo(json.dumps({"store": found.name, **which, "is_sound": report.is_sound, **asdict(report)}))
     elif isinstance(report, VerifyReport):
         print_report(report)
     else:
-        _print_bucket(found.name, report)
-    if not report.is_sound:
-        raise typer.Exit(1)
+        _print_bucket(name, report)
+    return report.is_sound
 
 
 def _verify_directory(found: Directory) -> VerifyReport:

@@ -196,8 +196,15 @@ class Cuts:
                 self.epochs_left = None if self.epochs_left is None else self.epochs_left - 1
                 return shared.state.pipelines[name].planned, None
             end = start
+            blocked_by = blocked_by or self._lacks(name, pipeline)
         shared.keeper.commit(Ask(name, pipeline.generation, asker, start, end))
         return end, blocked_by
+
+    def _lacks(self, name: str, pipeline: Pipeline) -> str | None:
+        """Why a query with an end has nothing to read although it is not there: Spark takes an empty epoch for it."""
+        upto = self._queries.of(name, pipeline.generation).upto
+        view = self._shared.remote.view(name)
+        return next((waits for ends in upto.values() if (waits := view.lacks(ends)) is not None), None)
 
     async def _plan(self, name: str, pipeline: Pipeline, asker: str, limits: Limits) -> bool:
         """Decide the next cut, if there is anything new."""

@@ -50,6 +50,10 @@ class View(Protocol):
         """What the pipeline may be waiting for."""
         ...
 
+    def lacks(self, upto: Segments) -> str | None:
+        """What the pipeline waits for before it can read up to there, although that is durable: "blocked: …"."""
+        ...
+
     async def prepare(self, positions: Segments, bytes_max: int) -> None:
         """A cut of so many bytes after these positions is about to be decided."""
         ...
@@ -86,6 +90,9 @@ class LocalView:
         pipeline = state.pipelines.get(producer)
         row = self._outputs.find(producer, pipeline, port, at)
         return OutputAt(row, pipeline is not None, at >= self.records.end(str(source.segment)))
+
+    def lacks(self, upto: Segments) -> str | None:  # noqa: ARG002  a View
+        return None
 
     async def prepare(self, positions: Segments, bytes_max: int) -> None:
         pass
@@ -252,8 +259,15 @@ class PlacedView:
     def problem(self) -> str | None:
         return next((self._waits(source, one) for source, one in self._followers.items() if one.problem), None)
 
+    def lacks(self, upto: Segments) -> str | None:
+        for source, follower in self._followers.items():
+            for name, at in upto.items():
+                if source_of(name) == source and self._records.end(name) < at:
+                    return self._waits(source, follower)
+        return None
+
     def _waits(self, source: str, follower: Follower) -> str:
-        problem = follower.problem or "it sends what the last cut has read"
+        problem = follower.problem or "its records are on their way"
         return f"blocked: {source} waits for shard {self._shards[source]}: {problem}"
 
     async def prepare(self, positions: Segments, bytes_max: int) -> None:

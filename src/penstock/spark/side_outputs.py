@@ -91,7 +91,8 @@ class SideOutputs:
         self._epoch = epoch
         self._key = key
         prefix = epoch_prefix(origin.pipeline, origin.generation, epoch)
-        self._staging = Staging(link(origin.worker, *origin.tls, "side outputs"), data_prefix(prefix))
+        connected = link(origin.worker, *origin.tls, f"side outputs of {origin.pipeline}")
+        self._staging = Staging(connected, data_prefix(prefix))
         self._digest = 0
         self._seen: Mapping[str, set[tuple[object, ...]]] = defaultdict(set)
         """Port → the identities of events that it has staged: the last ones."""

@@ -62,6 +62,8 @@ TICK_SECONDS = 0.5
 START_SECONDS_MAX = 5.0
 NO_LIMITS = (None, None, None)
 NO_STREAM = -1
+CANDIDATES_SLEEP = 10.0
+"""So many times as often as others: they make few requests, and what they have seen before they slept is old."""
 
 
 # Messages to the process that serves a shard. Any may be lost, late, or come twice.
@@ -200,7 +202,9 @@ class ShardProcess(Unit):
         candidate = ShardCandidate(self.bucket, self.name, {}, self.shard, timing, self.clock, drained, self.host)
         acquisition = _Acquisition(candidate, self.stop, lambda _: None)
         self.inbox.clear()
+        self.sleepiness = CANDIDATES_SLEEP
         taken = acquisition.run(force=False)
+        self.sleepiness = 1.0
         if taken is None:
             acquisition.withdraw()
             return False

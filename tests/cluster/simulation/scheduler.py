@@ -65,6 +65,7 @@ class Unit:
         self.rate = rate
         self._offset = scheduler.random.uniform(0, 1000)
         self.stopped_until = 0.0
+        self.sleepiness = 1.0
         self.is_dead = False
         self.actors: list[Actor] = []
 
@@ -215,7 +216,7 @@ class SlowBucket(FaultyBucket):
 
     def _sleep(self, actor: Actor) -> bool:
         random = self._scheduler.random
-        if random.random() >= self._scheduler.sleeps:
+        if random.random() >= self._scheduler.sleeps * actor.unit.sleepiness:
             return False
         actor.unit.stop_for(random.uniform(2.0, 15.0))
         return True

@@ -190,7 +190,9 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -> StagedOutput:
     freeze()
-    staging = Staging(link(options.task_worker, *options.tls), task.prefix(options.pipeline, options.generation))
+    staging = Staging(
+        link(options.task_worker, *options.tls, options.pipeline), task.prefix(options.pipeline, options.generation)
+    )
     try:
         for batch in batches:
             for block in encoded_blocks(batch, options.port, options.encoding):

@@ -1,0 +1,55 @@
+"""A process that serves a shard, with a map in a file instead of a bucket: `DATA MAP SHARD`. Prints its ports."""
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.access.file import Open
+from penstock.coordinator.machine.state import Retention
+from penstock.coordinator.settings import CoordinatorSettings
+from penstock.coordinator.shards import ShardAddress
+from penstock.ingest.settings import GatewaySettings
+from penstock.segment_server.settings import ServerSettings
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class FileDirectory:
+    """`{"places": {source: shard}, "addresses": {shard: [http, segment]}}`."""
+
+    path: Path
+    shard: int
+    secret: str = "of this benchmark"  # noqa: S105  nobody else is there
+
+    async def shard_of(self, source: str) -> int:
+        shard: int = json.loads(self.path.read_text())["places"].get(source, self.shard)
+        return shard
+
+    async def find(self, shard: int) -> ShardAddress | None:
+        found = json.loads(self.path.read_text())["addresses"].get(str(shard))
+        return None if found is None else ShardAddress(*found)
+
+
+def main(data: Path, path: Path, shard: int) -> None:
+    settings = WorkerSettings(
+        data=data,
+        access=Open(),
+        http_port=0,
+        coordinator=CoordinatorSettings(retention=Retention("keep")),
+        segment=ServerSettings(port=0),
+        gateway=GatewaySettings(port=0),
+    )
+    worker = Worker(settings, directory=FileDirectory(path, shard))
+    asyncio.run(worker.run(_report))
+
+
+def _report(ports: dict[str, int]) -> None:
+    sys.stdout.write(json.dumps(ports) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
