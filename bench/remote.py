@@ -83,8 +83,8 @@ def _process(data: Path, path: Path, number: int) -> Iterator[Mapping[str, int]]
     command = [sys.executable, "-m", shard.__name__, str(data), str(path), str(number)]
     with (data / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         yield json.loads(process.stdout.readline())
     finally:
         process.kill()

@@ -36,7 +36,7 @@ ROUTES = _routes()
 CHANGING = [
     (method, path)
     for method, path in ROUTES
-    if method != "GET" and path not in ("/sources/resolve", "/sources/cut", "/splits", "/sources/x/streams")
+    if method != "GET" and path not in ("/sources/resolve", "/sources/cut", "/splits", "/places", "/sources/x/streams")
 ]
 
 
