@@ -359,6 +359,7 @@ class Pipelines:
 
 @contextmanager
 def spark_pipelines(folder: Path, hosts: Hosts) -> Iterator[Pipelines]:
+    (folder / "spark").mkdir()
     with SparkCluster(folder / "spark") as cluster:
         made = Pipelines(folder / "pipelines", hosts, cluster.url)
         with made.run:

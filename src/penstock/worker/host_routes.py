@@ -222,9 +222,14 @@ def _first_range(body: Any) -> Thing | None:
     return thing_of_segment(first[0] if isinstance(first, list) else first["segment"])
 
 
+def _first_segment(body: Any) -> Thing | None:
+    return thing_of_segment(body["segments"][0])
+
+
 _BY_BODY: dict[str, Callable[[Any], Thing | None]] = {
     "/starting": _first_pipeline,
     "/sources/resolve": _first_source,
     "/sources/cut": _first_source,
     "/splits": _first_range,
+    "/places": _first_segment,
 }
