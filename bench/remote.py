@@ -84,12 +84,12 @@ def _process(data: Path, path: Path, number: int) -> Iterator[Mapping[str, int]]
     with (data / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
     assert process.stdout is not None
-    try:
-        yield json.loads(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait(STOP_SECONDS_MAX)
-        process.stdout.close()
+    with process.stdout as said:
+        try:
+            yield json.loads(said.readline())
+        finally:
+            process.kill()
+            process.wait(STOP_SECONDS_MAX)
 
 
 def _send(connector: str, source: str, count: int) -> None:

@@ -29,7 +29,7 @@ from penstock.protocol.connector import (
     Restart,
     announce_window,
 )
-from penstock.worker.redirects import RedirectPort
+from penstock.worker.redirects import RedirectPort, Route
 from penstock.worker.settings import Redirect
 from tests.ingest.conftest import Peer, Serve
 from tests.support.ports import free_port
@@ -79,7 +79,11 @@ class Cluster:
 
     async def redirect(self, name: str, to: str) -> None:
         owner = Address("127.0.0.1", self.ports[to])
-        shared = RedirectPort(GatewaySettings(), Redirect.AUTO, lambda _: owner)
+
+        async def route(_: str) -> Route:
+            return owner
+
+        shared = RedirectPort(GatewaySettings(), Redirect.AUTO, route)
         loop = asyncio.get_running_loop()
         self._redirecting[name] = server = await loop.create_server(
             shared.connection, "127.0.0.1", self.ports[name], reuse_address=True
