@@ -240,24 +240,28 @@ def planned_counts_as_done(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("a lease expires before its owner is late", expires_early, 0),
+    Mutation("a lease expires before its owner is late", expires_early, 10),
     Mutation("an owner is never late", never_late, 0),
-    Mutation("a candidate that slept counts its sleep", counts_requests, 0),
-    Mutation("a renewal counts from its answer", renewed_when_answered, 0),
-    Mutation("an owner that was late goes on silently", goes_on_silently, 0),
-    Mutation("shards stay with dead hosts", keeps_dead_hosts, 0),
-    Mutation("an owner that was replaced appends", not_fenced, 0),
-    Mutation("a remote end is reported before it is durable", not_durable, 0),
-    Mutation("anybody gives a stream up", relinquished_by_anybody, 0),
+    Mutation("a candidate that slept counts its sleep", counts_requests, 185),
+    Mutation("shards stay with dead hosts", keeps_dead_hosts, 3),
+    Mutation("an owner that was replaced appends", not_fenced, 17),
+    Mutation("a remote end is reported before it is durable", not_durable, 23),
+    Mutation("anybody gives a stream up", relinquished_by_anybody, 2),
     Mutation("a stream is granted twice", granted_twice, 0),
-    Mutation("an incomplete stream changes its partition", incomplete_streams_move, 0),
-    Mutation("a repeated claim counts", repeated_claims_count, 0),
-    Mutation("a stream is active before its claim is written", opened_before_it_is_written, 0),
+    Mutation("an incomplete stream changes its partition", incomplete_streams_move, 9),
     Mutation("streams of a predecessor are not given up", nothing_inherited, 0),
     Mutation("the last stored id is lost", last_id_forgotten, 0),
+    Mutation("a source is released while a pipeline starts", released_while_starting, 13),
+    Mutation("a pipeline starts without its subscription", started_without_an_answer, 3),
+]
+
+NOT_FOUND = [
+    Mutation("a renewal counts from its answer", renewed_when_answered, 0),
+    Mutation("an owner that was late goes on silently", goes_on_silently, 0),
+    Mutation("a repeated claim counts", repeated_claims_count, 0),
+    Mutation("a stream is active before its claim is written", opened_before_it_is_written, 0),
     Mutation("an older message about a subscription counts", any_message_counts, 0),
     Mutation("an older end of a subscription counts", any_term_counts, 0),
-    Mutation("a source is released while a pipeline starts", released_while_starting, 0),
-    Mutation("a pipeline starts without its subscription", started_without_an_answer, 0),
     Mutation("what is planned counts as complete", planned_counts_as_done, 0),
 ]
+"""The simulation did not find these within 250 seeds: it is too weak there, or was not run for long enough."""
