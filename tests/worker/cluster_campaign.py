@@ -64,22 +64,29 @@ AWAY_SECONDS = (0.5, 8.0)
 EVERY_SECONDS = 0.03
 
 PIPELINES = """
+from functools import reduce
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.spark import pipeline
 
-ROW = F.concat_ws(",", F.col("source"), F.col("stream"), F.col("message_id").cast("string")).alias("value")
 COLUMNS = ("source", "stream", "message_id")
+
+
+def rows(*frames):
+    row = F.concat_ws(",", "source", "stream", F.col("message_id").cast("string")).alias("value")
+    return reduce(DataFrame.unionByName, frames).select(row)
 
 
 @pipeline(columns=COLUMNS)
 def left(sdk_0, sdk_1, old_0):
-    return sdk_0.unionByName(sdk_1).unionByName(old_0).select(ROW)
+    return rows(sdk_0, sdk_1, old_0)
 
 
 @pipeline(columns=COLUMNS)
 def right(sdk_2, sdk_3, naive_0):
-    return sdk_2.unionByName(sdk_3).unionByName(naive_0).select(ROW)
+    return rows(sdk_2, sdk_3, naive_0)
 """
 READ = {"left": ("sdk_0", "sdk_1", "old_0"), "right": ("sdk_2", "sdk_3", "naive_0")}
 DRIVER_SECONDS_MAX = 600
