@@ -92,6 +92,9 @@ READ = {"left": ("sdk_0", "sdk_1", "old_0"), "right": ("sdk_2", "sdk_3", "naive_
 DRIVER_SECONDS_MAX = 600
 """Until a driver has started, or gone on after everything around it was killed, on a busy machine."""
 
+LOG_CHARS = 3000
+"""The end of each host's log, which is printed after a failure."""
+
 console = Console(highlight=False)
 
 
@@ -442,6 +445,8 @@ def main(arguments: list[str]) -> int:
             said = run(Path(folder), store.url("cluster"), random, seconds, proxy, spark=options.spark)
         except Exception:
             console.print_exception()
+            for log in sorted(Path(folder).glob("host-*/worker.log")):
+                console.print(f"{log.parent.name}:\n{log.read_text(errors='replace')[-LOG_CHARS:]}", markup=False)
             again = f"script/test --campaign cluster --seed {options.seed}{' --spark' if options.spark else ''}"
             console.print(f"[bold red]It fails.[/] Run it again: {again}")
             return 1
