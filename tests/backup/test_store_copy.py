@@ -266,7 +266,7 @@ def test_a_bucket_in_use_is_refused_as_source_and_as_target(
     used = bucket_at(tmp_path / "b")
     copy(data, used)
     owner = WorkerRecord(worker="host-1", revision=7, addresses={})
-    monkeypatch.setattr(places, "live_owner", lambda _bucket, _timing: owner)
+    monkeypatch.setattr(places, "live_owner", lambda _bucket, _timing, shard: owner)
     for source, target in ((used, Directory(tmp_path / "copy")), (data, bucket_at(tmp_path / "b2"))):
         with pytest.raises(StoreInUse, match="in use by worker host-1"):
             copy(source, target)
