@@ -10,7 +10,7 @@ from tests.support.waiting import eventually
 
 
 class Sleeping(StartOptions):
-    def command(self, shard: int) -> list[str]:  # noqa: ARG002
+    def command(self, shard: int) -> list[str]:
         return ["sleep", "60"]
 
 

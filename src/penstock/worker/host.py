@@ -8,10 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -49,6 +52,8 @@ from penstock.worker.shard_processes import Action, ShardProcesses, StartOptions
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _BACKLOG = 1024
 _MOVING_SECONDS = 0.3
 """Between two looks whether the other host's process waits for a shard that is to move."""
@@ -84,6 +89,10 @@ class Host:
         self._changed = asyncio.Event()
         self._supervisor = Supervisor(self.stop)
         self._problem = "the worker is starting"
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="membership")
+        """Of its rounds, and of its processes. What programs ask for may keep all other threads waiting, for the store
+        or for a process that sleeps, until this host is taken for dead.
+        """
 
     def stop(self) -> None:
         self._stopping.set()
@@ -104,6 +113,7 @@ class Host:
             ports.withdraw()
             listeners.close()
             directory.close()
+            self._threads.shutdown(wait=False)
 
     async def _join(self, listeners: Listeners, on_waiting: Callable[[OwnerSeen], None]) -> None:
         self.bucket = CountedBucket(open_bucket(self._options.url, timeout=REQUEST_SECONDS_MAX))
@@ -178,9 +188,9 @@ class Host:
         while True:
             began = time.monotonic()
             try:
-                await asyncio.to_thread(self.membership.round)
+                await self._own_thread(self.membership.round)
                 if count % _ACCESS_ROUNDS == 0 or self._shared_access.has_changed_here():
-                    await asyncio.to_thread(self._shared_access.look)
+                    await self._own_thread(self._shared_access.look)
                 self._problem = ""
                 count += 1
             except PenstockError as error:
@@ -189,6 +199,9 @@ class Host:
             self._changed.set()
             pause = LEASE_TIMING.renew if not self._problem else _ROUND_FAILED_SECONDS
             await asyncio.sleep(max(pause - (time.monotonic() - began), 0.1))
+
+    async def _own_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def _apply_again_and_again(self) -> None:
         while True:
@@ -204,7 +217,7 @@ class Host:
         for one in self.processes.take_ended():
             if one.report.worker:
                 with suppress(BucketFailed):
-                    await asyncio.to_thread(self.membership.forget, one.report.worker)
+                    await self._own_thread(partial(self.membership.forget, one.report.worker))
         assigned = self.membership.assigned_to(self.worker)
         actions = plan(assigned, self.processes.reports())
         for shard, action in actions.items():
@@ -219,7 +232,7 @@ class Host:
 
     async def _leave(self, shard: int) -> None:
         try:
-            to = await asyncio.to_thread(self.membership.waiting, shard, self.membership.host_of(shard))
+            to = await self._own_thread(partial(self.membership.waiting, shard, self.membership.host_of(shard)))
         except BucketFailed:
             return
         if to:

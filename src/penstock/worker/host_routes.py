@@ -201,11 +201,11 @@ class _HostRoutes:
         except PenstockError as error:
             return failure(error, request.scope)
         shown = ", ".join(f"shard {one.shard}: {one.addresses[HTTP]}" for one in shards if HTTP in one.addresses)
-        error = RequestError(
+        refusal = RequestError(
             f"this is a host of a cluster, which has no {request.url.path} of its own",
             f"Ask the process of a shard: --worker HOST:PORT ({shown})." if shown else "See penstock cluster status.",
         )
-        return failure(error, request.scope)
+        return failure(refusal, request.scope)
 
 
 async def _body(request: Request) -> bytes:
