@@ -165,7 +165,7 @@ class Host:
 
     async def _listen(self, listeners: Listeners) -> asyncio.Server:
         settings = self.settings.gateway
-        self._connectors = RedirectPort(settings, self.settings.redirect, self._route)
+        self._connectors = RedirectPort(settings, self.settings.redirect, self._route, access=self._access)
         factory = with_tls(self._connectors.connection, settings.ssl, settings.handshake_seconds)
         loop = asyncio.get_running_loop()
         return await loop.create_server(factory, sock=listeners.take(CONNECTOR), backlog=_BACKLOG)
@@ -179,7 +179,7 @@ class Host:
         return await loop.create_server(port.connection, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
 
     async def _route(self, source: str) -> Route:
-        return await route(self._directory, source)
+        return await route(self._directory, source, is_placed=self.settings.gateway.auto_create)
 
     # Its part in the cluster.
 
