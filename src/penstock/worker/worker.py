@@ -181,7 +181,7 @@ class Worker:
         gateway = replace(self.settings.gateway, stamps_arrivals=self._directory is not None)
         self._sources = SourceCatalog(self._store, durability, gateway, self.supervisor)
         if self.directory is not None:
-            self._server.redirect(self.directory.segment_elsewhere)
+            self._server.redirect(self.directory.segment_elsewhere, self.directory.claim_segment)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
         self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
         self._source_view = self._gateway.view
