@@ -1,5 +1,7 @@
 """`penstock cluster`: tables that can be used, and commands that return when shards have moved."""
 
+import time
+
 import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
@@ -70,7 +72,7 @@ def test_a_reply_from_before_the_change_is_not_taken_for_the_result(
     replies: list[ClusterStatus | Unavailable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = list[float]()
-    monkeypatch.setattr(cluster.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     replies.append(status(place(0, A, A)))
     result = CliRunner().invoke(app, ["cluster", "rebalance", "--worker", "w:1"])
     assert "nothing moved" in result.output
