@@ -5,14 +5,26 @@ from pathlib import Path
 from threading import Event
 from uuid import uuid4
 
+import pytest
+
 from penstock.access.file import Open
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.records import WORKERS, WorkerRecord, read_records
+from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.host import Host
 from penstock.worker.settings import BucketOptions, WorkerSettings
 from tests.support.waiting import eventually
+
+
+async def test_a_directory_with_a_journal_of_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "0.journal").touch()
+    host = Host(WorkerSettings(data=tmp_path), BucketOptions("memory://b", tmp_path / "cache", 1 << 20), 0, [])
+    with pytest.raises(RequestError, match="has a journal of its own") as raised:
+        await host.run(lambda _: None, lambda _: None)
+    assert "penstock store copy" in raised.value.hint
 
 
 async def test_a_host_renews_its_record_while_all_threads_are_busy_for_programs(tmp_path: Path) -> None:

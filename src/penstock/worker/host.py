@@ -36,7 +36,7 @@ from penstock.core.tls_handshakes import with_tls
 from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, MoveShard
 from penstock.store.files import RealFiles
 from penstock.worker import metrics
-from penstock.worker.bucket_shard import probe_patiently
+from penstock.worker.bucket_shard import check_no_journal, probe_patiently
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import ClusterAccess, use_owner_token
 from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
@@ -100,7 +100,10 @@ class Host:
         self._changed.set()
 
     async def run(self, ready: Callable[[dict[str, int]], None], on_waiting: Callable[[OwnerSeen], None]) -> None:
-        """Raises OSError if a port is taken, and what the store raises at the start."""
+        """Raises OSError if a port is taken, what the store raises at the start, and RequestError for a data directory
+        that has a journal of its own.
+        """
+        check_no_journal(self.settings.data)
         directory = RealFiles(self.settings.data)
         directory.lock()
         listeners = Listeners(self.settings)
