@@ -14,6 +14,7 @@ from penstock.bucket.stores import open_bucket
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.cluster.lease_state import LeaseTiming
+from penstock.cluster.places import APPLICATION, PLACES, Kind, Places, Thing
 from penstock.cluster.records import ShardRecord, WorkerRecord, encode, shard_key, worker_key
 from penstock.core.errors import (
     BucketForbidden,
@@ -120,6 +121,16 @@ def test_a_worker_on_the_copy_serves_the_same_segments_bytes_pipelines_and_epoch
             fill_more(worker)
 
 
+def test_everything_that_is_copied_to_a_bucket_has_its_place_there(data: Directory, tmp_path: Path) -> None:
+    """With several shards, it would get a place in another one when it is next used."""
+    first, second = bucket_at(tmp_path / "b1"), bucket_at(tmp_path / "b2")
+    copy(data, first)
+    copy(first, second)
+    things = [Thing(Kind.SEGMENT, "s"), Thing(Kind.PIPELINE, "orders"), APPLICATION]
+    for target in (first, second):
+        assert [Places(target.bucket).find(thing) for thing in things] == [0, 0, 0]
+
+
 def fill_more(worker: RunningWorker) -> None:
     with SegmentClient(worker.address) as segments, segments.appender("s") as appender:
         appender.append(b"one more")
@@ -141,7 +152,7 @@ def test_closed_chapters_are_objects_of_their_own_and_the_log_is_short(data: Dir
         assert all(found.journal.remote(name) is not None for name in chapters[:-1])
     keys = [one.key for one in target.bucket.list("")]
     assert sum("/log/" in key for key in keys) < 10
-    assert all(key.startswith("shards/0/") for key in keys)
+    assert all(key.startswith(("shards/0/", PLACES)) for key in keys)
 
 
 def test_secrets_stay_behind_on_demand(data: Directory, tmp_path: Path) -> None:
@@ -255,7 +266,7 @@ def test_a_bucket_in_use_is_refused_as_source_and_as_target(
     used = bucket_at(tmp_path / "b")
     copy(data, used)
     owner = WorkerRecord(worker="host-1", revision=7, addresses={})
-    monkeypatch.setattr(places, "live_owner", lambda _bucket, _timing: owner)
+    monkeypatch.setattr(places, "live_owner", lambda _bucket, _timing, shard: owner)
     for source, target in ((used, Directory(tmp_path / "copy")), (data, bucket_at(tmp_path / "b2"))):
         with pytest.raises(StoreInUse, match="in use by worker host-1"):
             copy(source, target)

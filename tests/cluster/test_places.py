@@ -47,6 +47,15 @@ def test_of_two_processes_that_place_a_thing_at_once_one_decides(bucket: Bucket)
     assert Places(bucket).get(APPLICATION, 4) == 3
 
 
+def test_every_name_fits_into_a_key(bucket: Bucket) -> None:
+    names = ["a", "a b", "\N{SNOWMAN}" * 200, "\N{SNOWMAN}" * 199, "s" * 240, "long/1"]
+    things = [Thing(Kind.SOURCE, name) for name in names]
+    assert len({one.key for one in things}) == len(things)
+    assert max(len(one.key) for one in things) < 300
+    for thing in things:
+        assert Places(bucket).get(thing, 7) == Places(bucket).find(thing) == 7
+
+
 def test_looking_places_nothing(bucket: Bucket) -> None:
     assign(bucket, 2)
     likely = Places(bucket).likely(source(1))

@@ -42,6 +42,24 @@ def test_a_token_that_is_added_on_one_machine_is_valid_on_another(bucket: Bucket
         AccessFile(a).principal(token)
 
 
+def test_changes_on_two_machines_at_once_both_count(bucket: Bucket, machines: tuple[Path, Path]) -> None:
+    a, b = machines
+    here, there = ClusterAccess(bucket, a), ClusterAccess(bucket, b)
+    for name in ("stays", "goes"):
+        AccessFile(a).add(StoredGrant(name=name, role="read"))
+    here.begin()
+    there.begin()
+    AccessFile(a).revoke("goes")
+    AccessFile(b).add(StoredGrant(name="comes", role="write"))
+    here.look()
+    there.look()  # it has not seen that one was revoked
+    here.look()
+    for machine in machines:
+        assert [one.name for one in AccessFile(machine).grants()] == ["stays", "comes"]
+    assert not here.has_changed_here()
+    assert not there.has_changed_here()
+
+
 def test_a_machine_that_joins_gets_the_list_of_the_cluster(bucket: Bucket, machines: tuple[Path, Path]) -> None:
     a, b = machines
     AccessFile(a).add(StoredGrant(name="first", role="read"))

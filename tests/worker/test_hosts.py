@@ -87,10 +87,13 @@ def test_whoever_comes_to_the_wrong_process_is_sent_to_the_right_one(tmp_path: P
             with SegmentClient(host.address) as segments:
                 for name in ("one", "two", "three"):
                     segments.create(name)
-            with SegmentClient(wrong["segment"]) as segments:
-                assert [segments.info(name).length for name in ("one", "two", "three")] == [0, 0, 0]
-                with pytest.raises(NoSuchSegment):
-                    segments.info("four")
+            for address in (host.address, wrong["segment"], right["segment"]):
+                for name in ("one", "two", "three"):  # all were created over one connection
+                    with SegmentClient(address) as segments:
+                        segments.create(name, exist_ok=True)
+                        assert segments.info(name).length == 0
+            with SegmentClient(wrong["segment"]) as segments, pytest.raises(NoSuchSegment):
+                segments.info("four")
             shown = CliRunner().invoke(app, ["status", "--data", str(host.data)]).output
             assert f"shard {made.place_of('red')} on {made.names[host]}" in shown
             assert "red" in shown

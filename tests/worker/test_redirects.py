@@ -3,16 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from penstock.access.file import AccessControl, AccessFile, StoredGrant
+from penstock.bucket.stores import open_bucket
+from penstock.cluster.places import PLACES
 from penstock.cluster.records import WorkerRecord
 from penstock.core.address import Address
 from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import Error, Hello, Migrate, MigrateAck, Notify, Ok, Restart, encode
 from penstock.worker.cluster import choose
-from penstock.worker.redirects import RETURN_SECONDS, OwnerOf, RedirectPort, Redirects, Route
+from penstock.worker.directory import Directory
+from penstock.worker.redirects import RETURN_SECONDS, OwnerOf, RedirectPort, Redirects, Route, route
 from penstock.worker.settings import Redirect
 from tests.ingest.conftest import Peer
 from tests.support.waiting import SECONDS_MAX, eventually
@@ -106,10 +112,19 @@ class Standby:
         self._cleanup = cleanup
         self.owner = Owner()
 
-    async def connect(self, mode: Redirect = Redirect.SPLICE, *, is_known: bool = True) -> Peer:
+    async def connect(
+        self,
+        mode: Redirect = Redirect.SPLICE,
+        *,
+        is_known: bool = True,
+        owner_of: OwnerOf | None = None,
+        cookie: bytes = b"",
+        access: AccessControl | None = None,
+    ) -> Peer:
         await self.owner.start(self._cleanup)
         address = Address("127.0.0.1", self.owner.port) if is_known else None
-        self.port = RedirectPort(GatewaySettings(), mode, always(address))
+        settings = GatewaySettings(cookie=cookie)
+        self.port = RedirectPort(settings, mode, owner_of or always(address), access=access)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self.port.connection, "127.0.0.1", 0)
         self._cleanup.callback(server.close)
@@ -144,6 +159,37 @@ async def test_a_program_of_another_version_gets_an_error(standby: Standby) -> N
     peer.send(Hello("0.0.2", b"", "p", "source"))
     (frame,) = await peer.frames_until_closed()
     assert isinstance(frame, Error)
+
+
+async def test_for_programs_without_access_no_owner_is_looked_for(standby: Standby, tmp_path: Path) -> None:
+    """Looking would give their sources places, which are for ever."""
+    asked = list[str]()
+
+    async def owner_of(source: str) -> Route:
+        asked.append(source)
+        return None
+
+    access = AccessFile(tmp_path)
+    token = access.add(StoredGrant(name="shop", role="write", prefixes=["shop-"])).encode()
+    for cookie, source in ((b"wrong", "shop-1"), (token, "bank"), (b"right", "any"), (token, "shop-1")):
+        peer = await standby.connect(owner_of=owner_of, cookie=b"right", access=access)
+        peer.send(Hello("0.0.1", cookie, "p", source))
+        frames = await peer.frames_until_closed()
+        assert bool(frames) == (source not in asked)
+        assert all(isinstance(frame, Error) for frame in frames)
+    assert asked == ["any", "shop-1"]
+
+
+async def test_a_host_refuses_what_is_not_a_source_of_programs(standby: Standby) -> None:
+    bucket = open_bucket(f"memory://{uuid4().hex}")
+    directory = Directory(bucket)
+    for name in ("system.streams", "pipeline:p/out", "a/b", "x" * 201):
+        peer = await standby.connect(owner_of=lambda source: route(directory, source))
+        peer.send(Hello("0.0.1", b"", "p", name))
+        (frame,) = await peer.frames_until_closed()
+        assert isinstance(frame, Error)
+    assert await route(directory, "orders", is_placed=False) is None  # nobody serves its shard yet
+    assert [*bucket.list(PLACES)] == []
 
 
 async def test_while_no_owner_is_known_the_connection_is_closed_without_an_error(standby: Standby) -> None:

@@ -208,7 +208,7 @@ class AccessFile:
             yield
 
     def _write(self, grants: list[StoredGrant]) -> None:
-        write_private(self._file, msgspec.json.format(msgspec.json.encode(_Stored(FORMAT, grants))) + b"\n")
+        write_private(self._file, _encoded(grants))
 
     def _reload_if_changed(self) -> None:
         now = self._clock()
@@ -231,6 +231,28 @@ class AccessFile:
         """One, unless there is no token. Raises OSError, UnicodeDecodeError."""
         token = self._token_file.read_text().strip() if self._token_file.exists() else ""
         return [Grant(Principal(OWNER, Role.ADMIN), digest(token))] if token else []
+
+
+def merged(base: bytes | None, mine: bytes, theirs: bytes) -> bytes:
+    """The content of a file that was changed at two places since it was `base`: both changes, and of a principal that
+    both have changed, mine. If one of them cannot be read, mine.
+    """
+    try:
+        old, own, others = (_by_name(content) for content in (base, mine, theirs))
+    except msgspec.MsgspecError:
+        return mine
+    kept = {name: grant for name, grant in others.items() if name in own or name not in old}
+    changed = {name: grant for name, grant in own.items() if old.get(name) != grant}
+    return _encoded([*(kept | changed).values()])
+
+
+def _by_name(content: bytes | None) -> dict[str, StoredGrant]:
+    grants = [] if content is None else msgspec.json.decode(content, type=_Stored).principals
+    return {one.name: one for one in grants}
+
+
+def _encoded(grants: list[StoredGrant]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(_Stored(FORMAT, grants))) + b"\n"
 
 
 _RANDOM_HINT = "It must contain only a long random text, such as the output of: openssl rand -hex 32"

@@ -3,7 +3,8 @@
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -16,8 +17,18 @@ from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.lease import monotonic_seconds
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseTiming, OwnerWatch
+from penstock.cluster.places import Thing
+from penstock.cluster.records import (
+    READERS,
+    PlaceRecord,
+    ShardRecord,
+    WorkerRecord,
+    encode,
+    read_record,
+    shard_key,
+    worker_key,
+)
 from penstock.cluster.records import SHARDS as SHARD_RECORDS
-from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.core.errors import (
     BucketForbidden,
     BucketFull,
@@ -163,6 +174,20 @@ class BucketPlace:
         """Of a new cluster."""
         with suppress(ObjectExists):
             _asked(lambda: self.bucket.create(ACCESS, [content]))
+
+    def put_places(self, things: Iterable[Thing]) -> None:
+        """Of a new cluster: they are in this shard. Otherwise, they would get places in other shards when they are next
+        used. May be repeated.
+        """
+        data = encode(PlaceRecord(shard=self.shard))
+
+        def put(thing: Thing) -> None:
+            with suppress(ObjectExists):
+                _asked(lambda: self.bucket.create(thing.key, [data]))
+
+        with ThreadPoolExecutor(READERS, thread_name_prefix="places") as threads:
+            for _ in threads.map(put, things):
+                pass
 
     @contextmanager
     def reading(self) -> Iterator[OpenPlace]:

@@ -4,24 +4,31 @@ The target has the file `incomplete-copy` from the first byte to the last check.
 copy that was interrupted is continued by the next one: files that are there already are compared, not copied.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from penstock.access.file import FILE as ACCESS_FILE
+from penstock.application.deployments import FILE as APPLICATION_FILE
 from penstock.backup.contents import PLAIN_FILES
 from penstock.backup.manifest import SECRETS
 from penstock.backup.mirrored_checkpoints import copy_checkpoints, manifests_in
 from penstock.backup.places import BucketPlace, OpenPlace, Place
+from penstock.cluster.places import APPLICATION, Kind, Thing
+from penstock.coordinator.ledger import stored_state
 from penstock.core.durable_files import write_private
 from penstock.core.errors import Damaged, DiskFull, RequestError
 from penstock.core.sizes import show_size
 from penstock.store.chapters import INCOMPLETE, chapter_bases, chapter_name
 from penstock.store.files import File, Files
+from penstock.store.read_only import ReadOnlyJournal
+from penstock.store.settings import StoreSettings
 from penstock.store.spares import OUT_OF_SPACE
+from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
+from penstock.worker.directory import thing_of_segment
 
 PIECE_BYTES = 8 << 20
 """Copied at once: half of an object of a bucket's log."""
@@ -71,10 +78,25 @@ def copy_store(source: Place, target: Place, *, secrets: bool = True, stage: Sta
         manifests = manifests_in(old)
         with target.writing() as new:
             copying = _Copy(old, new, files, stage)
-            copied = copying.run(target, lambda: copy_checkpoints(source, target, manifests), [*manifests])
+            copied = copying.run(target, lambda: _copy_beside(source, target, old, manifests), [*manifests])
     if secrets and isinstance(source, BucketPlace) and (content := source.access_list()) is not None:
         _put_access_list(target, content)
     return copied
+
+
+def _copy_beside(source: Place, target: Place, old: OpenPlace, manifests: Mapping[str, str]) -> list[str]:
+    """What a worker at the target needs besides the journal. Returns the pipelines whose checkpoints are there."""
+    if isinstance(target, BucketPlace):
+        target.put_places(things_in(old))
+    return copy_checkpoints(source, target, manifests)
+
+
+def things_in(files: OpenPlace) -> set[Thing]:
+    """Everything in a journal that has a place in a cluster."""
+    segments = SegmentStore(ReadOnlyJournal(files.journal), StoreSettings()).segments()
+    found = {thing for one in segments if (thing := thing_of_segment(one.name)) is not None}
+    found |= {Thing(Kind.PIPELINE, name) for name in stored_state(files.journal).pipelines}
+    return found | ({APPLICATION} if APPLICATION_FILE in files.plain.list() else set())
 
 
 def _put_access_list(target: Place, content: bytes) -> None:

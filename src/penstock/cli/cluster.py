@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Column, Table
 
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json, member_to_read
@@ -23,6 +24,9 @@ app = typer.Typer(no_args_is_help=True, help="The workers on one bucket: see the
 
 _HTTP_SECONDS_MAX = 10.0
 _LOOK_SECONDS = 0.2
+_REMEMBERED_SECONDS = 0.6
+"""A worker's reply may be half a second old, and from before the change that was just asked for."""
+_WIDTH_MAX = 10_000
 _MOVE_SECONDS_MAX = 180.0
 """A move takes some seconds. Longer than all its time-outs together, with a store that does not answer."""
 
@@ -50,8 +54,8 @@ def status(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOp
         return
     console = Console(highlight=False)
     console.print(f"{found.url}: {_summary(found)}", markup=False, soft_wrap=True)
-    console.print(worker_table(found))
-    console.print(shard_table(found))
+    for table in (worker_table(found), shard_table(found)):
+        _print_whole(table, console)
     if found.move is not None and not found.move.is_over:
         console.print(_progress(found.move), markup=False)
 
@@ -64,6 +68,13 @@ def _summary(found: ClusterStatus) -> str:
     workers = len(hosts) or len(found.workers)
     leader = f", led by {found.leader}" if found.leader else ""
     return f"{shards} on {'1 worker' if workers == 1 else f'{workers} workers'}{leader}"
+
+
+def _print_whole(table: Table, console: Console) -> None:
+    """Also if it is wider than the screen, or than what a pipe is taken for: half an address is none."""
+    unlimited = console.options.update(max_width=_WIDTH_MAX)
+    width = max(console.width, Measurement.get(console, unlimited, table).maximum)
+    Console(highlight=False, width=width, soft_wrap=True).print(table)
 
 
 def _table(*names: str) -> Table:
@@ -199,8 +210,13 @@ def _wait_for_hosts(worker: str, left: Callable[[ClusterStatus], list[Place]]) -
     console, shown = Console(stderr=True, highlight=False), ""
     deadline = time.monotonic() + _MOVE_SECONDS_MAX
     try:
+        time.sleep(_REMEMBERED_SECONDS)
         while time.monotonic() < deadline:
-            found = cluster_status(worker)
+            try:
+                found = cluster_status(worker)
+            except Unavailable:  # the move goes on meanwhile
+                time.sleep(_LOOK_SECONDS)
+                continue
             waiting = left(found)
             if not waiting:
                 return found

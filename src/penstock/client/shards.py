@@ -74,6 +74,7 @@ class HttpShardWire:
             data = await self._exchange(worker, path, encode(request), ANSWER_SECONDS + wait_seconds)
         except Unavailable:
             self._known.pop(shard, None)
+            self._close(worker)
             raise
         return decode_reply(data, reply)
 
@@ -101,10 +102,10 @@ class HttpShardWire:
 
     async def _send(self, worker: str, address: Address, request: bytes, *, is_tls: bool) -> tuple[int, bytes]:
         """Over a connection that is open, if the other side has not closed it; every request may be repeated."""
-        idle = self._idle.setdefault(worker, [])
         while True:
+            idle = self._idle.get(worker)
             is_new = not idle
-            connection = await self._connect(address, is_tls=is_tls) if is_new else idle.pop()
+            connection = idle.pop() if idle else await self._connect(address, is_tls=is_tls)
             try:
                 status, data, stays = await connection.exchange(request)
             except (OSError, EOFError):
@@ -115,6 +116,7 @@ class HttpShardWire:
             except BaseException:
                 connection.close()
                 raise
+            idle = self._idle.setdefault(worker, [])
             if stays and len(idle) < IDLE_MAX and not self._is_closed:
                 idle.append(connection)
             else:
@@ -129,10 +131,13 @@ class HttpShardWire:
 
     async def close(self) -> None:
         self._is_closed = True
-        for connections in self._idle.values():
-            for connection in connections:
-                connection.close()
-        self._idle.clear()
+        for worker in list(self._idle):
+            self._close(worker)
+
+    def _close(self, worker: str) -> None:
+        """Those that nobody uses: its port is free once it is gone, and the next process has another one."""
+        for connection in self._idle.pop(worker, ()):
+            connection.close()
 
 
 def _refusal(worker: str, status: int, data: bytes) -> PenstockError:

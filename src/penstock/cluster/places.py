@@ -27,6 +27,10 @@ _KNOWN_MAX = 100_000
 """Places that are remembered: some 20 MB. The oldest is read again when it is needed."""
 
 
+_KEY_CHARS_MAX = 240
+"""Of a name in a key, quoted: stores allow 1,024 bytes, and file systems 255."""
+
+
 class Kind(Enum):
     SOURCE = "source"
     PIPELINE = "pipeline"
@@ -40,7 +44,10 @@ class Thing(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{PLACES}{self.kind.value}/{quote(self.name, safe='')}"
+        name = quote(self.name, safe="")
+        if len(name) > _KEY_CHARS_MAX:
+            name = f"long/{blake2b(self.name.encode(), digest_size=32).hexdigest()}"  # quoted names have no slash
+        return f"{PLACES}{self.kind.value}/{name}"
 
     def __str__(self) -> str:
         return "the application" if self.kind is Kind.APPLICATION else f"{self.kind.value} {self.name!r}"

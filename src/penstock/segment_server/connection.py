@@ -57,6 +57,7 @@ from penstock.protocol.segment import (
 )
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
 from penstock.protocol.segment.primitives import LOCATED_ROWS_MAX
+from penstock.protocol.stored.names import STAGING_PREFIX
 from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.settings import Counters, ServerSettings
@@ -305,6 +306,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._was_refused = False
         self._delay: asyncio.TimerHandle | None = None
         self._finding: set[asyncio.Task[None]] = set()
+        self._claiming: Slot | None = None
 
     # The transport calls these.
 
@@ -400,11 +402,13 @@ class SegmentConnection(asyncio.BufferedProtocol):
                 f"the client speaks versions {hello.low} to {hello.high}, this worker {VERSION_LOW} to {VERSION_HIGH}"
             )
 
-    def _manage(self, request: Message) -> None:
+    def _manage(self, request: Message, *, is_claimed: bool = False) -> None:
         segment = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
         request_id = getattr(request, "request_id", -1)
         try:
             self._caller.check(request)
+            if isinstance(request, CreateSegment) and not is_claimed and self._must_claim(request):
+                return
             if isinstance(request, SetupAppend):
                 self._appending.set_up(request, by_offset=self._dialect is not VERSIONED)
                 return
@@ -442,6 +446,34 @@ class SegmentConnection(asyncio.BufferedProtocol):
             address = ""
         if not self._transport.is_closing():
             self._fill(slot, WrongHost(segment, address, "", request_id=request_id) if address else reply)
+
+    def _must_claim(self, request: CreateSegment) -> bool:
+        """In a cluster, a segment of a program's own has a place before it is created. Requests behind it wait."""
+        claim = self._server.claim
+        if claim is None or request.segment.startswith(STAGING_PREFIX):
+            return False
+        self._claiming = self._outbox.reserve()
+        task = self._server.loop.create_task(self._claim(claim, request, self._claiming))
+        self._finding.add(task)
+        task.add_done_callback(self._finding.discard)
+        return True
+
+    async def _claim(self, claim: Locate, request: CreateSegment, slot: Slot) -> None:
+        reply: Message | None = None
+        try:
+            if address := await claim(request.segment):
+                reply = WrongHost(request.segment, address, "", request_id=request.request_id)
+        except PenstockError as error:
+            reply = failure(error, request.segment, request.request_id)
+        self._claiming = None
+        if self._transport.is_closing():
+            return
+        self._outbox.give_up(slot)
+        if reply is None:
+            self._manage(request, is_claimed=True)
+        else:
+            self._answer(reply, Position(0))
+        self.flush()
 
     def _refused(self, error: PenstockError) -> None:
         """Every refusal is counted, the first of a connection logged. An unauthenticated peer's next request waits."""
@@ -563,6 +595,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             or self._server.is_full
             or len(self._outbox) > self._settings.replies_max
             or self._fetching >= _FETCHES_MAX
+            or self._claiming is not None
         )
 
     def _pause_or_resume(self) -> None:

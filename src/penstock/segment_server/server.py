@@ -45,9 +45,11 @@ class SegmentServer:
         """From now on, for new connections."""
         self._state.check_staging = check
 
-    def redirect(self, locate: Locate) -> None:
-        """Requests about segments that are not here are answered with the address of the process that has them."""
-        self._state.locate = locate
+    def redirect(self, locate: Locate, claim: Locate) -> None:
+        """Requests about segments that are not here are answered with the address of the process that has them. `claim`
+        is asked before one is created: "" if it may be created here.
+        """
+        self._state.locate, self._state.claim = locate, claim
 
     async def start(self, listener: socket.socket | None = None) -> int:
         """Listen, on this socket if there is one; returns the port."""

@@ -127,6 +127,7 @@ class ServerState:
         self.refusals = refusals
         self.check_staging: CheckStaging = lambda _: None
         self.locate: Locate | None = None
+        self.claim: Locate | None = None
         self.settings = settings
         self.counters = Counters()
         self.loop = asyncio.get_running_loop()

@@ -62,7 +62,7 @@ class BucketMember:
         on_secret: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`addresses`: where it listens. Raises RequestError for a data directory that has a journal of its own."""
-        _check_no_journal(data)
+        check_no_journal(data)
         self.options = options
         self.data = data
         self.worker = worker_id(f"{socket.gethostname()}.{options.shard}" if options.host else socket.gethostname())
@@ -311,7 +311,8 @@ def probe_patiently(bucket: Bucket, on_waiting: Callable[[OwnerSeen], None], sto
             stop.wait(pauses.next())
 
 
-def _check_no_journal(data: Path) -> None:
+def check_no_journal(data: Path) -> None:
+    """Raises RequestError."""
     journal = data / "journal"
     if journal.is_dir() and any(journal.glob("*.journal")):
         raise RequestError(

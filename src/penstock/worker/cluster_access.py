@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.access.file import FILE
+from penstock.access.file import FILE, merged
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
 from penstock.core.durable_files import write_private
 
@@ -78,15 +78,18 @@ class ClusterAccess:
         return True
 
     def _put(self, content: bytes) -> None:
-        """If others change it at the same time, the last one counts, as with the file."""
+        """If another machine has changed it meanwhile, both changes count: otherwise an old list would give a revoked
+        principal its access back.
+        """
         try:
             if self._version:
                 self._version = self._bucket.replace(ACCESS, content, self._version)
             else:
                 self._version = self._bucket.create(ACCESS, [content])
         except (ObjectExists, VersionChanged):
-            self._version = self._bucket.get(ACCESS).version
-            self._version = self._bucket.replace(ACCESS, content, self._version)
+            theirs = self._bucket.get(ACCESS)
+            content = merged(self._seen, content, theirs.data)
+            self._version = self._bucket.replace(ACCESS, content, theirs.version)
         self._seen = content
         if self._read() != content:
             write_private(self._file, content)

@@ -11,11 +11,14 @@ from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
 from penstock.core.errors import PenstockError
 from penstock.protocol.api.cluster import ClusterStatus, Place
-from penstock.protocol.api.status import ShardStatus, WorkerStatus
+from penstock.protocol.api.status import ApplicationStatus, ShardStatus, WorkerStatus
 from penstock.worker.directory import HTTP
 
 _STATUS_SECONDS_MAX = 3.0
 """A process that does not answer by then is left out, and named."""
+
+_RATE = "_per_second"
+"""How the name of a rate ends."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -24,11 +27,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def combined(structs: Sequence[S], kind: type[S]) -> S:
-    """Numbers are added, of times the longest counts; lists and maps are joined; of texts the first counts."""
+    """Numbers and rates are added, of times the longest counts; lists and maps are joined; of texts the first one
+    counts.
+    """
     if not structs:
         return cast("S", _empty(inspect.type_info(kind)))
-    names = [field.encode_name for field in msgspec.structs.fields(kind)]
-    return kind(**{name: _joined([getattr(one, name) for one in structs]) for name in names})
+    values = {field.name: [getattr(one, field.name) for one in structs] for field in msgspec.structs.fields(kind)}
+    return kind(**{name: sum(found) if name.endswith(_RATE) else _joined(found) for name, found in values.items()})
 
 
 def _joined(values: list[Any]) -> Any:
@@ -45,13 +50,19 @@ def _joined(values: list[Any]) -> Any:
         case msgspec.Struct():
             return combined(known, type(known[0]))
         case Mapping():
-            return {key: value for one in known for key, value in one.items()}
+            return {key: _added(key, known) for one in known for key in one}
         case str():
             return next((value for value in known if value), "")
         case Sequence():
             return [value for one in known for value in one]
         case _:
             return known[0]
+
+
+def _added(key: str, maps: Sequence[Mapping[str, Any]]) -> Any:
+    """Counts are added; of anything else, one shard has it."""
+    values = [one[key] for one in maps if key in one]
+    return sum(values) if all(isinstance(value, int) for value in values) else values[-1]
 
 
 def _empty(kind: inspect.Type) -> Any:
@@ -85,7 +96,13 @@ async def cluster_worker_status(cluster: ClusterStatus, token: str, *, is_tls: b
     whole = combined(statuses, WorkerStatus)
     shards = [_shard(place, one) for place, one in zip(places, found, strict=True)]
     problems = [f"shard {one.shard}: {problem}" for one in shards for problem in one.problems]
-    return msgspec.structs.replace(whole, shards=shards, problems=problems)
+    return msgspec.structs.replace(whole, shards=shards, problems=problems, application=_application(statuses))
+
+
+def _application(statuses: Sequence[WorkerStatus]) -> ApplicationStatus | None:
+    """That of the shard which has one, or else of any: the others say that nothing is deployed."""
+    found = [one.application for one in statuses if one.application is not None]
+    return max(found, key=lambda one: (bool(one.reason), one.revision), default=None)
 
 
 async def ask_shards(cluster: ClusterStatus, token: str, path: str, *, is_tls: bool) -> list[Any]:

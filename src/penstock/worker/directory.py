@@ -123,6 +123,20 @@ class Directory:
             return ""
         return (await self.addresses(shard) or {}).get(SEGMENT, "")
 
+    async def claim_segment(self, segment: str) -> str:
+        """A segment is about to be created here, and has its place here from now on: "". Otherwise, the segment address
+        of the process where its place is. Raises Unavailable.
+        """
+        thing = thing_of_segment(segment)
+        if thing is None or thing.kind is not Kind.SEGMENT:
+            return ""
+        if self.is_own(shard := await self.place(thing, self.shard)):
+            return ""
+        found = await self.addresses(shard)
+        if found is None or SEGMENT not in found:
+            raise Unavailable(f"nobody serves shard {shard} now, which has segment {segment!r}")
+        return found[SEGMENT]
+
     def url(self, address: str) -> str:
         """Of an HTTP port of this cluster."""
         return f"{'https' if self._is_tls else 'http'}://{address}"

@@ -8,10 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -33,7 +36,7 @@ from penstock.core.tls_handshakes import with_tls
 from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, MoveShard
 from penstock.store.files import RealFiles
 from penstock.worker import metrics
-from penstock.worker.bucket_shard import probe_patiently
+from penstock.worker.bucket_shard import check_no_journal, probe_patiently
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import ClusterAccess, use_owner_token
 from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
@@ -48,6 +51,8 @@ from penstock.worker.settings import STORE_FILE, BucketOptions, WorkerSettings
 from penstock.worker.shard_processes import Action, ShardProcesses, StartOptions, plan
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _BACKLOG = 1024
 _MOVING_SECONDS = 0.3
@@ -84,6 +89,10 @@ class Host:
         self._changed = asyncio.Event()
         self._supervisor = Supervisor(self.stop)
         self._problem = "the worker is starting"
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="membership")
+        """Of its rounds, and of its processes. What programs ask for may keep all other threads waiting, for the store
+        or for a process that sleeps, until this host is taken for dead.
+        """
 
     def stop(self) -> None:
         self._stopping.set()
@@ -91,7 +100,10 @@ class Host:
         self._changed.set()
 
     async def run(self, ready: Callable[[dict[str, int]], None], on_waiting: Callable[[OwnerSeen], None]) -> None:
-        """Raises OSError if a port is taken, and what the store raises at the start."""
+        """Raises OSError if a port is taken, what the store raises at the start, and RequestError for a data directory
+        that has a journal of its own.
+        """
+        check_no_journal(self.settings.data)
         directory = RealFiles(self.settings.data)
         directory.lock()
         listeners = Listeners(self.settings)
@@ -104,6 +116,7 @@ class Host:
             ports.withdraw()
             listeners.close()
             directory.close()
+            self._threads.shutdown(wait=False)
 
     async def _join(self, listeners: Listeners, on_waiting: Callable[[OwnerSeen], None]) -> None:
         self.bucket = CountedBucket(open_bucket(self._options.url, timeout=REQUEST_SECONDS_MAX))
@@ -155,7 +168,7 @@ class Host:
 
     async def _listen(self, listeners: Listeners) -> asyncio.Server:
         settings = self.settings.gateway
-        self._connectors = RedirectPort(settings, self.settings.redirect, self._route)
+        self._connectors = RedirectPort(settings, self.settings.redirect, self._route, access=self._access)
         factory = with_tls(self._connectors.connection, settings.ssl, settings.handshake_seconds)
         loop = asyncio.get_running_loop()
         return await loop.create_server(factory, sock=listeners.take(CONNECTOR), backlog=_BACKLOG)
@@ -169,7 +182,7 @@ class Host:
         return await loop.create_server(port.connection, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
 
     async def _route(self, source: str) -> Route:
-        return await route(self._directory, source)
+        return await route(self._directory, source, is_placed=self.settings.gateway.auto_create)
 
     # Its part in the cluster.
 
@@ -178,9 +191,9 @@ class Host:
         while True:
             began = time.monotonic()
             try:
-                await asyncio.to_thread(self.membership.round)
+                await self._own_thread(self.membership.round)
                 if count % _ACCESS_ROUNDS == 0 or self._shared_access.has_changed_here():
-                    await asyncio.to_thread(self._shared_access.look)
+                    await self._own_thread(self._shared_access.look)
                 self._problem = ""
                 count += 1
             except PenstockError as error:
@@ -189,6 +202,9 @@ class Host:
             self._changed.set()
             pause = LEASE_TIMING.renew if not self._problem else _ROUND_FAILED_SECONDS
             await asyncio.sleep(max(pause - (time.monotonic() - began), 0.1))
+
+    async def _own_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def _apply_again_and_again(self) -> None:
         while True:
@@ -204,7 +220,7 @@ class Host:
         for one in self.processes.take_ended():
             if one.report.worker:
                 with suppress(BucketFailed):
-                    await asyncio.to_thread(self.membership.forget, one.report.worker)
+                    await self._own_thread(partial(self.membership.forget, one.report.worker))
         assigned = self.membership.assigned_to(self.worker)
         actions = plan(assigned, self.processes.reports())
         for shard, action in actions.items():
@@ -219,7 +235,7 @@ class Host:
 
     async def _leave(self, shard: int) -> None:
         try:
-            to = await asyncio.to_thread(self.membership.waiting, shard, self.membership.host_of(shard))
+            to = await self._own_thread(partial(self.membership.waiting, shard, self.membership.host_of(shard)))
         except BucketFailed:
             return
         if to:

@@ -4,6 +4,7 @@ everything that names something.
 
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -126,15 +127,22 @@ class _HostRoutes:
         return {"pipelines": found.pipelines}
 
     async def segments(self, request: Request) -> dict[str, Any]:
-        """A page of all shards' segments, in the order of names."""
-        host, principal = self._host, principal_of(request)
+        """A page of all shards' segments, in the order of names. `after` is not another principal's name."""
+        principal, query = principal_of(request), request.query_params
+        prefix, after, has_more, shown = query.get("prefix", ""), query.get("after", ""), True, list[dict[str, Any]]()
+        while has_more and not shown:
+            page, has_more = await self._page(prefix, after)
+            shown = [one for one in page if principal.may(Role.READ, access_name(one["name"]))]
+            after = page[-1]["name"] if page else after
+        return {"segments": shown, "more": has_more, "after": shown[-1]["name"] if shown else ""}
+
+    async def _page(self, prefix: str, after: str) -> tuple[list[dict[str, Any]], bool]:
+        """What follows `after`, whoever may read it, and whether there is more."""
+        host, path = self._host, f"/segments?{urlencode({'prefix': prefix, 'after': after})}"
         is_tls = host.settings.http_ssl is not None
-        path = f"/segments?{request.url.query}"
         pages = await ask_shards(await host.cluster(), host.directory.secret, path, is_tls=is_tls)
         page = sorted((one for page in pages for one in page["segments"]), key=lambda one: str(one["name"]))
-        has_more = any(page["more"] for page in pages) or len(page) > _PAGE
-        shown = [one for one in page[:_PAGE] if principal.may(Role.READ, access_name(one["name"]))]
-        return {"segments": shown, "more": has_more and bool(page), "after": page[:_PAGE][-1]["name"] if page else ""}
+        return page[:_PAGE], len(page) > _PAGE or (bool(page) and any(one["more"] for one in pages))
 
     async def metrics(self, _: Request) -> Response:
         return Response(generate_latest(self._host.registry), media_type=CONTENT_TYPE_LATEST)
@@ -188,16 +196,16 @@ class _HostRoutes:
             return failure(error, request.scope)
 
     async def refuse(self, request: Request) -> Response:
-        shown = ", ".join(
-            f"shard {one.shard}: {one.addresses[HTTP]}"
-            for one in (await self._host.cluster()).shards
-            if HTTP in one.addresses
-        )
-        error = RequestError(
+        try:
+            shards = (await self._host.cluster()).shards
+        except PenstockError as error:
+            return failure(error, request.scope)
+        shown = ", ".join(f"shard {one.shard}: {one.addresses[HTTP]}" for one in shards if HTTP in one.addresses)
+        refusal = RequestError(
             f"this is a host of a cluster, which has no {request.url.path} of its own",
             f"Ask the process of a shard: --worker HOST:PORT ({shown})." if shown else "See penstock cluster status.",
         )
-        return failure(error, request.scope)
+        return failure(refusal, request.scope)
 
 
 async def _body(request: Request) -> bytes:

@@ -47,13 +47,13 @@ class Standby:
         self._member = member
         self._seen = OwnerSeen("", {}, 0.0, 0.0)
         self._file = PortsFile(settings.data, "standby")
-        self._port = RedirectPort(settings.gateway, settings.redirect, self._owner_of)
+        self._port = RedirectPort(settings.gateway, settings.redirect, self._owner_of, access=settings.access)
         self._listener: asyncio.Server | None = None
         self._supervisor = Supervisor()
         self._http: HttpServer | None = None
 
     async def _owner_of(self, source: str) -> Route:
-        found = await route(self._member.directory, source)
+        found = await route(self._member.directory, source, is_placed=self._settings.gateway.auto_create)
         return self._own_owner() if found is HERE else found
 
     def _own_owner(self) -> Address | None:

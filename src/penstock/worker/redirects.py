@@ -11,11 +11,16 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, cast
 
+from penstock.access.file import AccessControl, Open
+from penstock.access.principals import certificate_names
+from penstock.access.refusals import Refusals
 from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
-from penstock.core.errors import ProtocolError, RequestError, Unavailable
+from penstock.core.errors import Forbidden, PenstockError, ProtocolError, RequestError
+from penstock.core.logs import one_line
 from penstock.core.tls_handshakes import feed
 from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX
+from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import (
     Decoder,
@@ -31,7 +36,8 @@ from penstock.protocol.connector import (
     Use,
     error_frame,
 )
-from penstock.worker.directory import CONNECTOR, Directory
+from penstock.protocol.stored.names import check_source_name
+from penstock.worker.directory import CONNECTOR, Directory, thing_of
 from penstock.worker.settings import Redirect
 
 log = logging.getLogger(__name__)
@@ -101,9 +107,17 @@ class RedirectPort:
     """What the connections of the port share."""
 
     def __init__(
-        self, settings: GatewaySettings, redirect: Redirect, owner_of: OwnerOf, serve: Serve | None = None
+        self,
+        settings: GatewaySettings,
+        redirect: Redirect,
+        owner_of: OwnerOf,
+        serve: Serve | None = None,
+        access: AccessControl | None = None,
     ) -> None:
+        """Without access control the cookie alone decides whose source is looked for."""
         self.settings = settings
+        self.access = access or Open()
+        self.refusals = Refusals()
         self.owner_of = owner_of
         self.serve = serve
         self.redirects = Redirects(redirect, can_splice=settings.ssl is None)
@@ -131,7 +145,9 @@ class RedirectedConnection(asyncio.Protocol):
     def __init__(self, port: RedirectPort) -> None:
         self._port = port
         self._session = Session(Use.SOURCE, Role.ACCEPTOR)
-        check = HelloCheck(Use.SOURCE, check_cookie=lambda _: None)  # the owner checks it
+        # The owner checks it as well. But looking for an owner gives a source its place, which is for ever.
+        self._access = ProgramAccess(port.access, port.settings.cookie, port.refusals)
+        check = HelloCheck(Use.SOURCE, check_cookie=self._access.check_cookie)
         self._decoder = Decoder(Use.SOURCE, frame_size_max=_EARLY_BYTES_MAX, hello=check)
         self._early = bytearray()
         self._answered = False
@@ -150,6 +166,7 @@ class RedirectedConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self._host, settings = address_of(peer), self._port.settings
+        self._access.certificate_names = certificate_names(transport.get_extra_info("peercert"))
         find_dead_peers(self._transport, settings.dead_peer_seconds)
         self._deadline = self._loop.call_later(settings.handshake_seconds, self.abort)
         if not self._port.limits.admit(self, self._host):
@@ -171,10 +188,14 @@ class RedirectedConnection(asyncio.Protocol):
                 self._receive(frame)
                 if self._is_spliced:
                     return
-        except ProtocolError as error:
-            if not self._session.is_over:
-                self._write(error_frame(error))
-            self._end()
+        except (ProtocolError, Forbidden) as error:
+            self._refuse(error)
+
+    def _refuse(self, error: PenstockError) -> None:
+        if not self._session.is_over:
+            log.warning("%s: %s", self._host, one_line(error))
+            self._write(error_frame(ProtocolError(str(error))))
+        self._end()
 
     def eof_received(self) -> bool:
         if self._splice is not None:
@@ -209,6 +230,7 @@ class RedirectedConnection(asyncio.Protocol):
             return
         if isinstance(frame, Hello):
             self._session.receive(frame)
+            self._access.check_source(frame.instance)
             self._asking = self._loop.create_task(self._find_owner(frame))
         elif isinstance(frame, MigrateAck):
             self._session.receive(frame)
@@ -217,7 +239,7 @@ class RedirectedConnection(asyncio.Protocol):
     async def _find_owner(self, hello: Hello) -> None:
         try:
             owner = await self._port.owner_of(hello.instance)
-        except Unavailable as error:
+        except PenstockError as error:
             log.warning("a source waits: %s", error)
             owner = None
         if not self._transport.is_closing():
@@ -226,6 +248,9 @@ class RedirectedConnection(asyncio.Protocol):
     def _redirect(self, hello: Hello, owner: Route) -> None:
         if owner is HERE and self._port.serve is not None:
             self._hand_over(self._port.serve())
+        elif owner is HERE:
+            name = f"{hello.instance!r:.200}"
+            self._refuse(ProtocolError(f"HELLO: {name} is not the name of a source to which programs can send"))
         elif not isinstance(owner, Address):
             self._end()
         elif self._session.can_migrate:
@@ -395,12 +420,17 @@ def connector_address(text: str) -> Address | None:
         return None
 
 
-async def route(directory: Directory, source: str) -> Route:
-    """HERE for sources of this process's own shard, and for what is not a source. Raises Unavailable."""
+async def route(directory: Directory, source: str, *, is_placed: bool = True) -> Route:
+    """HERE for sources of this process's own shard, and for what is not a source of a program's. `is_placed`: a source
+    without a place gets one. Raises Unavailable.
+    """
     try:
-        shard = await directory.shard_of(source)
+        thing = thing_of(check_source_name(source))
     except RequestError:
         return HERE
+    if thing is None:
+        return HERE
+    shard = await (directory.place(thing) if is_placed else directory.likely(thing))
     if directory.is_own(shard):
         return HERE
     found = await directory.addresses(shard)

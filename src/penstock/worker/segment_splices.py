@@ -12,14 +12,12 @@ from penstock.core.connection_limits import ConnectionLimits, address_of, find_d
 from penstock.core.errors import PenstockError, ProtocolError
 from penstock.protocol.segment import (
     VERSIONED,
-    CreateSegment,
     Decoder,
     Hello,
     KeepAlive,
     MergeSegments,
     Message,
     Role,
-    SetupAppend,
 )
 from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
 from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW
@@ -45,14 +43,14 @@ class SegmentPort:
         return SplicedConnection(self)
 
     async def find(self, request: Message) -> Address | None:
-        """The process that has the segment of the request; a new one gets a place. Raises Unavailable."""
+        """The process that has the segment of the request, or is to have it: there it gets its place, if whoever asks
+        may create it. Raises Unavailable.
+        """
         name = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
         thing = thing_of_segment(name)
-        directory, is_new = self.directory, isinstance(request, CreateSegment | SetupAppend)
         if thing is None:
             return None
-        shard = await (directory.place(thing) if is_new else directory.likely(thing))
-        found = await directory.addresses(shard)
+        found = await self.directory.addresses(await self.directory.likely(thing))
         return None if found is None or SEGMENT not in found else Address.parse(found[SEGMENT])
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _STARTS = RetryPolicy(first_seconds=0.2, max_seconds=30.0)
 _STEADY_SECONDS = 60.0
 """A process that has run for so long has not died because it was just started."""
-_STOP_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
 """A stop makes durable and acknowledges what was received. Killing a process after that loses nothing acknowledged."""
 _LINE_BYTES_MAX = 1 << 16
 _STDERR = 2
@@ -80,8 +80,15 @@ class StartOptions(NamedTuple):
 class ShardProcess:
     """One run of a process."""
 
-    def __init__(self, shard: int, options: StartOptions, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        shard: int,
+        options: StartOptions,
+        on_change: Callable[[], None],
+        stop_seconds_max: float = STOP_SECONDS_MAX,
+    ) -> None:
         self.shard = shard
+        self._stop_seconds_max = stop_seconds_max
         self.is_stopping = False
         self.has_ended = False
         self.pid = 0
@@ -145,12 +152,14 @@ class ShardProcess:
         self.is_stopping = True
         self._signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(_STOP_SECONDS_MAX):
+            async with asyncio.timeout(self._stop_seconds_max):
                 await asyncio.gather(*self._tasks[1:])
         except TimeoutError:
             log.error("shard %d: process %d does not stop, and is killed", self.shard, self.pid)
             self._signal(signal.SIGKILL)
             await self._process.wait()
+            self.has_ended = True  # the task that waits for it was cancelled by the time-out
+            self._on_change()
         self.close()
 
     def close(self) -> None:
@@ -171,9 +180,12 @@ def _ending(code: int) -> str:
 class ShardProcesses:
     """All processes of a host, by shard."""
 
-    def __init__(self, options: StartOptions, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, options: StartOptions, on_change: Callable[[], None], stop_seconds_max: float = STOP_SECONDS_MAX
+    ) -> None:
         self._options = options
         self._on_change = on_change
+        self._stop_seconds_max = stop_seconds_max
         self._running: dict[int, ShardProcess] = {}
         self._pauses: dict[int, Pauses] = {}
         self._not_before: dict[int, float] = {}
@@ -210,7 +222,7 @@ class ShardProcesses:
         loop = asyncio.get_running_loop()
         if shard in self._running or loop.time() < self._not_before.get(shard, 0.0):
             return
-        process = self._running[shard] = ShardProcess(shard, self._options, self._on_change)
+        process = self._running[shard] = ShardProcess(shard, self._options, self._on_change, self._stop_seconds_max)
         self._started[shard] = loop.time()
         try:
             await process.start()

@@ -66,6 +66,7 @@ def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:
         sinks=[one for one in status.sinks if principal.may(Role.READ, one.pipeline)],
         windows=[one for one in status.windows if principal.may(Role.READ, one.pipeline)],
         rates=replace(rates, sources=own(rates.sources), pipelines=own(rates.pipelines), sinks=own(rates.sinks)),
+        shards=[],
     )
 
 

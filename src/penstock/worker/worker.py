@@ -181,7 +181,7 @@ class Worker:
         gateway = replace(self.settings.gateway, stamps_arrivals=self._directory is not None)
         self._sources = SourceCatalog(self._store, durability, gateway, self.supervisor)
         if self.directory is not None:
-            self._server.redirect(self.directory.segment_elsewhere)
+            self._server.redirect(self.directory.segment_elsewhere, self.directory.claim_segment)
         self._sources.removes_completed = self.settings.coordinator.retention.mode == "complete"
         self._gateway = Gateway(self._sources, self.settings.access, self.refusals)
         self._source_view = self._gateway.view
@@ -246,14 +246,15 @@ class Worker:
         """Of the connector port: a source of another shard is sent to the worker that owns it."""
         if self.directory is None or self._listeners is None:
             return serve
-        return RedirectPort(self.settings.gateway, self.settings.redirect, self._route, serve).connection
+        settings = self.settings
+        return RedirectPort(settings.gateway, settings.redirect, self._route, serve, settings.access).connection
 
     async def _route(self, source: str) -> Route:
         """What is stored here belongs here; and whoever names something that is not a source is refused here."""
         assert self.directory is not None
         if self._sources.get(source) is not None:
             return HERE
-        return await route(self.directory, source)
+        return await route(self.directory, source, is_placed=self.settings.gateway.auto_create)
 
     @property
     def cluster_secret(self) -> str:

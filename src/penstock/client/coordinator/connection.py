@@ -123,6 +123,7 @@ class Connection:
                 return self._follow(error.worker, thing, method, path, body, wait_seconds)
             except Interrupted:
                 self._known.pop(thing, None)  # it may have moved: the worker that was named knows
+                self._others.pop(worker).close()  # if it is gone, its port never comes back
         for left in reversed(range(len(self._seeds))):
             try:
                 return self.ask_once(method, path, body, wait_seconds)

@@ -1,0 +1,79 @@
+"""`penstock cluster`: tables that can be used, and commands that return when shards have moved."""
+
+import time
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from penstock.cli import cluster
+from penstock.cli.app import app
+from penstock.core.errors import Unavailable
+from penstock.protocol.api.cluster import ClusterStatus, Member, Place
+
+A, B = "ingest-node-07-a210425fb0d7", "ingest-node-08-ff0c9880ef05"
+
+
+def member(name: str) -> Member:
+    addresses = {"connector": "ingest-node-07.example.org:7100", "http": "ingest-node-07.example.org:7102"}
+    return Member(worker=name, addresses=addresses, shards=[], quiet_seconds=0.0, wants=1)
+
+
+def place(shard: int, host: str, assigned: str) -> Place:
+    return Place(
+        shard=shard, owner=f"process {shard}", term=1, host=host, assigned=assigned, addresses=member(A).addresses
+    )
+
+
+def status(*places: Place) -> ClusterStatus:
+    return ClusterStatus(url="s3://b/p", worker=A, workers=[member(A), member(B)], shards=[*places], leader=A)
+
+
+@pytest.fixture
+def replies(monkeypatch: pytest.MonkeyPatch) -> list[ClusterStatus | Unavailable]:
+    """What a worker says about the cluster, one after the other; the last one stays."""
+    found = list[ClusterStatus | Unavailable]()
+
+    def next_reply(_: str) -> ClusterStatus:
+        one = found.pop(0) if len(found) > 1 else found[0]
+        if isinstance(one, Unavailable):
+            raise one
+        return one
+
+    monkeypatch.setattr(cluster, "cluster_status", next_reply)
+    monkeypatch.setattr(cluster, "_post", lambda *_: None)
+    monkeypatch.setattr(cluster, "_LOOK_SECONDS", 0.001)
+    return found
+
+
+def test_names_and_addresses_are_whole_on_any_screen(replies: list[ClusterStatus | Unavailable]) -> None:
+    replies.append(status(place(0, A, B), place(11, B, B)))
+    for width in ("40", "80", "200"):
+        shown = CliRunner().invoke(app, ["cluster", "status", "--worker", "w:1"], env={"COLUMNS": width}).output
+        lines = [line.split() for line in shown.splitlines()]
+        assert ["0", A, "→", B, *member(A).addresses.values()] in lines
+        assert ["11", B, *member(A).addresses.values()] in lines
+
+
+def test_a_command_waits_for_the_move_while_a_worker_does_not_answer(
+    replies: list[ClusterStatus | Unavailable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_REMEMBERED_SECONDS", 0.0)
+    before = status(place(0, A, A), place(1, A, A))
+    moving = replace(before, shards=[before.shards[0], place(1, A, B)])
+    moved = replace(before, shards=[before.shards[0], place(1, B, B)])
+    replies += [before, moving, Unavailable("the store is away"), moving, moved]
+    result = CliRunner().invoke(app, ["cluster", "rebalance", "--worker", "w:1"])
+    assert result.exit_code == 0, result.output
+    assert "shard 1 moved" in result.output
+
+
+def test_a_reply_from_before_the_change_is_not_taken_for_the_result(
+    replies: list[ClusterStatus | Unavailable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    replies.append(status(place(0, A, A)))
+    result = CliRunner().invoke(app, ["cluster", "rebalance", "--worker", "w:1"])
+    assert "nothing moved" in result.output
+    assert pauses == [0.6]

@@ -1,0 +1,109 @@
+"""What a host shows of all shards together, and to whom."""
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from penstock.access.principals import Principal, Role
+from penstock.protocol.api.cluster import ClusterStatus
+from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
+from penstock.worker import cluster_status, host_routes
+from penstock.worker.cluster_status import combined
+from penstock.worker.host_routes import _HostRoutes
+from penstock.worker.routes import PRINCIPAL
+from penstock.worker.visibility import visible
+
+SHOP = Principal("shop", Role.READ, ("shop-",))
+
+
+def bucket(gets: int, rate: float) -> BucketStatus:
+    empty = combined([], BucketStatus)
+    return BucketStatus(
+        **{name: getattr(empty, name) for name in BucketStatus.__struct_fields__}
+        | {"requests": {"get": gets}, "requests_per_second": rate}
+    )
+
+
+def test_counts_and_rates_of_the_shards_are_added() -> None:
+    whole = combined([bucket(3, 0.5), bucket(4, 1.5)], BucketStatus)
+    assert (whole.requests, whole.requests_per_second) == ({"get": 7}, 2.0)
+
+
+def test_the_application_is_that_of_the_shard_which_has_one() -> None:
+    def status(revision: int, name: str, state: str) -> WorkerStatus:
+        found = ApplicationStatus(revision=revision, name=name, state=state, waits_for=[])
+        empty = combined([], WorkerStatus)
+        return WorkerStatus(
+            **{name: getattr(empty, name) for name in WorkerStatus.__struct_fields__} | {"application": found}
+        )
+
+    found = cluster_status._application([status(0, "", "running"), status(3, "shop", "drained")])
+    assert found is not None
+    assert (found.revision, found.name, found.state) == (3, "shop", "drained")
+    assert cluster_status._application([]) is None
+
+
+def test_a_principal_with_prefixes_sees_nothing_of_the_shards() -> None:
+    shard = ShardStatus(
+        shard=0,
+        worker="w",
+        host="h",
+        addresses={"http": "machine:1"},
+        is_served=True,
+        sources=["bank"],
+        pipelines=["payroll"],
+        problems=["bank is damaged"],
+    )
+    empty = combined([], WorkerStatus)
+    status = WorkerStatus(
+        **{name: getattr(empty, name) for name in WorkerStatus.__struct_fields__} | {"shards": [shard]}
+    )
+    assert visible(status, Principal("everything", Role.READ)).shards == [shard]
+    assert visible(status, SHOP).shards == []
+
+
+class Shards:
+    """Two, each with segments of two tenants."""
+
+    def __init__(self, *names: list[str]) -> None:
+        self._names = names
+
+    async def ask(self, _cluster: object, _token: str, path: str, *, is_tls: bool) -> list[dict[str, Any]]:
+        after = path.partition("after=")[2].partition("&")[0]
+        later = [[name for name in names if name > after] for names in self._names]
+        return [{"segments": [{"name": name} for name in names[:2]], "more": len(names) > 2} for names in later]
+
+
+class HostOfShards:
+    class directory:  # noqa: N801
+        secret = "secret"
+
+    class settings:  # noqa: N801
+        http_ssl = None
+
+    async def cluster(self) -> ClusterStatus | None:
+        return None
+
+
+async def test_pages_of_segments_have_no_name_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards(["bank-1", "bank-3", "shop-1"], ["bank-2", "shop-2", "zoo"])
+    monkeypatch.setattr(host_routes, "ask_shards", shards.ask)
+    monkeypatch.setattr(host_routes, "_PAGE", 2)
+    routes = _HostRoutes(HostOfShards())  # type: ignore[arg-type]
+
+    async def pages(principal: Principal) -> list[dict[str, Any]]:
+        found, after, has_more = [], "", True
+        while has_more:
+            scope = {"type": "http", "query_string": f"after={after}".encode(), PRINCIPAL: principal}
+            found.append(await routes.segments(Request(scope)))
+            after, has_more = found[-1]["after"], found[-1]["more"]
+        return found
+
+    for principal, names in (
+        (SHOP, ["shop-1", "shop-2"]),
+        (Principal("all", Role.READ), ["bank-1", "bank-2", "bank-3", "shop-1", "shop-2", "zoo"]),
+    ):
+        found = await pages(principal)
+        assert [one["name"] for page in found for one in page["segments"]] == names
+        assert {page["after"] for page in found} <= {"", *names}
