@@ -1,5 +1,7 @@
 """Hosts with shard processes: shards and sources are spread, and go where hosts are lost, join, and are drained."""
 
+import os
+import signal
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -62,6 +64,16 @@ def test_shards_follow_a_join_a_move_and_a_drain(tmp_path: Path) -> None:
             one.wait_for_acks()
         for one in programs:
             assert made.check(one)
+
+
+def test_a_shard_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    with hosts(tmp_path, 1) as made, sending(made.seeds, 2) as program:
+        (pid,) = children(made.all[0].pid)
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: not is_running(pid), made.said)
+        program.wait_for_acks()
+        assert made.check(program)
+        assert f"process {pid} does not answer" in made.all[0].said
 
 
 def test_whoever_comes_to_the_wrong_process_is_sent_to_the_right_one(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ class Host:
 
     async def _apply(self) -> bool:
         """Do what the assignment says. Returns whether something has to be looked at again soon."""
+        self.processes.kill_silent()
         for one in self.processes.take_ended():
             if one.report.worker:
                 with suppress(BucketFailed):

@@ -1,7 +1,7 @@
 """What a host and the shard processes that it has started say to each other: lines of JSON over a socket pair.
 
-A process reports what it does; a host asks it to leave. When the host ends, however that happens, the socket is closed,
-and the process stops.
+A process reports what it does, at least once a second; a host asks it to leave. When the host ends, however that
+happens, the socket is closed, and the process stops.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ VARIABLE = "PENSTOCK_HOST_LINK"
 _LINE_BYTES_MAX = 1 << 20
 _LOOK_SECONDS = 0.1
 """Between two looks whether there is something new to report."""
+_REPORT_SECONDS = 1.0
+"""Between two reports when there is nothing new: a process that hangs makes none."""
 
 
 class LinkOptions(msgspec.Struct, frozen=True):
@@ -82,10 +84,11 @@ class HostLink:
 
 
 async def _report(writer: asyncio.StreamWriter, report: Callable[[], ShardReport]) -> None:
-    last: ShardReport | None = None
+    loop = asyncio.get_running_loop()
+    last, due = None, 0.0
     while True:
-        if (now := report()) != last:
-            last = now
+        if (now := report()) != last or loop.time() >= due:
+            last, due = now, loop.time() + _REPORT_SECONDS
             writer.write(msgspec.json.encode(now) + b"\n")
             await writer.drain()
         await asyncio.sleep(_LOOK_SECONDS)
@@ -97,16 +100,21 @@ class ProcessLink:
     def __init__(self) -> None:
         self._socket, self.theirs = socket.socketpair()
         self.report = ShardReport()
+        self.heard_at = 0.0
+        """When the last report came, in the loop's time."""
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self, on_change: Callable[[], None]) -> None:
         """Until the process ends."""
         self.theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=_LINE_BYTES_MAX)
+        loop = asyncio.get_running_loop()
         with suppress(ConnectionError):
             while line := await reader.readline():
-                self.report = msgspec.json.decode(line, type=ShardReport)
-                on_change()
+                before, self.report = self.report, msgspec.json.decode(line, type=ShardReport)
+                self.heard_at = loop.time()
+                if self.report != before:
+                    on_change()
 
     def leave(self, to: str) -> None:
         if self._writer is not None and not self._writer.is_closing():

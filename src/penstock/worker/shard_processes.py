@@ -25,6 +25,12 @@ _STEADY_SECONDS = 60.0
 """A process that has run for so long has not died because it was just started."""
 STOP_SECONDS_MAX = 60.0
 """A stop makes durable and acknowledges what was received. Killing a process after that loses nothing acknowledged."""
+SILENT_SECONDS_MAX = 15.0
+"""A process that has served and reports nothing for so long hangs: its lease has expired. Longer than a lease, so that
+a busy machine does not kill what would go on by itself.
+"""
+_ASLEEP_SECONDS = 5.0
+"""Between two looks: the host itself has slept, and has heard nobody."""
 _LINE_BYTES_MAX = 1 << 16
 _STDERR = 2
 
@@ -100,6 +106,14 @@ class ShardProcess:
     @property
     def report(self) -> ShardReport:
         return self._link.report
+
+    def is_silent(self, since: float, now: float) -> bool:
+        """Whether it hangs; `since`: when the host has begun to listen."""
+        return self.report.state == "serving" and now - max(self._link.heard_at, since) > SILENT_SECONDS_MAX
+
+    def kill(self) -> None:
+        log.error("shard %d: process %d does not answer, and is killed", self.shard, self.pid)
+        self._signal(signal.SIGKILL)
 
     async def start(self) -> None:
         """Raises OSError."""
@@ -191,6 +205,7 @@ class ShardProcesses:
         self._not_before: dict[int, float] = {}
         self._started: dict[int, float] = {}
         self._stopping: set[asyncio.Task[None]] = set()
+        self._listens_since = self._looked = float("-inf")
 
     def running(self) -> dict[int, ShardProcess]:
         return dict(self._running)
@@ -216,6 +231,16 @@ class ShardProcesses:
                 pauses.reset()
             self._not_before[one.shard] = loop.time() + pauses.next()
         return ended
+
+    def kill_silent(self) -> None:
+        """Those that hang; to be called every few seconds. They are started again like others that have died."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked > _ASLEEP_SECONDS:
+            self._listens_since = now
+        self._looked = now
+        for one in self._running.values():
+            if not one.has_ended and one.is_silent(self._listens_since, now):
+                one.kill()
 
     async def start(self, shard: int) -> None:
         """Unless it is too early after it has died. Raises OSError."""
