@@ -108,6 +108,23 @@ def test_a_second_pipeline_of_the_shard_lowers_what_is_retained() -> None:
     assert again.subscriptions[HOME, "s"].done == {S: 45}, "a repeated message does not raise it"
 
 
+def test_what_only_other_shards_have_not_completed_waits_for_a_pipeline_that_reads_it_again() -> None:
+    """The source shard may not have acknowledged what its home shard has once released."""
+    home = epoch(started(after(State(), Place("s", 0)), "p", 0), "p", 50)
+    assert holding(home, "s").done == {S: 50}
+    again, effects = apply(home, Reset("p"))
+    assert holding(again, "s").done == {S: 0}
+    assert Release("s", {S: 0}) in effects, "it is sent"
+    second = started(home, "q", 10)
+    assert holding(second, "s").done == {S: 10}
+    state, effects = apply(
+        after(second, Plan("q", second.pipelines["q"].generation, "in/1", {S: 20}, None)),
+        Complete("q", second.pipelines["q"].generation, 0),
+    )
+    assert holding(state, "s").done == {S: 20}
+    assert Release("s", {S: 20}) in effects
+
+
 def test_the_place_of_a_source_never_changes() -> None:
     state = after(State(), Serve(), Place("s", 3))
     assert apply(state, Place("s", 3)) == (state, ())
