@@ -109,6 +109,25 @@ async def test_a_start_waits_for_the_source_shard_and_says_so(monkeypatch: pytes
         await home.until(lambda: home.status().blocked is None)
 
 
+async def test_two_pipelines_may_start_at_once_whichever_request_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shards(PLACES) as cluster:
+        home, other = cluster.scenes
+        sharing, overtaken = other.coordinator.sharing, asyncio.Event()
+        subscribe = sharing.subscribe
+
+        async def late(request: Any) -> dict[str, int]:
+            if request.pipeline == "p":
+                await overtaken.wait()
+            found = await subscribe(request)
+            overtaken.set()
+            return found
+
+        monkeypatch.setattr(sharing, "subscribe", late)
+        async with asyncio.timeout(20):
+            await asyncio.gather(home.start("p", "b"), home.start("q", "b"))
+        await other.until(lambda: subscriptions(other)[0].pipelines == ("p", "q"))
+
+
 async def test_while_the_source_shard_is_away_the_status_says_so_and_other_sources_are_read() -> None:
     async with shards(PLACES) as cluster:
         home, other = cluster.scenes

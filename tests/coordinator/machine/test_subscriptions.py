@@ -32,7 +32,7 @@ from penstock.coordinator.machine.commands import (
 )
 from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.machine.state import State, Subscription
-from penstock.coordinator.machine.subscriptions import Holdings, holding
+from penstock.coordinator.machine.subscriptions import NOTHING, Holdings, holding
 from penstock.core.errors import Fenced, PipelineError
 
 S, T = "connector/s/0", "connector/s/1"
@@ -123,6 +123,19 @@ def test_what_only_other_shards_have_not_completed_waits_for_a_pipeline_that_rea
     )
     assert holding(state, "s").done == {S: 20}
     assert Release("s", {S: 20}) in effects
+
+
+def test_a_late_answer_from_before_a_start_does_not_hide_what_it_has_retained_in_vain() -> None:
+    holdings = Holdings(HOME, 1)
+    holdings.offer("s", NOTHING)
+    early = holdings.due("s")
+    assert isinstance(early, Unsubscribe)
+    source = after(State(), holdings.subscribe("s", "p", {S: 5}), early)
+    holdings.started("s", NOTHING)
+    holdings.answered(early)
+    last = holdings.due("s")
+    assert last is not None
+    assert after(source, last).subscriptions[HOME, "s"].done is None
 
 
 def test_the_place_of_a_source_never_changes() -> None:
