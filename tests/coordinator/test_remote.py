@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import Connectors
 from penstock.core.errors import DataLoss, PipelineError, Unavailable
 from penstock.protocol.api.dead_letters import EventPlace
@@ -158,6 +159,20 @@ async def test_a_restarted_home_shard_continues_with_the_same_watermark_and_rele
         in_b = await other.ingest(B, {2: 30})
         end = await cut(home, end, at_least={B: in_b})
         assert end.watermark == 15
+
+
+async def test_a_restarted_home_shard_sends_nothing_before_it_has_its_term() -> None:
+    """Nor does another retention, which is the first thing that a start writes."""
+    async with shards(PLACES) as cluster:
+        other, home = cluster.scenes
+        await home.reopen(retention=Retention("keep"))
+        in_a = await other.ingest(A, {1: 10})
+        await cut(home, await began(home, "a"), at_least={A: in_a})
+        await home.merge(0, await home.stage(b"out", 0))
+        await home.reopen(retention=Retention("complete"))
+        state = other.coordinator.deliveries
+        await other.until(lambda: state.state.subscriptions[1, "a"].term == 3)
+        assert [*state.state.subscriptions] == [(1, "a")]
 
 
 async def test_a_restarted_source_shard_still_waits_for_the_pipeline() -> None:

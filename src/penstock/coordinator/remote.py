@@ -303,6 +303,8 @@ class RemoteSources:
 
     def _after(self, source: str, take: Callable[[str, Holding], None]) -> None:
         """Let `take` have what the pipelines need now, when it is durable; then send it."""
+        if not self._holdings.term:
+            return  # `start` sends everything, under the term that it gets
         now = self._needed(source)
 
         def taken() -> None:
