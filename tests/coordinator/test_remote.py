@@ -11,6 +11,7 @@ from penstock.coordinator.settings import Connectors
 from penstock.core.errors import DataLoss, PipelineError, Unavailable
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.pipelines import AtSegments, InputOffset, InputSpec, Limits, Range
+from penstock.protocol.api.shards import RowsIn, SplitIn
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, raw, stored
 from tests.coordinator.shards_scene import shards
@@ -332,6 +333,16 @@ async def test_a_raw_segment_and_a_limit_of_rows_work_across_shards() -> None:
         await home.until(lambda: home.status().lag_bytes == ends[-1])
         found = await cut(home, start, at_least={"raw": ends[0]}, limits=Limits(rows=3))
         assert found.segments == {"raw": ends[0]}
+
+
+async def test_a_process_of_another_shard_does_not_take_what_it_does_not_have_for_lost() -> None:
+    """A process may have got the address of one that was replaced."""
+    async with shards(PLACES) as cluster:
+        sharing = cluster.scenes[0].coordinator.sharing
+        with pytest.raises(Unavailable, match="source 'b' is in shard 1; this one is 0"):
+            await sharing.split(SplitIn(ranges=[Range(B, 0, 10)], part_bytes=10, skip_lost=True))
+        with pytest.raises(Unavailable, match="source 'b' is in shard 1; this one is 0"):
+            await sharing.rows_end(RowsIn(segment=B, start=0, end=10, rows_max=1))
 
 
 async def test_a_reader_without_a_pipeline_reads_all_shards() -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from penstock.coordinator.follower import NO_BLOCK, arrival_of, packed
 from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscribe
+from penstock.coordinator.machine.state import source_of
 from penstock.coordinator.open_windows import NO_DEMAND, Demand
 from penstock.coordinator.readers import Readers, parts_of
 from penstock.coordinator.records import normalised
@@ -197,10 +198,12 @@ class Sharing:
             names, request.start, upto=upto, limits=request.limits, wait_seconds=wait_seconds
         )
 
-    def split(self, request: SplitIn) -> Splits:
+    async def split(self, request: SplitIn) -> Splits:
+        await self._check(*{source_of(one.segment) for one in request.ranges})  # what is elsewhere is not lost
         return parts_of(self._shared.records, request.ranges, request.part_bytes, skip_lost=request.skip_lost)
 
     async def rows_end(self, request: RowsIn) -> int:
+        await self._check(source_of(request.segment))
         return await self._shared.records.rows_end(request.segment, request.start, request.end, request.rows_max)
 
 
