@@ -234,7 +234,7 @@ def check_ports(pipeline: Pipeline, command: Merge) -> None:
 
 def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tuple[Effect, ...]]:
     """`new`, with these sources released as far as its pipelines have completed them, and the effects of that. What was
-    released of a source of another shard may not have been acknowledged there, so a pipeline that reads it again holds it.
+    released of a source of another shard may not be acknowledged there: a pipeline that reads it again holds it.
     """
     sources = frozenset(sources)
     released = dict(new.released)
