@@ -169,7 +169,6 @@ async def test_a_restarted_home_shard_sends_nothing_before_it_has_its_term() -> 
         await home.reopen(retention=Retention("keep"))
         in_a = await other.ingest(A, {1: 10})
         await cut(home, await began(home, "a"), at_least={A: in_a})
-        await home.merge(0, await home.stage(b"out", 0))
         await home.reopen(retention=Retention("complete"))
         state = other.coordinator.deliveries
         await other.until(lambda: state.state.subscriptions[1, "a"].term == 3)

@@ -6,6 +6,7 @@ from array import array
 from typing import NamedTuple
 
 from penstock.coordinator.follower import NO_BLOCK, arrival_of, packed
+from penstock.coordinator.ledger import stopping
 from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import source_of
 from penstock.coordinator.open_windows import NO_DEMAND, Demand
@@ -114,9 +115,11 @@ class Sharing:
             seen = shared.news.count
             reply = await self._followed(request)
             is_new = reply.version != request.known or any(one.block.ends for one in reply.segments.values())
-            if is_new or loop.time() >= deadline or shared.news.is_over:
+            if is_new or loop.time() >= deadline:
                 await shared.keeper.settled()
                 return reply
+            if shared.news.is_over:  # a reply would be followed by the next request at once
+                raise stopping()
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _followed(self, request: Follow) -> Followed:
