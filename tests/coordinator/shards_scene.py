@@ -85,7 +85,7 @@ class Wire:
             case "cut":
                 return SegmentOffsets(await sharing.cut(request))
             case "split":
-                return sharing.split(request)
+                return await sharing.split(request)
             case "rows":
                 return EndOffset(await sharing.rows_end(request))
             case "event":

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import Connectors
 from penstock.core.errors import DataLoss, PipelineError, Unavailable
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.pipelines import AtSegments, InputOffset, InputSpec, Limits, Range
+from penstock.protocol.api.shards import RowsIn, SplitIn
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, raw, stored
 from tests.coordinator.shards_scene import shards
@@ -109,6 +111,25 @@ async def test_a_start_waits_for_the_source_shard_and_says_so(monkeypatch: pytes
         await home.until(lambda: home.status().blocked is None)
 
 
+async def test_two_pipelines_may_start_at_once_whichever_request_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shards(PLACES) as cluster:
+        home, other = cluster.scenes
+        sharing, overtaken = other.coordinator.sharing, asyncio.Event()
+        subscribe = sharing.subscribe
+
+        async def late(request: Any) -> dict[str, int]:
+            if request.pipeline == "p":
+                await overtaken.wait()
+            found = await subscribe(request)
+            overtaken.set()
+            return found
+
+        monkeypatch.setattr(sharing, "subscribe", late)
+        async with asyncio.timeout(20):
+            await asyncio.gather(home.start("p", "b"), home.start("q", "b"))
+        await other.until(lambda: subscriptions(other)[0].pipelines == ("p", "q"))
+
+
 async def test_while_the_source_shard_is_away_the_status_says_so_and_other_sources_are_read() -> None:
     async with shards(PLACES) as cluster:
         home, other = cluster.scenes
@@ -139,6 +160,19 @@ async def test_a_restarted_home_shard_continues_with_the_same_watermark_and_rele
         in_b = await other.ingest(B, {2: 30})
         end = await cut(home, end, at_least={B: in_b})
         assert end.watermark == 15
+
+
+async def test_a_restarted_home_shard_sends_nothing_before_it_has_its_term() -> None:
+    """Nor does another retention, which is the first thing that a start writes."""
+    async with shards(PLACES) as cluster:
+        other, home = cluster.scenes
+        await home.reopen(retention=Retention("keep"))
+        in_a = await other.ingest(A, {1: 10})
+        await cut(home, await began(home, "a"), at_least={A: in_a})
+        await home.reopen(retention=Retention("complete"))
+        state = other.coordinator.deliveries
+        await other.until(lambda: state.state.subscriptions[1, "a"].term == 3)
+        assert [*state.state.subscriptions] == [(1, "a")]
 
 
 async def test_a_restarted_source_shard_still_waits_for_the_pipeline() -> None:
@@ -298,6 +332,16 @@ async def test_a_raw_segment_and_a_limit_of_rows_work_across_shards() -> None:
         await home.until(lambda: home.status().lag_bytes == ends[-1])
         found = await cut(home, start, at_least={"raw": ends[0]}, limits=Limits(rows=3))
         assert found.segments == {"raw": ends[0]}
+
+
+async def test_a_process_of_another_shard_does_not_take_what_it_does_not_have_for_lost() -> None:
+    """A process may have got the address of one that was replaced."""
+    async with shards(PLACES) as cluster:
+        sharing = cluster.scenes[0].coordinator.sharing
+        with pytest.raises(Unavailable, match="source 'b' is in shard 1; this one is 0"):
+            await sharing.split(SplitIn(ranges=[Range(B, 0, 10)], part_bytes=10, skip_lost=True))
+        with pytest.raises(Unavailable, match="source 'b' is in shard 1; this one is 0"):
+            await sharing.rows_end(RowsIn(segment=B, start=0, end=10, rows_max=1))
 
 
 async def test_a_reader_without_a_pipeline_reads_all_shards() -> None:

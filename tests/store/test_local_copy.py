@@ -1,6 +1,7 @@
 """A local copy is read as if every write had reached its file, wherever the bytes are."""
 
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -109,3 +110,21 @@ def test_any_order_of_writes_and_cuts_is_read_as_from_a_plain_file(seed: int) ->
                 length = random.randint(0, end - at)
                 assert scene.copy.read(at, length).ljust(length, b"\0") == model[at : at + length]
     assert scene.copy.read(0, end).ljust(end, b"\0") == model[:end]
+
+
+def test_a_copy_can_be_written_and_cut_off_while_a_reader_waits_for_the_bucket(scene: Scene) -> None:
+    """Whoever cuts it off holds a lock that the reader needs for the bucket: neither may wait for the other."""
+    scene.hold(0, b"abc")
+    scene.copy.give_up(3, 0)
+    fetch = scene.fetch
+
+    def slow(offset: int, length: int) -> bytes:
+        writer = Thread(target=lambda: (scene.copy.hold(3, b"def"), scene.copy.truncate(5)), daemon=True)
+        writer.start()
+        writer.join(10)
+        assert not writer.is_alive()
+        return fetch(offset, length)
+
+    scene.copy._fetch = slow
+    assert scene.copy.read(0, 3) == b"abc"
+    assert scene.copy.read(3, 2) == b"de"

@@ -29,6 +29,9 @@ _HEAD_BYTES_MAX = 64 << 10
 _BODY_BYTES_MAX = 256 << 20
 """As of other clients of a worker; a reply to a follower has a few megabytes."""
 
+_BROKEN = OSError, EOFError, ValueError, LookupError
+"""Raised if a connection ends early, or its reply is not HTTP."""
+
 
 class _Connection:
     """One request at a time."""
@@ -72,7 +75,7 @@ class HttpShardWire:
         worker = self._known.get(shard) or await self._find(shard)
         try:
             data = await self._exchange(worker, path, encode(request), ANSWER_SECONDS + wait_seconds)
-        except Unavailable:
+        except PenstockError:  # also a refusal: something else may listen there now
             self._known.pop(shard, None)
             self._close(worker)
             raise
@@ -94,7 +97,7 @@ class HttpShardWire:
                 status, data = await self._send(worker, address, head.encode() + body, is_tls=is_tls)
         except TimeoutError:
             raise Unavailable(f"{worker} has not answered for {seconds:g} s") from None
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, http.client.HTTPException) as error:
+        except (*_BROKEN, asyncio.LimitOverrunError, http.client.HTTPException) as error:
             raise Unavailable(f"{worker} cannot be reached: {error}") from error
         if status == http.HTTPStatus.OK:
             return data

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.coordinator.follower import Follower
 from penstock.coordinator.ledger import Keeper
-from penstock.coordinator.machine.commands import Advance, Place, Serve, Unsubscribe
+from penstock.coordinator.machine.commands import Advance, Place, Serve, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.machine.subscriptions import Holding, Holdings, holding
 from penstock.coordinator.settings import Connectors, SourceTimes
@@ -278,18 +278,12 @@ class RemoteSources:
         await self._keeper.settled()  # the place is durable, so the subscription is not forgotten if this process dies
         message = self._holdings.subscribe(source, pipeline, {})
         subscribed.append(source)
-        request = SubscribeTo(
-            home=message.home,
-            term=message.term,
-            number=message.number,
-            source=source,
-            pipeline=pipeline,
-            starting=place_of(starting),
-        )
         try:
-            async for attempt in RETRIES.async_retrying(START_SECONDS, Unavailable):
+            async for attempt in RETRIES.async_retrying(START_SECONDS, Unavailable, Fenced):
+                if attempt.retry_state.attempt_number > 1:  # another start may have overtaken it
+                    message = self._holdings.subscribe_again(source, pipeline, {})
                 with attempt:
-                    reply = await self._ask(shard, "subscribe", request, SegmentOffsets)
+                    reply = await self._ask(shard, "subscribe", _subscribe_to(message, starting), SegmentOffsets)
         except Unavailable as error:
             waits = f"waits for shard {shard}, which has source {source!r}: {error}"
             self._problems[pipeline] = waits
@@ -309,6 +303,8 @@ class RemoteSources:
 
     def _after(self, source: str, take: Callable[[str, Holding], None]) -> None:
         """Let `take` have what the pipelines need now, when it is durable; then send it."""
+        if not self._holdings.term:
+            return  # `start` sends everything, under the term that it gets
         now = self._needed(source)
 
         def taken() -> None:
@@ -441,6 +437,17 @@ class RemoteSources:
 
 def _is_resolved(pipeline: Pipeline) -> bool:
     return all(spec.resolved for spec in pipeline.inputs.values())
+
+
+def _subscribe_to(message: Subscribe, starting: Starting) -> SubscribeTo:
+    return SubscribeTo(
+        home=message.home,
+        term=message.term,
+        number=message.number,
+        source=message.source,
+        pipeline=message.pipeline,
+        starting=place_of(starting),
+    )
 
 
 def _of(source: str, starting: Starting) -> Starting:

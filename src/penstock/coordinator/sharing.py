@@ -6,7 +6,9 @@ from array import array
 from typing import NamedTuple
 
 from penstock.coordinator.follower import NO_BLOCK, arrival_of, packed
+from penstock.coordinator.ledger import stopping
 from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscribe
+from penstock.coordinator.machine.state import source_of
 from penstock.coordinator.open_windows import NO_DEMAND, Demand
 from penstock.coordinator.readers import Readers, parts_of
 from penstock.coordinator.records import normalised
@@ -113,9 +115,11 @@ class Sharing:
             seen = shared.news.count
             reply = await self._followed(request)
             is_new = reply.version != request.known or any(one.block.ends for one in reply.segments.values())
-            if is_new or loop.time() >= deadline or shared.news.is_over:
+            if is_new or loop.time() >= deadline:
                 await shared.keeper.settled()
                 return reply
+            if shared.news.is_over:  # a reply would be followed by the next request at once
+                raise stopping()
             await shared.news.wait(seen, deadline - loop.time())
 
     async def _followed(self, request: Follow) -> Followed:
@@ -197,10 +201,12 @@ class Sharing:
             names, request.start, upto=upto, limits=request.limits, wait_seconds=wait_seconds
         )
 
-    def split(self, request: SplitIn) -> Splits:
+    async def split(self, request: SplitIn) -> Splits:
+        await self._check(*{source_of(one.segment) for one in request.ranges})  # what is elsewhere is not lost
         return parts_of(self._shared.records, request.ranges, request.part_bytes, skip_lost=request.skip_lost)
 
     async def rows_end(self, request: RowsIn) -> int:
+        await self._check(source_of(request.segment))
         return await self._shared.records.rows_end(request.segment, request.start, request.end, request.rows_max)
 
 

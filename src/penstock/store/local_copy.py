@@ -123,9 +123,11 @@ class LocalCopy:
         with self._lock:
             self._complete()
             elsewhere = [*self._elsewhere(offset, offset + length)]
-            if len(elsewhere) == 1 and elsewhere[0].start <= offset and offset + length <= elsewhere[0].end:
-                return self._part(elsewhere[0], offset, offset + length)
-            data = self._file.read(offset, length)
+            is_elsewhere = len(elsewhere) == 1 and elsewhere[0].start <= offset and offset + length <= elsewhere[0].end
+            data = b"" if is_elsewhere else self._file.read(offset, length)
+        # Not while the lock is held: it takes a while, and the owner's lock, under which the file may be cut off.
+        if is_elsewhere:
+            return self._part(elsewhere[0], offset, offset + length)
         if not elsewhere:
             return data
         whole = bytearray(data.ljust(length, b"\0"))

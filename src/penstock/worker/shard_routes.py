@@ -34,7 +34,7 @@ def routes(worker: Routed) -> list[Route]:
         return SegmentOffsets(await sharing.cut(body))
 
     async def split(sharing: Sharing, body: api.SplitIn) -> Any:
-        return sharing.split(body)
+        return await sharing.split(body)
 
     async def rows(sharing: Sharing, body: api.RowsIn) -> api.EndOffset:
         return api.EndOffset(await sharing.rows_end(body))

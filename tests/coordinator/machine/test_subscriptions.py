@@ -32,7 +32,7 @@ from penstock.coordinator.machine.commands import (
 )
 from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.machine.state import State, Subscription
-from penstock.coordinator.machine.subscriptions import Holdings, holding
+from penstock.coordinator.machine.subscriptions import NOTHING, Holdings, holding
 from penstock.core.errors import Fenced, PipelineError
 
 S, T = "connector/s/0", "connector/s/1"
@@ -106,6 +106,36 @@ def test_a_second_pipeline_of_the_shard_lowers_what_is_retained() -> None:
     assert state.subscriptions[HOME, "s"] == Subscription(1, 3, ("p", "q"), {S: 45}, {S: 40})
     again = after(state, Subscribe(HOME, 1, 3, "s", "q", {S: 47}))
     assert again.subscriptions[HOME, "s"].done == {S: 45}, "a repeated message does not raise it"
+
+
+def test_what_only_other_shards_have_not_completed_waits_for_a_pipeline_that_reads_it_again() -> None:
+    """The source shard may not have acknowledged what its home shard has once released."""
+    home = epoch(started(after(State(), Place("s", 0)), "p", 0), "p", 50)
+    assert holding(home, "s").done == {S: 50}
+    again, effects = apply(home, Reset("p"))
+    assert holding(again, "s").done == {S: 0}
+    assert Release("s", {S: 0}) in effects, "it is sent"
+    second = started(home, "q", 10)
+    assert holding(second, "s").done == {S: 10}
+    state, effects = apply(
+        after(second, Plan("q", second.pipelines["q"].generation, "in/1", {S: 20}, None)),
+        Complete("q", second.pipelines["q"].generation, 0),
+    )
+    assert holding(state, "s").done == {S: 20}
+    assert Release("s", {S: 20}) in effects
+
+
+def test_a_late_answer_from_before_a_start_does_not_hide_what_it_has_retained_in_vain() -> None:
+    holdings = Holdings(HOME, 1)
+    holdings.offer("s", NOTHING)
+    early = holdings.due("s")
+    assert isinstance(early, Unsubscribe)
+    source = after(State(), holdings.subscribe("s", "p", {S: 5}), early)
+    holdings.started("s", NOTHING)
+    holdings.answered(early)
+    last = holdings.due("s")
+    assert last is not None
+    assert after(source, last).subscriptions[HOME, "s"].done is None
 
 
 def test_the_place_of_a_source_never_changes() -> None:

@@ -233,14 +233,18 @@ def check_ports(pipeline: Pipeline, command: Merge) -> None:
 
 
 def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tuple[Effect, ...]]:
-    """`new`, with these sources released as far as its pipelines have completed them, and the effects of that."""
+    """`new`, with these sources released as far as its pipelines have completed them, and the effects of that. What was
+    released of a source of another shard may not be acknowledged there: a pipeline that reads it again holds it.
+    """
     sources = frozenset(sources)
     released = dict(new.released)
     least = _least(new, sources, lambda pipeline: pipeline.complete, lambda subscription: subscription.done)
     effects: list[Effect] = []
     for source in sorted(sources):
         before = released.pop(source, None)
-        after = _raised(before or {}, least[source]) if source in least else None
+        after = least.get(source)
+        if after is not None and source not in new.remote:
+            after = _raised(before or {}, after)
         if after is not None:
             released[source] = after
         if after != before:

@@ -154,11 +154,18 @@ class Holdings:
     _answered: dict[str, Holding | None] = field(default_factory=dict)
     _starting: dict[str, int] = field(default_factory=dict)
     """Source → how many starts wait for its positions: until they are in the ledger, nothing is released."""
+    _asked: dict[str, int] = field(default_factory=dict)
+    """Source → the number of the last message with which a start has asked for it."""
 
     def subscribe(self, source: str, pipeline: str, positions: Segments) -> Subscribe:
         """A start needs the source. Call `started` when it is in the ledger, or has failed."""
         self._starting[source] = self._starting.get(source, 0) + 1
-        return Subscribe(self.shard, self.term, self._next(), source, pipeline, positions)
+        return self.subscribe_again(source, pipeline, positions)
+
+    def subscribe_again(self, source: str, pipeline: str, positions: Segments) -> Subscribe:
+        """For the same start, whose last message was overtaken by that of another one."""
+        self._asked[source] = number = self._next()
+        return Subscribe(self.shard, self.term, number, source, pipeline, positions)
 
     def started(self, source: str, now: Holding) -> None:
         """`now`: what is durable; the next message replaces what the start has retained."""
@@ -179,8 +186,8 @@ class Holdings:
         return Advance(*head, *wanted) if wanted.pipelines else Unsubscribe(*head)
 
     def answered(self, message: Advance | Unsubscribe) -> None:
-        if self._starting.get(message.source):
-            return
+        if self._starting.get(message.source) or message.number < self._asked.get(message.source, 0):
+            return  # a start has asked for more since then
         self._answered[message.source] = (
             Holding(message.pipelines, message.done, message.floor) if isinstance(message, Advance) else NOTHING
         )
