@@ -19,8 +19,9 @@ from penstock.coordinator.machine.subscriptions import Holding, Holdings, holdin
 from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.views import LocalView, PlacedView, View
+from penstock.coordinator.watermark.source_table import StreamTable, Written
 from penstock.coordinator.watermark.watermarks import Watermarks
-from penstock.core.errors import Fenced, PenstockError, Unavailable
+from penstock.core.errors import Damaged, Fenced, PenstockError, Unavailable
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.core.supervisor import Supervised, Supervisor
 from penstock.protocol.api.codec import Done
@@ -389,9 +390,12 @@ class RemoteSources:
         return all(window.base <= positions.get(name, 0) for name, window in windows.items())
 
     def _begin(self, name: str, pipeline: Pipeline, sources: Iterable[str]) -> _Followed:
-        written = self.watermarks.written(name, pipeline)
-        is_new = self.watermarks.is_recovered(name, pipeline)
         planned = pipeline.segments(pipeline.planned)
+        try:
+            written = self.watermarks.written(name, pipeline)
+        except Damaged:  # recovery reports it, and goes on without the table
+            written = Written(StreamTable(), planned)
+        is_new = self.watermarks.is_recovered(name, pipeline)
         starts = planned if is_new else written.offsets
         followers = {}
         for source in sorted(sources):
