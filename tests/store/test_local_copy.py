@@ -118,8 +118,12 @@ def test_a_copy_can_be_written_and_cut_off_while_a_reader_waits_for_the_bucket(s
     scene.copy.give_up(3, 0)
     fetch = scene.fetch
 
+    def write() -> None:
+        scene.copy.hold(3, b"def")
+        scene.copy.truncate(5)
+
     def slow(offset: int, length: int) -> bytes:
-        writer = Thread(target=lambda: (scene.copy.hold(3, b"def"), scene.copy.truncate(5)), daemon=True)
+        writer = Thread(target=write, daemon=True)
         writer.start()
         writer.join(10)
         assert not writer.is_alive()

@@ -242,7 +242,7 @@ def settled(old: State, new: State, sources: Iterable[str]) -> tuple[State, tupl
     effects: list[Effect] = []
     for source in sorted(sources):
         before = released.pop(source, None)
-        after = least.get(source)
+        after: Segments | None = least.get(source)
         if after is not None and source not in new.remote:
             after = _raised(before or {}, after)
         if after is not None:
