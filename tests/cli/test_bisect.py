@@ -94,6 +94,7 @@ def plan(worker: RunningWorker, client: CoordinatorClient) -> list[bytes]:
 
 @pytest.mark.process
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_the_poison_is_found_and_buried_and_everything_leaves_once_although_the_driver_is_killed(
     worker: RunningWorker, client: CoordinatorClient, file: Path
 ) -> None:
