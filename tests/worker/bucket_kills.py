@@ -8,7 +8,9 @@ from random import Random
 
 from penstock.bucket.stores import open_bucket
 from penstock.client.segments import SegmentClient
+from penstock.cluster.places import PLACES
 from penstock.cluster.records import ShardRecord, read_record, shard_key, worker_key
+from penstock.cluster.secret import SECRET
 from penstock.store.bucket_files import BucketFiles
 from penstock.testing.memory_files import MemoryFiles
 from penstock.testing.seaweedfs import SeaweedFS
@@ -144,7 +146,8 @@ def unneeded_objects(url: str) -> set[str]:
     files = BucketFiles(bucket, MemoryFiles(), read_only=True)
     log = files._log
     wanted = {log.keys.log(number) for number in (*log.take_overs, *log._deletable)} | (files._used_at_start or set())
-    found = {each.key for each in bucket.list("")} - {log.keys.head, shard_key(0)}
+    found = {each.key for each in bucket.list("")} - {log.keys.head, shard_key(0), SECRET}
+    found = {key for key in found if not key.startswith(PLACES)}  # as long as the cluster: small, and never changed
     owner = read_record(bucket, shard_key(0), ShardRecord)
     if owner is not None:
         found.discard(worker_key(owner[0].owner))

@@ -89,6 +89,8 @@ class BucketMember:
         """Waits for the lease. None if it was stopped. Raises what the store raises."""
         if not self._is_probed:
             probe_patiently(self.bucket, on_waiting, self._stop)
+            if self._stop.is_set():
+                return None
             secret = cluster_secret(self.bucket)
             self.directory.secret = secret.token
             self._on_secret(secret.token)
