@@ -103,11 +103,11 @@ def test_a_newer_ledger_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         await scene.durable()
         await scene.close()
 
-    monkeypatch.setattr(ledger, "_FORMAT_MIN", 4)
+    monkeypatch.setattr(ledger, "_FORMAT_MIN", ledger.FORMAT + 1)
     asyncio.run(run())
     monkeypatch.undo()
     code, found = checked(tmp_path)
-    assert (code, found["ledger"]["found"], found["ledger"]["reads"]) == (1, 4, 3)
+    assert (code, found["ledger"]["found"], found["ledger"]["reads"]) == (1, ledger.FORMAT + 1, ledger.FORMAT)
 
 
 def test_a_running_worker_is_checked_and_its_ports_are_written_by_the_next_start(tmp_path: Path) -> None:

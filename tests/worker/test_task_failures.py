@@ -146,6 +146,14 @@ WITH_A_BUCKET = {
 }
 """Tasks of a worker whose journal is in a bucket."""
 
+OF_A_CLUSTER = {
+    "worker/host.py: 'membership'",
+    "worker/host.py: 'shard processes'",
+    "coordinator/remote.py: f'releases to shard {shard}'",
+    "coordinator/remote.py: f'{name} follows {source}'",
+}
+"""They need other processes: tests/worker/test_hosts.py and tests/coordinator/test_remote.py run them."""
+
 ENDS_THE_WORKER = {"worker/http.py: 'http'"}
 """See tests/worker/test_faults.py."""
 
@@ -163,7 +171,7 @@ def started_by_the_source() -> set[str]:
 
 
 def test_every_task_is_tested_here() -> None:
-    assert started_by_the_source() == TASKS.keys() | WITH_A_BUCKET.keys() | ENDS_THE_WORKER
+    assert started_by_the_source() == TASKS.keys() | WITH_A_BUCKET.keys() | OF_A_CLUSTER | ENDS_THE_WORKER
 
 
 class Faults:
