@@ -6,18 +6,19 @@ from contextlib import contextmanager
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.spark import python_worker
+from penstock.spark.sink.staging import Link
 
 
 @contextmanager
-def kept_for(worker: str) -> Iterator[None]:
-    """Connections to this worker, which are closed afterwards: none of them is left to another test."""
+def kept_for(_worker: str) -> Iterator[None]:
+    """Connections, which are closed afterwards: none of them is left to another test. The caches do not list them."""
     try:
         yield
     finally:
-        python_worker.link(worker, None, None, None).drop()
-        python_worker.link(worker, None, None, None, "side outputs").drop()
-        for one in gc.get_objects():  # also those of tests that keep nothing: the cache does not list them
-            if isinstance(one, CoordinatorClient):
+        for one in gc.get_objects():
+            if isinstance(one, Link):
+                one.drop()
+            elif isinstance(one, CoordinatorClient):
                 one.close()
         python_worker.link.cache_clear()
         python_worker.coordinator.cache_clear()
