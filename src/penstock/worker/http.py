@@ -334,6 +334,7 @@ class HttpServer:
             await self._task.finished.wait()
 
     async def _serve(self, listener: socket.socket) -> None:
-        await self._server.serve(sockets=[listener])
+        with listener:  # uvicorn closes it only when it is asked to stop
+            await self._server.serve(sockets=[listener])
         if not self._server.should_exit:
             raise RuntimeError("the HTTP server has ended by itself")
