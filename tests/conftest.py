@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -103,6 +104,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that run in this process set the variable to the token of the worker they find: undone at the end."""
     monkeypatch.setenv("PENSTOCK_TOKEN_FILE", str(TOKEN_FILE))
+
+
+@pytest.fixture(autouse=True)
+def _connections_of_tasks() -> Iterator[None]:
+    """A test that runs the function of a task itself leaves no connection to the next one."""
+    yield
+    if python_worker := sys.modules.get("penstock.spark.python_worker"):
+        python_worker.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.access.file import Open
+from penstock.access.file import Open, WithCluster
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.shards import ShardAddress
@@ -34,15 +34,16 @@ class FileDirectory:
 
 
 def main(data: Path, path: Path, shard: int) -> None:
+    directory = FileDirectory(path, shard)
     settings = WorkerSettings(
         data=data,
-        access=Open(),
+        access=WithCluster(Open(), directory.secret),
         http_port=0,
         coordinator=CoordinatorSettings(retention=Retention("keep")),
         segment=ServerSettings(port=0),
         gateway=GatewaySettings(port=0),
     )
-    worker = Worker(settings, directory=FileDirectory(path, shard))
+    worker = Worker(settings, directory=directory)
     asyncio.run(worker.run(_report))
 
 

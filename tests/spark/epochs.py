@@ -14,7 +14,6 @@ from penstock.spark.side_outputs import Origin, SideOutputs
 from penstock.spark.sink.writer import SinkOptions, merge
 from penstock.spark.source.options import SourceOptions
 from tests.protocol.stored.events import stored
-from tests.spark.kept import kept_for
 from tests.spark.sending import outputs
 from tests.spark.stored_data import store_events
 from tests.support.running_worker import RunningWorker
@@ -59,7 +58,7 @@ def running_epoch(worker: RunningWorker) -> Iterator[Epoch]:
     store_events(worker, SEGMENT, events)
     offsets = [sum(map(len, events[:number])) for number in range(len(events))]
     http = f"127.0.0.1:{worker.ports['http']}"
-    with kept_for(http), CoordinatorClient(http) as client:
+    with CoordinatorClient(http) as client:
         generation = client.start("p", {"in": InputSpec(["sales"])}, ["out"]).generation
         end = client.cut("p", generation, "in", client.initial("p", generation, "in"), wait_ms=5000).offset
         yield Epoch(worker, client, Origin(http, "p", generation), end, offsets)

@@ -19,7 +19,6 @@ from penstock.spark.sink import writer
 from penstock.spark.sink.staging import StagedPort
 from penstock.spark.sink.writer import SinkOptions, StagedOutput, StreamSink, in_order, stage
 from tests.spark.asking import segment_names
-from tests.spark.kept import kept_for
 from tests.support.running_worker import RunningWorker
 
 VALUE = StructType().add("value", BinaryType())
@@ -27,10 +26,9 @@ TASK = Task(batch=7, partition=3, attempt=41)
 
 
 @pytest.fixture
-def options(worker: RunningWorker) -> Iterator[SinkOptions]:
+def options(worker: RunningWorker) -> SinkOptions:
     address = f"127.0.0.1:{worker.ports['http']}"
-    with kept_for(address):
-        yield SinkOptions(pipeline="counts", worker=address, generation=2)
+    return SinkOptions(pipeline="counts", worker=address, generation=2)
 
 
 def rows(count: int, **more: list[Any]) -> Any:

@@ -12,7 +12,6 @@ from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.bulk import decode
 from penstock.spark.python_worker import Task
 from penstock.spark.sink.writer import SinkOptions, stage
-from tests.spark.kept import kept_for
 from tests.support.worker_process import WorkerProcess
 
 ROWS = [b"%d " % n * (1 + n % 90) for n in range(40_000)]
@@ -37,8 +36,7 @@ def test_a_task_stages_every_row_once_while_the_worker_is_killed_repeatedly(tmp_
                     restarts[-1].start()
                 yield pa.record_batch({"value": pa.array(ROWS[start : start + BATCH], pa.binary())})
 
-        with kept_for(options.worker):
-            (port,) = stage(options, Task(0, 0, 0), batches()).ports
+        (port,) = stage(options, Task(0, 0, 0), batches()).ports
         assert len(restarts) == len(ROWS) // KILL_EVERY
         assert port.rows == len(ROWS)
         assert stored(worker.address, port.segment) == ROWS

@@ -17,7 +17,6 @@ from penstock.protocol.stored.bulk import Events, decode
 from penstock.spark.python_worker import Task
 from penstock.spark.sink.writer import SinkOptions, StreamSink, stage
 from tests.spark.asking import segment_names
-from tests.spark.kept import kept_for
 from tests.spark.sending import outputs, send
 from tests.support.running_worker import RunningWorker
 
@@ -241,11 +240,8 @@ def test_an_older_generation_can_merge_nothing(sink: Sink) -> None:
 
 
 @pytest.fixture
-def options(sink: Sink) -> Iterator[SinkOptions]:
-    with kept_for(sink.address):
-        yield SinkOptions(
-            pipeline="counts", worker=sink.address, generation=sink.generation, checkpoint=str(sink.folder)
-        )
+def options(sink: Sink) -> SinkOptions:
+    return SinkOptions(pipeline="counts", worker=sink.address, generation=sink.generation, checkpoint=str(sink.folder))
 
 
 def writer_of(options: SinkOptions) -> StreamSink:

@@ -9,7 +9,6 @@ from penstock.client.coordinator import Range
 from penstock.client.segments import SegmentClient
 from penstock.core.address import Address
 from penstock.core.errors import Damaged, DataLoss, RequestError
-from penstock.spark import python_worker
 from penstock.spark.sink.staging import Link
 from penstock.spark.source import arrow
 from penstock.spark.source.arrow import SegmentBatches, read_events, read_partition
@@ -140,7 +139,6 @@ def test_a_task_on_the_workers_machine_reads_its_files_unless_the_load_says_othe
     rows = [row for batch in read_partition(options, ("value",), partition) for row in batch.to_pylist()]
     assert [row["value"] for row in rows] == [b"value %d" % n * (n % 50) for n in range(9000)]
     assert get(worker, "/status")["segment_server"]["read_bytes"] == by_socket
-    python_worker.link(worker.http, *options.tls).drop()
 
 
 def test_a_task_reads_over_tls_and_knows_the_names_of_streams(tmp_path: Path) -> None:
@@ -155,8 +153,6 @@ def test_a_task_reads_over_tls_and_knows_the_names_of_streams(tmp_path: Path) ->
         rows = [row for batch in read_partition(options, ("stream", "value"), partition) for row in batch.to_pylist()]
         assert [row["value"] for row in rows] == [b"%d" % n for n in range(100) for _ in (1, 2)]
         assert {row["stream"] for row in rows} == {None}  # no program has ever connected as this source
-        python_worker.link(http, *options.tls).drop()
-        python_worker.coordinator(http).close()
 
 
 def test_a_plain_connection_to_a_tls_worker_is_reported(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _write(path: Path, value: Any) -> None:
 
 
 async def _serve(data: Path, directory: FileDirectory, connector_port: int) -> None:
-    from penstock.access.file import Open
+    from penstock.access.file import Open, WithCluster
     from penstock.coordinator.settings import CoordinatorSettings
     from penstock.ingest.settings import GatewaySettings
     from penstock.segment_server.settings import ServerSettings
@@ -120,7 +120,7 @@ async def _serve(data: Path, directory: FileDirectory, connector_port: int) -> N
 
     settings = WorkerSettings(
         data=data,
-        access=Open(),
+        access=WithCluster(Open(), directory.secret),
         http_port=0,
         store=StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB),
         coordinator=CoordinatorSettings(truncate_seconds=0.5),

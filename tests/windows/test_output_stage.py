@@ -7,7 +7,6 @@ from penstock.core.errors import Damaged, DataLoss
 from penstock.spark.python_worker import link
 from penstock.spark.source.originals import originals
 from tests.protocol.stored.events import stored
-from tests.spark.kept import kept_for
 from tests.spark.stored_data import store_events, truncate
 from tests.support.running_worker import RunningWorker
 
@@ -18,8 +17,7 @@ def found(worker: RunningWorker, *places: tuple[str, int]) -> pa.Table:
     http = f"127.0.0.1:{worker.ports['http']}"
     segments, offsets = zip(*places, strict=True)
     table = pa.table({"segment": pa.array(segments), "offset": pa.array(offsets)})
-    with kept_for(http):
-        return originals(http, lambda there: link(there, None, None, None), table)
+    return originals(http, lambda there: link(there, None, None, None), table)
 
 
 def store(worker: RunningWorker, segment: str, sizes: list[int]) -> list[int]:

@@ -72,9 +72,9 @@ _CONNECTORS = Principal("connectors", Role.ADMIN)
 class WithCluster:
     """Adds the secret of the cluster, with which its processes call each other."""
 
-    def __init__(self, access: AccessControl) -> None:
+    def __init__(self, access: AccessControl, secret: str = "") -> None:
         self._access = access
-        self.secret = ""
+        self.secret = secret
         """Nobody has it while it is empty."""
 
     def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
@@ -84,7 +84,7 @@ class WithCluster:
         return self._access.principal(token, certificate_names)
 
 
-_CLUSTER = Principal("cluster", Role.ADMIN)
+_CLUSTER = Principal("cluster", Role.SHARD)
 
 
 class StoredGrant(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

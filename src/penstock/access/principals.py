@@ -42,9 +42,6 @@ _RANKS = {role: rank for rank, role in enumerate(Role)}
 GRANTED = tuple(role for role in Role if role is not Role.SHARD)
 """Those that an access file can grant."""
 
-THE_CLUSTER = "cluster"
-"""The name of the principal that has the cluster's secret."""
-
 
 _SEGMENT_BYTES = 1024
 """Of a quota, for each segment: about as much as an empty one takes of the worker's memory."""

@@ -1,7 +1,7 @@
 """State that a Python worker of Spark keeps between calls: workers are reused, and forked before they do anything."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -87,10 +87,16 @@ _NO_BATCH_HINT = (
 )
 
 
+_closers: list[Callable[[], None]] = []
+"""Of the connections in the caches below, which cannot be listed."""
+
+
 @cache
 def coordinator(worker: str) -> CoordinatorClient:
     """Cached, with its connection."""
-    return CoordinatorClient(worker)
+    client = CoordinatorClient(worker)
+    _closers.append(client.close)
+    return client
 
 
 @cache
@@ -99,10 +105,20 @@ def link(worker: str, ca: str | None, cert: str | None, key: str | None, use: st
     stages and reads at the same time needs a connection for each.
     """
     tls = tls_context(parse_worker(worker)[0].host, ca, cert, key)
-    return Link(lambda: segment_address(worker, tls=tls is not None), tls)
+    found = Link(lambda: segment_address(worker, tls=tls is not None), tls)
+    _closers.append(found.drop)
+    return found
 
 
 @cache
 def journal_files(worker: str) -> ShortCircuit:  # noqa: ARG001  one for each worker: it remembers what the worker allows
     """Reads the worker's files, if it runs on this machine or they are in a bucket."""
     return ShortCircuit()
+
+
+def close() -> None:
+    """Close and forget all connections, for a process that runs tasks itself. Spark's workers end with theirs."""
+    coordinator.cache_clear()
+    link.cache_clear()
+    while _closers:
+        _closers.pop()()

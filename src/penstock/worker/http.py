@@ -3,7 +3,6 @@ routes of the application, the coordinator and delivery.
 """
 
 import asyncio
-import hmac
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access.file import AccessControl
-from penstock.access.principals import THE_CLUSTER, Principal, Role
+from penstock.access.principals import Principal, Role
 from penstock.access.refusals import Port, RefusalPace, Refusals
 from penstock.core.address import Address, is_loopback
 from penstock.core.connection_limits import address_of
@@ -53,24 +52,15 @@ OPEN_ON_LOOPBACK = frozenset({"/live", "/ready", "/health", "/metrics"})
 """Open without a token if only this machine reaches the HTTP port: for probes and monitoring."""
 
 _PROBE = Principal("probe", Role.READ)
-_CLUSTER = Principal(THE_CLUSTER, Role.SHARD)
 
 
 class HttpAccess:
     """In front of all routes: adds the principal to the scope, or refuses the request."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        access: AccessControl,
-        refusals: Refusals,
-        host: str,
-        allowed_hosts: frozenset[str],
-        secret: str = "",
+        self, app: ASGIApp, access: AccessControl, refusals: Refusals, host: str, allowed_hosts: frozenset[str]
     ) -> None:
-        """`secret`: that of the cluster; "": there is none."""
         self._app = app
-        self._secret = secret.encode()
         self._access = access
         self._refusals = refusals
         self._hosts = frozenset(map(_normal, {host, *allowed_hosts}))
@@ -96,10 +86,7 @@ class HttpAccess:
             raise Forbidden("requests from web pages are refused", "Send the request without an Origin header.")
         if scope["path"] in self._open:
             return _PROBE
-        token = _bearer_token(headers)
-        if self._secret and hmac.compare_digest(token.encode(), self._secret):
-            return _CLUSTER
-        return self._access.principal(token, scope.get(CERTIFICATE_NAMES, ()))
+        return self._access.principal(_bearer_token(headers), scope.get(CERTIFICATE_NAMES, ()))
 
     def _check_host(self, header: str, server: tuple[str, int | None] | None) -> None:
         """The address that the client has connected to is accepted like a name of ours: it cannot be rebound."""
@@ -146,11 +133,6 @@ class Watched(Routed, BackedUp, Clustered, Protocol):
     @property
     def directory(self) -> Directory | None:
         """Of the cluster; None: this worker has everything."""
-        ...
-
-    @property
-    def cluster_secret(self) -> str:
-        """What other shards of the cluster authenticate with; "": there is no cluster."""
         ...
 
     def fatal_problems(self) -> list[str]:
@@ -211,7 +193,7 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             *shard_routes.routes(worker),
         ],
         middleware=[
-            access_middleware(settings, worker.refusals, worker.cluster_secret),
+            access_middleware(settings, worker.refusals),
             *_redirects(worker.directory),
         ],
     )
@@ -219,14 +201,13 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     return app
 
 
-def access_middleware(settings: WorkerSettings, refusals: Refusals, secret: str = "") -> Middleware:
+def access_middleware(settings: WorkerSettings, refusals: Refusals) -> Middleware:
     return Middleware(
         HttpAccess,
         access=settings.access,
         refusals=refusals,
         host=settings.http_host,
         allowed_hosts=settings.http_allowed_hosts,
-        secret=secret,
     )
 
 

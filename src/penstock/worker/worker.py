@@ -256,10 +256,6 @@ class Worker:
             return HERE
         return await route(self.directory, source, is_placed=self.settings.gateway.auto_create)
 
-    @property
-    def cluster_secret(self) -> str:
-        return "" if self._directory is None else self._directory.secret
-
     async def cluster(self) -> ClusterStatus:
         """Raises RequestError for a worker without a bucket, and what the store raises."""
         if self._shard is None:

@@ -137,7 +137,7 @@ def routes() -> tuple[FuzzedRoute, ...]:
 def worker_routes() -> list[Route]:
     """Every route of a worker's HTTP port. Nothing answers: only what `application` touches is there."""
     probed = {"fatal_problems": list, "ingest_problems": list, "problems": list}
-    worker = cast("Watched", SimpleNamespace(refusals=Refusals(), cluster_secret="", directory=None, **probed))
+    worker = cast("Watched", SimpleNamespace(refusals=Refusals(), directory=None, **probed))
     found = application(worker, WorkerSettings(data=Path())).routes
     assert all(isinstance(route, Route) for route in found), f"only plain routes are known here: {found}"
     return cast("list[Route]", found)
