@@ -343,17 +343,18 @@ def test_what_an_interrupted_copy_has_written_is_compared_and_replaced(
 def test_a_copy_that_differs_is_not_completed(
     data: Directory, target: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    honest = store_copy._pieces
-    monkeypatch.setattr(places.OpenPlace, "finish", lambda self: spoil(self.journal))
+    honest = places.OpenPlace.finish
 
-    def spoil(files: Files) -> None:
-        files.open(files.list()[0]).write(200, [b"spoiled"])
-        files.sync()
+    def spoil(opened: places.OpenPlace) -> None:
+        opened.journal.open(opened.journal.list()[0]).write(200, [b"spoiled"])
+        opened.journal.sync()
+        honest(opened)  # nothing is moved to other objects while it is compared
+
+    monkeypatch.setattr(places.OpenPlace, "finish", spoil)
 
     with pytest.raises(Damaged, match="differs from the original"):
         copy(data, target)
     monkeypatch.undo()
-    assert honest is store_copy._pieces
     with target.writing() as found:
         assert INCOMPLETE in found.journal.list()
     copy(data, target)

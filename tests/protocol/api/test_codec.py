@@ -29,7 +29,7 @@ def test_what_one_side_encodes_the_other_decodes() -> None:
     merge = Merge(generation=3, batch=2**63 - 1, staged=[Staged("out", "staging/x", 9)])
     assert decode_request(encode(merge), Merge) == merge
     splits = Splits([Range("a", 0, 5)], [Range("a", 5, 6)])
-    assert encode(splits) == b'{"splits":[["a",0,5]],"lost":[["a",5,6]]}'
+    assert encode(splits) == b'{"splits":[["a",0,5]],"lost":[["a",5,6]],"workers":{}}'
     assert decode_reply(encode(splits), Splits) == splits
 
 

@@ -239,18 +239,19 @@ class SourceSession:
     def _hello(self, hello: Hello) -> None:
         self._access.check_source(hello.instance)
         self._table.joined(self, self._access.principal)
-        self._log = self._sources.joined_by_program(hello.instance, self._access.principal)
+        log = self._sources.joined_by_program(hello.instance, self._access.principal)
         self._completion: Completion = self._sources.completion(hello.instance)
         program, announced = announced_window(hello.program)
         self._program = one_line(program, QUOTED_CHARS_MAX)
         self._outlet.cancel_deadline()
         self._move = SessionMove(can_migrate=self._session.can_migrate)
         largest_window = self._settings.window_bytes
-        window = min(max(self._log.settings.window_bytes, announced), largest_window)
-        self._credits = Credits(self._log.largest_frame, window, WINDOWS_MAX * largest_window)
+        window = min(max(log.settings.window_bytes, announced), largest_window)
+        self._credits = Credits(log.largest_frame, window, WINDOWS_MAX * largest_window)
         self._share = self._sources.in_flight.share()
-        self._streams = SessionStreams(self._sources, self._log, self)
-        self._log.join(self._streams)
+        self._streams = SessionStreams(self._sources, log, self)
+        self._log = log  # last: from here on the rest is there
+        log.join(self._streams)
         self._counters.sessions_joined += 1
         self._send(Ok(self._grant()))
 
