@@ -17,7 +17,7 @@ from typing import Self
 from penstock.core.errors import Unavailable
 from penstock.spark.run import fork_server
 
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 120.0
 """A server that does not serve by then, on a loaded machine, will not."""
 
 STOP_SECONDS_MAX = 5.0

@@ -89,6 +89,7 @@ class Beat:
     beats: bool = True
     merges: bool = True
     query: QueryReport | None = None
+    failure: QueryFailure | None = None
 
 
 class Stage:
@@ -119,7 +120,8 @@ class Stage:
 
     def _turn(self, client: CoordinatorClient, one: Beat) -> None:
         if one.beats:
-            client.heartbeat(one.name, one.generation, query=one.query)
+            failed = one.failure is not None
+            client.heartbeat(one.name, one.generation, failed=failed, failure=one.failure, query=one.query)
         if not one.asks:
             return
         cut = client.cut(one.name, one.generation, "in", one.at).offset
@@ -242,9 +244,8 @@ def a_driver_is_stopped_and_its_query_goes_on(stage: Stage) -> None:
 
 
 def a_query_fails(stage: Stage) -> None:
-    beat = stage.pipeline("failing", "failing-source", asks=False, beats=False)
     failure = QueryFailure("127.0.0.1:1 cannot be reached", 3, 1000.0)
-    stage.client.heartbeat("failing", beat.generation, failed=True, failure=failure)
+    stage.pipeline("failing", "failing-source", asks=False, failure=failure)
 
 
 def a_query_does_not_ask(stage: Stage) -> None:
