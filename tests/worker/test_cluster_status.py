@@ -6,9 +6,11 @@ import pytest
 from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
+from penstock.cluster.records import WorkerRecord
 from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
 from penstock.worker import cluster_status, host_routes
+from penstock.worker.cluster import loopback_problems
 from penstock.worker.cluster_status import combined
 from penstock.worker.host_routes import _HostRoutes
 from penstock.worker.routes import PRINCIPAL
@@ -107,3 +109,15 @@ async def test_pages_of_segments_have_no_name_of_others(monkeypatch: pytest.Monk
         found = await pages(principal)
         assert [one["name"] for page in found for one in page["segments"]] == names
         assert {page["after"] for page in found} <= {"", *names}
+
+
+def test_a_worker_that_other_machines_cannot_reach_is_a_problem() -> None:
+    def host(name: str, address: str, machine: str) -> WorkerRecord:
+        return WorkerRecord(worker=name, revision=1, addresses={"http": address}, wants=1, machine=machine)
+
+    local, public = host("a", "127.0.0.1:7102", "one"), host("b", "node-b:7102", "two")
+    (problem,) = loopback_problems([local, public])
+    assert "worker a can be reached on its own machine only (127.0.0.1:7102)" in problem
+    assert "--advertise HOST" in problem
+    assert loopback_problems([local, host("c", "[::1]:7102", "one")]) == []
+    assert loopback_problems([public]) == []

@@ -29,6 +29,7 @@ from penstock.cluster.lease import REQUEST_SECONDS_MAX
 from penstock.cluster.lease_state import LEASE_TIMING, OwnerSeen
 from penstock.cluster.records import WorkerRecord, worker_id
 from penstock.cluster.secret import cluster_secret
+from penstock.core.address import this_machine
 from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketFailed, PenstockError, RequestError, Unavailable
 from penstock.core.supervisor import OnDeath, Supervisor
@@ -123,7 +124,14 @@ class Host:
         self.worker = worker_id(socket.gethostname())
         self.addresses = listeners.addresses()
         self.ports = listeners.ports
-        record = WorkerRecord(worker=self.worker, revision=0, addresses=self.addresses, shards=(), wants=self._wants)
+        record = WorkerRecord(
+            worker=self.worker,
+            revision=0,
+            addresses=self.addresses,
+            shards=(),
+            wants=self._wants,
+            machine=this_machine(),
+        )
         self.membership = Membership(self.bucket, record)
         self._cluster = Cluster(self.bucket, self.worker)
         self._directory = Directory(self.bucket, is_tls=self.settings.http_ssl is not None)
@@ -194,6 +202,9 @@ class Host:
                 await self._own_thread(self.membership.round)
                 if count % _ACCESS_ROUNDS == 0 or self._shared_access.has_changed_here():
                     await self._own_thread(self._shared_access.look)
+                if count == 0:
+                    for problem in (await self.cluster()).problems:
+                        log.warning("%s", problem)
                 self._problem = ""
                 count += 1
             except PenstockError as error:
