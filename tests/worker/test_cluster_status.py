@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
@@ -11,7 +13,7 @@ from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
 from penstock.worker import cluster_status, host_routes
 from penstock.worker.cluster import loopback_problems
-from penstock.worker.cluster_status import combined
+from penstock.worker.cluster_status import combined, merged_metrics
 from penstock.worker.host_routes import _HostRoutes
 from penstock.worker.routes import PRINCIPAL
 from penstock.worker.visibility import visible
@@ -121,3 +123,17 @@ def test_a_worker_that_other_machines_cannot_reach_is_a_problem() -> None:
     assert "--advertise HOST" in problem
     assert loopback_problems([local, host("c", "[::1]:7102", "one")]) == []
     assert loopback_problems([public]) == []
+
+
+def test_the_metrics_of_shards_get_a_label_and_stand_with_those_of_the_host() -> None:
+    registry = CollectorRegistry()
+    Counter("penstock_seen", "What was seen.", ["kind"], registry=registry).labels("host").inc(3)
+    shard = CollectorRegistry()
+    Counter("penstock_seen", "What was seen.", ["kind"], registry=shard).labels("shard").inc(4)
+    Histogram("penstock_took_seconds", "How long.", buckets=(1.0,), registry=shard).observe(0.5)
+    text = merged_metrics([*registry.collect()], {7: generate_latest(shard).decode()}).decode()
+    assert text.count("# TYPE penstock_seen_total counter") == 1
+    assert 'penstock_seen_total{kind="host"} 3.0' in text
+    assert 'penstock_seen_total{kind="shard",shard="7"} 4.0' in text
+    assert 'penstock_took_seconds_bucket{le="1.0",shard="7"} 1.0' in text
+    assert [*text_string_to_metric_families(text)]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,12 +21,18 @@ from penstock.access.refusals import Refusals
 from penstock.cluster.places import Kind, Thing
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import LogLevel, set_log_level
-from penstock.protocol.api.cluster import ClusterStatus, Drain, MoveShard
+from penstock.protocol.api.cluster import ClusterStatus, Drain, MoveShard, Place
 from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.deployment import SetLogLevel
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.stored.names import access_name
-from penstock.worker.cluster_status import ask_shards, cluster_worker_status
+from penstock.worker.cluster_status import (
+    ask_shards,
+    cluster_worker_status,
+    host_metrics,
+    set_log_levels,
+    shards_of,
+)
 from penstock.worker.directory import HTTP, Directory, thing_of, thing_of_segment
 from penstock.worker.http import access_middleware, prepare, probe
 from penstock.worker.http_redirects import HttpRedirects, nobody_serves, redirect
@@ -44,6 +50,8 @@ class Hosting(Protocol):
     refusals: Refusals
     settings: WorkerSettings
     id: str
+    worker: str
+    """Its name in the cluster."""
     ports: dict[str, int]
 
     @property
@@ -145,7 +153,18 @@ class _HostRoutes:
         return page[:_PAGE], len(page) > _PAGE or (bool(page) and any(one["more"] for one in pages))
 
     async def metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self._host.registry), media_type=CONTENT_TYPE_LATEST)
+        host = self._host
+        places = await self._own_shards()
+        is_tls = host.settings.http_ssl is not None
+        found = await host_metrics(host.registry.collect(), places, host.directory.secret, is_tls=is_tls)
+        return Response(found, media_type=CONTENT_TYPE_LATEST)
+
+    async def _own_shards(self) -> list[Place]:
+        """None while the store does not answer: the host's own metrics are shown in any case."""
+        try:
+            return shards_of(await self._host.cluster(), self._host.worker)
+        except PenstockError:
+            return []
 
     async def cluster(self, _: Request) -> ClusterStatus:
         return await self._host.cluster()
@@ -175,6 +194,9 @@ class _HostRoutes:
 
     async def log_level(self, _: str, body: SetLogLevel) -> None:
         set_log_level(LogLevel(body.level))
+        host = self._host
+        places = shards_of(await host.cluster(), host.worker)
+        await set_log_levels(places, body, host.directory.secret, is_tls=host.settings.http_ssl is not None)
 
     # Everything else.
 
