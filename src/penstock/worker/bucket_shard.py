@@ -29,7 +29,7 @@ from penstock.store.bucket_files import BucketFiles, BucketSettings
 from penstock.store.bucket_log import reading_threads
 from penstock.store.files import RealFiles
 from penstock.worker.cluster import Cluster
-from penstock.worker.cluster_access import ClusterAccess, use_owner_token
+from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.directory import Directory
 from penstock.worker.settings import STORE_FILE, BucketOptions
 
@@ -95,7 +95,6 @@ class BucketMember:
             self.directory.secret = secret.token
             self._on_secret(secret.token)
             if self.access is not None:
-                use_owner_token(self.data, secret.owner)
                 self.access.begin()
             self._is_probed = True
         shard = BucketShard(self)

@@ -39,7 +39,7 @@ from penstock.store.files import RealFiles
 from penstock.worker import metrics
 from penstock.worker.bucket_shard import check_no_journal, probe_patiently
 from penstock.worker.cluster import Cluster
-from penstock.worker.cluster_access import ClusterAccess, use_owner_token
+from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
 from penstock.worker.host_routes import host_application
 from penstock.worker.http import HttpServer
@@ -140,7 +140,6 @@ class Host:
         if not self._stopping.is_set():
             secret = await asyncio.to_thread(cluster_secret, self.bucket)
             self._access.secret = self._directory.secret = secret.token
-            use_owner_token(self.settings.data, secret.owner)
             await asyncio.to_thread(self._shared_access.begin)
             write_private(self.settings.data / STORE_FILE, f"{self.bucket.url}\n".encode())
             start = StartOptions(self._arguments, self.settings.data, self.worker, self._cache(), self._log_file)
