@@ -38,6 +38,7 @@ from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, MoveShar
 from penstock.store.files import RealFiles
 from penstock.worker import metrics
 from penstock.worker.bucket_shard import check_no_journal, probe_patiently
+from penstock.worker.certificates import requires_certificate
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
@@ -181,12 +182,17 @@ class Host:
         return await loop.create_server(factory, sock=listeners.take(CONNECTOR), backlog=_BACKLOG)
 
     async def _listen_for_segments(self, listeners: Listeners) -> asyncio.Server | None:
-        """With TLS, bytes cannot be passed on: clients get the addresses of the processes from /cluster."""
+        """None where clients must have certificates: the process would see ours instead of theirs."""
         settings = self.settings.segment
-        if settings.ssl is not None:
+        if settings.ssl is not None and requires_certificate(settings.ssl):
+            log.warning(
+                "with --tls-client-ca a host does not pass on connections to its segment port: clients of segments use "
+                "the addresses of the shards in penstock cluster status --json"
+            )
             return None
         port, loop = SegmentPort(settings, self._directory), asyncio.get_running_loop()
-        return await loop.create_server(port.connection, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
+        factory = with_tls(port.connection, settings.ssl, settings.handshake_seconds)
+        return await loop.create_server(factory, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
 
     async def _route(self, source: str) -> Route:
         return await route(self._directory, source, is_placed=self.settings.gateway.auto_create)
