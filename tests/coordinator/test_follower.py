@@ -1,5 +1,6 @@
 """How much a follower asks for: its window, and its part of what all followers of a process may have in memory."""
 
+import msgspec
 import pytest
 
 from penstock.coordinator import follower as module
@@ -50,3 +51,27 @@ def test_a_request_counts_until_it_is_answered_or_lost() -> None:
     assert one.bytes == one.asked > 0
     one.lost("away")
     assert one.bytes == 0
+
+
+def numbered(number: int, count: int) -> Followed:
+    found = reply(0, count)
+    segments = {name: msgspec.structs.replace(one, number=number) for name, one in found.segments.items()}
+    return msgspec.structs.replace(found, segments=segments)
+
+
+def test_a_segment_that_was_created_again_has_nothing_of_what_was_read() -> None:
+    one = Follower(0, "s", 1, {}, {})
+    one.take(numbered(7, 10))
+    one.read({SEGMENT: 5})
+    one.take(numbered(7, 12))
+    assert (one.windows[SEGMENT].durable, one.windows[SEGMENT].end) == (12, 12)
+    one.take(numbered(9, 20))
+    assert one.windows[SEGMENT].durable == 0  # below what was read: the next cut raises DataLoss
+    assert one.windows[SEGMENT].end == 12
+
+
+def test_a_segment_of_which_nothing_was_read_may_be_created_again() -> None:
+    one = Follower(0, "s", 1, {}, {})
+    one.take(numbered(7, 10))
+    one.take(numbered(9, 3))
+    assert (one.windows[SEGMENT].durable, one.windows[SEGMENT].end) == (3, 3)

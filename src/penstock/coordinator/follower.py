@@ -53,6 +53,10 @@ class Window:
         """The first offset of the segment that is still stored."""
         self.durable = 0
         """Up to here it is durable."""
+        self.number = 0
+        """Of the segment in its shard; 0: not known yet. If it was deleted and created again, it has another one, and
+        offsets mean other bytes.
+        """
         self.bytes = 0
         self._ends: list[int] = []
         self._arrivals: list[int] = []
@@ -190,6 +194,12 @@ class Follower:
         window = self.windows.get(name)
         if window is None:
             window = self.windows[name] = Window(self.starts.get(name, 0))
+        if 0 != window.number != news.number:
+            if self.planned.get(name, 0):  # nothing of it is there any more: the next cut raises DataLoss
+                window.durable = 0
+                return
+            window = self.windows[name] = Window()
+        window.number = news.number
         window.begin, window.durable = news.begin, max(news.end, window.durable)
         if news.start <= window.end or news.start == news.begin:
             window.add(news.start, records_of(news.block))
