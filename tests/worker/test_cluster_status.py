@@ -1,5 +1,6 @@
 """What a host shows of all shards together, and to whom."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
+from penstock.cluster.places import Thing
 from penstock.cluster.records import WorkerRecord
-from penstock.protocol.api.cluster import ClusterStatus
+from penstock.protocol.api.cluster import ClusterStatus, Place
+from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
 from penstock.worker import cluster_status, host_routes
 from penstock.worker.cluster import loopback_problems
@@ -83,11 +86,16 @@ class HostOfShards:
     class directory:  # noqa: N801
         secret = "secret"
 
+        @staticmethod
+        async def likely(thing: Thing) -> int:
+            return "abcd".find(thing.name) % 2
+
     class settings:  # noqa: N801
         http_ssl = None
 
-    async def cluster(self) -> ClusterStatus | None:
-        return None
+    async def cluster(self) -> ClusterStatus:
+        shards = [Place(shard=number, owner="o", term=1) for number in range(2)]
+        return ClusterStatus(url="", worker="", workers=[], shards=shards)
 
 
 async def test_pages_of_segments_have_no_name_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +145,16 @@ def test_the_metrics_of_shards_get_a_label_and_stand_with_those_of_the_host() ->
     assert 'penstock_seen_total{kind="shard",shard="7"} 4.0' in text
     assert 'penstock_took_seconds_bucket{le="1.0",shard="7"} 1.0' in text
     assert [*text_string_to_metric_families(text)]
+
+
+async def test_pipelines_that_start_are_announced_to_their_own_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[int, list[str]] = {}
+
+    async def post(path: str, requests: Sequence[tuple[Place, Announce]], *_: object, **__: object) -> None:
+        assert path == "/starting"
+        sent.update({place.shard: sorted(body.pipelines) for place, body in requests})
+
+    monkeypatch.setattr(host_routes, "post_to_shards", post)
+    routes = _HostRoutes(HostOfShards())  # type: ignore[arg-type]
+    await routes.announce("", Announce(pipelines={name: ["s"] for name in "abcd"}))
+    assert sent == {0: ["a", "c"], 1: ["b", "d"]}

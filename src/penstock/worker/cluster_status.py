@@ -14,7 +14,6 @@ from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Place
-from penstock.protocol.api.deployment import SetLogLevel
 from penstock.protocol.api.status import ApplicationStatus, ShardStatus, WorkerStatus
 from penstock.worker.directory import HTTP
 
@@ -116,7 +115,7 @@ async def ask_shards(cluster: ClusterStatus, token: str, path: str, *, is_tls: b
     return [msgspec.json.decode(one) for one in found if isinstance(one, bytes)]
 
 
-# Metrics and the log level of a host: of its own processes as well.
+# What a host does for its own processes, or for those of all shards.
 
 
 def shards_of(cluster: ClusterStatus, host: str) -> list[Place]:
@@ -152,13 +151,18 @@ class _Families:
         return self.families
 
 
-async def set_log_levels(places: Sequence[Place], request: SetLogLevel, token: str, *, is_tls: bool) -> None:
-    """Raises Unavailable if a process does not answer; the others have the new level."""
-    body = msgspec.json.encode(request)
-    found = await asyncio.gather(*(asyncio.to_thread(_reply, one, token, "/log-level", is_tls, body) for one in places))
-    missing = [f"shard {one.shard}: {why}" for one, why in zip(places, found, strict=True) if isinstance(why, str)]
+async def post_to_shards(
+    path: str, requests: Sequence[tuple[Place, msgspec.Struct]], token: str, *, is_tls: bool
+) -> None:
+    """To each its own request. Raises Unavailable if a process does not answer; the others have theirs."""
+    found = await asyncio.gather(
+        *(asyncio.to_thread(_reply, place, token, path, is_tls, msgspec.json.encode(body)) for place, body in requests)
+    )
+    missing = [
+        f"shard {one.shard}: {why}" for (one, _), why in zip(requests, found, strict=True) if isinstance(why, str)
+    ]
     if missing:
-        raise Unavailable(f"the level is set, but not for {'; '.join(missing)}", "Try again in some seconds.")
+        raise Unavailable(f"not for all shards: {'; '.join(missing)}", "Try again in some seconds.")
 
 
 def _status(place: Place, token: str, is_tls: bool) -> WorkerStatus | str:
