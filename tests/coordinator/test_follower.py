@@ -5,7 +5,7 @@ import pytest
 
 from penstock.coordinator import follower as module
 from penstock.coordinator.follower import SHARE_BYTES, TOTAL_BYTES, WINDOW_BYTES, Follower, packed, room_for
-from penstock.protocol.api.shards import ClockWanted, Followed, FollowedSegment
+from penstock.protocol.api.shards import RECORD_BYTES, ClockWanted, Followed, FollowedSegment
 
 SEGMENT = "connector/s/0"
 
@@ -37,7 +37,7 @@ def test_all_followers_together_stay_below_the_total_and_one_share_each(monkeypa
         for one in followers:
             others = sum(each.bytes for each in followers if each is not one)
             if (request := one.request(0, ClockWanted(), others)) is not None:
-                size = len(reply(0, 1).segments[SEGMENT].block.heads) + module.RECORD_BYTES
+                size = len(reply(0, 1).segments[SEGMENT].block.heads) + RECORD_BYTES
                 one.take(reply(request.after.get(SEGMENT, 0), max(request.bytes_max // size, 1)))
     assert all(one.bytes > 0 for one in followers)
     assert sum(one.bytes for one in followers) <= 20_000 + 10 * 2_000

@@ -245,10 +245,7 @@ def _wait_for_hosts(
     try:
         time.sleep(_REMEMBERED_SECONDS)
         while time.monotonic() < deadline:
-            try:
-                found = cluster_status(worker)
-            except Unavailable:  # the move goes on meanwhile
-                time.sleep(_LOOK_SECONDS)
+            if (found := _try_status(worker)) is None:
                 continue
             waiting = left(found)
             if not waiting:
@@ -264,6 +261,15 @@ def _wait_for_hosts(
         typer.echo("the shards go on moving: see penstock cluster status", err=True)
         raise typer.Exit(130) from None
     raise Unavailable(f"the shards have not moved within {_MOVE_SECONDS_MAX:.0f} s: {shown}", "See the workers' logs.")
+
+
+def _try_status(worker: str) -> ClusterStatus | None:
+    """None, after a pause, if it does not answer: the move goes on meanwhile, and an HTTP port may change hands."""
+    try:
+        return cluster_status(worker)
+    except Unavailable:
+        time.sleep(_LOOK_SECONDS)
+        return None
 
 
 # A worker with one shard (--shard).
@@ -304,10 +310,7 @@ def _wait(worker: str, before: Place, console: Console) -> str:
     """Until another worker owns the shard; returns which. Raises Unavailable if it has not moved."""
     deadline, shown, former = time.monotonic() + _MOVE_SECONDS_MAX, "", before.owner
     while time.monotonic() < deadline:
-        try:
-            found = cluster_status(worker)
-        except Unavailable:  # its HTTP port changes hands
-            time.sleep(_LOOK_SECONDS)
+        if (found := _try_status(worker)) is None:
             continue
         place = next((one for one in found.shards if one.shard == before.shard), before)
         if place.owner == former and place.term > before.term:
