@@ -18,7 +18,7 @@ BENCHMARKS = {
     "windows": "counts per key and window, 10,000 keys and 1,000,000, beside Spark's own windowed count",
     "recovery": "from the kill of a driver to the next committed epoch, phase by phase, beside a bare Spark session",
     "bucket": "a journal in an object store, beside bare PUTs and beside the disk; the time of a take-over",
-    "cluster": "what a cluster of up to 1,000 workers asks of its bucket, and how fast it reassigns shards",
+    "cluster": "ingest into two shards beside one; what up to 1,000 workers ask of a bucket, and how fast shards move",
     "remote": "a Spark query that reads a source of another shard, beside one of its own shard",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }

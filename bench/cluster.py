@@ -1,11 +1,13 @@
-"""`script/bench cluster --simulate`: what a cluster asks of its bucket, and how fast it reassigns shards, from three
-workers to a thousand. See `bench/cluster_growth.py` for what is counted and what is given.
+"""`script/bench cluster`: ingest into one shard and into two (`bench/cluster_ingest.py`); what a cluster asks of its
+bucket, and how fast it reassigns shards, from three workers to a thousand. The latter is simulated, and is all there is
+with `--simulate`: see `bench/cluster_growth.py` for what is counted and what is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +25,10 @@ from bench.cluster_growth import (
     grow,
     registry_bytes_per_stream,
 )
-from bench.harness import Report, figures, progress, surroundings
+from bench.cluster_ingest import SHARDS, STORES, ingest, name_of
+from bench.contender import Effort as LoadEffort
+from bench.contender import Measurement, latency_ms, summary
+from bench.harness import Report, base_directory, figures, progress, ratios, surroundings
 from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.cluster.records import READERS
 
@@ -36,25 +41,36 @@ class Effort:
     workers: tuple[int, ...]
     streams: int
     """In the registry that is measured."""
+    load: LoadEffort
 
 
-QUICK = Effort((3, 100, 1000), 100_000)
-FULL = Effort((3, 10, 30, 100, 300, 1000), 1_000_000)
+QUICK = Effort(
+    (3, 100, 1000), 100_000, LoadEffort(2, warmup_s=1.0, measure_s=3.0, probe_s=0.5, read_s=0, total_s_max=180)
+)
+FULL = Effort(
+    (3, 10, 30, 100, 300, 1000),
+    1_000_000,
+    LoadEffort(7, warmup_s=1.0, measure_s=5.0, probe_s=0.5, read_s=0, total_s_max=900),
+)
 
 
 def run(
-    effort: Effort, directory: Path | None = None, console: Console | None = None, *, simulate: bool = True
+    effort: Effort, directory: Path | None = None, console: Console | None = None, *, simulate: bool = False
 ) -> ClusterReport:
-    """There is only the simulated part so far."""
-    del simulate
-    with progress(console, len(effort.workers) + 1) as note:
+    """`simulate`: nothing else."""
+    loads = 0 if simulate else effort.load.rounds * len(SHARDS) * len(STORES)
+    with ExitStack() as stack:
+        note = stack.enter_context(progress(console, len(effort.workers) + 1 + loads))
+        found: Mapping[str, list[Measurement]] = {}
+        if not simulate:
+            found = ingest(stack.enter_context(base_directory(directory)), effort.load, note)
         sizes = []
         for workers in effort.workers:
             note(f"{workers} workers")
             sizes.append(grow(workers, LOSSES))
         note("the registry of streams")
         per_stream = registry_bytes_per_stream(effort.streams)
-    return ClusterReport(sizes, per_stream, surroundings(directory or Path.cwd()))
+    return ClusterReport(sizes, per_stream, surroundings(directory or Path.cwd()), found)
 
 
 @dataclass
@@ -62,32 +78,51 @@ class ClusterReport(Report):
     sizes: list[Growth]
     bytes_per_stream: float
     settings: Mapping[str, object]
+    ingest: Mapping[str, list[Measurement]] = field(default_factory=dict)
+    """By the names of its contenders; empty if everything is simulated."""
 
     benchmark = "cluster"
     goals: ClassVar[Mapping[str, float]] = {}  # type: ignore[misc]
 
     def round_ratios(self) -> dict[str, list[float]]:
-        return {}
+        """Two shards ÷ one, by the store."""
+        rates = {name: [one.events_per_s for one in rounds] for name, rounds in self.ingest.items()}
+        return {store: ratios(rates[name_of(store, 2)], rates[name_of(store, 1)]) for store in STORES if rates}
 
     def rounds(self) -> int:
-        return 1
+        return max(map(len, self.ingest.values()), default=1)
 
     def details(self) -> dict[str, object]:
         return {
+            "ingest": {name: summary(rounds) for name, rounds in self.ingest.items()},
             "sizes": [_facts(size) for size in self.sizes],
             "registry_bytes_per_stream": round(self.bytes_per_stream),
             "first_bottleneck": first_bottleneck(self.sizes[-1]),
         }
 
     def tables(self) -> Iterable[Table]:
+        if self.ingest:
+            yield self._ingest_table()
         names = [f"{size.workers:,} × {SHARDS_PER_WORKER}" for size in self.sizes]
         table = figures("script/bench cluster --simulate: workers × shards", "", *names)
         for label, cell in _ROWS.items():
             table.add_row(label, *(cell(size) for size in self.sizes))
         yield table
 
+    def _ingest_table(self) -> Table:
+        table = figures("script/bench cluster: ingest", "", "events/s", "MB/s", "p50 ms", "p99 ms", "two shards ÷ one")
+        for name, rounds in self.ingest.items():
+            facts, latency = summary(rounds), latency_ms(rounds)
+            ratio = next((self.ratio_cell(store) for store in STORES if name == name_of(store, 2)), "")
+            rates = (f"{facts[unit]:,}" for unit in ("events_per_s", "mb_per_s"))
+            table.add_row(name, *rates, *(f"{latency[part]:.1f}" for part in ("p50", "p99")), ratio)
+        return table
+
     def print(self, console: Console) -> None:
-        """There are no rounds: the same code gives the same figures."""
+        """What is simulated has no rounds: the same code gives the same figures."""
+        if self.ingest:
+            super().print(console)
+            return
         for part in (*self.tables(), *self.notes()):
             console.print(part)
 

@@ -1,9 +1,16 @@
-"""`script/bench cluster --simulate`: what is counted."""
+"""`script/bench cluster`: what is counted and compared, and a short real run."""
 
 import json
+from collections import Counter
+from pathlib import Path
 
-from bench.cluster import ClusterReport, first_bottleneck
+import pytest
+
+from bench.cluster import ClusterReport, Effort, first_bottleneck, run
 from bench.cluster_growth import SHARDS_PER_WORKER, grow, reassign, registry_bytes_per_stream
+from bench.cluster_ingest import PROGRAMS, SHARDS, STORES, name_of, shard_of, sources
+from bench.contender import Effort as LoadEffort
+from bench.contender import Measurement
 from penstock.cluster.lease_state import LEASE_TIMING
 
 
@@ -28,3 +35,31 @@ def test_the_report_names_the_first_bottleneck() -> None:
     report = ClusterReport([grow(3, (1,))], 200.0, {})
     assert "The first bottleneck is" in first_bottleneck(report.sizes[0])
     assert json.loads(report.to_json())["sizes"][0]["workers"] == 3
+
+
+def measured(events: int) -> Measurement:
+    return Measurement(events, 1.0, 100, (1.0, 2.0))
+
+
+def test_ingest_into_two_shards_is_compared_with_one() -> None:
+    found = {name_of(store, shards): [measured(100 * shards)] for store in STORES for shards in SHARDS}
+    report = ClusterReport([grow(3, (1,))], 200.0, {}, found)
+    assert report.ratios() == dict.fromkeys(STORES, 2.0)
+    assert report.tables()
+    assert ClusterReport([], 200.0, {}).ratios() == {}
+
+
+def test_programs_are_spread_evenly_over_two_shards() -> None:
+    assert Counter(shard_of(name, 2) for name in sources()) == {0: PROGRAMS // 2, 1: PROGRAMS // 2}
+    assert {shard_of(name, 1) for name in sources()} == {0}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_shard_and_two_are_measured(tmp_path: Path) -> None:
+    load = LoadEffort(1, warmup_s=0.1, measure_s=0.3, probe_s=0.1, read_s=0, total_s_max=1e9)
+    found = run(Effort((3,), 20_000, load), tmp_path)
+    assert set(found.ratios()) == set(STORES)
+    assert all(value > 0 for value in found.ratios().values())
+    assert list(tmp_path.iterdir()) == []

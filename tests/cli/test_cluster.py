@@ -77,3 +77,35 @@ def test_a_reply_from_before_the_change_is_not_taken_for_the_result(
     result = CliRunner().invoke(app, ["cluster", "rebalance", "--worker", "w:1"])
     assert "nothing moved" in result.output
     assert pauses == [0.6]
+
+
+def test_a_move_ends_when_its_target_is_gone_or_another_worker_gets_the_shard(
+    replies: list[ClusterStatus | Unavailable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_REMEMBERED_SECONDS", 0.0)
+    before = status(place(0, A, A))
+    moving = status(place(0, A, B))
+    silent = replace(moving, workers=[member(A), replace(member(B), quiet_seconds=7.0)])
+    gone = replace(moving, workers=[member(A)])
+    for ended, why in ((gone, f"worker {B} is gone"), (silent, "silent for 7 s"), (before, f"assigned to {A}")):
+        replies[:] = [before, moving, ended]
+        result = CliRunner().invoke(app, ["cluster", "move", "0", B, "--worker", "w:1"])
+        assert isinstance(result.exception, Unavailable)
+        assert why in str(result.exception)
+
+
+def test_a_drain_ends_when_all_other_workers_are_drained_as_well(
+    replies: list[ClusterStatus | Unavailable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_REMEMBERED_SECONDS", 0.0)
+    before = status(place(0, A, A), place(1, B, B))
+    crossed = replace(before, workers=[replace(member(name), is_drained=True) for name in (A, B)])
+    replies += [before, crossed]
+    result = CliRunner().invoke(app, ["cluster", "drain", A, "--worker", "w:1"])
+    assert isinstance(result.exception, Unavailable)
+    assert "all other workers are drained or gone" in str(result.exception)
+
+
+def test_problems_of_the_members_together_are_shown(replies: list[ClusterStatus | Unavailable]) -> None:
+    replies.append(replace(status(place(0, A, A)), problems=["worker w can be reached on its own machine only"]))
+    assert "on its own machine only" in CliRunner().invoke(app, ["cluster", "status", "--worker", "w:1"]).output

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from penstock.core.errors import Unavailable
 from penstock.spark.source import arrow
 from penstock.spark.source.arrow import StreamNames
 
@@ -58,3 +59,38 @@ def test_the_cache_of_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ids = np.arange(start, start + 6)
         assert names.of(ids).to_pylist() == [f"n{i}" if i % 10 else None for i in range(start, start + 6)]
         assert len(names) <= 10
+
+
+class Moved:
+    """Coordinators by address: the first one is gone, and `home` knows the second one."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, worker: str, _: float = 0.0) -> "_At":
+        return _At(self, worker)
+
+
+class _At:
+    def __init__(self, moved: Moved, worker: str) -> None:
+        self._moved = moved
+        self._worker = worker
+
+    def stream_names(self, connector: str, ids: Sequence[int]) -> list[str]:
+        self._moved.asked.append(self._worker)
+        if self._worker == "gone":
+            raise Unavailable("connection refused")
+        return [f"{connector} {number}" for number in ids]
+
+    def places(self, segments: Sequence[str]) -> dict[str, str]:
+        assert self._worker == "home"
+        return dict.fromkeys(segments, "next")
+
+
+def test_names_are_asked_for_where_a_shard_has_moved_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = Moved()
+    monkeypatch.setattr(arrow, "coordinator", moved)
+    names = arrow.stream_names("gone", "orders", "home", "connector/orders/0")
+    assert names.of(np.array([7])).to_pylist() == ["orders 7"]
+    assert names.of(np.array([8])).to_pylist() == ["orders 8"]
+    assert moved.asked == ["gone", "next", "next"]

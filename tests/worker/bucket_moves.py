@@ -17,6 +17,8 @@ from tests.support.bucket_worker import BucketWorker
 from tests.support.waiting import SECONDS_MAX, until
 
 SOURCE = "letters"
+EVERY_SECONDS = 0.03
+"""Between two messages of a stream."""
 
 
 def cluster(http_port: int) -> dict[str, Any]:
@@ -111,10 +113,9 @@ def workers(folder: Path, url: str, count: int = 2, *options: str) -> Iterator[W
 class Sending:
     """A program with many streams, each with a message every few milliseconds, until it is stopped."""
 
-    EVERY_SECONDS = 0.03
-
-    def __init__(self, seeds: str, streams: int, name: str = SOURCE) -> None:
+    def __init__(self, seeds: str, streams: int, name: str = SOURCE, every_seconds: float = EVERY_SECONDS) -> None:
         self.name = name
+        self._every_seconds = every_seconds
         self._source = Source(seeds, source=name, on_ack=self._acked, poll_seconds=0.005)
         self._streams = [self._source.stream(f"stream {number}", self._messages) for number in range(streams)]
         self._has_ended = threading.Event()
@@ -136,7 +137,7 @@ class Sending:
                 yield None
             else:
                 yield Message(number, b"%d" % number, 1000 + number)
-                number, due = number + 1, time.monotonic() + self.EVERY_SECONDS
+                number, due = number + 1, time.monotonic() + self._every_seconds
 
     def _acked(self, name: str, _: int) -> None:
         now = time.monotonic()
@@ -160,6 +161,9 @@ class Sending:
     def acknowledged_ids(self) -> dict[str, int]:
         return {one.name: -1 if one.acknowledged is None else one.acknowledged for one in self._streams}
 
+    def stream_ids(self) -> dict[str, int]:
+        return {one.name: one.stream_id for one in self._streams}
+
     def forget_gaps(self) -> None:
         self._gaps.clear()
 
@@ -169,11 +173,15 @@ class Sending:
         p50, p99 = (quantiles(found, n=100)[at] for at in (49, 98))
         return f"{len(found)} streams: gap p50 {p50:.2f} s, p99 {p99:.2f} s, longest {found[-1]:.2f} s"
 
-    def finish(self) -> dict[int, int]:
-        """All streams end. Returns their last ids, all of which are acknowledged."""
+    def end(self) -> None:
+        """Nothing more is sent."""
         self._has_ended.set()
-        self._thread.join(SECONDS_MAX)
-        assert not self._thread.is_alive()
+
+    def finish(self, seconds: float = SECONDS_MAX) -> dict[int, int]:
+        """All streams end. Returns their last ids, all of which are acknowledged."""
+        self.end()
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"{self.name} is not acknowledged: {self.acknowledged_ids()}"
         assert self._error is None, self._error
         assert all(one.is_done for one in self._streams)
         return {one.stream_id: one.acknowledged or 0 for one in self._streams}
@@ -195,8 +203,8 @@ class Sending:
 
 
 @contextmanager
-def sending(seeds: str, streams: int, name: str = SOURCE) -> Iterator[Sending]:
-    made = Sending(seeds, streams, name)
+def sending(seeds: str, streams: int, name: str = SOURCE, every_seconds: float = EVERY_SECONDS) -> Iterator[Sending]:
+    made = Sending(seeds, streams, name, every_seconds)
     try:
         made.start()
         yield made

@@ -6,8 +6,9 @@ with an address, one understands neither that nor MIGRATE. At the end every mess
 order, up to the last one that was acknowledged.
 
 With `--spark`, a standalone Spark cluster with two workers runs two pipelines over six of the sources, and their sinks
-write files. Then an acknowledgement of these sources means that the sinks have the message, and at the end the sinks
-have every message once, the messages of each stream in order.
+write files. Then an acknowledgement of these sources means that the sinks have the message, which is checked all the
+time; at the end the sinks have every message once, with its bytes, and the messages of each stream in order. Programs
+send less then: the cluster, Spark and the store share one machine.
 """
 
 import argparse
@@ -48,7 +49,7 @@ from tests.support.bucket_worker import BucketWorker
 from tests.support.spark_cluster import SparkCluster, executor_conf
 from tests.support.store_proxy import SLOW_DOWN, StoreProxy, store_proxy
 from tests.support.waiting import SECONDS_MAX, until
-from tests.worker.bucket_moves import Sending, sending
+from tests.worker.bucket_moves import EVERY_SECONDS, Sending, sending
 from tests.worker.hosts import Hosts, children, kill
 
 ABOUT = "hosts killed, stopped, drained, joined and cut off while ten programs of three kinds send"
@@ -61,7 +62,8 @@ PAUSE_SECONDS = (1.0, 6.0)
 ASLEEP_SECONDS = (1.0, 12.0)
 """Shorter and longer than a lease."""
 AWAY_SECONDS = (0.5, 8.0)
-EVERY_SECONDS = 0.03
+SPARK_EVERY_SECONDS = 0.2
+"""Between two messages of a stream, if Spark runs on the same machine."""
 
 PIPELINES = """
 from functools import reduce
@@ -71,11 +73,12 @@ from pyspark.sql import functions as F
 
 from penstock.spark import pipeline
 
-COLUMNS = ("source", "stream", "message_id")
+COLUMNS = ("source", "stream", "message_id", "value")
 
 
 def rows(*frames):
-    row = F.concat_ws(",", "source", "stream", F.col("message_id").cast("string")).alias("value")
+    texts = (F.col(name).cast("string") for name in ("message_id", "value"))
+    row = F.concat_ws(",", "source", "stream", *texts).alias("value")
     return reduce(DataFrame.unionByName, frames).select(row)
 
 
@@ -88,7 +91,8 @@ def left(sdk_0, sdk_1, old_0):
 def right(sdk_2, sdk_3, naive_0):
     return rows(sdk_2, sdk_3, naive_0)
 """
-READ = {"left": ("sdk_0", "sdk_1", "old_0"), "right": ("sdk_2", "sdk_3", "naive_0")}
+SOURCES = ("sdk_0", "sdk_1", "old_0", "sdk_2", "sdk_3", "naive_0")
+PIPELINE_NAMES = ("left", "right")
 DRIVER_SECONDS_MAX = 600
 """Until a driver has started, or gone on after everything around it was killed, on a busy machine."""
 
@@ -103,8 +107,9 @@ class RawProgram:
     RESTART may have an address; otherwise it connects to the seed that it has, again and again.
     """
 
-    def __init__(self, seeds: str, name: str, *, follows: bool) -> None:
+    def __init__(self, seeds: str, name: str, *, follows: bool, every_seconds: float = EVERY_SECONDS) -> None:
         self.name = name
+        self._every_seconds = every_seconds
         self.acknowledged = self.stored = -1
         self.restarts = 0
         self._seeds = [int(one.rpartition(":")[2]) for one in seeds.split(",")]
@@ -151,7 +156,7 @@ class RawProgram:
                         return frame.address if self._follows else ""
             if is_open and not self._is_ending.is_set() and time.monotonic() >= due:
                 connection.sendall(encode(Message(1, self._next, 1000 + self._next, b"", b"%d" % self._next)))
-                self._next, due = self._next + 1, time.monotonic() + EVERY_SECONDS
+                self._next, due = self._next + 1, time.monotonic() + self._every_seconds
         return ""
 
     def _received(self, connection: socket.socket, decoder: Decoder) -> Iterator[Frame]:
@@ -167,9 +172,17 @@ class RawProgram:
         before = self.acknowledged
         until(lambda: self.acknowledged > before, lambda: f"{self.name} gets no acknowledgement", seconds)
 
-    def finish(self) -> dict[int, int]:
+    def end(self) -> None:
+        """Nothing more is sent."""
         self._is_ending.set()
-        until(lambda: max(self.acknowledged, self.stored) >= self._next - 1, lambda: f"{self.name} is not acknowledged")
+
+    def finish(self, seconds: float = SECONDS_MAX) -> dict[int, int]:
+        self.end()
+        until(
+            lambda: max(self.acknowledged, self.stored) >= self._next - 1,
+            lambda: f"{self.name} is not acknowledged: {self.acknowledged} of {self._next - 1}",
+            seconds,
+        )
         self._has_ended.set()
         self._thread.join(SECONDS_MAX)
         return {1: self.acknowledged}
@@ -177,14 +190,17 @@ class RawProgram:
     def acknowledged_ids(self) -> dict[str, int]:
         return {"one": self.acknowledged}
 
+    def stream_ids(self) -> dict[str, int]:
+        return {"one": 1}
+
     def close(self) -> None:
         self._has_ended.set()
         self._thread.join(SECONDS_MAX)
 
 
 @contextmanager
-def raw_program(seeds: str, name: str, *, follows: bool) -> Iterator[RawProgram]:
-    made = RawProgram(seeds, name, follows=follows)
+def raw_program(seeds: str, name: str, *, follows: bool, every_seconds: float) -> Iterator[RawProgram]:
+    made = RawProgram(seeds, name, follows=follows, every_seconds=every_seconds)
     try:
         made.start()
         yield made
@@ -201,6 +217,8 @@ class Faults:
         self._random = random
         self._wakers: list[threading.Timer] = []
         self._asleep: set[int] = set()
+        self._leaving: set[int] = set()
+        """Drained, and soon killed: no longer one of those that are left."""
         self.done: Counter[str] = Counter()
 
     def one(self) -> None:
@@ -218,7 +236,7 @@ class Faults:
     # Each returns whether it could be done.
 
     def _awake(self) -> list[BucketWorker]:
-        return [one for one in self._hosts.live() if one.pid not in self._asleep]
+        return [one for one in self._hosts.live() if one.pid not in self._asleep | self._leaving]
 
     def _kill_host(self) -> bool:
         awake = self._awake()
@@ -298,6 +316,7 @@ class Faults:
         chosen = self._random.choice(awake)
         if not self._ask("/cluster/drain", lambda _: {"worker": self._hosts.names.get(chosen, "")}):
             return False
+        self._leaving.add(chosen.pid)
         self._later((5.0, 10.0), chosen.kill)
         return True
 
@@ -332,39 +351,47 @@ class Pipelines:
     def __init__(self, folder: Path, hosts: Hosts, master: str) -> None:
         folder.mkdir()
         (folder / "both.py").write_text(PIPELINES)
-        self._sinks = {name: folder / name for name in READ}
+        self._sinks = {name: folder / name for name in PIPELINE_NAMES}
         workers = ",".join(f"127.0.0.1:{one.http_port}" for one in hosts.all)
         options = ["--worker", workers, "--master", master, "--checkpoint", str(folder / "shared")]
         options += [part for name, value in executor_conf().items() for part in ("--conf", f"{name}={value}")]
-        options += [part for name in READ for part in ("--sink", f"{name}/out=file:{self._sinks[name]}")]
+        options += [part for name in PIPELINE_NAMES for part in ("--sink", f"{name}/out=file:{self._sinks[name]}")]
         self.run = Run(folder, "both.py", *options, "--shared-checkpoint", SPARK_LOCAL_IP="127.0.0.1")
 
-    def ids(self) -> dict[tuple[str, str], list[int]]:
-        """By source and stream, in the order in which the sinks have them."""
-        found: dict[tuple[str, str], list[int]] = {}
+    def rows(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
+        """By source and stream, in the order in which the sinks have them: ids and values."""
+        found: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for directory in self._sinks.values():
             for part in read_committed_parts(directory) if directory.exists() else ():
                 for line in part.path.read_bytes()[: part.size].decode().splitlines():
-                    source, stream, number = line.split(",")
-                    found.setdefault((source, stream), []).append(int(number))
+                    source, stream, number, value = line.split(",")
+                    found.setdefault((source, stream), []).append((int(number), value))
         return found
 
     def check_acknowledged(self, programs: Sequence["Sending | RawProgram"]) -> None:
         """What was acknowledged before the sinks are read is in them."""
-        acknowledged = {one.name: one.acknowledged_ids() for one in programs}
-        ids = self.ids()
-        for source in (source for several in READ.values() for source in several):
-            for stream, last in acknowledged[source].items():
-                has = ids.get((source, stream), [])
+        acknowledged = {one.name: one.acknowledged_ids() for one in programs if one.name in SOURCES}
+        rows = self.rows()
+        for source, streams in acknowledged.items():
+            for stream, last in streams.items():
+                has = {number for number, _ in rows.get((source, stream), [])}
                 assert last < 0 or last in has, f"{source}, {stream}: {last} is acknowledged, and not in the sink"
 
-    def check(self, last: Mapping[str, Mapping[str, int]]) -> int:
-        """Each message once; those of a stream in order."""
-        ids = self.ids()
-        for source in (source for several in READ.values() for source in several):
-            for stream, number in last[source].items():
-                assert ids[source, stream] == [*range(number + 1)], f"{source}, {stream}"
-        return sum(map(len, ids.values()))
+    def check(self, counts: Mapping[tuple[str, str], int]) -> int:
+        """The sinks get as many messages as are stored of each stream: each once, as it was sent, and in order."""
+        expected = {name: [(n, str(n)) for n in range(count)] for name, count in counts.items() if name[0] in SOURCES}
+        rows = self.rows
+
+        def has_all() -> bool:
+            found = rows()
+            return all(len(found.get(name, [])) >= len(wanted) for name, wanted in expected.items())
+
+        self.run.until(has_all, DRIVER_SECONDS_MAX)
+        found = rows()
+        assert set(found) == set(expected)
+        for name, wanted in expected.items():
+            assert found[name] == wanted, name
+        return sum(map(len, found.values()))
 
 
 @contextmanager
@@ -374,7 +401,7 @@ def spark_pipelines(folder: Path, hosts: Hosts) -> Iterator[Pipelines]:
         made = Pipelines(folder / "pipelines", hosts, cluster.url)
         with made.run:
             http = f"127.0.0.1:{hosts.all[0].http_port}"
-            made.run.until(lambda: all(is_running(http, name) for name in READ), DRIVER_SECONDS_MAX)
+            made.run.until(lambda: all(is_running(http, name) for name in PIPELINE_NAMES), DRIVER_SECONDS_MAX)
             yield made
 
 
@@ -382,16 +409,22 @@ def run(
     folder: Path, url: str, random: Random, seconds: float, proxy: StoreProxy | None = None, *, spark: bool = False
 ) -> str:
     """Raises AssertionError. Returns what has happened."""
+    every, patience = (SPARK_EVERY_SECONDS, DRIVER_SECONDS_MAX) if spark else (EVERY_SECONDS, SECONDS_MAX)
     with ExitStack() as stack:
-        made = Hosts(folder, url, "--file-root", str(folder))
+        made = Hosts(folder, url, "--file-root", str(folder), "--retention", "keep", seconds=patience)
         stack.callback(made.close)
         for _ in range(HOSTS):
             made.add(SHARDS_EACH)
         pipelines = stack.enter_context(spark_pipelines(folder, made)) if spark else None
-        seeds = made.seeds
-        programs = [stack.enter_context(sending(seeds, STREAMS, f"sdk_{n}")) for n in range(SDK_PROGRAMS)]
-        raw = [stack.enter_context(raw_program(seeds, f"old_{n}", follows=True)) for n in range(RESTART_PROGRAMS)]
-        raw += [stack.enter_context(raw_program(seeds, f"naive_{n}", follows=False)) for n in range(NAIVE_PROGRAMS)]
+        programs = [
+            stack.enter_context(sending(made.seeds, STREAMS, f"sdk_{number}", every)) for number in range(SDK_PROGRAMS)
+        ]
+        kinds = [(f"old_{number}", True) for number in range(RESTART_PROGRAMS)]
+        kinds += [(f"naive_{number}", False) for number in range(NAIVE_PROGRAMS)]
+        raw = [
+            stack.enter_context(raw_program(made.seeds, name, follows=follows, every_seconds=every))
+            for name, follows in kinds
+        ]
         everybody: list[Sending | RawProgram] = [*programs, *raw]
         faults = Faults(made, proxy, random)
         deadline = time.monotonic() + seconds
@@ -406,23 +439,33 @@ def run(
                 made.start(one)
         made.settle()
         for program in everybody:
-            program.wait_for_acks(DRIVER_SECONDS_MAX if spark else SECONDS_MAX)
-        count = sum(made.check(one) for one in programs) + sum(check(made, one) for one in raw)
-        said = f"{count:,} messages, once and in order; {', '.join(f'{n} {k}' for k, n in sorted(faults.done.items()))}"
+            program.wait_for_acks(patience)
+        for program in everybody:
+            program.end()
+        counts = {name: count for one in everybody for name, count in check(made, one).items()}
+        said = f"{sum(counts.values()):,} messages, once and in order; "
+        said += ", ".join(f"{number} {kind}" for kind, number in sorted(faults.done.items()))
         if pipelines is not None:
-            last = {one.name: one.acknowledged_ids() for one in everybody}
-            said += f"; {pipelines.check(last):,} of them in the sinks"
+            said += f"; {pipelines.check(counts):,} of them in the sinks"
+            pipelines.check_acknowledged(everybody)
     return said
 
 
-def check(hosts: Hosts, program: RawProgram) -> int:
-    """Every message is stored once, in order, and at least up to the last one that was acknowledged."""
-    acknowledged = program.finish()[1]
+def check(hosts: Hosts, program: Sending | RawProgram) -> dict[tuple[str, str], int]:
+    """Every message is stored once, in order, and at least up to the last one that was acknowledged. Returns how many,
+    by source and stream.
+    """
+    program.finish(hosts.seconds)
     shard = hosts.settle()["shards"][hosts.place_of(program.name)]
-    (messages,) = stored_messages(shard["addresses"]["segment"], program.name).values()
-    assert [one.id for one in messages] == [*range(len(messages))]
-    assert len(messages) > acknowledged
-    return len(messages)
+    stored = stored_messages(shard["addresses"]["segment"], program.name)
+    found = {}
+    for stream, last in program.acknowledged_ids().items():
+        messages = stored.pop(program.stream_ids()[stream])
+        assert [one.id for one in messages] == [*range(len(messages))], f"{program.name}, {stream}"
+        assert len(messages) > last, f"{program.name}, {stream}: {last} is acknowledged, and not stored"
+        found[program.name, stream] = len(messages)
+    assert not stored
+    return found
 
 
 def main(arguments: list[str]) -> int:

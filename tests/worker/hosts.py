@@ -21,8 +21,10 @@ from tests.worker.bucket_moves import Sending
 
 
 class Hosts:
-    def __init__(self, folder: Path, url: str, *options: str) -> None:
+    def __init__(self, folder: Path, url: str, *options: str, seconds: float = SECONDS_MAX) -> None:
+        """`seconds`: how long to wait for anything."""
         self.url = url
+        self.seconds = seconds
         self.all: list[BucketWorker] = []
         self.names: dict[BucketWorker, str] = {}
         self._folder = folder
@@ -55,7 +57,7 @@ class Hosts:
             found[0] = self.try_cluster(host or self.live()[0])
             return found[0] is not None
 
-        until(asked, self.said)
+        until(asked, self.said, self.seconds)
         assert found[0] is not None
         return found[0]
 
@@ -79,7 +81,7 @@ class Hosts:
             found[0] = self.cluster()
             return condition(found[0])
 
-        until(holds, lambda: f"{found[0]}\n{self.said()}")
+        until(holds, lambda: f"{found[0]}\n{self.said()}", self.seconds)
         return found[0]
 
     def settle(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ class Hosts:
 
     def check(self, sending: Sending) -> int:
         """Every message is stored once, in order, and up to the last one that was acknowledged."""
-        last, found = sending.finish(), self.settle()
+        last, found = sending.finish(self.seconds), self.settle()
         shard = found["shards"][self.place_of(sending.name)]
         stored = stored_messages(shard["addresses"]["segment"], sending.name)
         assert set(stored) == set(last)

@@ -4,13 +4,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock.access.file import FILE, AccessFile, Open, StoredGrant, WithCluster
 from penstock.bucket.objects import Bucket
 from penstock.bucket.stores import open_bucket
+from penstock.cli.app import app
 from penstock.cluster.secret import cluster_secret
-from penstock.core.errors import Unauthenticated
-from penstock.worker.cluster_access import ClusterAccess, use_owner_token
+from penstock.core.errors import PenstockError, RequestError, Unauthenticated
+from penstock.worker.cluster_access import ClusterAccess
+from penstock.worker.settings import STORE_FILE
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def test_all_processes_have_the_same_secret_and_the_same_owner(bucket: Bucket, m
     assert cluster_secret(bucket) == secret
     assert secret.token != secret.owner
     for data in machines:
-        use_owner_token(data, secret.owner)
+        ClusterAccess(bucket, data).begin()
         assert AccessFile(data).principal(secret.owner).name == "owner"
 
 
@@ -89,8 +92,57 @@ def test_a_token_file_that_was_named_stays(bucket: Bucket, machines: tuple[Path,
     a, b = machines
     (b / "mine").write_text("x" * 40)
     AccessFile(a).use_owner_token(b / "mine")
-    use_owner_token(a, cluster_secret(bucket).owner)
-    assert AccessFile(a).principal("x" * 40).name == "owner"
+    access = ClusterAccess(bucket, a)
+    access.begin()
+    (b / "mine").write_text("y" * 40)
+    assert not access.has_changed_here()
+    access.look()
+    assert AccessFile(a).principal("y" * 40).name == "owner"
+    with pytest.raises(RequestError, match="which the worker was started with"):
+        AccessFile(a).rotate_owner_token()
+
+
+def test_a_new_token_of_the_owner_is_valid_on_all_machines(bucket: Bucket, machines: tuple[Path, Path]) -> None:
+    a, b = machines
+    here, there = ClusterAccess(bucket, a), ClusterAccess(bucket, b)
+    here.begin()
+    there.begin()
+    before = cluster_secret(bucket)
+    AccessFile(a).rotate_owner_token()
+    assert here.has_changed_here()
+    here.look()
+    there.look()
+    after = cluster_secret(bucket)
+    assert after.owner != before.owner
+    assert after.token == before.token
+    for data in machines:
+        assert AccessFile(data).principal(after.owner).name == "owner"
+        with pytest.raises(Unauthenticated):
+            AccessFile(data).principal(before.owner)
+    assert not here.has_changed_here()
+    assert not there.has_changed_here()
+
+
+def test_a_command_on_a_machine_whose_worker_is_stopped_changes_the_bucket(tmp_path: Path) -> None:
+    url, a = (tmp_path / "bucket").as_uri(), tmp_path / "a"
+    a.mkdir()
+    shared = ClusterAccess(open_bucket(url), a)
+    shared.begin()
+    (a / STORE_FILE).write_text(f"{url}\n")
+    before = cluster_secret(open_bucket(url)).owner
+    for command in (["add", "late", "--role", "read"], ["rotate"]):
+        assert CliRunner().invoke(app, ["access", *command, "--data", str(a)]).exit_code == 0
+    (a / FILE).unlink()
+    ClusterAccess(open_bucket(url), a).begin()  # as at the next start
+    assert [one.name for one in AccessFile(a).grants()] == ["late"]
+    assert cluster_secret(open_bucket(url)).owner == (a / "token").read_text().strip() != before
+
+
+def test_a_command_is_refused_if_the_worker_is_stopped_and_the_bucket_cannot_be_reached(tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).write_text("s3://nowhere/prefix\n")
+    result = CliRunner().invoke(app, ["access", "add", "late", "--role", "read", "--data", str(tmp_path)])
+    assert isinstance(result.exception, PenstockError)
+    assert not (tmp_path / FILE).exists()
 
 
 def test_the_secret_is_a_principal_only_once_it_is_known() -> None:

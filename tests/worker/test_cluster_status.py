@@ -1,15 +1,22 @@
 """What a host shows of all shards together, and to whom."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
-from penstock.protocol.api.cluster import ClusterStatus
+from penstock.cluster.places import Thing
+from penstock.cluster.records import WorkerRecord
+from penstock.protocol.api.cluster import ClusterStatus, Place
+from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
 from penstock.worker import cluster_status, host_routes
-from penstock.worker.cluster_status import combined
+from penstock.worker.cluster import loopback_problems
+from penstock.worker.cluster_status import combined, merged_metrics
 from penstock.worker.host_routes import _HostRoutes
 from penstock.worker.routes import PRINCIPAL
 from penstock.worker.visibility import visible
@@ -79,11 +86,16 @@ class HostOfShards:
     class directory:  # noqa: N801
         secret = "secret"
 
+        @staticmethod
+        async def likely(thing: Thing) -> int:
+            return "abcd".find(thing.name) % 2
+
     class settings:  # noqa: N801
         http_ssl = None
 
-    async def cluster(self) -> ClusterStatus | None:
-        return None
+    async def cluster(self) -> ClusterStatus:
+        shards = [Place(shard=number, owner="o", term=1) for number in range(2)]
+        return ClusterStatus(url="", worker="", workers=[], shards=shards)
 
 
 async def test_pages_of_segments_have_no_name_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +119,42 @@ async def test_pages_of_segments_have_no_name_of_others(monkeypatch: pytest.Monk
         found = await pages(principal)
         assert [one["name"] for page in found for one in page["segments"]] == names
         assert {page["after"] for page in found} <= {"", *names}
+
+
+def test_a_worker_that_other_machines_cannot_reach_is_a_problem() -> None:
+    def host(name: str, address: str, machine: str) -> WorkerRecord:
+        return WorkerRecord(worker=name, revision=1, addresses={"http": address}, wants=1, machine=machine)
+
+    local, public = host("a", "127.0.0.1:7102", "one"), host("b", "node-b:7102", "two")
+    (problem,) = loopback_problems([local, public])
+    assert "worker a can be reached on its own machine only (127.0.0.1:7102)" in problem
+    assert "--advertise HOST" in problem
+    assert loopback_problems([local, host("c", "[::1]:7102", "one")]) == []
+    assert loopback_problems([public]) == []
+
+
+def test_the_metrics_of_shards_get_a_label_and_stand_with_those_of_the_host() -> None:
+    registry = CollectorRegistry()
+    Counter("penstock_seen", "What was seen.", ["kind"], registry=registry).labels("host").inc(3)
+    shard = CollectorRegistry()
+    Counter("penstock_seen", "What was seen.", ["kind"], registry=shard).labels("shard").inc(4)
+    Histogram("penstock_took_seconds", "How long.", buckets=(1.0,), registry=shard).observe(0.5)
+    text = merged_metrics([*registry.collect()], {7: generate_latest(shard).decode()}).decode()
+    assert text.count("# TYPE penstock_seen_total counter") == 1
+    assert 'penstock_seen_total{kind="host"} 3.0' in text
+    assert 'penstock_seen_total{kind="shard",shard="7"} 4.0' in text
+    assert 'penstock_took_seconds_bucket{le="1.0",shard="7"} 1.0' in text
+    assert [*text_string_to_metric_families(text)]
+
+
+async def test_pipelines_that_start_are_announced_to_their_own_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[int, list[str]] = {}
+
+    async def post(path: str, requests: Sequence[tuple[Place, Announce]], *_: object, **__: object) -> None:
+        assert path == "/starting"
+        sent.update({place.shard: sorted(body.pipelines) for place, body in requests})
+
+    monkeypatch.setattr(host_routes, "post_to_shards", post)
+    routes = _HostRoutes(HostOfShards())  # type: ignore[arg-type]
+    await routes.announce("", Announce(pipelines={name: ["s"] for name in "abcd"}))
+    assert sent == {0: ["a", "c"], 1: ["b", "d"]}

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 OWNER = "owner"
 FILE = "access.json"
+TOKEN_FILE = "token"  # noqa: S105  the name of a file
 FORMAT = 1
 """The format version of access.json."""
 _TOKEN_BYTES = 32
@@ -116,7 +117,7 @@ class AccessFile:
 
     def __init__(self, data: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = data / FILE
-        self._token_file = data / "token"
+        self._token_file = data / TOKEN_FILE
         self._clock = clock
         self._checked_at = float("-inf")
         self._seen: tuple[object, object] | None = None
@@ -136,6 +137,15 @@ class AccessFile:
         """Unless there is one. Whoever can read the data directory's files owns the worker."""
         if not self._token_file.exists():
             write_private(self._token_file, f"{secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
+
+    def rotate_owner_token(self) -> None:
+        """The former one is refused from now on. Raises RequestError if a file was named for it (--token-file)."""
+        if self._token_file.is_symlink():
+            raise RequestError(
+                f"the owner's token is in {self._token_file.readlink()}, which the worker was started with",
+                "Write a new token to that file, in a cluster on every machine: it is effective within a second.",
+            )
+        write_private(self._token_file, f"{secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
 
     def use_owner_token(self, file: Path) -> None:
         """The owner's token is the one in this file, from now on: DATA/token becomes a link to it, so that a change of
@@ -192,7 +202,7 @@ class AccessFile:
     def revoke(self, name: str) -> None:
         """Raises RequestError if there is no such principal."""
         if name == OWNER:
-            raise RequestError("the owner cannot be revoked", f"Delete {self._token_file} and restart the worker.")
+            raise RequestError("the owner cannot be revoked", "Replace its token: penstock access rotate.")
         with self._locked():
             grants = self.grants()
             if all(one.name != name for one in grants):

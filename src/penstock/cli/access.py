@@ -1,8 +1,11 @@
 """`penstock access`: who may use a worker. The commands edit the access file in its data directory, so they run on the
-worker's machine; the worker picks up a change within a second.
+worker's machine; the worker picks up a change within a second. A worker of a cluster writes it to the bucket as well.
+If it is stopped, the commands do that: the bucket's list replaces the file when the worker starts.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +14,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.access.file import AccessFile, StoredGrant
+from penstock.access.file import TOKEN_FILE, AccessFile, StoredGrant
 from penstock.access.principals import ANONYMOUS
+from penstock.backup.contents import JOURNAL
+from penstock.bucket.stores import open_bucket
 from penstock.cli.connect import JsonOption
 from penstock.cli.texts import parse_size
 from penstock.client.credentials import OWN_DATA
-from penstock.core.errors import RequestError
+from penstock.core.errors import BucketFailed, RequestError, StoreInUse
 from penstock.core.sizes import show_size
+from penstock.store.files import RealFiles
+from penstock.worker.cluster_access import ClusterAccess
+from penstock.worker.settings import STORE_FILE
 
 app = typer.Typer(help="Decide who may use a worker; runs on the worker's machine.", no_args_is_help=True)
 
@@ -58,9 +66,10 @@ def add(
     The token is printed once and stored nowhere: put it into a file that
     only its owner can read, and name the file in PENSTOCK_TOKEN_FILE.
     """
-    token = _file(data).add(
-        StoredGrant(name=name, role=role, prefixes=prefix or [], certificate=certificate, quota_bytes=quota)
-    )
+    with _changing(data) as file:
+        token = file.add(
+            StoredGrant(name=name, role=role, prefixes=prefix or [], certificate=certificate, quota_bytes=quota)
+        )
     if token:
         typer.echo(token)
     elif name == ANONYMOUS:
@@ -87,8 +96,52 @@ def list_principals(data: DataOption = OWN_DATA, as_json: JsonOption = False) ->
 @app.command("revoke")
 def revoke(name: str, data: DataOption = OWN_DATA) -> None:
     """Remove a principal: its token or certificate is refused from now on."""
-    _file(data).revoke(name)
+    with _changing(data) as file:
+        file.revoke(name)
     typer.echo(f"revoked {name}")
+
+
+@app.command("rotate")
+def rotate(data: DataOption = OWN_DATA) -> None:
+    """Replace the owner's token, which is in DATA/token.
+
+    The former one is refused within a second; on the other machines of a
+    cluster, which get the new one in their DATA/token, within ten seconds.
+    """
+    with _changing(data) as file:
+        file.rotate_owner_token()
+    typer.echo(f"the owner's new token is in {data / TOKEN_FILE}")
+
+
+@contextmanager
+def _changing(data: Path) -> Iterator[AccessFile]:
+    """Of a stopped worker of a cluster: the bucket's list, which is written back at the end. Raises RequestError."""
+    file, store = _file(data), data / STORE_FILE
+    if not store.exists() or (data / JOURNAL).exists() or _is_running(data):
+        yield file
+        return
+    url = store.read_text().strip()
+    try:
+        shared = ClusterAccess(open_bucket(url), data)
+        shared.begin()
+        yield file
+        shared.look()
+    except BucketFailed as error:
+        raise RequestError(
+            f"the worker of {data} is stopped, and the access list of its cluster in {url} cannot be changed: {error}",
+            "Start the worker first, or set the credentials of the store as for penstock worker.",
+        ) from None
+
+
+def _is_running(data: Path) -> bool:
+    files = RealFiles(data)
+    try:
+        files.lock()
+    except StoreInUse:
+        return True
+    finally:
+        files.close()
+    return False
 
 
 def _file(data: Path) -> AccessFile:

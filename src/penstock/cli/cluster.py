@@ -58,6 +58,8 @@ def status(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOp
         _print_whole(table, console)
     if found.move is not None and not found.move.is_over:
         console.print(_progress(found.move), markup=False)
+    for problem in found.problems:
+        console.print(problem, markup=False, style="red", soft_wrap=True)
 
 
 def _summary(found: ClusterStatus) -> str:
@@ -141,7 +143,11 @@ def drain(
         return
     _post(asked, "/cluster/drain", Drain(worker=name, to=to))
     moving = [one.shard for one in before.shards if one.host == name]
-    _wait_for_hosts(asked, lambda found: [one for one in found.shards if one.host == name or one.assigned == name])
+    _wait_for_hosts(
+        asked,
+        lambda found: [one for one in found.shards if one.host == name or one.assigned == name],
+        lambda found: drain_failure(found, name),
+    )
     typer.echo(f"{name} has no shards now: {_listed(moving)} moved")
 
 
@@ -160,7 +166,11 @@ def move(
     asked = member_to_read(worker, data)
     _check_hosts(cluster_status(asked))
     _post(asked, "/cluster/move", MoveShard(shard=shard, to=name))
-    _wait_for_hosts(asked, lambda found: [one for one in found.shards if one.shard == shard and not _is_at(one, name)])
+    _wait_for_hosts(
+        asked,
+        lambda found: [one for one in found.shards if one.shard == shard and not _is_at(one, name)],
+        lambda found: move_failure(found, shard, name),
+    )
     typer.echo(f"shard {shard} is served by {name}")
 
 
@@ -185,6 +195,25 @@ def _is_at(place: Place, host: str) -> bool:
     return place.host == host and place.assigned == host
 
 
+def move_failure(found: ClusterStatus, shard: int, to: str) -> str:
+    """Why this shard will not move there any more; "" while it may."""
+    target = next((one for one in found.workers if one.worker == to), None)
+    if target is None:
+        return f"worker {to} is gone"
+    if target.quiet_seconds >= LEASE_TIMING.expired:
+        return f"worker {to} has been silent for {target.quiet_seconds:.0f} s"
+    assigned = next((one.assigned for one in found.shards if one.shard == shard), to)
+    return "" if assigned == to else f"it was assigned to {assigned} meanwhile"
+
+
+def drain_failure(found: ClusterStatus, name: str) -> str:
+    """Why this worker keeps its shards; "" while there is one that can take them."""
+    others = [one for one in found.workers if one.wants is not None and one.worker != name]
+    if all(one.is_drained or one.quiet_seconds >= LEASE_TIMING.expired for one in others):
+        return "all other workers are drained or gone"
+    return ""
+
+
 def _check_hosts(found: ClusterStatus) -> None:
     if all(one.wants is None for one in found.workers):
         raise RequestError(
@@ -205,22 +234,25 @@ def _member(found: ClusterStatus, name: str) -> Member:
     return member
 
 
-def _wait_for_hosts(worker: str, left: Callable[[ClusterStatus], list[Place]]) -> ClusterStatus:
-    """Until nothing is left to move. Ctrl-C stops waiting, not the move. Raises Unavailable if it takes too long."""
+def _wait_for_hosts(
+    worker: str, left: Callable[[ClusterStatus], list[Place]], failure: Callable[[ClusterStatus], str] = lambda _: ""
+) -> ClusterStatus:
+    """Until nothing is left to move. Ctrl-C stops waiting, not the move. Raises Unavailable if it takes too long, or if
+    there is a reason for which nothing will move.
+    """
     console, shown = Console(stderr=True, highlight=False), ""
     deadline = time.monotonic() + _MOVE_SECONDS_MAX
     try:
         time.sleep(_REMEMBERED_SECONDS)
         while time.monotonic() < deadline:
-            try:
-                found = cluster_status(worker)
-            except Unavailable:  # the move goes on meanwhile
-                time.sleep(_LOOK_SECONDS)
+            if (found := _try_status(worker)) is None:
                 continue
             waiting = left(found)
             if not waiting:
                 return found
             text = ", ".join(f"shard {one.shard}: {one.host or 'nobody'} → {one.assigned}" for one in waiting)
+            if why := failure(found):
+                raise Unavailable(f"not moved: {text}: {why}", "See penstock cluster status.")
             if text != shown:
                 console.print(text, markup=False, soft_wrap=True)
                 shown = text
@@ -229,6 +261,15 @@ def _wait_for_hosts(worker: str, left: Callable[[ClusterStatus], list[Place]]) -
         typer.echo("the shards go on moving: see penstock cluster status", err=True)
         raise typer.Exit(130) from None
     raise Unavailable(f"the shards have not moved within {_MOVE_SECONDS_MAX:.0f} s: {shown}", "See the workers' logs.")
+
+
+def _try_status(worker: str) -> ClusterStatus | None:
+    """None, after a pause, if it does not answer: the move goes on meanwhile, and an HTTP port may change hands."""
+    try:
+        return cluster_status(worker)
+    except Unavailable:
+        time.sleep(_LOOK_SECONDS)
+        return None
 
 
 # A worker with one shard (--shard).
@@ -269,10 +310,7 @@ def _wait(worker: str, before: Place, console: Console) -> str:
     """Until another worker owns the shard; returns which. Raises Unavailable if it has not moved."""
     deadline, shown, former = time.monotonic() + _MOVE_SECONDS_MAX, "", before.owner
     while time.monotonic() < deadline:
-        try:
-            found = cluster_status(worker)
-        except Unavailable:  # its HTTP port changes hands
-            time.sleep(_LOOK_SECONDS)
+        if (found := _try_status(worker)) is None:
             continue
         place = next((one for one in found.shards if one.shard == before.shard), before)
         if place.owner == former and place.term > before.term:

@@ -54,6 +54,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A host's: how many shards it adds to the cluster; 0 for one that only takes over. None: not a host."""
     host: str = ""
     """A shard process's: the host that has started it; "" for one that was started by hand."""
+    machine: str = ""
+    """See `this_machine`."""
     assignment: int = 0
     """A host's: the revision of the assignment that it knows. Others need not read that again while it is the same."""
 

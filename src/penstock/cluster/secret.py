@@ -1,5 +1,5 @@
-"""Two tokens that a cluster has from its first process on: `cluster/secret`, create-only. One is for the processes
-among themselves, the other is the owner's, and the same on all machines. Whoever may read the bucket may read
+"""Two tokens that a cluster has from its first process on: `cluster/secret`. One is for the processes among themselves,
+and never changes; the other is the owner's, and the same on all machines. Whoever may read the bucket may read
 everything else in it as well.
 """
 
@@ -30,6 +30,16 @@ def cluster_secret(bucket: Bucket) -> Secret:
     with suppress(ObjectExists):
         bucket.create(SECRET, [msgspec.json.encode(made)])
     return _decoded(bucket.get(SECRET).data)
+
+
+def replace_owner(bucket: Bucket, owner: str) -> None:
+    """The owner's token is this one from now on. Raises what the store raises, VersionChanged if another process has
+    replaced it at the same time, and Damaged.
+    """
+    cluster_secret(bucket)
+    found = bucket.get(SECRET)
+    made = msgspec.structs.replace(_decoded(found.data), owner=owner)
+    bucket.replace(SECRET, msgspec.json.encode(made), found.version)
 
 
 def _decoded(data: bytes) -> Secret:

@@ -31,6 +31,13 @@ cut goes as far as the heads that are here, so with smaller records epochs are s
 REPLY_BYTES = 4 << 20
 """Of heads in one reply: it is decoded at once, in the event loop."""
 
+TOTAL_BYTES = 256 << 20
+"""Heads in memory for all followers of a process: eight windows. When so much is here or on its way, a follower gets
+no more than its share."""
+
+SHARE_BYTES = 256 << 10
+"""What a follower may have in any case, so that no pipeline waits for another one to read."""
+
 NO_BLOCK = Block(b"", b"", b"", b"")
 
 
@@ -46,6 +53,10 @@ class Window:
         """The first offset of the segment that is still stored."""
         self.durable = 0
         """Up to here it is durable."""
+        self.number = 0
+        """Of the segment in its shard; 0: not known yet. If it was deleted and created again, it has another one, and
+        offsets mean other bytes.
+        """
         self.bytes = 0
         self._ends: list[int] = []
         self._arrivals: list[int] = []
@@ -128,7 +139,14 @@ class Follower:
     output: OutputRows | None = None
     problem: str = "it has not answered yet"
     """Why nothing is known at the moment."""
+    asked: int = 0
+    """Bytes of heads that the reply under way may bring."""
     _version: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """In memory, or on their way."""
+        return self.asked + sum(window.bytes for window in self.windows.values())
 
     @property
     def is_ready(self) -> bool:
@@ -142,23 +160,20 @@ class Follower:
         """In the order in which the source shard names them."""
         return [*self.windows]
 
-    @property
-    def _room(self) -> int:
-        if not self.is_ready:
-            return WINDOW_BYTES  # what the last cut has read: a table is written often enough to bound it
-        return WINDOW_BYTES - sum(window.bytes for window in self.windows.values())
-
-    def request(self, wait_ms: int, clock: ClockWanted) -> Follow | None:
-        """None: there is no room for more. Ask again after `read`."""
-        room = self._room
+    def request(self, wait_ms: int, clock: ClockWanted, others: int = 0) -> Follow | None:
+        """None: there is no room for more. Ask again after `read`. `others`: what all other followers have."""
+        self.asked = 0
+        own = self.bytes if self.is_ready else 0  # what the last cut has read is bounded by the table's writes
+        room = room_for(own, self.bytes + others)
         if room <= 0:
             return None
+        self.asked = min(room, REPLY_BYTES)
         return Follow(
             home=self.home,
             source=self.source,
             after={**self.starts, **{name: window.end for name, window in self.windows.items()}},
             known=self._version,
-            bytes_max=min(room, REPLY_BYTES),
+            bytes_max=self.asked,
             opening_at=self.starts if self.needs_opening and self.opening is None else None,
             reads_at=self.planned,
             wait_ms=wait_ms,
@@ -167,6 +182,7 @@ class Follower:
 
     def take(self, reply: Followed) -> None:
         """A reply to any earlier request; a late one does no harm."""
+        self.asked = 0
         for name, news in reply.segments.items():
             self._take(name, news)
         self._version, self.problem = reply.version, ""
@@ -178,6 +194,12 @@ class Follower:
         window = self.windows.get(name)
         if window is None:
             window = self.windows[name] = Window(self.starts.get(name, 0))
+        if 0 != window.number != news.number:
+            if self.planned.get(name, 0):  # nothing of it is there any more: the next cut raises DataLoss
+                window.durable = 0
+                return
+            window = self.windows[name] = Window()
+        window.number = news.number
         window.begin, window.durable = news.begin, max(news.end, window.durable)
         if news.start <= window.end or news.start == news.begin:
             window.add(news.start, records_of(news.block))
@@ -190,6 +212,7 @@ class Follower:
 
     def lost(self, problem: str) -> None:
         """The source shard does not answer."""
+        self.asked = 0
         self.problem = problem
 
     def row(self, at: int) -> tuple[bool, int | None]:
@@ -197,6 +220,11 @@ class Follower:
         rows = self.output.rows if self.output is not None else ()
         found = [watermark for end, watermark in rows if end <= at]
         return (True, found[-1]) if found else (False, None)
+
+
+def room_for(own: int, total: int) -> int:
+    """Bytes that a follower may ask for, which has `own` of a `total` of all followers. Not above 0: none."""
+    return min(WINDOW_BYTES - own, max(TOTAL_BYTES - total, SHARE_BYTES - own))
 
 
 def packed(records: Iterable[tuple[int, int, Buffer]]) -> Block:

@@ -96,6 +96,10 @@ class Records:
     def stored_end(self, name: str) -> int:
         return self.end(name)
 
+    def number(self, name: str) -> int:
+        """That of the segment, which is never reused for another one; 0 if there is no such segment."""
+        return self._store.info(name).number if self._store.exists(name) else 0
+
     def boundary(self, name: str, start: int, limit: int) -> int:
         """The last record end up to `limit`; if there is none, the first one after `start`. Only durable
         records count.

@@ -424,7 +424,7 @@ class RemoteSources:
         pauses = Pauses(RETRIES)
         while True:
             room.clear()
-            request = follower.request(FOLLOW_MS, self.clock_wanted(follower.source))
+            request = follower.request(FOLLOW_MS, self.clock_wanted(follower.source), self._bytes_but(follower))
             if request is None:
                 await room.wait()
                 continue
@@ -437,6 +437,11 @@ class RemoteSources:
                 follower.take(reply)
                 pauses.reset()
             self._ring()
+
+    def _bytes_but(self, follower: Follower) -> int:
+        """Heads in memory, or on their way, of all other followers."""
+        all_followers = (one for found in self._pipelines.values() for one in found.followers.values())
+        return sum(one.bytes for one in all_followers if one is not follower)
 
 
 def _is_resolved(pipeline: Pipeline) -> bool:

@@ -152,7 +152,7 @@ class Sharing:
         records = self._shared.records
         start = max(start, records.begin(name))
         if not bytes_max or start >= end:
-            return FollowedSegment(records.begin(name), end, start, NO_BLOCK)
+            return FollowedSegment(records.begin(name), end, start, NO_BLOCK, records.number(name))
         found: list[tuple[int, int, Buffer]] = []
         size = 0
         async for heads in records.heads(name, start, end):
@@ -160,7 +160,7 @@ class Sharing:
             size += sum(RECORD_BYTES + len(head) for _, head in heads.found)
             if size >= bytes_max:
                 break
-        return FollowedSegment(records.begin(name), end, start, packed(found))
+        return FollowedSegment(records.begin(name), end, start, packed(found), records.number(name))
 
     async def _opening(self, source: str, at: Segments) -> Opening:
         found = await self._local.open_at(source, at)

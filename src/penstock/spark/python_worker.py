@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.credentials import parse_worker, tls_context
+from penstock.client.segments.failures import RETRY_SECONDS
 from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.core.logs import set_up_logging
@@ -92,9 +93,9 @@ _closers: list[Callable[[], None]] = []
 
 
 @cache
-def coordinator(worker: str) -> CoordinatorClient:
+def coordinator(worker: str, retry_seconds: float = RETRY_SECONDS) -> CoordinatorClient:
     """Cached, with its connection."""
-    client = CoordinatorClient(worker)
+    client = CoordinatorClient(worker, retry_seconds)
     _closers.append(client.close)
     return client
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Timer
+from typing import TypeVar
 
 from penstock.access.file import FILE as ACCESS_FILE
 from penstock.application.deployments import FILE as APPLICATION_FILE
 from penstock.bucket.counted_bucket import CountedBucket
-from penstock.bucket.objects import Bucket
 from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.lease import REQUEST_SECONDS_MAX, UNREACHABLE_SECONDS_MAX, Lease, ShardCandidate, acquire
 from penstock.cluster.lease_state import LeaseState, OwnerSeen
 from penstock.cluster.records import worker_id
-from penstock.cluster.secret import cluster_secret
+from penstock.cluster.secret import Secret, cluster_secret
 from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketUnavailable, PenstockError, RequestError, TakenOver
 from penstock.core.retry import Pauses, RetryPolicy
@@ -29,11 +29,13 @@ from penstock.store.bucket_files import BucketFiles, BucketSettings
 from penstock.store.bucket_log import reading_threads
 from penstock.store.files import RealFiles
 from penstock.worker.cluster import Cluster
-from penstock.worker.cluster_access import ClusterAccess, use_owner_token
+from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.directory import Directory
 from penstock.worker.settings import STORE_FILE, BucketOptions
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PLAIN_FILES = (APPLICATION_FILE,)
 """Files of the data directory that belong to the shard. The owner's token does not: it stands for the right to read
@@ -88,15 +90,11 @@ class BucketMember:
     ) -> "BucketShard | None":
         """Waits for the lease. None if it was stopped. Raises what the store raises."""
         if not self._is_probed:
-            probe_patiently(self.bucket, on_waiting, self._stop)
-            if self._stop.is_set():
+            secret = patiently(self._first_requests, on_waiting, self._stop)
+            if secret is None or self._stop.is_set():
                 return None
-            secret = cluster_secret(self.bucket)
             self.directory.secret = secret.token
             self._on_secret(secret.token)
-            if self.access is not None:
-                use_owner_token(self.data, secret.owner)
-                self.access.begin()
             self._is_probed = True
         shard = BucketShard(self)
         candidate = ShardCandidate(
@@ -114,6 +112,13 @@ class BucketMember:
         on_acquired()
         shard.open(lease)
         return shard
+
+    def _first_requests(self) -> Secret:
+        probe(self.bucket)
+        secret = cluster_secret(self.bucket)
+        if self.access is not None:
+            self.access.begin()
+        return secret
 
     def stop(self) -> None:
         """Wait for the lease no longer."""
@@ -299,18 +304,20 @@ class BucketShard:
         )
 
 
-def probe_patiently(bucket: Bucket, on_waiting: Callable[[OwnerSeen], None], stop: Event) -> None:
-    """A store may start together with its workers. Raises what it raises, BucketUnavailable only after a minute."""
+def patiently(requests: Callable[[], T], on_waiting: Callable[[OwnerSeen], None], stop: Event) -> T | None:
+    """The first requests to a store, which may start together with its workers. None if it was stopped. Raises what the
+    store raises, BucketUnavailable only after a minute.
+    """
     pauses, deadline = Pauses(_PROBES), time.monotonic() + UNREACHABLE_SECONDS_MAX
     while not stop.is_set():
         try:
-            probe(bucket)
-            return
+            return requests()
         except BucketUnavailable as error:
             if time.monotonic() > deadline:
                 raise
             on_waiting(OwnerSeen("", {}, 0.0, 0.0, problem=str(error)))
             stop.wait(pauses.next())
+    return None
 
 
 def check_no_journal(data: Path) -> None:

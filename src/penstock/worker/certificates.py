@@ -68,6 +68,10 @@ class ReloadedContext(ssl.SSLContext):
         self._seen = files.state()
         self._current = files.context(is_client_required=is_client_required)
 
+    @property
+    def current(self) -> ssl.SSLContext:
+        return self._current
+
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """What event loops call at the beginning of each connection."""
         self._reload_if_changed()
@@ -87,6 +91,12 @@ class ReloadedContext(ssl.SSLContext):
             log.info("the certificates have changed: new connections use %s", self._files.cert)
         except RequestError as error:
             log.error("the certificates stay as they were: %s", error)
+
+
+def requires_certificate(context: ssl.SSLContext) -> bool:
+    """Whether clients must have one."""
+    current = context.current if isinstance(context, ReloadedContext) else context
+    return current.verify_mode is ssl.CERT_REQUIRED
 
 
 def expires_at(cert: Path) -> float | None:

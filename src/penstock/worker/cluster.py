@@ -19,6 +19,7 @@ from penstock.cluster.records import (
     read_records,
     worker_key,
 )
+from penstock.core.address import Address, is_loopback
 from penstock.core.errors import RequestError
 from penstock.ingest.sessions.migration import READY_SECONDS_MAX
 from penstock.protocol.api.cluster import ClusterStatus, Member, Place
@@ -64,6 +65,7 @@ class Cluster:
             shards=_places(places, records, None if assignment is None else assignment[0]),
             leader="" if assignment is None else assignment[0].leader,
             revision=0 if assignment is None else assignment[0].revision,
+            problems=loopback_problems(records),
         )
 
     def _records(self) -> list[WorkerRecord]:
@@ -110,6 +112,20 @@ class Cluster:
                 return found[0]
             time.sleep(HANDOVER_SECONDS)
         return None
+
+
+def loopback_problems(records: Iterable[WorkerRecord]) -> list[str]:
+    """Workers that others send programs to, and that programs on other machines cannot reach."""
+    records = [one for one in records if not one.host]
+    machines = {one.machine for one in records if one.machine}
+    if len(machines) < 2:
+        return []
+    return [
+        f"worker {one.worker} can be reached on its own machine only ({', '.join(local)}), and the cluster has "
+        f"{len(machines)} machines: start it with --host and --http-host 0.0.0.0, or with --advertise HOST"
+        for one in records
+        if (local := [text for text in one.addresses.values() if is_loopback(Address.parse(text).host)])
+    ]
 
 
 def _places(

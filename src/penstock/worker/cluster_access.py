@@ -1,16 +1,17 @@
 """The access list of a cluster: `cluster/access` in the bucket, and access.json in the data directory of each host, so
-that a token is valid in every shard.
+that a token is valid in every shard; and the owner's token, which is in `cluster/secret` and in DATA/token.
 
 The bucket decides. A command (`penstock access`) changes the file of one machine; that machine's host writes it to the
-bucket, and the others fetch it within ten seconds.
+bucket, and the others fetch it within ten seconds. If the host is stopped, the command does what the host would do.
 """
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.access.file import FILE, merged
+from penstock.access.file import FILE, TOKEN_FILE, merged
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.cluster.secret import cluster_secret, replace_owner
 from penstock.core.durable_files import write_private
 
 ACCESS = "cluster/access"
@@ -19,20 +20,15 @@ LOOK_SECONDS = 10.0
 """Between two looks whether another machine has changed the list."""
 
 
-def use_owner_token(data: Path, token: str) -> None:
-    """The owner's token is the cluster's, unless a file was named for it (--token-file): DATA/token is then a link."""
-    file = data / "token"
-    content = f"{token}\n".encode()
-    if not file.is_symlink() and (not file.exists() or file.read_bytes() != content):
-        write_private(file, content)
-
-
 class ClusterAccess:
     """Each call may make requests, and raises what the store raises. Not for several threads at once."""
 
     def __init__(self, bucket: Bucket, data: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = bucket
         self._file = data / FILE
+        self._token = data / TOKEN_FILE
+        """Unless a file was named for the owner's token (--token-file): then it is a link, and is left alone."""
+        self._owner = ""
         self._clock = clock
         self._seen: bytes | None = None
         self._version = ""
@@ -41,6 +37,7 @@ class ClusterAccess:
     def begin(self, first: bytes | None = None) -> None:
         """The bucket's list, or the machine's own if the cluster is new, or else the `first` one."""
         self._looked = self._clock()
+        self._fetch_owner()
         if not self._fetch():
             mine = self._read()
             content = first if mine is None else mine
@@ -54,7 +51,7 @@ class ClusterAccess:
     def has_changed_here(self) -> bool:
         """Without a request."""
         mine = self._read()
-        return mine is not None and mine != self._seen
+        return (mine is not None and mine != self._seen) or self._new_owner() != ""
 
     def look(self) -> None:
         """Whichever has changed since the last time is written to the other; the machine's own comes first."""
@@ -64,6 +61,24 @@ class ClusterAccess:
             self._put(mine)
         else:
             self._fetch()
+        if token := self._new_owner():
+            replace_owner(self._bucket, token)
+            self._owner = token
+        else:
+            self._fetch_owner()
+
+    def _new_owner(self) -> str:
+        """The token of this machine, if it was replaced since the last time; otherwise ""."""
+        if not self._owner or self._token.is_symlink() or not self._token.exists():
+            return ""
+        token = self._token.read_text().strip()
+        return token if token != self._owner else ""
+
+    def _fetch_owner(self) -> None:
+        self._owner = cluster_secret(self._bucket).owner
+        content = f"{self._owner}\n".encode()
+        if not self._token.is_symlink() and (not self._token.exists() or self._token.read_bytes() != content):
+            write_private(self._token, content)
 
     def _fetch(self) -> bool:
         """Whether the bucket has a list."""

@@ -1,15 +1,18 @@
 """The status of a whole cluster, for a host: that of all shards, put together."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Place
 from penstock.protocol.api.status import ApplicationStatus, ShardStatus, WorkerStatus
 from penstock.worker.directory import HTTP
@@ -17,6 +20,7 @@ from penstock.worker.directory import HTTP
 _STATUS_SECONDS_MAX = 3.0
 """A process that does not answer by then is left out, and named."""
 
+SHARD_LABEL = "shard"
 _RATE = "_per_second"
 """How the name of a rate ends."""
 
@@ -116,6 +120,56 @@ async def ask_shards(cluster: ClusterStatus, token: str, path: str, *, is_tls: b
     return [msgspec.json.decode(one) for one in found if isinstance(one, bytes)]
 
 
+# What a host does for its own processes, or for those of all shards.
+
+
+def shards_of(cluster: ClusterStatus, host: str) -> list[Place]:
+    return [one for one in cluster.shards if one.host == host]
+
+
+async def host_metrics(own: Iterable[Metric], places: Sequence[Place], token: str, *, is_tls: bool) -> bytes:
+    """The host's, and those of its shards' processes with a label `shard`. A process that does not answer is left out;
+    `up` of a scrape is the host's.
+    """
+    found = await asyncio.gather(*(asyncio.to_thread(_reply, one, token, "/metrics", is_tls) for one in places))
+    texts = {place.shard: text.decode() for place, text in zip(places, found, strict=True) if isinstance(text, bytes)}
+    return await asyncio.to_thread(merged_metrics, list(own), texts)
+
+
+def merged_metrics(own: Sequence[Metric], shards: Mapping[int, str]) -> bytes:
+    """In Prometheus's text format, in which everything of a name stands together."""
+    families = {one.name: one for one in own}
+    for shard, text in shards.items():
+        for family in text_string_to_metric_families(text):
+            known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            known.samples += [one._replace(labels={**one.labels, SHARD_LABEL: str(shard)}) for one in family.samples]
+    return generate_latest(cast("CollectorRegistry", _Families([*families.values()])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Families:
+    """What `generate_latest` needs of a registry."""
+
+    families: Sequence[Metric]
+
+    def collect(self) -> Sequence[Metric]:
+        return self.families
+
+
+async def post_to_shards(
+    path: str, requests: Sequence[tuple[Place, msgspec.Struct]], token: str, *, is_tls: bool
+) -> None:
+    """To each its own request. Raises Unavailable if a process does not answer; the others have theirs."""
+    found = await asyncio.gather(
+        *(asyncio.to_thread(_reply, place, token, path, is_tls, msgspec.json.encode(body)) for place, body in requests)
+    )
+    missing = [
+        f"shard {one.shard}: {why}" for (one, _), why in zip(requests, found, strict=True) if isinstance(why, str)
+    ]
+    if missing:
+        raise Unavailable(f"not for all shards: {'; '.join(missing)}", "Try again in some seconds.")
+
+
 def _status(place: Place, token: str, is_tls: bool) -> WorkerStatus | str:
     found = _reply(place, token, "/status", is_tls)
     try:
@@ -124,15 +178,15 @@ def _status(place: Place, token: str, is_tls: bool) -> WorkerStatus | str:
         return f"its process is of another version: {error}"
 
 
-def _reply(place: Place, token: str, path: str, is_tls: bool) -> bytes | str:
-    """The reply of its owner, or why there is none."""
+def _reply(place: Place, token: str, path: str, is_tls: bool, body: bytes | None = None) -> bytes | str:
+    """The reply of its owner, or why there is none. With a body it is a POST."""
     where = place.addresses.get(HTTP, "")
     if not where:
         return "nobody serves it now"
     address, _ = parse_worker(where)
     connection = Connection(address, _STATUS_SECONDS_MAX, https_context(address.host) if is_tls else None, token)
     try:
-        return connection.ask("GET", path, None)
+        return connection.ask("GET" if body is None else "POST", path, body)
     except PenstockError as error:
         return f"its process at {where} does not answer: {error}"
     finally:

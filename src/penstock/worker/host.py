@@ -23,12 +23,14 @@ import penstock
 from penstock.access.file import WithCluster
 from penstock.access.refusals import Refusals
 from penstock.bucket.counted_bucket import CountedBucket
+from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
 from penstock.cluster import assignment
 from penstock.cluster.lease import REQUEST_SECONDS_MAX
 from penstock.cluster.lease_state import LEASE_TIMING, OwnerSeen
 from penstock.cluster.records import WorkerRecord, worker_id
-from penstock.cluster.secret import cluster_secret
+from penstock.cluster.secret import Secret, cluster_secret
+from penstock.core.address import this_machine
 from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketFailed, PenstockError, RequestError, Unavailable
 from penstock.core.supervisor import OnDeath, Supervisor
@@ -36,9 +38,10 @@ from penstock.core.tls_handshakes import with_tls
 from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, MoveShard
 from penstock.store.files import RealFiles
 from penstock.worker import metrics
-from penstock.worker.bucket_shard import check_no_journal, probe_patiently
+from penstock.worker.bucket_shard import check_no_journal, patiently
+from penstock.worker.certificates import requires_certificate
 from penstock.worker.cluster import Cluster
-from penstock.worker.cluster_access import ClusterAccess, use_owner_token
+from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
 from penstock.worker.host_routes import host_application
 from penstock.worker.http import HttpServer
@@ -123,20 +126,30 @@ class Host:
         self.worker = worker_id(socket.gethostname())
         self.addresses = listeners.addresses()
         self.ports = listeners.ports
-        record = WorkerRecord(worker=self.worker, revision=0, addresses=self.addresses, shards=(), wants=self._wants)
+        record = WorkerRecord(
+            worker=self.worker,
+            revision=0,
+            addresses=self.addresses,
+            shards=(),
+            wants=self._wants,
+            machine=this_machine(),
+        )
         self.membership = Membership(self.bucket, record)
         self._cluster = Cluster(self.bucket, self.worker)
         self._directory = Directory(self.bucket, is_tls=self.settings.http_ssl is not None)
         self._shared_access = ClusterAccess(self.bucket, self.settings.data)
-        await asyncio.to_thread(probe_patiently, self.bucket, on_waiting, self._stop_waiting)
-        if not self._stopping.is_set():
-            secret = await asyncio.to_thread(cluster_secret, self.bucket)
+        secret = await asyncio.to_thread(patiently, self._first_requests, on_waiting, self._stop_waiting)
+        if secret is not None and not self._stopping.is_set():
             self._access.secret = self._directory.secret = secret.token
-            use_owner_token(self.settings.data, secret.owner)
-            await asyncio.to_thread(self._shared_access.begin)
             write_private(self.settings.data / STORE_FILE, f"{self.bucket.url}\n".encode())
             start = StartOptions(self._arguments, self.settings.data, self.worker, self._cache(), self._log_file)
             self.processes = ShardProcesses(start, self._changed.set)
+
+    def _first_requests(self) -> Secret:
+        probe(self.bucket)
+        secret = cluster_secret(self.bucket)
+        self._shared_access.begin()
+        return secret
 
     def _cache(self) -> Path | None:
         """That of the processes; None: in their own directories."""
@@ -174,12 +187,17 @@ class Host:
         return await loop.create_server(factory, sock=listeners.take(CONNECTOR), backlog=_BACKLOG)
 
     async def _listen_for_segments(self, listeners: Listeners) -> asyncio.Server | None:
-        """With TLS, bytes cannot be passed on: clients get the addresses of the processes from /cluster."""
+        """None where clients must have certificates: the process would see ours instead of theirs."""
         settings = self.settings.segment
-        if settings.ssl is not None:
+        if settings.ssl is not None and requires_certificate(settings.ssl):
+            log.warning(
+                "with --tls-client-ca a host does not pass on connections to its segment port: clients of segments use "
+                "the addresses of the shards in penstock cluster status --json"
+            )
             return None
         port, loop = SegmentPort(settings, self._directory), asyncio.get_running_loop()
-        return await loop.create_server(port.connection, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
+        factory = with_tls(port.connection, settings.ssl, settings.handshake_seconds)
+        return await loop.create_server(factory, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
 
     async def _route(self, source: str) -> Route:
         return await route(self._directory, source, is_placed=self.settings.gateway.auto_create)
@@ -194,6 +212,9 @@ class Host:
                 await self._own_thread(self.membership.round)
                 if count % _ACCESS_ROUNDS == 0 or self._shared_access.has_changed_here():
                     await self._own_thread(self._shared_access.look)
+                if count == 0:
+                    for problem in (await self._own_thread(self._cluster.status)).problems:
+                        log.warning("%s", problem)
                 self._problem = ""
                 count += 1
             except PenstockError as error:

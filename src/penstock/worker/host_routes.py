@@ -2,12 +2,12 @@
 everything that names something.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,15 +21,23 @@ from penstock.access.refusals import Refusals
 from penstock.cluster.places import Kind, Thing
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import LogLevel, set_log_level
-from penstock.protocol.api.cluster import ClusterStatus, Drain, MoveShard
+from penstock.protocol.api.cluster import ClusterStatus, Drain, MoveShard, Place
 from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.deployment import SetLogLevel
+from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import WorkerStatus
-from penstock.protocol.stored.names import access_name
-from penstock.worker.cluster_status import ask_shards, cluster_worker_status
+from penstock.protocol.stored.names import access_name, check_pipeline_name
+from penstock.worker.cluster_status import (
+    ask_shards,
+    cluster_worker_status,
+    host_metrics,
+    post_to_shards,
+    shards_of,
+)
 from penstock.worker.directory import HTTP, Directory, thing_of, thing_of_segment
 from penstock.worker.http import access_middleware, prepare, probe
 from penstock.worker.http_redirects import HttpRedirects, nobody_serves, redirect
+from penstock.worker.pipeline_routes import announced
 from penstock.worker.routes import BODY_BYTES_MAX, failure, get, post, principal_of
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.visibility import visible
@@ -44,6 +52,8 @@ class Hosting(Protocol):
     refusals: Refusals
     settings: WorkerSettings
     id: str
+    worker: str
+    """Its name in the cluster."""
     ports: dict[str, int]
 
     @property
@@ -88,6 +98,7 @@ def host_application(host: Hosting, settings: WorkerSettings) -> Starlette:
             post("/cluster/move", MoveShard, routes.move, role=Role.ADMIN, is_audited=True),
             post("/cluster/rebalance", Empty, routes.rebalance, role=Role.ADMIN, is_audited=True),
             post("/log-level", SetLogLevel, routes.log_level, role=Role.ADMIN, is_audited=True),
+            post("/starting", Announce, routes.announce, names=announced),
             get("/pipelines", routes.pipelines, is_filtered=True),
             get("/segments", routes.segments, is_filtered=True),
             *(Route(path, routes.by_body, methods=["POST"]) for path in _BY_BODY),
@@ -145,7 +156,18 @@ class _HostRoutes:
         return page[:_PAGE], len(page) > _PAGE or (bool(page) and any(one["more"] for one in pages))
 
     async def metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self._host.registry), media_type=CONTENT_TYPE_LATEST)
+        host = self._host
+        places = await self._own_shards()
+        is_tls = host.settings.http_ssl is not None
+        found = await host_metrics(host.registry.collect(), places, host.directory.secret, is_tls=is_tls)
+        return Response(found, media_type=CONTENT_TYPE_LATEST)
+
+    async def _own_shards(self) -> list[Place]:
+        """None while the store does not answer: the host's own metrics are shown in any case."""
+        try:
+            return shards_of(await self._host.cluster(), self._host.worker)
+        except PenstockError:
+            return []
 
     async def cluster(self, _: Request) -> ClusterStatus:
         return await self._host.cluster()
@@ -175,6 +197,24 @@ class _HostRoutes:
 
     async def log_level(self, _: str, body: SetLogLevel) -> None:
         set_log_level(LogLevel(body.level))
+        host = self._host
+        places = shards_of(await host.cluster(), host.worker)
+        await self._post("/log-level", [(place, body) for place in places])
+
+    async def announce(self, _: str, body: Announce) -> None:
+        """Each pipeline at its shard."""
+        places = {one.shard: one for one in (await self._host.cluster()).shards}
+        by_shard: dict[int, dict[str, Sequence[str]]] = {}
+        for name, sources in body.pipelines.items():
+            shard = await self._host.directory.likely(Thing(Kind.PIPELINE, check_pipeline_name(name)))
+            if shard not in places:
+                raise nobody_serves(shard)
+            by_shard.setdefault(shard, {})[name] = sources
+        await self._post("/starting", [(places[shard], Announce(pipelines=own)) for shard, own in by_shard.items()])
+
+    async def _post(self, path: str, requests: Sequence[tuple[Place, msgspec.Struct]]) -> None:
+        host = self._host
+        await post_to_shards(path, requests, host.directory.secret, is_tls=host.settings.http_ssl is not None)
 
     # Everything else.
 
@@ -221,10 +261,6 @@ def _first_source(body: Any) -> Thing | None:
     return thing_of(body["sources"][0])
 
 
-def _first_pipeline(body: Any) -> Thing | None:
-    return Thing(Kind.PIPELINE, next(iter(body["pipelines"])))
-
-
 def _first_range(body: Any) -> Thing | None:
     first = body["ranges"][0]
     return thing_of_segment(first[0] if isinstance(first, list) else first["segment"])
@@ -235,7 +271,6 @@ def _first_segment(body: Any) -> Thing | None:
 
 
 _BY_BODY: dict[str, Callable[[Any], Thing | None]] = {
-    "/starting": _first_pipeline,
     "/sources/resolve": _first_source,
     "/sources/cut": _first_source,
     "/splits": _first_range,

@@ -39,7 +39,7 @@ def routes(worker: Routed) -> list[Route]:
         get(name + "running", pipelines.running),
         get(name + "batch", pipelines.batch),
         get(name + "input", pipelines.stored_input),
-        post("/starting", api.Announce, pipelines.announce, names=_announced),
+        post("/starting", api.Announce, pipelines.announce, names=announced),
         post(name + "start", api.Start, pipelines.start, names=_started_inputs),
         post(name + "attach", api.Attach, pipelines.attach, names=_attached),
         post(name + "initial", api.Initial, pipelines.initial),
@@ -84,7 +84,7 @@ def routes(worker: Routed) -> list[Route]:
 # The names in a body on which its sender needs the route's role.
 
 
-def _announced(body: api.Announce) -> dict[str, str]:
+def announced(body: api.Announce) -> dict[str, str]:
     """A program that sends to a source waits for the pipelines that are announced for it."""
     sources = _delayed(source for sources in body.pipelines.values() for source in sources)
     return sources | {name: f"pipeline {name!r}" for name in body.pipelines}

@@ -6,6 +6,7 @@ connection is spliced: passed on to the owner byte for byte.
 
 import asyncio
 import logging
+import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -314,14 +315,26 @@ class RedirectedConnection(asyncio.Protocol):
         self.abort()
 
 
+def _end(transport: asyncio.Transport) -> None:
+    """Nothing more is sent; what was written before is."""
+    if transport.can_write_eof():
+        transport.write_eof()
+    else:
+        transport.close()
+
+
 class Splice(asyncio.Protocol):
     """The connection to the owner, for a source whose bytes are passed on. Neither side is read while the other one
     does not take what has come; an end of either direction is passed on, and so is a lost connection.
     """
 
-    def __init__(self, source: asyncio.Transport, owner: Address, early: bytes) -> None:
+    def __init__(
+        self, source: asyncio.Transport, owner: Address, early: bytes, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`tls`: for the connection to the owner. With TLS, the end of one direction is the end of both."""
         self._source = source
         self._owner: asyncio.Transport | None = None
+        self._tls = tls
         self._early = bytearray(early)
         self._has_source_ended = self._has_owner_ended = self._is_source_lost = False
         self._connecting = asyncio.get_running_loop().create_task(self._connect(owner))
@@ -330,7 +343,7 @@ class Splice(asyncio.Protocol):
         self._source.pause_reading()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS_MAX):
-                await asyncio.get_running_loop().create_connection(lambda: self, owner.host, owner.port)
+                await asyncio.get_running_loop().create_connection(lambda: self, owner.host, owner.port, ssl=self._tls)
         except (OSError, TimeoutError) as error:
             log.warning("a source cannot be passed on to the owner at %s: %s", owner, error)
             self._source.close()
@@ -346,7 +359,7 @@ class Splice(asyncio.Protocol):
     def source_has_ended(self) -> None:
         self._has_source_ended = True
         if self._owner is not None and not self._owner.is_closing():
-            self._owner.write_eof()
+            _end(self._owner)
             self._close_if_both_have_ended()
 
     def source_is_lost(self, error: Exception | None) -> None:
@@ -378,7 +391,7 @@ class Splice(asyncio.Protocol):
         self._owner.write(bytes(self._early))
         self._early.clear()
         if self._has_source_ended:
-            self._owner.write_eof()
+            _end(self._owner)
         if not self._source.is_closing():
             self._source.resume_reading()
 
@@ -388,9 +401,9 @@ class Splice(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._has_owner_ended = True
         if not self._source.is_closing():
-            self._source.write_eof()
+            _end(self._source)
             self._close_if_both_have_ended()
-        return True
+        return self._tls is None
 
     def _close_if_both_have_ended(self) -> None:
         if self._has_source_ended and self._has_owner_ended and self._owner is not None:

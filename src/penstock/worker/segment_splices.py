@@ -5,8 +5,10 @@ Clients of ours learn the address of that process when they ask it for something
 
 import asyncio
 import logging
+import ssl
 from typing import cast
 
+from penstock.client.credentials import https_context
 from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
 from penstock.core.errors import PenstockError, ProtocolError
@@ -35,6 +37,9 @@ class SegmentPort:
     """What the connections share."""
 
     def __init__(self, settings: ServerSettings, directory: Directory) -> None:
+        """With TLS, a connection ends here, and another one goes on to the process: tokens are in the requests. A
+        client's certificate would be lost, so a host that requires one has no such port.
+        """
         self.settings = settings
         self.directory = directory
         self.limits = ConnectionLimits(settings.connections_max, settings.address_max)
@@ -57,8 +62,10 @@ class SegmentPort:
 class _SpliceAfterHello(Splice):
     """The Hello of the process is dropped: the client has had ours."""
 
-    def __init__(self, source: asyncio.Transport, owner: Address, early: bytes) -> None:
-        super().__init__(source, owner, early)
+    def __init__(
+        self, source: asyncio.Transport, owner: Address, early: bytes, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(source, owner, early, tls)
         self._reply = bytearray()
         self._is_greeted = False
 
@@ -145,12 +152,13 @@ class SplicedConnection(asyncio.Protocol):
         self._deadline.cancel()
         self.idle_since = None
         kind = _SpliceAfterHello if self._hello else Splice
-        self._splice = kind(self._transport, owner, self._hello + bytes(self._early))
+        tls = None if self._port.settings.ssl is None else https_context(owner.host)
+        self._splice = kind(self._transport, owner, self._hello + bytes(self._early), tls)
 
     def eof_received(self) -> bool:
         if self._splice is not None:
             self._splice.source_has_ended()
-            return True
+            return self._transport.can_write_eof()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from penstock.coordinator.machine import epochs
+from penstock.coordinator.machine.state import MergedEpoch, Pipeline
 from penstock.coordinator.watermark import output_log
-from penstock.coordinator.watermark.output_log import OutputLog, log_segment
+from penstock.coordinator.watermark.output_log import OutputLog, Row, _Log, log_segment
 from penstock.core.errors import PipelineError
 from penstock.protocol.api.pipelines import AtSegments, InputOffset
 from penstock.protocol.stored.event import END_OF_TIME
@@ -216,3 +217,31 @@ async def test_epochs_without_data_are_rate_limited_except_at_the_end(scene: Sce
     await scene.ingest(A, {}, [Mark(0, MarkKind.FINISHED, "", 1)])
     await scene.epoch(at, 3)
     assert (await scene.cut(moved, "reader")).offset.watermark == END_OF_TIME
+
+
+class NoStore:
+    """A store without segments."""
+
+    def exists(self, _: str) -> bool:
+        return False
+
+
+def test_the_rows_from_a_position_on_are_those_that_are_found_one_by_one() -> None:
+    rows = [Row(10 * number, {"out": number // 2 * 5}) for number in range(1, 30)]
+    written = _Log()
+    for at in range(0, 20, 5):
+        written.add(at, at + 5, 1, at + 4, rows[at : at + 5])
+    written.chunks = [chunk._replace(rows=rows[chunk.start : chunk.end]) for chunk in written.chunks]
+    kept = {number: MergedEpoch(0, 0, row.ends, row.watermark) for number, row in enumerate(rows[15:], 15)}
+    pipeline = Pipeline(incarnation=1, generation=1, epochs=kept)
+    log = OutputLog(NoStore())  # type: ignore[arg-type]
+    log._logs["p"] = written
+    for position in range(80):
+        found = log.rows("p", pipeline, "out", position)
+        assert [end for end, _ in found if end > position] == sorted(
+            {one for row in rows if (one := row.ends["out"]) > position}
+        )
+        for end, watermark in found:
+            row = log.find("p", pipeline, "out", end)
+            assert row is not None
+            assert row.watermark == watermark

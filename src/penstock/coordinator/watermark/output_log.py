@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from penstock.coordinator.ledger import NO_QUOTA
-from penstock.coordinator.machine.state import EPOCHS_MAX, Pipeline
+from penstock.coordinator.machine.state import EPOCHS_MAX, MergedEpoch, Pipeline
 from penstock.core.errors import Damaged, PenstockError
 from penstock.protocol.stored.names import COORDINATOR_PREFIX, output_segment
 from penstock.store.store import SegmentStore
@@ -140,20 +140,25 @@ class OutputLog:
 
     def rows(self, name: str, pipeline: Pipeline | None, port: str, position: int) -> list[tuple[int, int | None]]:
         """Where the port's output ended, and the watermark there: the last one at the position or before it, and those
-        that follow. `find` returns the same for each of these ends.
+        that follow. `find` returns the same for each of these ends. Every row is looked at once, in the order of
+        epochs, in which ends never go back: of those with the same end the last one counts.
         """
-        ends = {
-            epoch.ends[port]
-            for epoch in (pipeline.epochs.values() if pipeline is not None else ())
-            if port in epoch.ends
+        found = {
+            row.ends[port]: row.watermark
+            for row in self._in_order(name, pipeline, port, position)
+            if row.ends.get(port, _ABSENT) > position
         }
-        for chunk in self._of(name).chunks:
-            if chunk.ends.get(port, _ABSENT) >= position:
-                ends.update(row.ends[port] for row in self._rows(name, self._of(name), chunk) if port in row.ends)
-        found = [(end, self.find(name, pipeline, port, end)) for end in sorted(end for end in ends if end > position)]
         first = self.find(name, pipeline, port, position)
         before = [] if first is None else [(min(first.ends[port], position), first.watermark)]
-        return before + [(end, row.watermark) for end, row in found if row is not None]
+        return before + sorted(found.items(), key=lambda row: row[0])
+
+    def _in_order(self, name: str, pipeline: Pipeline | None, port: str, position: int) -> Iterator[Row | MergedEpoch]:
+        """Written epochs from about the position on, then those of the ledger; some are in both."""
+        found = self._of(name)
+        for chunk in found.chunks:
+            if chunk.ends.get(port, _ABSENT) >= position:
+                yield from self._rows(name, found, chunk)
+        yield from pipeline.epochs.values() if pipeline is not None else ()
 
     def _find(self, name: str, port: str, position: int) -> Row | None:
         found = self._of(name)

@@ -66,6 +66,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The host that decides which host serves which shard; "" without hosts."""
     revision: int = 0
     """Of the assignment."""
+    problems: list[str] = []
+    """Of its members together, with what to do."""
 
 
 class MoveShard(Request, frozen=True, kw_only=True):

@@ -88,6 +88,8 @@ class FollowedSegment(msgspec.Struct, frozen=True):
     start: Count
     """Where the first record of the block starts."""
     block: Block
+    number: int = 0
+    """Of the segment: one that is created again under the same name has another one. 0: not known."""
 
 
 class Opening(msgspec.Struct, frozen=True):

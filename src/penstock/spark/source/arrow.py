@@ -263,7 +263,7 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
     freeze()
     with hinted():
         for worker, piece in partition.placed:
-            place = _Place(worker)
+            place = _Place(worker, options.task_worker, piece.segment)
             batches = SegmentBatches(piece.segment, columns, place.stream_names)
             for events in _placed_events(options, place, piece, batches):
                 yield batches.batch(events)
@@ -271,12 +271,17 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a range is read now."""
+    """Where a range is read now. `home`: the load's own worker, which knows where a shard has moved to."""
 
     worker: str
+    home: str
+    segment: str
 
     def stream_names(self, connector: str) -> StreamNames:
-        return stream_names(self.worker, connector)
+        return stream_names(self.worker, connector, self.home, self.segment)
+
+    def look_again(self) -> None:
+        self.worker = coordinator(self.home).places([self.segment]).get(self.segment, self.home)
 
 
 MOVING_SECONDS = 2.0
@@ -294,9 +299,8 @@ def _placed_events(options: SourceOptions, place: _Place, piece: Range, batches:
         is_strict = options.fail_on_data_loss
         return read_events(link(at, *options.tls), rest, batches, files, fail_on_data_loss=is_strict, seconds=seconds)
 
-    home = options.task_worker
-    if place.worker == home:
-        yield from read(home, piece.start, RETRY_SECONDS)
+    if place.worker == place.home:
+        yield from read(place.home, piece.start, RETRY_SECONDS)
         return
     start, pauses, deadline = piece.start, Pauses(RETRIES), time.monotonic() + RETRY_SECONDS
     while start < piece.end:
@@ -306,7 +310,8 @@ def _placed_events(options: SourceOptions, place: _Place, piece: Range, batches:
                 start, deadline = int(events.end), time.monotonic() + RETRY_SECONDS
             return
         except (Unavailable, LostBytes) as error:
-            before, place.worker = place.worker, coordinator(home).places([piece.segment]).get(piece.segment, home)
+            before = place.worker
+            place.look_again()
             is_gone = isinstance(error, LostBytes) and (error.is_removed or place.worker == before)
             if is_gone or time.monotonic() > deadline:
                 raise
@@ -422,6 +427,24 @@ class LostBytes(DataLoss):
 
 
 @cache
-def stream_names(worker: str, connector: str) -> StreamNames:
-    """Cached for the lifetime of the Python worker."""
-    return StreamNames(lambda ids: coordinator(worker).stream_names(connector, ids))
+def stream_names(worker: str, connector: str, home: str = "", segment: str = "") -> StreamNames:
+    """Cached for the lifetime of the Python worker. `worker` serves the segment; if it does not answer any more, `home`
+    knows where the segment is.
+    """
+    if not home or worker == home:
+        return StreamNames(lambda ids: coordinator(worker).stream_names(connector, ids))
+    place = _Place(worker, home, segment)
+    return StreamNames(lambda ids: _names_at(place, connector, ids))
+
+
+def _names_at(place: _Place, connector: str, ids: Sequence[int]) -> Sequence[str]:
+    """Raises Unavailable after RETRY_SECONDS."""
+    pauses, deadline = Pauses(RETRIES), time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            return coordinator(place.worker, MOVING_SECONDS).stream_names(connector, ids)
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            place.look_again()
+            time.sleep(pauses.next())

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -40,16 +41,16 @@ def originals(worker: str, link: Callable[[str], Connected], places: pa.Table) -
         mine = mine[np.argsort(offsets[mine], kind="stable")]
         rows.append(mine)
         there = at.get(segment, worker)
-        tables.append(_of_segment(there, link(there), segment, offsets[mine]))
+        batches = SegmentBatches(segment, _COLUMNS, partial(stream_names, there, home=worker, segment=segment))
+        tables.append(_of_segment(batches, link(there), segment, offsets[mine]))
     found = pa.concat_tables(tables)
     back = np.empty(len(offsets), np.int64)
     back[np.concatenate(rows)] = np.arange(len(offsets))
     return found.take(pa.array(back))
 
 
-def _of_segment(worker: str, link: Connected, segment: str, offsets: NDArray[np.int64]) -> pa.Table:
+def _of_segment(batches: SegmentBatches, link: Connected, segment: str, offsets: NDArray[np.int64]) -> pa.Table:
     """`offsets` are ascending and may repeat."""
-    batches = SegmentBatches(segment, _COLUMNS, lambda name: stream_names(worker, name))
     wanted = np.unique(offsets)
     found = []
     for start, last in _stretches(wanted):

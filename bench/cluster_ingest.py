@@ -1,0 +1,136 @@
+"""One host with one shard and with two: the same programs send the same messages, and the shards' journals are in an
+object store on this machine (SeaweedFS) or in a folder (`file://`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+from uuid import uuid4
+
+from bench.bucket_workers import Note
+from bench.contender import Effort as LoadEffort
+from bench.contender import Measurement, Trials
+from bench.contenders.ingest import Ingest, IngestLink, IngestTarget
+from bench.harness import BenchmarkFailed, interleave
+from bench.load import Generators
+from bench.processes import Server
+from penstock.cli.connect import get_json
+from penstock.cluster.places import Kind, Thing, choose
+from penstock.core.errors import PenstockError
+from penstock.testing.seaweedfs import SeaweedFS
+
+SHARDS = (1, 2)
+PROGRAMS = 8
+"""Each is a source of its own. With two shards, half of them are in each: what places would give many sources."""
+STREAMS = 2
+"""Of each program."""
+GENERATORS = 2
+"""One process that sends as fast as one shard stores would be the bottleneck of two."""
+
+SERVED_SECONDS_MAX = 120.0
+"""Until all shards of a host are served, on a busy machine."""
+
+
+STORES = ("seaweedfs", "file")
+
+
+def sources() -> list[str]:
+    """Of the programs: each has a different shard than the one before it, if there are two."""
+    names = [f"load-{number}" for number in range(10 * PROGRAMS)]
+    first, second = ([name for name in names if shard_of(name, 2) == shard] for shard in range(2))
+    return [name for pair in zip(first, second, strict=False) for name in pair][:PROGRAMS]
+
+
+def shard_of(source: str, shards: int) -> int:
+    """Where it will be placed."""
+    return choose(Thing(Kind.SOURCE, source), range(shards))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTarget:
+    """Where each program sends: to the process of its source's shard, as programs do once they were sent there. One
+    that comes to another process is refused, and the benchmark fails.
+    """
+
+    ports: tuple[int, ...]
+    """By shard."""
+    sources: tuple[str, ...]
+    one_by_one: bool = False
+
+    def connect(self, index: int) -> IngestLink:
+        source = self.sources[index]
+        port = self.ports[shard_of(source, len(self.ports))]
+        return IngestTarget(port, source, STREAMS, 1, one_by_one=self.one_by_one).connect(0)
+
+
+class OnHost(Ingest):
+    """Every round has a cluster of its own."""
+
+    start_seconds_max = SERVED_SECONDS_MAX
+
+    def __init__(self, shards: int, store: SeaweedFS | None) -> None:
+        super().__init__(PROGRAMS, STREAMS)
+        self.name = name_of(STORES[0 if store else 1], shards)  # type: ignore[misc]
+        self._shards = shards
+        self._store = store
+
+    def start(self, directory: Path) -> Server:
+        url = self._store.url(uuid4().hex) if self._store else (directory / "bucket").as_uri()
+        self.options = ("--shards", str(self._shards), "--store", url)  # type: ignore[misc]
+        server = super().start(directory)
+        try:
+            self._ports = self._wait(server)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    def _wait(self, server: Server) -> tuple[int, ...]:
+        """The shards' ports for programs, when all are served."""
+        deadline = time.monotonic() + SERVED_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with suppress(PenstockError):
+                found = get_json(f"127.0.0.1:{server.ports['http']}", "/cluster")["shards"]
+                ports = tuple(
+                    int(one["addresses"]["connector"].rpartition(":")[2]) for one in found if one["addresses"]
+                )
+                if len(ports) == self._shards and all(map(_accepts, ports)):
+                    return ports
+            time.sleep(0.1)
+        raise BenchmarkFailed(f"{self.name}: not all shards are served after {SERVED_SECONDS_MAX:.0f} s")
+
+    def load(self, server: Server) -> ProgramTarget:  # type: ignore[override]  # noqa: ARG002
+        return ProgramTarget(self._ports, tuple(sources()))
+
+    def probe(self, server: Server) -> ProgramTarget:  # type: ignore[override]  # noqa: ARG002
+        return ProgramTarget(self._ports, ("probe",), one_by_one=True)
+
+
+def name_of(store: str, shards: int) -> str:
+    return f"{store}, {shards} shard{'s' if shards > 1 else ''}"
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def ingest(base: Path, effort: LoadEffort, note: Note) -> Mapping[str, list[Measurement]]:
+    """By the contenders' names."""
+    with ExitStack() as stack:
+        store = stack.enter_context(SeaweedFS(base / "store"))
+        stack.enter_context(patch.dict(os.environ, store.environment()))
+        generators = stack.enter_context(Generators(GENERATORS))
+        contenders = [OnHost(shards, one) for one in (store, None) for shards in SHARDS]
+        deadline = time.monotonic() + effort.total_s_max
+        return interleave(contenders, effort.rounds, Trials(PROGRAMS, effort, base, generators).measure, note, deadline)
