@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+import threading
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -270,6 +271,15 @@ def connection_to(worker: str, timeout_seconds: float) -> Connection:
     return Connection(address, timeout_seconds, tls, others=[one for one, _ in others])
 
 
+_decoding = threading.Lock()
+"""msgspec analyses a type when it first decodes it, and crashes if several threads do so at the same time."""
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    with _decoding:
+        return decode_reply(data, kind)
+
+
 class WorkerClient:
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised. Not
     for several threads at once.
@@ -310,10 +320,10 @@ class WorkerClient:
         return self._get("/status", WorkerStatus)
 
     def _get(self, path: str, reply: type[T], wait_seconds: float = 0.0) -> T:
-        return decode_reply(self._ask("GET", path, None, wait_seconds), reply)
+        return _decoded(self._ask("GET", path, None, wait_seconds), reply)
 
     def _post(self, path: str, request: msgspec.Struct, reply: type[T], wait_seconds: float = 0.0) -> T:
-        return decode_reply(self._ask("POST", path, encode(request), wait_seconds), reply)
+        return _decoded(self._ask("POST", path, encode(request), wait_seconds), reply)
 
     def _ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
         for attempt in retrying(self._retry_seconds, Interrupted):

@@ -1,8 +1,6 @@
 """JSON bodies to typed values and back, with errors that name the invalid field."""
 
 import re
-import threading
-from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -45,7 +43,7 @@ def encode(value: Any) -> bytes:
 def decode_request(data: bytes | bytearray, kind: type[T]) -> T:
     """Raises RequestError for a body that is not JSON, or not of this type."""
     try:
-        return _decoder(kind).decode(data)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise RequestError(f"the body is not valid: {_sentence(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -55,25 +53,11 @@ def decode_request(data: bytes | bytearray, kind: type[T]) -> T:
 def decode_reply(data: bytes, kind: type[T]) -> T:
     """Raises ProtocolError for a reply that does not fit this version."""
     try:
-        return _decoder(kind).decode(data)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise ProtocolError(
             f"the worker's answer is not valid: {_sentence(error)}", "Is it a worker of this version?"
         ) from None
-
-
-_making = threading.Lock()
-"""msgspec analyses a type when it makes the type's decoder, and crashes if several threads do so at the same time."""
-
-
-def _decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
-    with _making:
-        return _new_decoder(kind)
-
-
-@cache
-def _new_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
-    return msgspec.json.Decoder(kind)
 
 
 def _sentence(error: Exception) -> str:
