@@ -18,6 +18,7 @@ from penstock.connectors.secrets import NoSecret, UnsetVariable
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
+from penstock.spark.codecs.codec import with_options
 from penstock.spark.codecs.ddl import parse_ddl
 
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
@@ -172,9 +173,25 @@ class ConnectorCheck:
                 text = f'"{key[1]}" is not a valid content type'
                 hint = "Write it like application/json, or text/* for all of a kind."
                 self._document.complain((*self._item.path, *key), text, hint, key=True)
+        self._check_codec_config(known)
         if capabilities is not None and capabilities.has_codec and self._value.get("codec") is None:
             hint = f"Add codec: {', '.join(sorted(known))}."
             self._document.complain((*self._item.path, "codec"), f"{self._item.what} has no codec", hint)
+
+    def _check_codec_config(self, known: Collection[str]) -> None:
+        codec, config = self._value.get("codec"), self._value.get("codec_config", {})
+        if not isinstance(codec, str) or codec not in known or not isinstance(config, dict):
+            return  # reported elsewhere
+        model, where = self._types.codec_options(codec), ("codec_config",)
+        if model is None and config:
+            text = f"{self._item.what}: the codec {codec} has no options"
+            self._document.complain((*self._item.path, *where), text, "Leave codec_config out.")
+        if model is None:
+            return
+        unreadable: list[KeyPath] = []
+        resolved = self._resolved(config, (*self._item.path, *where), unreadable)
+        if not unreadable:
+            validated(self._document, model, resolved, self._item.path, where, self._item.what)
 
 
 def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
@@ -184,7 +201,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         instance=instance,
         type=section.type,
         config=section.config,
-        codec=section.codec,
+        codec=None if section.codec is None else with_options(section.codec, section.codec_config),
         codec_map=section.codec_map,
         schema=section.schema_,
         interceptors_in=tuple(map(_interceptor, section.interceptors.in_)),
