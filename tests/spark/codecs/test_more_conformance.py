@@ -6,6 +6,7 @@ import sys
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import fastavro
@@ -160,7 +161,8 @@ class TestAvroWithSchema(CodecConformance):
 
 
 # message Order { int64 id = 1; string note = 2; repeated int32 counts = 3; map<string, double> prices = 4;
-#                 enum State { NEW = 0; PAID = 1; }  State state = 5; bytes raw = 6; optional bool ok = 7; Order parent = 8; }
+#                 enum State { NEW = 0; PAID = 1; }  State state = 5; bytes raw = 6; optional bool ok = 7;
+#                 Order parent = 8; }
 F = descriptor_pb2.FieldDescriptorProto
 
 
@@ -209,7 +211,8 @@ class TestProtobuf(CodecConformance):
     )
     options: ClassVar[dict[str, Any]] = {}
     events: ClassVar[Events] = {
-        b"\x08\x96\x01\x12\x02hi\x1a\x03\x01\x02\x03\x22\x0c\x0a\x01a\x11\x00\x00\x00\x00\x00\x00\xf8\x3f\x28\x01\x32\x02\x00\xff\x38\x00\x42\x02\x08\x05": {
+        b"\x08\x96\x01\x12\x02hi\x1a\x03\x01\x02\x03\x22\x0c\x0a\x01a"
+        b"\x11\x00\x00\x00\x00\x00\x00\xf8\x3f\x28\x01\x32\x02\x00\xff\x38\x00\x42\x02\x08\x05": {
             "id": 150,
             "note": "hi",
             "counts": [1, 2, 3],
@@ -374,7 +377,8 @@ class TestSyslog(CodecConformance):
 class TestCef(CodecConformance):
     codec = Cef
     events: ClassVar[Events] = {
-        rb"Sep 19 08:26:10 host CEF:0|Sec\|ur|threat\\man|1.0|100|worm \| stopped|10|src=10.0.0.1 msg=a \= b\nc dst=2.1.2.2": {
+        rb"Sep 19 08:26:10 host CEF:0|Sec\|ur|threat\\man|1.0|100|worm \| stopped|10|"
+        rb"src=10.0.0.1 msg=a \= b\nc dst=2.1.2.2": {
             "header": "Sep 19 08:26:10 host ",
             "version": "0",
             "vendor": "Sec|ur",
@@ -403,8 +407,8 @@ class TestCef(CodecConformance):
 class TestGelf(CodecConformance):
     codec = Gelf
     events: ClassVar[Events] = {
-        b'{"version": "1.1", "host": "h", "short_message": "m", "full_message": "f", "timestamp": 1767355200.5, "level": 1, '
-        b'"_user": "ann", "_n": 42}': {
+        b'{"version": "1.1", "host": "h", "short_message": "m", "full_message": "f", "timestamp": 1767355200.5, '
+        b'"level": 1, "_user": "ann", "_n": 42}': {
             "version": "1.1",
             "host": "h",
             "short_message": "m",

@@ -54,6 +54,9 @@ class ConnectorCheck:
         if capabilities is None:
             return None
         spec = None if section is None else replace(_spec(section, name, instance), event_time=times)
+        if spec is not None and spec.codec is not None and section is not None and section.codec_config:
+            config = self._resolved(section.codec_config, (*self._item.path, "codec_config"), [])
+            spec = replace(spec, codec=with_options(spec.codec, config))
         return CheckedConnector(spec, capabilities)
 
     def check_schema(self) -> None:
@@ -201,7 +204,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         instance=instance,
         type=section.type,
         config=section.config,
-        codec=None if section.codec is None else with_options(section.codec, section.codec_config),
+        codec=section.codec,
         codec_map=section.codec_map,
         schema=section.schema_,
         interceptors_in=tuple(map(_interceptor, section.interceptors.in_)),

@@ -57,7 +57,7 @@ class Base64(Interceptor[Base64Options]):
                 raise BadRecord("is not valid base64 in the alphabet for URLs")
             text = text.translate(_TO_STANDARD)
         try:
-            return base64.b64decode(text, validate=True)
+            return binascii.a2b_base64(text, strict_mode=True)
         except binascii.Error as error:
             raise BadRecord(f"is not valid base64: {error}") from None
 

@@ -262,19 +262,19 @@ class Members:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Raises BadRecord."""
         while data and not self._is_plain:
-            if self._current is None:
-                data = self._head = self._head + data
-                self._current = self._begun(data)
-                if self._current is None and not self._is_plain:
+            current = self._current
+            if current is None:
+                data, self._head = self._head + data, b""
+                current = self._current = self._begun(data)
+            if current is None:  # its format is not known yet, or it is not compressed
+                if not self._is_plain:
+                    self._head = data
                     return
-                self._head = b""
-                if self._is_plain:
-                    break
-            assert self._current is not None
-            yield from self._current.feed(data)
-            if not self._current.is_done:
+                break
+            yield from current.feed(data)
+            if not current.is_done:
                 return
-            data, self._current = self._current.rest, None
+            data, self._current = current.rest, None
         if data:
             yield data
 

@@ -107,7 +107,7 @@ def _digits_reader(separator: bytes) -> _ReadLength:
             if not digits.rstrip(separator).isdigit() and digits:
                 raise BadRecord(f"{digits[:_DIGITS_MAX]!r} is not a length in decimal digits")
             return len(data) - at + 1
-        if not digits.isdigit():
+        if end < 0 or not digits.isdigit():
             raise BadRecord(f"{digits!r} is not a length in decimal digits")
         return Length(len(digits) + len(separator), int(digits))
 
@@ -124,6 +124,7 @@ class Unprefixing(Incoming):
     def __init__(self, options: LengthPrefixedOptions) -> None:
         self._read = _reader(options)
         self._terminator = delimiter_bytes(options.terminator)
+        self._binary = _struct(options) if options.form == "binary" and not options.terminator else None
         self._limit = options.record_bytes_max
         self._buffer = bytearray()
         """The start of a length and its record."""
@@ -148,6 +149,28 @@ class Unprefixing(Incoming):
         return []
 
     def _cut(self, data: bytes) -> list[bytes]:
+        return self._cut_any(data) if self._binary is None else self._cut_binary(data, self._binary)
+
+    def _cut_binary(self, data: bytes, length: Struct) -> list[bytes]:
+        """The usual case, without a call for each length."""
+        length_at, width, limit, size = length.unpack_from, length.size, self._limit, len(data)
+        records: list[bytes] = []
+        start, needed = 0, width
+        while start + width <= size:
+            (found,) = length_at(data, start)
+            if found > limit:
+                self._keep(b"", 1)
+                raise BadBytes(f"a record of {found} bytes; at most {limit} (record_bytes_max)", data[start:], records)
+            end = start + width + found
+            if end > size:
+                needed = end - start
+                break
+            records.append(data[start + width : end])
+            start = end
+        self._keep(data[start:], needed)
+        return records
+
+    def _cut_any(self, data: bytes) -> list[bytes]:
         read, size, behind = self._read, len(data), self._terminator
         records: list[bytes] = []
         start, needed = 0, 1

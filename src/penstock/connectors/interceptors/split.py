@@ -59,8 +59,11 @@ class Splitting(Incoming):
         if not self._ends_in(data):
             self._buffer += data
             return self._bounded([])
-        *records, rest = b"".join((self._buffer, data)).split(self._delimiter)
+        whole = b"".join((self._buffer, data))
+        *records, rest = whole.split(self._delimiter)
         self._buffer, self._is_separated = bytearray(rest), self._options.separates
+        if len(whole) <= self._options.record_bytes_max:
+            return self._without_empty(records)
         return self._bounded(records)
 
     def finish(self) -> list[bytes]:

@@ -49,7 +49,7 @@ class Codec(ABC):
 
     def __init__(self, options: Any = None) -> None:
         model = self.about.model() if options is None else None
-        self.options = options if model is None else model()
+        self.options: Any = options if model is None else model()
 
     @abstractmethod
     def fields(self, schema: Fields | None) -> Fields:

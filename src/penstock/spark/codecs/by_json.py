@@ -19,6 +19,7 @@ from penstock.core.errors import RequestError
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.codec import CODECS, DATA, ROWS
 from penstock.spark.codecs.documents import without
+from penstock.spark.codecs.fixed_columns import row_by_row
 from penstock.spark.codecs.json_codec import Json, not_utf8
 from penstock.spark.codecs.json_writer import JsonWriter, is_json
 from penstock.spark.codecs.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_type
@@ -153,8 +154,7 @@ class Logfmt(ByJson):
     def decoder(self, schema: Fields | None) -> Decode:
         fields = self.fields(schema)
         if schema is None:
-            decode = JSON.decoder((Field(DATA, fields[0].kind, nullable=False),))
-            return lambda values: decoded_by_json(values, _words_in_data, decode, "logfmt")
+            return lambda values: row_by_row(values, lambda value: ([*_words(value).items()],), fields)
         decode, bare = JSON.decoder(schema), {field.name for field in schema if field.kind.name not in _AS_TEXT}
         return lambda values: decoded_by_json(values, lambda value: _typed_words(value, bare), decode, "logfmt")
 
@@ -188,10 +188,6 @@ def _words(value: bytes) -> dict[str, str]:
             found[key] = "true" if plain is None else plain
         at = match.end()
     return found
-
-
-def _words_in_data(value: bytes) -> bytes:
-    return _encoded({DATA: _words(value)})
 
 
 def _typed_words(value: bytes, bare: set[str]) -> bytes:

@@ -94,7 +94,7 @@ def _syslog(found: Extracted, *, is_new: bool) -> tuple[Columns, np.ndarray[tupl
         time_texts,
         *(_dashed(found.texts(name)) for name in ("host", "app", "procid")),
         _dashed(found.texts("msgid")) if is_new else nothing,
-        pa.array([_elements(text) for text in structured.to_pylist()], arrow_type(_STRUCTURED)),
+        _structured(structured),
         message,
     ]
     wrong |= set(np.flatnonzero(pc.greater_equal(priority, _PRIORITIES).to_numpy(zero_copy_only=False)).tolist())
@@ -122,6 +122,13 @@ def _times(texts: pa.StringArray) -> tuple[pa.TimestampArray, set[int]]:
 
 def _dashed(texts: pa.StringArray) -> pa.StringArray:
     return pc.if_else(pc.or_(pc.equal(texts, "-"), pc.equal(texts, "")), None, texts)
+
+
+def _structured(texts: pa.StringArray) -> pa.MapArray:
+    """Equal texts, such as `-`, are parsed once."""
+    coded = texts.dictionary_encode()
+    found = pa.array([*map(_elements, coded.dictionary.to_pylist()), []], arrow_type(_STRUCTURED))
+    return found.take(coded.indices.fill_null(len(coded.dictionary)))
 
 
 def _elements(text: str | None) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -54,19 +54,7 @@ def parse_plan(text: str) -> Plan:
     return msgspec.json.decode(text, type=dict[str, PortEncoding])
 
 
-_TEXTS = (
-    "json",
-    "json-lines",
-    "csv",
-    "string",
-    "yaml",
-    "logfmt",
-    "syslog",
-    "influx",
-    "graphite",
-    "statsd",
-    "dogstatsd",
-)
+_TEXTS = ("json", "csv", "string")
 """Codecs that produce text."""
 
 
