@@ -93,9 +93,7 @@ def _line_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
     syslog = [f"<34>1 {row['at']} host app {row['id']} ID47 - a message of {row['name']}".encode() for row in rows]
     pattern = rb"<(\d+)>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|\[.*\]) (.*)"
     yield _decoding("syslog", {}, None, syslog, _matching(pattern))
-    lines = [
-        f"m,host=h{row['id'] % 9} price={row['price']},n={row['id']}i 1767355200000000000".encode() for row in rows
-    ]
+    lines = [f"m,host=h{row['id'] % 9} price={row['price']},n={row['id']}i {_NS}".encode() for row in rows]
     yield _decoding("influx", {}, None, lines, _plain_influx)
     metrics = [f"a.b.c{row['id'] % 50}:{row['price']}|g".encode() for row in rows]
     yield _decoding("statsd", {}, None, metrics, _matching(rb"([^:]+):([^|]+)\|(\w+)"))

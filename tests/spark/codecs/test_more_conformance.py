@@ -177,19 +177,17 @@ def descriptor() -> descriptor_pb2.FileDescriptorSet:
     state.value.add(name="NEW", number=0)
     state.value.add(name="PAID", number=1)
     order.oneof_decl.add(name="_ok")
-    for number, (name, kind, label, more) in enumerate(
-        [
-            ("id", F.TYPE_INT64, F.LABEL_OPTIONAL, {}),
-            ("note", F.TYPE_STRING, F.LABEL_OPTIONAL, {}),
-            ("counts", F.TYPE_INT32, F.LABEL_REPEATED, {}),
-            ("prices", F.TYPE_MESSAGE, F.LABEL_REPEATED, {"type_name": ".shop.Order.PricesEntry"}),
-            ("state", F.TYPE_ENUM, F.LABEL_OPTIONAL, {"type_name": ".shop.Order.State"}),
-            ("raw", F.TYPE_BYTES, F.LABEL_OPTIONAL, {}),
-            ("ok", F.TYPE_BOOL, F.LABEL_OPTIONAL, {"proto3_optional": True, "oneof_index": 0}),
-            ("parent", F.TYPE_MESSAGE, F.LABEL_OPTIONAL, {"type_name": ".shop.Order"}),
-        ],
-        1,
-    ):
+    fields: list[tuple[str, Any, Any, dict[str, Any]]] = [
+        ("id", F.TYPE_INT64, F.LABEL_OPTIONAL, {}),
+        ("note", F.TYPE_STRING, F.LABEL_OPTIONAL, {}),
+        ("counts", F.TYPE_INT32, F.LABEL_REPEATED, {}),
+        ("prices", F.TYPE_MESSAGE, F.LABEL_REPEATED, {"type_name": ".shop.Order.PricesEntry"}),
+        ("state", F.TYPE_ENUM, F.LABEL_OPTIONAL, {"type_name": ".shop.Order.State"}),
+        ("raw", F.TYPE_BYTES, F.LABEL_OPTIONAL, {}),
+        ("ok", F.TYPE_BOOL, F.LABEL_OPTIONAL, {"proto3_optional": True, "oneof_index": 0}),
+        ("parent", F.TYPE_MESSAGE, F.LABEL_OPTIONAL, {"type_name": ".shop.Order"}),
+    ]
+    for number, (name, kind, label, more) in enumerate(fields, 1):
         order.field.add(name=name, number=number, type=kind, label=label, **more)
     return descriptor_pb2.FileDescriptorSet(file=[file])
 
@@ -307,7 +305,7 @@ class TestStatsd(CodecConformance):
     bad = (b"", b"x", b"x:1", b"x:1|q", b"x:y|c", b":1|c", b"\xff:1|c", b"x:1|c|#a")
 
 
-DOG = {"numbers": None, "text": None, "rate": None, "tags": {}, "attributes": {}}
+DOG: dict[str, Any] = {"numbers": None, "text": None, "rate": None, "tags": {}, "attributes": {}}
 
 
 class TestDogStatsd(CodecConformance):

@@ -29,8 +29,8 @@ class IncomingChain:
     cross those of the next, a stream that `resumes` buffers records until that is true.
 
     If the first interceptors transform the stream as a whole (decompression), positions count the bytes behind them,
-    since nothing can be decompressed from its middle: the peer starts at the beginning (`starts_at`), and the bytes up
-    to `position` are left out again.
+    since nothing can be decompressed from its middle: the peer is read from its beginning (`is_transformed`), and the
+    bytes up to `position` are left out again.
     """
 
     def __init__(self, stages: Sequence[Incoming] = (), *, resumes: bool = False, position: int = 0) -> None:
@@ -38,14 +38,18 @@ class IncomingChain:
         self._stages = tuple(stages)
         self._head = len([*takewhile(lambda stage: stage.is_transform, stages)])
         self._resumes = resumes
-        self.starts_at = 0 if self._head else position
-        self._fed, self._consumed = self.starts_at, position
+        self._fed, self._consumed = 0 if self._head else position, position
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
     @property
     def consumed(self) -> int:
         return self._consumed
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether positions are not those of the raw bytes: the peer is always read from its beginning."""
+        return self._head > 0
 
     @property
     def buffered(self) -> int:

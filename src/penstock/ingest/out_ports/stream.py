@@ -100,8 +100,8 @@ class OutStream:
 
     @property
     def position(self) -> int:
-        """Where its connector continues to read."""
-        return self._chain.starts_at
+        """Where its connector continues to read: what only makes sense from its beginning is read again from there."""
+        return 0 if self._chain.is_transformed else position(self.last_id)
 
     # Whether it may send.
 

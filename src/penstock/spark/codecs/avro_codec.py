@@ -41,7 +41,7 @@ _PLAIN = {
     "bytes": "binary",
     "fixed": "binary",
 }
-_LOGICAL = {
+_LOGICAL: dict[tuple[str, str | None], str] = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp",
     ("long", "timestamp-micros"): "timestamp",

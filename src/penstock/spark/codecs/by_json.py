@@ -99,7 +99,7 @@ class Yaml(ByJson):
         return _yaml_as_json
 
     def writer(self) -> Callable[[bytes], bytes]:
-        return lambda text: yaml.dump(  # type: ignore[no-any-return]
+        return lambda text: yaml.dump(
             msgspec.json.decode(text), Dumper=_Dumper, allow_unicode=True, sort_keys=False, encoding="utf-8"
         )
 

@@ -245,7 +245,8 @@ class Influx(FixedColumns):
     def decode(self, values: pa.BinaryArray) -> Columns:
         pattern = _INFLUX.replace("TIME", _TIMES[self.options.precision])
         found = extract(values, pattern, "is not a line of InfluxDB: measurement,tag=value field=value time")
-        documents, bad = [], dict[int, str]()
+        documents: list[str | None] = []
+        bad: dict[int, str] = {}
         for row, text in enumerate(found.texts("fields").to_pylist()):
             try:
                 documents.append(_influx_fields(text))

@@ -60,7 +60,7 @@ def _plain(message: Any) -> Any:
     """The message as plain values."""
     if message.DESCRIPTOR.full_name in _TEXTS:
         return message.ToJsonString()
-    found = {}
+    found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
             continue
