@@ -181,6 +181,19 @@ class _Brotli(Decompressor):
         return bool(self._inner.is_finished())
 
 
+class _Plain(Decompressor):
+    """What is not compressed, to its end."""
+
+    is_finished = True
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        yield data
+
+    @property
+    def is_done(self) -> bool:
+        return False
+
+
 class _Snappy(Decompressor):
     """The framing format: each chunk has at most 64 KiB, and is decompressed alone."""
 
@@ -251,7 +264,6 @@ class Members:
         self._current: Decompressor | None = None
         self._head = b""
         """The start of a member whose format is not known yet."""
-        self._is_plain = False
 
     @property
     def is_between(self) -> bool:
@@ -261,22 +273,18 @@ class Members:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Raises BadRecord."""
-        while data and not self._is_plain:
+        while data:
             current = self._current
             if current is None:
                 data, self._head = self._head + data, b""
                 current = self._current = self._begun(data)
-            if current is None:  # its format is not known yet, or it is not compressed
-                if not self._is_plain:
-                    self._head = data
-                    return
-                break
+            if current is None:
+                self._head = data
+                return
             yield from current.feed(data)
             if not current.is_done:
                 return
             data, self._current = current.rest, None
-        if data:
-            yield data
 
     def finish(self) -> bytes:
         """There is no more: what is left without compression. Raises BadRecord if a member is incomplete. It can be fed
@@ -284,7 +292,7 @@ class Members:
         """
         is_between, head = self.is_between, self._head
         is_short = self._current is None and self._plain
-        self._current, self._head, self._is_plain = None, b"", False
+        self._current, self._head = None, b""
         if is_between or is_short:
             return head
         raise BadRecord("the compressed data is incomplete" if len(head) < 2 or detected(head) else _NO_MARK)
@@ -300,8 +308,7 @@ class Members:
             return None
         if not self._plain:
             raise BadRecord(_NO_MARK)
-        self._is_plain = True
-        return None
+        return _Plain()
 
 
 _NO_MARK = "the format of the compression is not known: it begins with none of the known marks"
