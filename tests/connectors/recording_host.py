@@ -94,6 +94,10 @@ class RecordingHost:
     def has_interceptors(self) -> bool:
         return bool(self.chains.towards_us)
 
+    @property
+    def takes_messages(self) -> bool:
+        return self.chains.takes_messages
+
     def drain(self) -> None:
         self._draining.set()
 

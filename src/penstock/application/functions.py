@@ -219,7 +219,9 @@ def _columns(spec: PipelineSpec) -> tuple[str, ...]:
 
 def _ports(outlets: Mapping[str, Outlet]) -> tuple[str, ...]:
     """All possible ports, linked or not, so that sinks with other codecs can be bound while the pipeline runs."""
-    return tuple(dict.fromkeys(port_for(port, codec) for codec in (None, *codecs.names()) for port in outlets))
+    named = [port_for(port, codec) for codec in (None, *codecs.names()) for port in outlets]
+    configured = [port for outlet in outlets.values() for port, _ in outlet.targets]
+    return tuple(dict.fromkeys([*named, *configured]))
 
 
 def _function(plan: Plan) -> Callable[..., Any]:

@@ -56,8 +56,8 @@ def build(spec: ConnectorSpec, permissions: Permissions = UNLIMITED) -> BuiltCon
     try:
         with mask.errors():
             connector = make_connector(spec.type, spec.config, permissions, mask)
-            chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions, mask)
-            connector.capabilities(connector.options)
+            messages = connector.capabilities(connector.options).sends_messages
+            chains = make_chains(spec.interceptors_in, spec.interceptors_out, permissions, mask, messages=messages)
     except RequestError:
         raise
     except Exception as error:  # a type of another package can raise anything

@@ -23,7 +23,9 @@ from penstock.protocol.api.deployment import (
 )
 from penstock.protocol.event_time.field import check_column, checked_field, checked_format
 from penstock.spark import codecs
+from penstock.spark.codecs.codec import name_of
 from penstock.spark.codecs.ddl import parse_ddl
+from penstock.spark.codecs.registry import checked_options
 
 _HINT = "Send what penstock apply sends, in the same version."
 
@@ -65,14 +67,23 @@ def _name(kind: str, key: str, name: str) -> Iterator[str]:
         yield f"{kind} {key!r}: names that start with {RESERVED_PREFIX} are reserved for Penstock"
 
 
+def _codec_options(key: str, codec: str) -> Iterator[str]:
+    try:
+        checked_options(codec)
+    except RequestError as error:
+        yield f"connector {key}: {error}"
+
+
 def _connector(key: str, spec: ConnectorSpec) -> Iterator[str]:
     yield from _name("connector", key, spec.name)
     if key.endswith(ERR_SUFFIX):
         yield f"connector {key!r}: names that end in {ERR_SUFFIX} are reserved for the ports err"
     known = codecs.names()
     for codec in (spec.codec, *spec.codec_map.values()):
-        if codec is not None and codec not in known:
+        if codec is not None and name_of(codec) not in known:
             yield f"connector {key}: unknown codec {codec!r}. {suggestion(codec, known)}".rstrip()
+        elif codec is not None:
+            yield from _codec_options(key, codec)
     if spec.schema is not None:
         try:
             parse_ddl(spec.schema)

@@ -83,6 +83,8 @@ class Capabilities:
     """The frame does not apply the interceptors of `out` … `in`: the connector calls `Host.outgoing_chain` itself."""
     interceptors: frozenset[str] = frozenset({"in", "out"})
     """The directions that have interceptors: none if the worker handles the events without calling the connector."""
+    sends_messages: bool = False
+    """Whether each `Stream.send` has one whole message: interceptors that work on whole records can then come first."""
     takes_epochs: bool = False
     """Whether the port `in` receives whole epochs, by `Connector.make_sink`; otherwise `deliver` receives the events of
     one stream at a time."""
@@ -200,8 +202,9 @@ class Stream(Protocol):
         """
 
     async def cut_off(self, reason: str) -> None:
-        """The peer is gone, or is no longer read, perhaps in the middle of a record. What interceptors buffer becomes a
-        dead letter with this reason; a stream that resumes reads it again instead. Then call `close`.
+        """The peer is gone, or is no longer read, perhaps in the middle of a record. Whole records that interceptors
+        buffer become events, and the rest a dead letter with this reason; a stream that resumes reads both again
+        instead. Then call `close`.
         """
 
     async def durable(self, event_id: int) -> None:
@@ -303,6 +306,10 @@ class Host(Protocol):
     @property
     def has_interceptors(self) -> bool:
         """Whether interceptors turn what is sent into events; otherwise each `send` is one event."""
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the interceptors must get each message by one `send`, because the first works on whole records."""
 
     @property
     def is_draining(self) -> bool:

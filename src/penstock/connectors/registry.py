@@ -20,6 +20,7 @@ from penstock.connectors.interceptors.chain import IncomingChain, OutgoingChain
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.connectors.secrets import Mask, PlainOnly, resolve
 from penstock.core.errors import RequestError
+from penstock.core.plugins import NotInstalled as NotInstalled
 from penstock.core.plugins import Registry
 from penstock.protocol.api.deployment import InterceptorSpec
 
@@ -28,10 +29,6 @@ _INTERCEPTORS = "penstock.connectors.interceptors."
 
 _MODULES_OF_EXTRAS = {"ws": ("websockets",), "http": ("httpx",), "postgres": ("psycopg",)}
 """The modules that each of Penstock's extras installs and a type needs."""
-
-
-class NotInstalled(RequestError):
-    """A package that the type needs is missing here. It may be installed where the worker runs."""
 
 
 CONNECTORS: Registry[Connector[Any]] = Registry(
@@ -73,8 +70,19 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
 INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
     "interceptor",
     {
+        "base64": _INTERCEPTORS + "base64_text:Base64",
+        "chunk": _INTERCEPTORS + "pieces:Chunk",
+        "collect": _INTERCEPTORS + "pieces:Collect",
+        "compress": _INTERCEPTORS + "compression:Compress",
+        "decompress": _INTERCEPTORS + "compression:Decompress",
+        "decrypt": _INTERCEPTORS + "encryption:Decrypt",
+        "encrypt": _INTERCEPTORS + "encryption:Encrypt",
+        "gelf-chunking": _INTERCEPTORS + "gelf_chunking:GelfChunking",
+        "ingest-timestamp": _INTERCEPTORS + "records:IngestTimestamp",
         "join": _INTERCEPTORS + "join:Join",
         "length-prefixed": _INTERCEPTORS + "length_prefixed:LengthPrefixed",
+        "regex-extract": _INTERCEPTORS + "records:RegexExtract",
+        "remove-empty": _INTERCEPTORS + "records:RemoveEmpty",
         "split": _INTERCEPTORS + "split:Split",
     },
     "penstock.interceptors",
@@ -149,10 +157,21 @@ class Chains:
 
     towards_us: tuple[Interceptor[Any], ...] = ()
     towards_peer: tuple[Interceptor[Any], ...] = ()
+    messages: bool = False
+    """Whether what the connector sends at once is a whole message, and not any part of a stream of bytes."""
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the first interceptor must get a message whole."""
+        return self.messages and bool(self.towards_us) and not self.towards_us[0].cuts
 
     def incoming(self, *, resumes: bool = False, position: int = 0) -> IncomingChain:
         """See IncomingChain."""
-        return IncomingChain([_incoming(one) for one in self.towards_us], resumes=resumes, position=position)
+        stages, framed = [], self.messages
+        for one in self.towards_us:
+            stages.append(_incoming(one, framed))
+            framed = framed or one.cuts
+        return IncomingChain(stages, resumes=resumes, position=position)
 
     def outgoing(self) -> OutgoingChain:
         return OutgoingChain([_outgoing(one) for one in self.towards_peer])
@@ -163,11 +182,16 @@ def make_chains(
     interceptors_out: Sequence[InterceptorSpec],
     permissions: Permissions = UNLIMITED,
     mask: Mask | None = None,
+    *,
+    messages: bool = False,
 ) -> Chains:
-    """Raises RequestError if an interceptor is unknown, does not support this direction, or has invalid options."""
+    """Raises RequestError if an interceptor is unknown, does not support this direction, needs records where there are
+    none yet, needs a package that is missing, or has invalid options. `messages`: see Chains.
+    """
     chains = Chains(
         tuple(_interceptor(spec, permissions, mask) for spec in interceptors_in),
         tuple(_interceptor(spec, permissions, mask) for spec in interceptors_out),
+        messages,
     )
     chains.incoming()
     chains.outgoing()
@@ -182,8 +206,13 @@ def _interceptor(spec: InterceptorSpec, permissions: Permissions, mask: Mask | N
     return type_(options)
 
 
-def _incoming(interceptor: Interceptor[Any]) -> Incoming:
-    stage = interceptor.incoming()
+def _incoming(interceptor: Interceptor[Any], framed: bool) -> Incoming:
+    if interceptor.needs_records and not framed:
+        raise RequestError(
+            f"{interceptor.about.name} works on whole records, and here it would get any part of a stream of bytes",
+            "Put an interceptor before it that cuts records: split, length-prefixed or chunk.",
+        )
+    stage = interceptor.incoming(framed=framed)
     if stage is None:
         raise RequestError(
             f"{interceptor.about.name} cannot be used under `interceptors: in`", "It works on the way out only."

@@ -46,6 +46,7 @@ class WsClient(Client[WsClientOptions]):
             source=Guarantee.AT_MOST_ONCE,
             sink=Guarantee.AT_LEAST_ONCE,
             own_event_times=False,
+            sends_messages=True,
             on_stream_started=CLIENT_ON_STREAM_STARTED,
         ),
         extra="ws",

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ class WsServer(PeerServer[WsServerOptions]):
         name="ws-server",
         text="Listens for WebSocket connections. Each is a stream; a reply goes to the connection of its event.",
         options=WsServerOptions,
-        capabilities=PEER_CAPABILITIES,
+        capabilities=replace(PEER_CAPABILITIES, sends_messages=True),
         extra="ws",
         example={"host": "127.0.0.1", "port": 8888},
     )

@@ -5,12 +5,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Generic, TypeVar, cast
 
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 
 T = TypeVar("T")
+
+
+class NotInstalled(RequestError):
+    """A package that a type needs is missing here. It may be installed where it runs."""
+
+
+def needed(module: str, what: str, extra: str) -> ModuleType:
+    """The module, imported. Raises NotInstalled, with the command that brings it. `what` needs it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise NotInstalled(
+            f"{what} needs {module.partition('.')[0]}, which is not installed here",
+            f"Install it where it runs: pip install 'penstock-streams[{extra}]'",
+        ) from None
 
 
 @dataclass

@@ -35,15 +35,22 @@ class CodecConformance:
     """Events that cannot be decoded."""
     encodes: ClassVar[bool] = True
     """Whether it writes rows."""
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Of `codec_config`."""
+
+    def made(self) -> Codec:
+        """The codec, with its options."""
+        model = self.codec.about.model()
+        return self.codec(None if model is None else model.model_validate(self.options))
 
     def _fields(self) -> Fields | None:
         return None if self.schema is None else parse_ddl(self.schema)
 
     def _schema(self) -> pa.Schema:
-        return pa.schema([arrow_field(field) for field in self.codec().fields(self._fields())])
+        return pa.schema([arrow_field(field) for field in self.made().fields(self._fields())])
 
     def _decode(self, values: Sequence[bytes]) -> tuple[list[dict[str, Any]], Mapping[int, str]]:
-        found = self.codec().decoder(self._fields())(pa.array(values, pa.binary()))
+        found = self.made().decoder(self._fields())(pa.array(values, pa.binary()))
         assert isinstance(found, Columns)
         assert all(len(array) == len(values) - len(found.failed) for array in found.arrays)
         assert all(0 <= row < len(values) and reason for row, reason in found.failed.items())
@@ -84,10 +91,10 @@ class CodecConformance:
         if not self.encodes:
             return
         batch = pa.RecordBatch.from_pylist([dict(row) for row in self.events.values()], schema=self._schema())
-        written = self.codec().encoder(batch.schema)(batch)
+        written = self.made().encoder(batch.schema)(batch)
         assert (written.type, written.null_count) == (pa.binary(), 0)
         assert self._decode(written.to_pylist()) == (batch.to_pylist(maps_as_pydicts="strict"), {})
-        assert self.codec().encoder(batch.schema)(batch.slice(1)).to_pylist() == written.to_pylist()[1:]
+        assert self.made().encoder(batch.schema)(batch.slice(1)).to_pylist() == written.to_pylist()[1:]
 
 
 def _damaged(event: bytes, chance: random.Random) -> bytes:

@@ -310,7 +310,8 @@ class Frame:
             ack=self.setup.ack,
             breaker=self.setup.breaker,
         )
-        chains = make_chains(spec.interceptors_in, spec.interceptors_out)
+        messages = self.type.capabilities(options).sends_messages
+        chains = make_chains(spec.interceptors_in, spec.interceptors_out, messages=messages)
         return BuiltConnector(spec, self.type(options), chains)
 
     def _deployment(self, built: BuiltConnector) -> Deployment:

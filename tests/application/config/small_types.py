@@ -106,5 +106,8 @@ class SmallTypes:
     def needs_schema(self, codec: str) -> bool:
         return codec == "csv"
 
+    def codec_options(self, codec: str) -> type[BaseModel] | None:
+        return Delimiter if codec == "csv" else None
+
     def timed_codecs(self) -> tuple[str, ...]:
         return ("json", "csv")

@@ -92,7 +92,7 @@ def test_at_the_end_buffered_records_are_emitted_and_partial_ones_are_bad() -> N
 def test_cut_off_returns_buffered_bytes_and_no_record() -> None:
     chain = IncomingChain([lines()])
     chain.feed(b"a\nhal")
-    assert chain.cut_off() == b"hal"
+    assert chain.cut_off() == ([], b"hal")
     assert (chain.buffered, chain.finish()) == (0, [])
 
 

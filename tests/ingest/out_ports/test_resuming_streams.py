@@ -1,6 +1,7 @@
 """A stream that resumes stores every record once, however its bytes are chunked and wherever the worker crashes."""
 
 import asyncio
+import gzip
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,12 +31,16 @@ def journeys(draw: st.DrawFn) -> tuple[tuple[InterceptorSpec, ...], list[bytes],
     records of its journal it crashes.
     """
     chain: tuple[InterceptorSpec, ...]
-    kind = draw(st.sampled_from(["split", "prefixed", "split in prefixed"]))
+    kind = draw(st.sampled_from(["split", "prefixed", "split in prefixed", "compressed"]))
     records = draw(st.lists(st.binary(min_size=1, max_size=20).map(lambda b: b.replace(b"\n", b".")), max_size=30))
     if kind == "prefixed":
         data, chain = b"".join(map(prefixed, records)), PREFIXED
     elif kind == "split":
         data, chain = b"".join(record + b"\n" for record in records), SPLIT
+    elif kind == "compressed":
+        halves = records[: len(records) // 2], records[len(records) // 2 :]
+        data = b"".join(gzip.compress(b"".join(record + b"\n" for record in half)) for half in halves)
+        chain = (InterceptorSpec(type="decompress"), *SPLIT)
     else:
         lines = b"".join(record + b"\n" for record in records)
         cuts = draw(st.lists(st.integers(1, 25), max_size=20))
@@ -98,6 +103,45 @@ def test_every_record_is_stored_once_with_any_chunking_and_a_crash_at_any_point(
     with TemporaryDirectory(prefix="penstock-resume-") as folder:
         found = asyncio.run(travel(Path(folder), chain, data, lives, crashes))
     assert found == records
+
+
+async def test_a_compressed_stream_is_read_from_its_beginning_and_stores_nothing_twice(scene: Scene) -> None:
+    data = gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n")
+    host = await scene.host(interceptors=(InterceptorSpec(type="decompress"), *SPLIT))
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(data[:-10])
+    await stream.close()
+    again = await host.open_stream("file", resume=True)
+    assert again.position == 0
+    await again.send(data)
+    await again.finish()
+    await again.close()
+    assert await scene.values() == [b"one", b"two", b"three"]
+
+
+async def test_a_record_that_cannot_be_converted_is_a_dead_letter_once_and_the_stream_continues(scene: Scene) -> None:
+    host = await scene.host(interceptors=(*SPLIT, InterceptorSpec(type="base64")))
+    stream = await host.open_stream("file", resume=True)
+    await stream.send(b"YQ==\n")
+    await stream.send(b"?\n")
+    assert stream.position == 7
+    await stream.close()
+    again = await host.open_stream("file", resume=True)
+    await again.send(b"Yg==\n")
+    assert await scene.values() == [b"a", b"b"]
+    (dead_letter,) = await scene.events("source.err")
+    assert dead_letter.payload == b"?"
+    assert "base64" in dead_letter.metadata["reason"]
+
+
+async def test_records_that_were_collected_are_events_when_a_stream_is_cut_off(scene: Scene) -> None:
+    host = await scene.host(interceptors=(*SPLIT, InterceptorSpec(type="collect", config={"delimiter": ","})))
+    stream = await host.open_stream("peer")
+    await stream.send(b"a\nb\npart")
+    await stream.cut_off("the peer went away")
+    assert await scene.values() == [b"a,b"]
+    (dead_letter,) = await scene.events("source.err")
+    assert (dead_letter.payload, dead_letter.metadata["reason"]) == (b"part", "the peer went away")
 
 
 async def test_a_stream_is_opened_again_at_its_exact_position(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from penstock.connectors.secrets import NoSecret, UnsetVariable
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
+from penstock.spark.codecs.codec import with_options
 from penstock.spark.codecs.ddl import parse_ddl
 
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
@@ -53,6 +54,9 @@ class ConnectorCheck:
         if capabilities is None:
             return None
         spec = None if section is None else replace(_spec(section, name, instance), event_time=times)
+        if spec is not None and spec.codec is not None and section is not None and section.codec_config:
+            config = self._resolved(section.codec_config, (*self._item.path, "codec_config"), [])
+            spec = replace(spec, codec=with_options(spec.codec, config))
         return CheckedConnector(spec, capabilities)
 
     def check_schema(self) -> None:
@@ -172,9 +176,25 @@ class ConnectorCheck:
                 text = f'"{key[1]}" is not a valid content type'
                 hint = "Write it like application/json, or text/* for all of a kind."
                 self._document.complain((*self._item.path, *key), text, hint, key=True)
+        self._check_codec_config(known)
         if capabilities is not None and capabilities.has_codec and self._value.get("codec") is None:
             hint = f"Add codec: {', '.join(sorted(known))}."
             self._document.complain((*self._item.path, "codec"), f"{self._item.what} has no codec", hint)
+
+    def _check_codec_config(self, known: Collection[str]) -> None:
+        codec, config = self._value.get("codec"), self._value.get("codec_config", {})
+        if not isinstance(codec, str) or codec not in known or not isinstance(config, dict):
+            return  # reported elsewhere
+        model, where = self._types.codec_options(codec), ("codec_config",)
+        if model is None and config:
+            text = f"{self._item.what}: the codec {codec} has no options"
+            self._document.complain((*self._item.path, *where), text, "Leave codec_config out.")
+        if model is None:
+            return
+        unreadable: list[KeyPath] = []
+        resolved = self._resolved(config, (*self._item.path, *where), unreadable)
+        if not unreadable:
+            validated(self._document, model, resolved, self._item.path, where, self._item.what)
 
 
 def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:

@@ -61,6 +61,10 @@ class EventTimeCheck:
             hint = hint or f"Add codec to event_time: {', '.join(known)}."
             self._complain("field" if times.codec is None else "codec", f"event_time: {shown}", hint)
             return None
+        if section.codec_config and codec in known:
+            text = f"event_time: the worker finds no fields of {codec} with codec_config"
+            self._complain("field", text, "Leave codec_config out, or let the connector set the times.")
+            return None
         column = None
         if "csv" in (codec, *codec_map.values()):
             column = self._column(section, times)

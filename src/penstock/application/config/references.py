@@ -1,8 +1,9 @@
 """References to values outside an application's file: `${NAME}`, `${NAME:-default}` and `${file:PATH}`.
 
 In options of connectors and interceptors, and in the variables of instances, they stay references: the worker resolves
-them when it creates a connector. Everywhere else variables are replaced by their values when the file is read, because
-the deployment needs the value: a codec, a quota, a function.
+them when it creates a connector. Options of codecs are resolved when the file is read, files included. Everywhere else
+variables are replaced by their values when the file is read, because the deployment needs the value: a codec, a quota,
+a function.
 """
 
 import re
@@ -33,7 +34,7 @@ def are_kept(path: KeyPath) -> bool:
     """Whether references at this place of the file stay as they are."""
     keys = [key for key in path if isinstance(key, str)]
     match keys:
-        case ["connector", "config", *_] | ["connector", "interceptors", _, "config", *_]:
+        case ["connector", "config" | "codec_config", *_] | ["connector", "interceptors", _, "config", *_]:
             return True
         case ["binding", "instances", *_]:
             return True

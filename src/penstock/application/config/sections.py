@@ -123,6 +123,8 @@ class ConnectorSection(StrictModel):
     """The options of its type: `penstock connectors TYPE`."""
     codec: str | None = None
     """Turns bytes into columns, and columns into bytes."""
+    codec_config: dict[str, Any] = Field(default_factory=dict)
+    """The options of `codec`, if it has some."""
     codec_map: dict[str, str] = Field(default_factory=dict)
     """Content type (`text/*` for all of a kind) → codec; `codec` is for the others."""
     schema_: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="schema")

@@ -38,6 +38,9 @@ class Types(Protocol):
     def needs_schema(self, codec: str) -> bool:
         """Whether the codec can only decode with a `schema`."""
 
+    def codec_options(self, codec: str) -> type[BaseModel] | None:
+        """The model of its options; None if it has none."""
+
     def timed_codecs(self) -> Collection[str]:
         """The codecs in which the worker finds event times."""
 
@@ -65,8 +68,11 @@ class KnownTypes:
 
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
         built = INTERCEPTORS.get(name)(options)
-        ways = {"in": built.incoming(), "out": built.outgoing()}
+        ways = {"in": built.incoming(framed=True), "out": built.outgoing()}
         return frozenset(way for way, found in ways.items() if found is not None)
+
+    def codec_options(self, codec: str) -> type[BaseModel] | None:
+        return codecs.about(codec).model()
 
     def codecs(self) -> tuple[str, ...]:
         return codecs.names()

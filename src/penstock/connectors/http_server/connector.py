@@ -209,7 +209,8 @@ class ClientConnection:
     async def _store(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
         """Raises RefusedRequest for a request whose events are too large: each carries the metadata."""
         limit, each = self._options.stored_bytes_max, len(msgpack.packb(metadata))
-        step = max(1, limit // each) if self._host.has_interceptors else max(1, len(body))
+        is_cut = self._host.has_interceptors and not self._host.takes_messages
+        step = max(1, limit // each) if is_cut else max(1, len(body))
         for start in range(0, len(body), step):
             last = await stream.send(body[start : start + step], metadata=metadata)
             if (last - exchange.after) * each + start > limit:
@@ -350,6 +351,7 @@ class HttpServer(Connector[HttpServerOptions]):
             is_linked=True,
             own_event_times=False,
             own_interceptors=True,
+            sends_messages=True,
             on_stream_started="Opens every stream. A reply whose client is gone is a dead letter.",
         ),
         example={"port": 8080, "path": "/events"},

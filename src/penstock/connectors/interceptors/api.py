@@ -1,9 +1,10 @@
 """The interface of interceptors. Each stream has its own instances."""
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import AfterValidator
 
@@ -22,20 +23,94 @@ class BadBytes(PenstockError):
         self.records = list(records)
 
 
-class Incoming(Protocol):
+class BadRecord(PenstockError):
+    """One record cannot be converted. It becomes a dead letter, and the stream continues with the next one."""
+
+
+class Rejected(NamedTuple):
+    """A record that becomes a dead letter, alone."""
+
+    data: bytes
+    reason: str
+
+
+FEED_BYTES = 1 << 19
+"""Raw bytes passed to interceptors at once: even with a record per byte, there are fewer records than SINCE_MAX of
+`ingest.out_ports.event_ids`."""
+
+
+class Incoming(ABC):
     """Bytes from the peer to records. Its memory is bounded: a record over the limit raises BadBytes."""
 
+    is_transform: ClassVar[bool] = False
+    """Whether it returns the same stream of bytes in another form, and cuts it anywhere. Positions to resume from are
+    counted in its output: the peer is read from its beginning, and what was stored is left out."""
+    feed_bytes: ClassVar[int] = FEED_BYTES
+    """The most that it is fed at once, where a stream may be cut anywhere."""
+
+    @abstractmethod
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the records that are complete now. Raises BadBytes, with everything that is left of `data` and of
         what was buffered; afterwards nothing more is fed.
         """
 
     @property
+    @abstractmethod
     def buffered(self) -> int:
         """Bytes of its input that have not been returned yet."""
 
+    @abstractmethod
     def finish(self) -> list[bytes]:
-        """There is no more input: return what is buffered as a record. Raises BadBytes if it is only part of one."""
+        """There is no more input: return what is buffered as a record. Raises BadBytes if it is only part of one. It
+        may be fed again afterwards: the next bytes are the start of something new.
+        """
+
+    def cut_off(self) -> tuple[list[bytes], bytes]:
+        """There is no more input, perhaps in the middle of a record: the whole records that are buffered, and the
+        bytes that may be a part of one.
+        """
+        if not self.buffered:
+            return [], b""
+        try:
+            return [], b"".join(self.finish())
+        except BadBytes as bad:
+            return [], b"".join((*bad.records, bad.data))
+
+    def take_rejected(self) -> list[Rejected]:
+        """Records that became dead letters since the last call."""
+        return []
+
+
+class RecordStage(Incoming):
+    """Converts each record alone, by `convert`: None drops it, and BadRecord makes it a dead letter."""
+
+    buffered = 0
+
+    def __init__(self, convert: Callable[[bytes], bytes | None]) -> None:
+        self._convert = convert
+        self._rejected: list[Rejected] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return self.feed_all([data])
+
+    def feed_all(self, records: Sequence[bytes]) -> list[bytes]:
+        convert, results = self._convert, []
+        for record in records:
+            try:
+                found = convert(record)
+            except BadRecord as bad:
+                self._rejected.append(Rejected(record, str(bad)))
+            else:
+                if found is not None:
+                    results.append(found)
+        return results
+
+    def finish(self) -> list[bytes]:
+        return []
+
+    def take_rejected(self) -> list[Rejected]:
+        rejected, self._rejected = self._rejected, []
+        return rejected
 
 
 class OutgoingInterceptor(Protocol):
@@ -60,6 +135,29 @@ class OutgoingInterceptor(Protocol):
         """Returns what waits."""
 
 
+class ValueStage:
+    """Outgoing: converts each value alone, by `convert`, which raises BadRecord for one that can never be sent."""
+
+    buffered = 0
+    counts = None
+    wait_seconds = None
+
+    def __init__(self, convert: Callable[[bytes], bytes]) -> None:
+        self._convert = convert
+
+    def feed(self, values: Sequence[bytes]) -> list[bytes]:
+        results = []
+        for value in values:
+            try:
+                results.append(self._convert(value))
+            except BadRecord as bad:
+                raise BadBytes(str(bad), value) from None
+        return results
+
+    def flush(self) -> list[bytes]:
+        return []
+
+
 O = TypeVar("O", bound=Options)  # noqa: E741  options
 
 
@@ -68,18 +166,24 @@ class AboutInterceptor:
     name: str
     text: str
     options: type[Options]
+    extra: str = ""
+    """The extra of Penstock that installs what it needs."""
 
 
 class Interceptor(Generic[O]):
     """A type of interceptor: creates one for each stream, for one of the two directions or for both."""
 
     about: ClassVar[AboutInterceptor]
+    cuts: ClassVar[bool] = False
+    """Whether its output consists of records, whatever its input is."""
+    needs_records: ClassVar[bool] = False
+    """Whether it cannot work on any part of a stream of bytes."""
 
     def __init__(self, options: O) -> None:
         self.options = options
 
-    def incoming(self) -> Incoming | None:
-        """None: it cannot be used under `in`."""
+    def incoming(self, *, framed: bool = False) -> Incoming | None:  # noqa: ARG002
+        """None: it cannot be used under `in`. `framed`: each input is a whole record, not any part of a stream."""
         return None
 
     def outgoing(self) -> OutgoingInterceptor | None:
@@ -120,6 +224,9 @@ def _checked(text: str) -> str:
 
 
 Delimiter = Annotated[str, AfterValidator(_checked)]
+
+AnyDelimiter = Annotated[str, AfterValidator(lambda text: _checked(text) if text else text)]
+"""May also be empty."""
 
 
 # Limits that interceptors share.

@@ -6,8 +6,16 @@ peer ◀── last ◀── … ◀── first ◀── events            Ou
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-from penstock.connectors.interceptors.api import BadBytes, Incoming, OutgoingInterceptor
+from penstock.connectors.interceptors.api import (
+    FEED_BYTES,
+    BadBytes,
+    Incoming,
+    OutgoingInterceptor,
+    RecordStage,
+    Rejected,
+)
 
 WAITING_BYTES_MAX = 16 << 20
 """Whole records that a stream that resumes may buffer until there is a position between records in its raw bytes."""
@@ -19,13 +27,18 @@ class IncomingChain:
     The first `consumed` raw bytes have become records that have all been returned, and no returned record contains a
     byte after them: a peer that continues there repeats nothing and omits nothing. Where one interceptor's records
     cross those of the next, a stream that `resumes` buffers records until that is true.
+
+    If the first interceptors transform the stream as a whole (decompression), positions count the bytes behind them,
+    since nothing can be decompressed from its middle: the peer is read from its beginning (`is_transformed`), and the
+    bytes up to `position` are left out again.
     """
 
     def __init__(self, stages: Sequence[Incoming] = (), *, resumes: bool = False, position: int = 0) -> None:
         """`position`: how many raw bytes of the stream came before the first that is fed."""
         self._stages = tuple(stages)
+        self._head = len([*takewhile(lambda stage: stage.is_transform, stages)])
         self._resumes = resumes
-        self._fed = self._consumed = position
+        self._fed, self._consumed = 0 if self._head else position, position
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
@@ -34,23 +47,47 @@ class IncomingChain:
         return self._consumed
 
     @property
+    def is_transformed(self) -> bool:
+        """Whether positions are not those of the raw bytes: the peer is always read from its beginning."""
+        return self._head > 0
+
+    @property
     def buffered(self) -> int:
         """Raw bytes that were fed and are not in a returned record."""
-        return self._fed - self._consumed
+        return max(0, self._fed - self._consumed)
+
+    @property
+    def feed_bytes(self) -> int:
+        """The most that should be fed at once."""
+        return min((stage.feed_bytes for stage in self._stages), default=FEED_BYTES)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Returns the records that are complete now. Raises BadBytes with the records before the bad bytes, and with
         everything that is left: nothing is fed afterwards.
         """
-        self._fed += len(data)
         records, failures = [data], {}
         for number, stage in enumerate(self._stages):
-            records, bad = _fed(stage, records)
+            records, bad = _fed(stage, self._entered(number, records))
             if bad is not None:
                 failures[number] = bad
+        records = self._entered(len(self._stages), records)
         if failures:
             raise self._failure(records, failures)
         return self._released(records)
+
+    def take_rejected(self) -> list[Rejected]:
+        """Records that an interceptor could not convert since the last call: each is a dead letter."""
+        return [one for stage in self._stages for one in stage.take_rejected()]
+
+    def _entered(self, number: int, pieces: list[bytes]) -> list[bytes]:
+        """What interceptor `number` is fed: positions are counted where the stream has its final form."""
+        if number != self._head:
+            return pieces
+        position, self._fed = self._fed, self._fed + sum(map(len, pieces))
+        if position >= self._consumed:
+            return pieces
+        data = b"".join(pieces)[self._consumed - position :]
+        return [data] if data else []
 
     def finish(self) -> list[bytes]:
         """The peer has sent everything: what is buffered becomes records, as far as possible. Raises BadBytes with the
@@ -59,29 +96,37 @@ class IncomingChain:
         records: list[bytes] = []
         failures: dict[int, BadBytes] = {}
         for number, stage in enumerate(self._stages):
-            records, bad = _fed(stage, records)
+            records, bad = _fed(stage, self._entered(number, records))
             if bad is None and not failures:
                 last, bad = _finished(stage)
                 records += last
             if bad is not None:
                 failures[number] = bad
+        records = self._entered(len(self._stages), records)
         if failures:
             raise self._failure(records, failures)
         return self._let_go(records)
 
-    def cut_off(self) -> bytes:
-        """There is no more, in the middle of a record: returns what the interceptors have buffered, in its current
-        form; empty if there is nothing. The chain is empty afterwards. Records that waited for a position to resume at
-        are left out: they are read again.
+    def cut_off(self) -> tuple[list[bytes], bytes]:
+        """There is no more, perhaps in the middle of a record: returns the whole records that the interceptors have
+        buffered, and the rest in its current form; empty if there is nothing. The chain is empty afterwards. Records
+        that waited for a position to resume at are left out: they are read again.
         """
-        data = b"".join(_left(stage) for stage in reversed(self._stages))
+        records: list[bytes] = []
+        rests: list[bytes] = []
+        for stage in self._stages:
+            records, bad = _fed(stage, records)
+            whole, rest = stage.cut_off()
+            records += whole
+            rests.append(rest if bad is None else rest + bad.data)
         self._let_go([])
-        return data
+        return records, b"".join(reversed(rests))
 
     def _released(self, records: list[bytes]) -> list[bytes]:
-        between = any(stage.buffered for stage in self._stages[1:])
-        if not between:
-            self._consumed = self._fed - (self._stages[0].buffered if self._stages else 0)
+        body = self._stages[self._head :]
+        between = any(stage.buffered for stage in body[1:])
+        if not between and self._fed > self._consumed:
+            self._consumed = self._fed - (body[0].buffered if body else 0)
         if not (between and self._resumes):
             return self._with_waiting(records)
         self._waiting += records
@@ -97,7 +142,7 @@ class IncomingChain:
         return BadBytes(str(failures[min(failures)]), data, self._let_go(records))
 
     def _let_go(self, records: list[bytes]) -> list[bytes]:
-        self._consumed = self._fed
+        self._consumed = max(self._fed, self._consumed)
         return self._with_waiting(records)
 
     def _with_waiting(self, records: list[bytes]) -> list[bytes]:
@@ -110,6 +155,8 @@ _NO_PLACE = f"no position between records to resume from in {WAITING_BYTES_MAX:,
 
 def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes | None]:
     """The interceptor's records; if some bytes are bad, also these with everything after them."""
+    if isinstance(stage, RecordStage):
+        return stage.feed_all(records), None
     results: list[bytes] = []
     for at, record in enumerate(records):
         try:

@@ -22,20 +22,25 @@ class SplitOptions(Options):
     r"""Ends a record. It can contain the escapes \n \r \t \0 \\ and \xNN."""
     skip_empty: bool = True
     """Skip empty records, such as empty lines."""
-    unterminated: Literal["event", "dead-letter"] = "event"
-    """What becomes of a last record without a delimiter when the peer ends properly: an event, or a dead letter."""
+    unterminated: Literal["event", "dead-letter", "drop"] = "event"
+    """What becomes of a last record without a delimiter when the peer ends properly: an event, a dead letter, or
+    nothing."""
+    separates: bool = False
+    """The delimiter stands between records, and not after each: what follows the last one is a record, even if it is
+    empty."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
     """A longer record is a dead letter, and ends the stream."""
 
 
 class Split(Interceptor[SplitOptions]):
     about = AboutInterceptor("split", "Splits bytes into events at a delimiter.", SplitOptions)
+    cuts = True
 
-    def incoming(self) -> Incoming:
+    def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002  records may cross those before it
         return Splitting(self.options)
 
 
-class Splitting:
+class Splitting(Incoming):
     """For one stream. Each byte is searched for the delimiter once, however small the pieces are."""
 
     def __init__(self, options: SplitOptions) -> None:
@@ -43,6 +48,8 @@ class Splitting:
         self._delimiter = delimiter_bytes(options.delimiter)
         self._buffer = bytearray()
         """The start of an incomplete record."""
+        self._is_separated = False
+        """Whether a record follows, even if it is empty."""
 
     @property
     def buffered(self) -> int:
@@ -52,15 +59,21 @@ class Splitting:
         if not self._ends_in(data):
             self._buffer += data
             return self._bounded([])
-        *records, rest = b"".join((self._buffer, data)).split(self._delimiter)
-        self._buffer = bytearray(rest)
+        whole = b"".join((self._buffer, data))
+        *records, rest = whole.split(self._delimiter)
+        self._buffer, self._is_separated = bytearray(rest), self._options.separates
+        if len(whole) <= self._options.record_bytes_max:
+            return self._without_empty(records)
         return self._bounded(records)
 
     def finish(self) -> list[bytes]:
         last, self._buffer = bytes(self._buffer), bytearray()
+        separated, self._is_separated = self._is_separated, False
+        if separated:
+            return self._without_empty([last])
         if last and self._options.unterminated == "dead-letter":
             raise BadBytes(f"{len(last)} bytes without the delimiter that ends a record", last)
-        return [last] if last else []
+        return [last] if last and self._options.unterminated == "event" else []
 
     def _ends_in(self, data: bytes) -> bool:
         """Whether a delimiter ends in it, including one that started before."""

@@ -170,8 +170,10 @@ class ReadyRows(NamedTuple):
 
     @property
     def last_rows(self) -> list[Row]:
-        """The last row of each value."""
-        return [self.rows[end - 1].row for end in accumulate(self.counts)]
+        """The last row of each value; for a piece of a row, that row."""
+        last = len(self.rows) - 1
+        ends = zip(self.counts, accumulate(self.counts), strict=True)
+        return [self.rows[end - 1 if count else min(end, last)].row for count, end in ends]
 
     def rows_at(self, places: Sequence[int] | None) -> list[EpochRow]:
         """The rows of the values at these places; None: all."""

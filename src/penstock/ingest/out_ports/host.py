@@ -254,6 +254,10 @@ class SourceHost:
         return bool(self.chains.towards_us)
 
     @property
+    def takes_messages(self) -> bool:
+        return self.chains.takes_messages
+
+    @property
     def downstream(self) -> Downstream:
         return NoPipelines() if self.spec.ack == AckMode.DURABLE.value else self._downstream
 

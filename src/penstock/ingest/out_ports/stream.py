@@ -36,8 +36,10 @@ from penstock.protocol.stored.bulk import Bytes
 from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import NO_COLUMNS, Mark
 
-SEND_BYTES = 1 << 19
-"""Raw bytes passed to interceptors at once: even with a record per byte, there are fewer records than SINCE_MAX."""
+METADATA_BYTES_MAX = 256 << 20
+"""What the metadata of the events of one call may take, since each carries it: bounds what a small message that becomes
+very many events can fill.
+"""
 
 ON_ARRIVAL = NO_TIME
 """Instead of event times: events get the time at which they are stored."""
@@ -85,7 +87,7 @@ class OutStream:
         arrived.
         """
         self._skip = since(self.last_id) if resumes else 0
-        self._chain = storage.chains.incoming(resumes=resumes, position=self.position if resumes else 0)
+        self._chain = storage.chains.incoming(resumes=resumes, position=position(self.last_id) if resumes else 0)
         self._places = Places()
         self._turn = asyncio.Lock()
         self._is_finished = self._is_closing = False
@@ -98,7 +100,8 @@ class OutStream:
 
     @property
     def position(self) -> int:
-        return position(self.last_id)
+        """Where its connector continues to read: what only makes sense from its beginning is read again from there."""
+        return 0 if self._chain.is_transformed else position(self.last_id)
 
     # Whether it may send.
 
@@ -169,18 +172,23 @@ class OutStream:
         return self.last_id
 
     def _pieces(self, data: Buffer) -> Iterator[bytes]:
-        if not self._storage.has_interceptors or len(data) <= SEND_BYTES:
+        step = self._chain.feed_bytes
+        if not self._storage.chains.towards_us or self._storage.chains.messages or len(data) <= step:
             if data:
                 yield bytes(data)
             return
         view = memoryview(data)
-        for start in range(0, len(view), SEND_BYTES):
-            yield bytes(view[start : start + SEND_BYTES])
+        for start in range(0, len(view), step):
+            yield bytes(view[start : start + step])
 
     async def _feed(self, data: bytes, metadata: bytes) -> None:
         self._is_finished, self._packed_last = False, metadata
         try:
-            await self._store(_checked(self._chain.feed(data)), metadata)
+            records = _checked(self._chain.feed(data), metadata)
+            is_rejected = await self._reject()
+            await self._store(records, metadata)
+            if is_rejected and not records:
+                await self._advance()
         except BadBytes as bad:
             await self._bury(bad)
             await self._end()
@@ -219,7 +227,9 @@ class OutStream:
 
     async def _finish(self) -> None:
         try:
-            await self._store(_checked(self._chain.finish()), self._packed_last)
+            records = _checked(self._chain.finish(), self._packed_last)
+            await self._reject()
+            await self._store(records, self._packed_last)
         except BadBytes as bad:
             await self._bury(bad)
         self._is_finished = True
@@ -227,7 +237,10 @@ class OutStream:
     async def cut_off(self, reason: str) -> None:
         async with self._turn:
             if not self._is_closing:
-                data = self._chain.cut_off()
+                records, data = self._chain.cut_off()
+                if not self.resumes:
+                    await self._reject()
+                    await self._store(records, self._packed_last)
                 if data and not self.resumes:
                     await self._dead_letter(data, reason)
                 await self._close(is_over=not self.resumes)
@@ -333,8 +346,21 @@ class OutStream:
         """Store the valid part of the bytes; the rest becomes a dead letter. A stream that resumes does not read it
         again: its position advances without an event.
         """
+        await self._reject()
         await self._dead_letter(bad.data, str(bad))
         await self._store(bad.records, self._packed_last)
+        await self._advance()
+
+    async def _reject(self) -> bool:
+        """Store the records that an interceptor could not convert as dead letters. The stream continues. Returns
+        whether there were some.
+        """
+        rejected = self._chain.take_rejected()
+        for one in rejected:
+            await self._dead_letter(one.data, one.reason)
+        return bool(rejected)
+
+    async def _advance(self) -> None:
         end = self._chain.consumed << CUT_BITS
         if self.resumes and end > self.last_id:
             await self._stored(partial(self._marks, [], end))
@@ -396,8 +422,11 @@ class OutStream:
         self._leave()
 
 
-def _checked(records: list[bytes]) -> list[bytes]:
-    """Raises BadBytes for a record that is too large for an event."""
+def _checked(records: list[bytes], metadata: bytes) -> list[bytes]:
+    """Raises BadBytes for a record that is too large for an event, and for too many of them."""
+    if len(records) * len(metadata) > METADATA_BYTES_MAX:
+        text = f"{len(records):,} records at once, each with {len(metadata):,} bytes of metadata, are too many"
+        raise BadBytes(text, b"".join(records))
     row = next((row for row, record in enumerate(records) if len(record) > VALUE_BYTES_MAX), None)
     if row is None:
         return records

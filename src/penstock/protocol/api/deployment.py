@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
+from zlib import crc32
 
 import msgspec
 
@@ -24,7 +25,10 @@ _DEAD_LETTER_PORTS = ("err", "late")
 
 def port_for(port: str, codec: str | None) -> str:
     """The port that contains a pipeline port's rows for a sink with this codec."""
-    return port if codec in PLAIN_CODECS or port in _DEAD_LETTER_PORTS else f"{port}.{codec}"
+    if codec is None or codec in PLAIN_CODECS or port in _DEAD_LETTER_PORTS:
+        return port
+    name, brace, _ = codec.partition("{")  # options follow the name
+    return f"{port}.{name}-{crc32(codec.encode()):08x}" if brace else f"{port}.{name}"
 
 
 DEFAULT_INSTANCE = "01"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import About
@@ -41,9 +41,15 @@ the query."""
 
 
 class Codec(ABC):
-    """Created once for each input or port of a task, without arguments. It keeps nothing from one batch to the next."""
+    """Created once for each input or port of a task. It keeps nothing from one batch to the next. `options` are those
+    of `about.options`, valid; None if it has none.
+    """
 
     about: ClassVar[About]
+
+    def __init__(self, options: Any = None) -> None:
+        model = self.about.model() if options is None else None
+        self.options: Any = options if model is None else model()
 
     @abstractmethod
     def fields(self, schema: Fields | None) -> Fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from penstock.core.errors import RequestError
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
 from penstock.spark.codecs.arrow_texts import is_binary, is_text, plain_texts
 from penstock.spark.codecs.codec import CODECS
+from penstock.spark.codecs.codec_options import CsvOptions
 from penstock.spark.codecs.columns import all_alike
 from penstock.spark.codecs.json_codec import not_utf8
 from penstock.spark.codecs.json_writer import is_json
@@ -22,9 +24,6 @@ from penstock.spark.codecs.variants import FOUND_CHARS
 
 _UNREADABLE = ("array", "map", "struct", "variant", "binary", "void")
 
-_QUOTED = r'"(?:[^"]|"")*"'
-_FIELD = rf'(?:{_QUOTED}|[^",\r\n]*)'
-_RECORD = rf"^{_FIELD}(?:,{_FIELD})*$"
 _LINE_END = r"\r?\n\z"
 
 
@@ -44,7 +43,7 @@ class Csv(Codec):
         return schema
 
     def decoder(self, schema: Fields | None) -> Decode:
-        return _Records(self.fields(schema)).decode
+        return _Records(self.fields(schema), self.options).decode
 
     def encoder(self, columns: pa.Schema) -> Encode:
         for field in columns:
@@ -53,12 +52,17 @@ class Csv(Codec):
                     f"csv cannot write `{field.name}`, which is {'variant' if is_json(field) else field.type}",
                     "Select plain columns, or declare them in the schema of the connector that it comes from.",
                 )
-        return _records
+        return lambda rows: _records(rows, self.options)
 
 
 class _Records:
-    def __init__(self, schema: Fields) -> None:
+    def __init__(self, schema: Fields, options: CsvOptions) -> None:
         self._schema = schema
+        self._options = options
+        quote, delimiter = re.escape(options.quote), re.escape(options.delimiter)
+        self._quoted = f"{quote}(?:[^{quote}]|{quote}{quote})*{quote}"
+        field = rf"(?:{self._quoted}|[^{quote}{delimiter}\r\n]*)"
+        self._record = f"^{field}(?:{delimiter}{field})*$"
 
     def decode(self, values: pa.BinaryArray) -> Columns:
         failed = dict.fromkeys(not_utf8(values, values.to_pylist()), "is not valid CSV")
@@ -70,13 +74,13 @@ class _Records:
             reason = f"is not one CSV record of {len(self._schema)} columns"
             failed |= dict.fromkeys(rows[~is_record.to_numpy(zero_copy_only=False)].tolist(), reason)
             rows, records = rows[is_record.to_numpy(zero_copy_only=False)], records.filter(is_record)
-        arrays, bad = self._columns(_fields(records, len(self._schema)))
+        arrays, bad = self._columns(_fields(records, len(self._schema), self._options))
         return Columns(arrays, failed | {int(rows[row]): reason for row, reason in bad.items()})
 
     def _are_records(self, records: pa.StringArray) -> pa.BooleanArray:
         count = len(self._schema)
-        commas = pc.count_substring(pc.replace_substring_regex(records, _QUOTED, ""), ",")
-        found = pc.and_(pc.match_substring_regex(records, _RECORD), pc.equal(commas, count - 1))
+        commas = pc.count_substring(pc.replace_substring_regex(records, self._quoted, ""), self._options.delimiter)
+        found = pc.and_(pc.match_substring_regex(records, self._record), pc.equal(commas, count - 1))
         return pc.and_(found, pc.not_equal(records, "")) if count > 1 else found
 
     def _columns(self, texts: Sequence[pa.StringArray]) -> tuple[list[pa.Array], dict[int, str]]:
@@ -93,7 +97,7 @@ class _Records:
         return found, bad
 
 
-def _fields(records: pa.StringArray, count: int) -> list[pa.StringArray]:
+def _fields(records: pa.StringArray, count: int, options: CsvOptions) -> list[pa.StringArray]:
     """The fields of valid records as texts; null for an empty one without quotes."""
     if not len(records):
         return [pa.array([], pa.string())] * count
@@ -104,10 +108,15 @@ def _fields(records: pa.StringArray, count: int) -> list[pa.StringArray]:
     table = pa_csv.read_csv(
         pa.BufferReader(joined),
         pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(joined) + 1),
-        pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        pa_csv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            newlines_in_values=True,
+            ignore_empty_lines=False,
+        ),
         pa_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
+            null_values=[options.null],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
@@ -162,19 +171,19 @@ def _reason(field: Field, found: str) -> str:
     return f"has the wrong type at `{field.name}`: expected {field.kind}, found {found[:FOUND_CHARS]}".rstrip()
 
 
-_IN_QUOTES = r'[",\r\n]'
+def _records(rows: pa.RecordBatch, options: CsvOptions) -> pa.BinaryArray:
+    """The text for null, and quotes for a text that is the same, or empty."""
+    texts = [_written(array, name, options) for name, array in zip(rows.schema.names, rows.columns, strict=True)]
+    return pc.binary_join_element_wise(*texts, options.delimiter).cast(pa.binary())
 
 
-def _records(rows: pa.RecordBatch) -> pa.BinaryArray:
-    """Nothing for null, and quotes for an empty text."""
-    texts = [_written(array, name) for name, array in zip(rows.schema.names, rows.columns, strict=True)]
-    return pc.binary_join_element_wise(*texts, ",").cast(pa.binary())
-
-
-def _written(column: pa.Array, name: str) -> pa.StringArray:
+def _written(column: pa.Array, name: str, options: CsvOptions) -> pa.StringArray:
     texts = plain_texts(column, name, "csv")
-    if is_text(column.type):
-        doubled = pc.replace_substring(texts, '"', '""')
-        in_quotes = pc.or_(pc.match_substring_regex(texts, _IN_QUOTES), pc.equal(texts, ""))
-        texts = pc.if_else(in_quotes, pc.binary_join_element_wise('"', doubled, '"', ""), texts)
-    return pc.fill_null(texts, "")
+    quote = options.quote
+    if is_text(column.type) or options.delimiter not in ",;|\t" or quote in "+-.:0123456789":
+        doubled = pc.replace_substring(texts, quote, quote * 2)
+        special = rf"[{re.escape(quote)}{re.escape(options.delimiter)}\r\n]"
+        in_quotes = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, options.null))
+        in_quotes = pc.or_(in_quotes, pc.equal(texts, ""))
+        texts = pc.if_else(in_quotes, pc.binary_join_element_wise(quote, doubled, quote, ""), texts)
+    return pc.fill_null(texts, options.null)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import RequestError
 from penstock.core.plugins import Registry
 from penstock.spark.codecs.api import Codec
 from penstock.spark.codecs.codec import CODECS as OWN
-from penstock.spark.codecs.codec import About
+from penstock.spark.codecs.codec import About, name_of, options_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _HOME = "penstock.spark.codecs."
 
 REGISTRY: Registry[Codec] = Registry(
     "codec",
     {
+        "arrow": _HOME + "row_files:Arrow",
+        "avro": _HOME + "avro_codec:Avro",
         "binary": _HOME + "texts:Binary",
+        "cef": _HOME + "logs:Cef",
+        "dogstatsd": _HOME + "metric_lines:DogStatsd",
+        "gelf": _HOME + "logs:Gelf",
+        "graphite": _HOME + "metric_lines:Graphite",
+        "grok": _HOME + "patterns:Grok",
+        "influx": _HOME + "metric_lines:Influx",
+        "json-lines": _HOME + "by_json:JsonLines",
+        "logfmt": _HOME + "by_json:Logfmt",
+        "null": _HOME + "texts:Null",
+        "parquet": _HOME + "row_files:Parquet",
+        "protobuf": _HOME + "protobuf_codec:Protobuf",
+        "regex": _HOME + "patterns:Regex",
+        "statsd": _HOME + "metric_lines:Statsd",
+        "syslog": _HOME + "logs:Syslog",
+        "yaml": _HOME + "by_json:Yaml",
         "csv": _HOME + "csv_codec:Csv",
         "json": _HOME + "json_codec:Json",
         "msgpack": _HOME + "msgpack_codec:MessagePack",
@@ -23,7 +46,10 @@ REGISTRY: Registry[Codec] = Registry(
 
 
 def about(name: str) -> About:
-    """Penstock's own need no package. Raises RequestError for an unknown codec, or one that cannot be loaded."""
+    """Of a codec, with or without options. Penstock's own need no package. Raises RequestError for an unknown codec, or
+    one that cannot be loaded.
+    """
+    name = name_of(name)
     return OWN[name] if name in OWN else REGISTRY.get(name).about
 
 
@@ -32,6 +58,24 @@ def names() -> tuple[str, ...]:
     return tuple(REGISTRY.names())
 
 
-def codec(name: str) -> Codec:
-    """Raises RequestError."""
-    return REGISTRY.get(name)()
+def codec(text: str) -> Codec:
+    """With its options. Raises RequestError."""
+    return REGISTRY.get(name_of(text))(checked_options(text))
+
+
+def checked_options(text: str) -> BaseModel | None:
+    """The options of a codec; None if it has none. Raises RequestError for an unknown codec, and invalid options."""
+    model, given = about(text).model(), options_of(text)
+    if model is None:
+        if given:
+            raise RequestError(f"the codec {name_of(text)} has no options", "Leave codec_config out.")
+        return None
+    from pydantic import ValidationError  # here: most codecs have no options
+
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "codec_config"
+        hint = "See docs/codecs.md for its options."
+        raise RequestError(f"codec {name_of(text)}: {where}: {first['msg']}", hint) from None

@@ -46,6 +46,19 @@ class Binary(Codec):
         )
 
 
+class Null(Codec):
+    about = CODECS["null"]
+
+    def fields(self, schema: Fields | None) -> Fields:  # noqa: ARG002
+        return ()
+
+    def decoder(self, schema: Fields | None) -> Decode:  # noqa: ARG002
+        return lambda values: Columns([])  # noqa: ARG005
+
+    def encoder(self, columns: pa.Schema) -> Encode:  # noqa: ARG002
+        return lambda rows: pa.array([b""] * len(rows), pa.binary())
+
+
 def _texts(values: pa.BinaryArray) -> Columns:
     failed = not_utf8(values, values.to_pylist())
     if failed:

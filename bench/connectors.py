@@ -1,0 +1,86 @@
+"""`script/bench connectors`: codecs and interceptors, each beside the plain library that does its talking.
+
+In one process, on one core: MB of encoded events in a second of CPU time. A ratio is ours ÷ the plain library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.formats import Case, codec_cases, interceptor_cases
+from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
+
+WORST = "worst"
+GOAL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    rounds: int
+    events: int
+    total_s_max: float
+
+
+QUICK = Effort(rounds=3, events=2_000, total_s_max=60)
+FULL = Effort(rounds=9, events=20_000, total_s_max=600)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """MB in a second of CPU time."""
+
+    ours: float
+    plain: float
+
+
+def run(effort: Effort, directory: Path | None = None, console: Console | None = None) -> ConnectorsReport:
+    cases = [*codec_cases(effort.events), *interceptor_cases(effort.events)]
+    with progress(console, len(cases) * effort.rounds) as note:
+        found = interleave(cases, effort.rounds, _measured, note)
+    settings = surroundings(directory or Path.cwd()) | {"events": effort.events}
+    return ConnectorsReport(found, settings)
+
+
+def _measured(case: Case) -> Rates:
+    return Rates(_rate(case, is_ours=True), _rate(case, is_ours=False))
+
+
+def _rate(case: Case, *, is_ours: bool) -> float:
+    work = case.ours if is_ours else case.plain
+    began = process_time()
+    work()
+    return case.size / MEGABYTE / max(process_time() - began, 1e-6)
+
+
+@dataclass(frozen=True)
+class ConnectorsReport(Report):
+    found: Mapping[str, Sequence[Rates]]
+    settings: Mapping[str, object]
+    benchmark = "connectors"
+    goals = {WORST: GOAL}  # noqa: RUF012  a constant of the class
+
+    def round_ratios(self) -> dict[str, list[float]]:
+        """By case; `worst` is the case with the lowest median."""
+        each = {name: [one.ours / one.plain for one in rates] for name, rates in self.found.items()}
+        return each | {WORST: min(each.values(), key=median)}
+
+    def rounds(self) -> int:
+        return min(map(len, self.found.values()))
+
+    def details(self) -> dict[str, object]:
+        return {"mb_per_s": {name: round(median(one.ours for one in rates), 1) for name, rates in self.found.items()}}
+
+    def tables(self) -> Iterable[Table]:
+        table = figures("Codecs and interceptors, on one core", "", "MB/s", "plain library", "ratio", "goal")
+        for name, rates in self.found.items():
+            ours, plain = (median(values) for values in zip(*((one.ours, one.plain) for one in rates), strict=True))
+            table.add_row(name, f"{ours:,.0f}", f"{plain:,.0f}", self.ratio_cell(name), "")
+        table.add_row(WORST, "", "", self.ratio_cell(WORST), self.goal_cell(WORST))
+        yield table

@@ -1,0 +1,166 @@
+"""Records cut into pieces of a fixed size, and pieces collected into records."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from penstock.connectors.api import Options
+from penstock.connectors.interceptors.api import (
+    RECORD_BYTES_LIMIT,
+    RECORD_BYTES_MAX,
+    AboutInterceptor,
+    AnyDelimiter,
+    BadBytes,
+    Incoming,
+    Interceptor,
+    OutgoingInterceptor,
+    delimiter_bytes,
+)
+from penstock.connectors.interceptors.join import Joining, JoinOptions
+
+
+class ChunkOptions(Options):
+    bytes: int = Field(ge=1, le=RECORD_BYTES_LIMIT)
+    """The size of a piece. The last one of a stream, a record or a value may be shorter."""
+
+
+class Chunk(Interceptor[ChunkOptions]):
+    """Behind an interceptor that cuts records, each record is cut alone."""
+
+    about = AboutInterceptor(
+        "chunk",
+        "Cuts what arrives into records of a fixed size, and each value that leaves into pieces.",
+        ChunkOptions,
+    )
+    cuts = True
+
+    def incoming(self, *, framed: bool = False) -> Incoming:
+        return RecordChunks(self.options.bytes) if framed else StreamChunks(self.options.bytes)
+
+    def outgoing(self) -> OutgoingInterceptor:
+        return ValueChunks(self.options.bytes)
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    """An empty record is one empty piece."""
+    return [data[start : start + size] for start in range(0, len(data), size)] or [b""]
+
+
+class RecordChunks(Incoming):
+    """Of each record alone."""
+
+    buffered = 0
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return _cut(data, self._size)
+
+    def finish(self) -> list[bytes]:
+        return []
+
+
+class StreamChunks(Incoming):
+    """Of a stream of bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._buffer = bytearray()
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if len(self._buffer) + len(data) < self._size:
+            self._buffer += data
+            return []
+        whole = b"".join((self._buffer, data))
+        end = len(whole) // self._size * self._size
+        self._buffer = bytearray(whole[end:])
+        return _cut(whole[:end], self._size)
+
+    def finish(self) -> list[bytes]:
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return [rest] if rest else []
+
+
+class ValueChunks:
+    """Outgoing: a value ends in the last of its pieces."""
+
+    buffered = 0
+    wait_seconds = None
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.counts: Sequence[int] | None = None
+
+    def feed(self, values: Sequence[bytes]) -> list[bytes]:
+        pieces = [_cut(value, self._size) for value in values]
+        self.counts = [int(last) for of in pieces for last in (*[0] * (len(of) - 1), 1)]
+        return [piece for of in pieces for piece in of]
+
+    def flush(self) -> list[bytes]:
+        self.counts = []
+        return []
+
+
+class CollectOptions(Options):
+    max_elements: int | None = Field(default=None, ge=1, le=1_000_000)
+    """How many records are collected into one. Without it, all of the stream, or of the request, are."""
+    delimiter: AnyDelimiter = ""
+    r"""Stands between them. It can contain the escapes \n \r \t \0 \\ and \xNN."""
+    record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
+    """A longer result is a dead letter, and ends the stream."""
+
+
+class Collect(Interceptor[CollectOptions]):
+    about = AboutInterceptor(
+        "collect",
+        "Collects a number of records, or all of a stream, into one event. The last one may have fewer.",
+        CollectOptions,
+    )
+    cuts = True
+
+    def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002
+        return Collecting(self.options)
+
+    def outgoing(self) -> OutgoingInterceptor:
+        options = self.options
+        joined = JoinOptions.model_construct(
+            delimiter=options.delimiter,
+            max_elements=options.max_elements or 1_000_000,
+            terminate=False,
+            record_bytes_max=options.record_bytes_max,
+        )
+        return Joining(joined)
+
+
+class Collecting(Incoming):
+    """For one stream. What it has collected is whole when the stream ends, also by a drain."""
+
+    def __init__(self, options: CollectOptions) -> None:
+        self._options = options
+        self._delimiter = delimiter_bytes(options.delimiter)
+        self._waiting: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def buffered(self) -> int:
+        return max(self._bytes, len(self._waiting))
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._bytes += len(data) + (len(self._delimiter) if self._waiting else 0)
+        self._waiting.append(data)
+        if self._bytes > self._options.record_bytes_max:
+            (collected,) = self.finish()
+            raise BadBytes(f"more than {self._options.record_bytes_max} bytes (record_bytes_max)", collected)
+        return self.finish() if len(self._waiting) == self._options.max_elements else []
+
+    def finish(self) -> list[bytes]:
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        return [self._delimiter.join(waiting)] if waiting else []
+
+    def cut_off(self) -> tuple[list[bytes], bytes]:
+        return self.finish(), b""

@@ -1,0 +1,262 @@
+"""Avro: one value for each event, by a schema that is given here, or whose number in a registry precedes the value."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+
+from penstock.core.errors import PenstockError, RequestError
+from penstock.core.plugins import needed
+from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.by_json import JSON, decoded_by_json, json_of
+from penstock.spark.codecs.codec import CODECS, DATA
+from penstock.spark.codecs.documents import without
+from penstock.spark.codecs.json_writer import is_json
+from penstock.spark.codecs.kinds import STRING, Field, Fields, Kind, arrow_type
+from penstock.spark.codecs.scalars import Misfit
+
+_MAGIC = b"\x00"
+_HEADER_BYTES = 5
+
+_ANSWER_SECONDS = 10.0
+"""How long a registry may take. Then the task fails, and Spark tries it again."""
+
+_PLAIN = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "enum": "string",
+    "bytes": "binary",
+    "fixed": "binary",
+}
+_LOGICAL: dict[tuple[str, str | None], str] = {
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): "timestamp_ntz",
+    ("long", "local-timestamp-micros"): "timestamp_ntz",
+}
+
+
+class Avro(Codec):
+    """Columns are those of the Avro schema if it is a record that Spark has types for; with a registry alone, or a
+    schema in DDL, it is decoded like JSON.
+    """
+
+    about = CODECS["avro"]
+
+    def fields(self, schema: Fields | None) -> Fields:
+        own = self._own_fields() if schema is None else None
+        return own or JSON.fields(schema)
+
+    def decoder(self, schema: Fields | None) -> Decode:
+        read, own = self._reader(), self._own_fields() if schema is None else None
+        if own is not None:
+            return lambda values: _columns(values, read, own)
+        decode = JSON.decoder(schema)
+        return lambda values: decoded_by_json(values, lambda value: json_of(read(value)), decode, "Avro")
+
+    def encoder(self, columns: pa.Schema) -> Encode:
+        write = self._writer()
+        texts = [field.name for field in columns if is_json(field)]
+        is_whole = columns.names == [DATA]
+
+        def encode(rows: pa.RecordBatch) -> pa.BinaryArray:
+            found = []
+            for row in rows.to_pylist(maps_as_pydicts="strict"):
+                row |= {name: json.loads(row[name]) for name in texts if row[name] is not None}
+                found.append(write(row[DATA] if is_whole else row))
+            return pa.array(found, pa.binary())
+
+        return encode
+
+    def _own_fields(self) -> Fields | None:
+        if self.options.avro_schema is None:
+            return None
+        schema = _parsed(self.options.avro_schema)
+        if not isinstance(schema, dict) or schema.get("type") != "record":
+            return None
+        return _fields(schema, {})
+
+    def _reader(self) -> Callable[[bytes], Any]:
+        library, own = _library(), None if self.options.avro_schema is None else _parsed(self.options.avro_schema)
+        registry = None if self.options.registry is None else Registry(self.options.registry)
+
+        def read(value: bytes) -> Any:
+            stream = io.BytesIO(value)
+            written = own
+            if registry is not None:
+                if len(value) < _HEADER_BYTES or not value.startswith(_MAGIC):
+                    raise Misfit("does not begin with the number of a schema")
+                stream.seek(_HEADER_BYTES)
+                written = registry.schema(int.from_bytes(value[1:_HEADER_BYTES], "big"))
+            try:
+                found = library.schemaless_reader(stream, written, own)
+            except Exception as error:  # bytes that are not Avro make the library raise anything
+                raise Misfit(f"is not valid Avro: {type(error).__name__}") from None
+            if stream.tell() != len(value):
+                raise Misfit(f"has {len(value) - stream.tell()} bytes after its Avro value")
+            return found
+
+        return read
+
+    def _writer(self) -> Callable[[Any], bytes]:
+        library, options = _library(), self.options
+        if options.avro_schema is None:
+            raise RequestError("avro cannot write rows without a schema", "Add avro_schema to codec_config.")
+        schema, head = _parsed(options.avro_schema), b""
+        if options.registry is not None:
+            if options.subject is None:
+                raise RequestError("avro cannot write with a registry alone", "Add subject to codec_config.")
+            number = Registry(options.registry).number(options.subject, options.avro_schema)
+            head = _MAGIC + number.to_bytes(4, "big")
+
+        def write(row: Any) -> bytes:
+            stream = io.BytesIO()
+            stream.write(head)
+            try:
+                library.schemaless_writer(stream, schema, row)
+            except Exception as error:  # as above
+                raise RequestError(f"a row does not fit the Avro schema: {error}") from None
+            return stream.getvalue()
+
+        return write
+
+
+def _columns(values: pa.BinaryArray, read: Callable[[bytes], Any], fields: Fields) -> Columns:
+    rows: list[Any] = []
+    failed: dict[int, str] = {}
+    for number, value in enumerate(values.to_pylist()):
+        try:
+            rows.append(read(value))
+        except Misfit as error:
+            rows.append(None)
+            failed[number] = str(error)
+    return without(rows, failed, lambda good: _arrays(good, fields))
+
+
+def _arrays(rows: Sequence[Any], fields: Fields) -> Columns:
+    """Columns at once; if a value does not fit (a time beyond the years of Spark), row by row."""
+    try:
+        return Columns([pa.array([row[field.name] for row in rows], arrow_type(field.kind)) for field in fields])
+    except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+        if len(rows) == 1:
+            empty = [pa.array([], arrow_type(field.kind)) for field in fields]
+            return Columns(empty, {0: f"has a value that its column cannot have: {error}"})
+    parts = [_arrays([row], fields) for row in rows]
+    arrays = [pa.concat_arrays([part.arrays[at] for part in parts]) for at in range(len(fields))]
+    return Columns(arrays, {row: part.failed[0] for row, part in enumerate(parts) if part.failed})
+
+
+def _library() -> Any:
+    return needed("fastavro", "the codec avro", "avro")
+
+
+@cache
+def _parsed(text: str) -> Any:
+    """Raises RequestError."""
+    try:
+        return _library().parse_schema(json.loads(text))
+    except PenstockError:
+        raise
+    except Exception as error:  # a wrong schema makes the library raise anything
+        raise RequestError(f"avro_schema is not a valid Avro schema: {error}", "Write it as JSON.") from None
+
+
+def _fields(record: dict[str, Any], named: dict[str, Any]) -> Fields:
+    named[record["name"]] = record
+    return tuple(Field(one["name"], *_kind(one["type"], named)) for one in record["fields"])
+
+
+def _kind(schema: Any, named: dict[str, Any]) -> tuple[Kind, bool]:
+    """The type, and whether it is nullable. Raises RequestError for a type that Spark has not."""
+    if isinstance(schema, list):
+        others = [one for one in schema if one != "null"]
+        if len(others) != 1:
+            raise _no_type(schema)
+        return _kind(others[0], named)[0], len(others) < len(schema)
+    if isinstance(schema, str):
+        return _kind(named[schema], named) if schema in named else (_plain(schema, {}), False)
+    match schema["type"]:
+        case "record":
+            return Kind("struct", fields=_fields(schema, named)), False
+        case "array":
+            return Kind("array", of=(_kind(schema["items"], named)[0],)), False
+        case "map":
+            return Kind("map", of=(STRING, _kind(schema["values"], named)[0])), False
+        case "enum" | "fixed":
+            named[schema["name"]] = schema
+    return (_plain(schema["type"], schema), False) if isinstance(schema["type"], str) else _kind(schema["type"], named)
+
+
+def _plain(name: str, schema: dict[str, Any]) -> Kind:
+    logical = schema.get("logicalType")
+    if logical == "decimal" and name in ("bytes", "fixed"):
+        return Kind("decimal", (schema["precision"], schema.get("scale", 0)))
+    if (name, logical) in _LOGICAL:
+        return Kind(_LOGICAL[name, logical])
+    if name not in _PLAIN or logical in ("time-millis", "time-micros", "uuid"):
+        raise _no_type(schema or name)
+    return Kind(_PLAIN[name])
+
+
+def _no_type(schema: Any) -> RequestError:
+    return RequestError(
+        f"no type of Spark is like {json.dumps(schema)[:100]} of the Avro schema",
+        "Add a schema to the connector: it is then decoded like JSON.",
+    )
+
+
+class Registry:
+    """A schema registry with Confluent's HTTP interface. What it answers never changes: it is asked once."""
+
+    _schemas: dict[tuple[str, int], Any] = {}  # noqa: RUF012  of the process
+    _lock = threading.Lock()
+
+    def __init__(self, address: str) -> None:
+        if not address.startswith(("http://", "https://")):
+            raise RequestError(f"{address} is not the address of a schema registry", "Write http://HOST:PORT.")
+        self._address = address.rstrip("/")
+
+    def schema(self, number: int) -> Any:
+        """Raises Misfit if there is none, and PenstockError if the registry does not answer."""
+        with self._lock:
+            if (self._address, number) not in self._schemas:
+                found = self._asked(f"/schemas/ids/{number}")
+                if found is None:
+                    raise Misfit(f"has the schema {number}, which the registry does not have")
+                self._schemas[self._address, number] = _parsed(found["schema"])
+            return self._schemas[self._address, number]
+
+    def number(self, subject: str, schema: str) -> int:
+        """That of the schema, which is registered if it is new. Raises PenstockError."""
+        found = self._asked(f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        if found is None:
+            raise RequestError(f"the registry {self._address} does not take the schema of {subject}")
+        return int(found["id"])
+
+    def _asked(self, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        try:
+            with urlopen(Request(self._address + path, data, kind), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
+                return json.loads(answer.read())
+        except HTTPError as error:
+            error.close()
+            if error.code in (404, 422):
+                return None
+            raise PenstockError(f"the registry {self._address} answers {error.code}") from None
+        except (URLError, OSError, ValueError) as error:
+            raise PenstockError(f"the registry {self._address} cannot be reached: {error}") from None

@@ -1,0 +1,275 @@
+"""Formats whose values are those of JSON: each event becomes the text of its JSON, which is decoded as JSON is, with a
+schema or into a VARIANT; rows become JSON, and that the format.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from penstock.core.errors import RequestError
+from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.codec import CODECS, DATA, ROWS
+from penstock.spark.codecs.documents import without
+from penstock.spark.codecs.fixed_columns import row_by_row
+from penstock.spark.codecs.json_codec import Json, not_utf8
+from penstock.spark.codecs.json_writer import JsonWriter, is_json
+from penstock.spark.codecs.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_type
+from penstock.spark.codecs.scalars import Misfit
+from penstock.spark.codecs.variants import BAD, LEVELS_MAX
+
+JSON = Json()
+_encoded = msgspec.json.Encoder(decimal_format="string").encode
+
+
+def decoded_by_json(values: pa.BinaryArray, to_json: Callable[[bytes], bytes], decode: Decode, name: str) -> Columns:
+    """Decodes what `to_json` makes of each event. It raises Misfit."""
+    texts: list[bytes | None] = []
+    failed: dict[int, str] = {}
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            texts.append(to_json(value))
+        except Misfit as error:
+            texts.append(None)
+            failed[row] = str(error)
+
+    def columns(given: Any) -> Columns:
+        found = decode(pa.array(given, pa.binary()))
+        return Columns(found.arrays, {row: reason.replace("JSON", name) for row, reason in found.failed.items()})
+
+    return without(texts, failed, columns)
+
+
+def json_of(value: Any) -> bytes:
+    """Raises Misfit for what JSON has no form for."""
+    try:
+        return _encoded(value)
+    except (*BAD, TypeError, ValueError, OverflowError) as error:
+        raise Misfit(f"has a value that JSON cannot have: {error}") from None
+
+
+class ByJson(Codec):
+    """Into a VARIANT, or the fields of a schema."""
+
+    title: str
+    """The format's name in reasons."""
+
+    def fields(self, schema: Fields | None) -> Fields:
+        return JSON.fields(schema)
+
+    def decoder(self, schema: Fields | None) -> Decode:
+        decode, to_json = JSON.decoder(schema), self.reader()
+        return lambda values: decoded_by_json(values, to_json, decode, self.title)
+
+    def encoder(self, columns: pa.Schema) -> Encode:
+        encode, write = JSON.encoder(columns), self.writer()
+        return lambda rows: pa.array([write(one) for one in encode(rows).to_pylist()], pa.binary())
+
+    @abstractmethod
+    def reader(self) -> Callable[[bytes], bytes]:
+        """From an event to its JSON. It raises Misfit."""
+
+    @abstractmethod
+    def writer(self) -> Callable[[bytes], bytes]:
+        """From JSON to the format. It raises RequestError."""
+
+
+# YAML
+
+_YAML_NODES_MAX = 100_000
+"""Aliases can make a small document represent billions of values: beyond it a document is refused."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class Yaml(ByJson):
+    about = CODECS["yaml"]
+    title = "YAML"
+
+    def reader(self) -> Callable[[bytes], bytes]:
+        return _yaml_as_json
+
+    def writer(self) -> Callable[[bytes], bytes]:
+        return lambda text: yaml.dump(
+            msgspec.json.decode(text), Dumper=_Dumper, allow_unicode=True, sort_keys=False, encoding="utf-8"
+        )
+
+
+def _yaml_as_json(value: bytes) -> bytes:
+    try:
+        document = yaml.load(value.decode(), Loader=_Loader)  # noqa: S506  a safe loader
+    except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError):
+        raise Misfit("is not one valid YAML document") from None
+    _count_nodes(document)
+    return json_of(document)
+
+
+def _count_nodes(document: Any) -> None:
+    """Raises Misfit if the document represents too many values, or contains itself."""
+    waiting, count = [(document, 0)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if count > _YAML_NODES_MAX or depth > LEVELS_MAX:
+            raise Misfit(f"has more than {_YAML_NODES_MAX:,} values, or {LEVELS_MAX} levels")
+        if isinstance(node, dict):
+            waiting += [(each, depth + 1) for each in node.values()]
+        elif isinstance(node, list | set | tuple):
+            waiting += [(each, depth + 1) for each in node]
+
+
+# logfmt
+
+_PAIR = re.compile(r'\s*([^\s="]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?=\s|$)')
+_BARE = re.compile(r'[^\s="\\]+')
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_MEANT = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+class Logfmt(ByJson):
+    """Words of a line. One without `=` is true."""
+
+    about = CODECS["logfmt"]
+    title = "logfmt"
+
+    def fields(self, schema: Fields | None) -> Fields:
+        if schema is None:
+            return (Field(DATA, Kind("map", of=(STRING, STRING))),)
+        for field in schema:
+            if field.kind.name in ("array", "map", "struct", "variant", "binary"):
+                raise RequestError(
+                    f"logfmt cannot decode `{field.name}`, which is {field.kind}", "Declare it as STRING."
+                )
+        return JSON.fields(schema)
+
+    def decoder(self, schema: Fields | None) -> Decode:
+        fields = self.fields(schema)
+        if schema is None:
+            return lambda values: row_by_row(values, lambda value: ([*_words(value).items()],), fields)
+        decode, bare = JSON.decoder(schema), {field.name for field in schema if field.kind.name not in _AS_TEXT}
+        return lambda values: decoded_by_json(values, lambda value: _typed_words(value, bare), decode, "logfmt")
+
+    def reader(self) -> Callable[[bytes], bytes]:
+        return lambda value: _encoded(_words(value))
+
+    def writer(self) -> Callable[[bytes], bytes]:
+        return _line
+
+
+_AS_TEXT = ("string", "char", "varchar", "timestamp", "timestamp_ntz", "date", "decimal")
+"""Types that JSON has as strings: other values stand without quotes."""
+
+_SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false")
+
+
+def _words(value: bytes) -> dict[str, str]:
+    try:
+        text = value.decode().rstrip()
+    except UnicodeDecodeError:
+        raise Misfit("is not valid UTF-8") from None
+    found, at = {}, 0
+    while at < len(text):
+        match = _PAIR.match(text, at)
+        if match is None:
+            raise Misfit(f"is not valid logfmt at character {at + 1}")
+        key, quoted, plain = match.groups()
+        if quoted is not None:
+            found[key] = _ESCAPE.sub(lambda escape: _MEANT.get(escape[1], escape[1]), quoted)
+        else:
+            found[key] = "true" if plain is None else plain
+        at = match.end()
+    return found
+
+
+def _typed_words(value: bytes, bare: set[str]) -> bytes:
+    words: dict[str, Any] = {}
+    for key, text in _words(value).items():
+        words[key] = msgspec.Raw(text.encode()) if key in bare and _SCALAR.fullmatch(text) else text
+        if key in bare and not text:
+            words[key] = None
+    return _encoded(words)
+
+
+def _line(text: bytes) -> bytes:
+    document = msgspec.json.decode(text)
+    if isinstance(document, dict) and [*document] == [DATA] and isinstance(document[DATA], dict):
+        document = document[DATA]
+    if not isinstance(document, dict) or any(isinstance(each, dict | list) for each in document.values()):
+        raise RequestError("logfmt writes plain columns, or one map `data`", "Select plain columns.")
+    return " ".join(_word(key, each) for key, each in document.items() if each is not None).encode()
+
+
+def _word(key: str, value: Any) -> str:
+    if not _BARE.fullmatch(key):
+        raise RequestError(f"logfmt cannot write the name {key!r}", "Use a name without blanks, quotes and `=`.")
+    text = value if isinstance(value, str) else _encoded(value).decode()
+    if _BARE.fullmatch(text):
+        return f"{key}={text}"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'{key}="{escaped}"'
+
+
+# JSON documents on lines
+
+
+class JsonLines(Codec):
+    """An event has any number of documents: they are the elements of `rows`."""
+
+    about = CODECS["json-lines"]
+
+    def fields(self, schema: Fields | None) -> Fields:
+        of = VARIANT if schema is None else Kind("struct", fields=JSON.fields(schema))
+        return (Field(ROWS, Kind("array", of=(of,))),)
+
+    def decoder(self, schema: Fields | None) -> Decode:
+        decode = JSON.decoder(schema)
+        kind = arrow_type(self.fields(schema)[0].kind)
+        return lambda values: _decoded_lines(values, decode, kind, has_schema=schema is not None)
+
+    def encoder(self, columns: pa.Schema) -> Encode:
+        if columns.names == [ROWS] and (pa.types.is_list(columns[0].type) or pa.types.is_large_list(columns[0].type)):
+            of = columns[0].type.value_field.with_name(DATA)
+            inner = JsonWriter(pa.schema([of]))
+            if pa.types.is_nested(of.type) or is_json(of):
+                return lambda rows: _lines_of_lists(rows.column(0), inner)
+            raise RequestError("json-lines writes an array of structs or variants", "Make them structs.")
+        encode = JSON.encoder(columns)
+        return lambda rows: pc.binary_join_element_wise(encode(rows), b"\n", b"")
+
+
+def _decoded_lines(values: pa.BinaryArray, decode: Decode, kind: pa.DataType, *, has_schema: bool) -> Columns:
+    documents = values.to_pylist()
+    failed = dict.fromkeys(not_utf8(values, documents), "is not valid JSON lines")
+
+    def columns(given: Any) -> Columns:
+        lines = [[line for line in event.split(b"\n") if line.strip()] for event in given]
+        owners = np.repeat(np.arange(len(lines)), [len(of) for of in lines])
+        found = decode(pa.array([line for of in lines for line in of], pa.binary()))
+        bad: dict[int, str] = {}
+        for row, reason in sorted(found.failed.items(), reverse=True):
+            bad[int(owners[row])] = f"{reason}, in line {row - int(np.searchsorted(owners, owners[row])) + 1}"
+        inner = pa.StructArray.from_arrays(found.arrays, fields=[*kind.value_type]) if has_schema else found.arrays[0]
+        left = np.setdiff1d(np.arange(len(owners)), [*found.failed])
+        kept = np.isin(owners[left], [*bad], invert=True)
+        counts = [len(of) for event, of in enumerate(lines) if event not in bad]
+        ends = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+        return Columns([pa.ListArray.from_arrays(ends, inner.filter(pa.array(kept)), type=kind)], bad)
+
+    return without(documents, failed, columns)
+
+
+def _lines_of_lists(column: pa.Array, inner: JsonWriter) -> pa.BinaryArray:
+    lists = column.fill_null([]) if column.null_count else column
+    texts = pc.binary_join_element_wise(inner.encode(pa.RecordBatch.from_arrays([lists.flatten()], [DATA])), b"\n", b"")
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    ends = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+    return pc.binary_join(pa.ListArray.from_arrays(ends, texts), b"")

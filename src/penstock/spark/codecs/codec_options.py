@@ -1,0 +1,82 @@
+"""The options of Penstock's own codecs: `codec_config` of a connector. Nothing here needs Spark or Arrow."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from penstock.connectors.api import Options
+
+_Character = Annotated[str, Field(min_length=1, max_length=1)]
+
+
+class CsvOptions(Options):
+    delimiter: _Character = ","
+    r"""Stands between fields: `;`, or a tab (`"\t"`)."""
+    quote: _Character = '"'
+    """Stands around a field that contains a delimiter, a quote or a line end; twice inside of one."""
+    null: str = ""
+    """The text, without quotes, that stands for null."""
+
+    @model_validator(mode="after")
+    def _are_distinct(self) -> "CsvOptions":
+        if self.delimiter == self.quote or {self.delimiter, self.quote} & {"\n", "\r"}:
+            raise ValueError("the delimiter and the quote are two characters, and not line ends")
+        return self
+
+
+class ArrowOptions(Options):
+    form: Literal["stream", "file"] = "stream"
+    """How rows are written. Both are read."""
+
+
+class AvroOptions(Options):
+    """Without a registry an event is the value alone, without a header: it needs a schema here."""
+
+    avro_schema: str | None = None
+    """The schema of events, as JSON text; `${file:order.avsc}` reads it from a file. With a registry it is the reader's
+    schema: what was written with others is resolved to it."""
+    registry: str | None = None
+    """The address of a Confluent-style schema registry: events begin with the number of their schema there. What its
+    answers are is not decided by bytes: while it cannot be reached, tasks fail and are tried again."""
+    subject: str | None = None
+    """The subject under which the registry has the schema of the rows that are written."""
+
+    @model_validator(mode="after")
+    def _has_a_schema(self) -> "AvroOptions":
+        if self.avro_schema is None and self.registry is None:
+            raise ValueError("it needs avro_schema, or the address of a registry")
+        return self
+
+
+class ProtobufOptions(Options):
+    descriptor: str
+    """A file that `protoc --include_imports --descriptor_set_out=FILE` has written, where Spark's tasks run."""
+    message: str
+    """The full name of the message: `shop.Order`."""
+
+
+class InfluxOptions(Options):
+    precision: Literal["ns", "us", "ms", "s"] = "ns"
+    """The unit of timestamps."""
+
+
+class SyslogOptions(Options):
+    write: Literal["5424", "3164"] = "5424"
+    """The RFC by which rows are written. Both are read."""
+
+
+class RegexOptions(Options):
+    """Patterns are those of RE2, whose time grows with the size of an event only: it has no look-around."""
+
+    pattern: str = Field(min_length=1)
+    """Named groups `(?P<name>…)` are the columns, of the type STRING. It must match the whole event."""
+
+
+class GrokOptions(Options):
+    """Patterns are those of RE2, whose time grows with the size of an event only: it has no look-around."""
+
+    pattern: str = Field(min_length=1)
+    """Like `%{IP:client} %{WORD:method} %{NUMBER:bytes:int}`. `int` is BIGINT and `float` is DOUBLE; other fields are
+    STRING. It must match the whole event."""
+    patterns: dict[str, str] = Field(default_factory=dict)
+    """Patterns of your own, by name."""

@@ -1,0 +1,298 @@
+"""Formats of logs: syslog (RFC 5424 and 3164), CEF and GELF."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.errors import RequestError
+from penstock.spark.codecs.api import Columns
+from penstock.spark.codecs.codec import CODECS
+from penstock.spark.codecs.fixed_columns import INT, TAGS, TIMESTAMP, FixedColumns, merged, micros_of, row_by_row
+from penstock.spark.codecs.kinds import STRING, Field, Kind, arrow_type
+from penstock.spark.codecs.patterns import Extracted, extract
+from penstock.spark.codecs.scalars import Misfit, timestamp
+from penstock.spark.codecs.variants import BAD
+
+# Syslog
+
+_PRIORITY = r"<(?P<pri>\d{1,3})>"
+_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)"
+_ELEMENT = r'\[[^\s=\]"]{1,64}(?: [^\s=\]"]{1,64}="(?:[^"\\\]]|\\.)*")*\]'
+_NEW = (
+    rf"{_PRIORITY}1 (?P<time>-|{_TIME}) (?P<host>\S{{1,255}}) (?P<app>\S{{1,48}}) (?P<procid>\S{{1,128}}) "
+    rf"(?P<msgid>\S{{1,32}}) (?P<structured>-|(?:{_ELEMENT})+)(?: (?P<message>.*))?"
+)
+_OLD = (
+    rf"{_PRIORITY}(?P<time>[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d) (?P<host>\S+) "
+    r"(?:(?P<app>[^\s:\[\]]{1,48})(?:\[(?P<procid>[^\]\s]{1,128})\])?: ?)?(?P<message>.*)"
+)
+_PARAMETER = re.compile(r' ([^\s=\]"]+)="((?:[^"\\\]]|\\.)*)"', re.DOTALL)
+_OF_ELEMENT = re.compile(_ELEMENT, re.DOTALL)
+_ESCAPED = re.compile(r'\\(["\\\]])')
+_STRUCTURED = Kind("map", of=(STRING, TAGS))
+_PRIORITIES = 192
+_BOM = "\ufeff"
+_NOT_SYSLOG = "is not a message of RFC 5424 or RFC 3164"
+
+
+class Syslog(FixedColumns):
+    """A time of RFC 3164 has no year and no time zone: it is in `time_text` only."""
+
+    about = CODECS["syslog"]
+    of = (
+        Field("facility", INT),
+        Field("severity", INT),
+        Field("time", TIMESTAMP),
+        Field("time_text", STRING),
+        Field("host", STRING),
+        Field("app", STRING),
+        Field("procid", STRING),
+        Field("msgid", STRING),
+        Field("structured", _STRUCTURED),
+        Field("message", STRING),
+    )
+
+    def decode(self, values: pa.BinaryArray) -> Columns:
+        new = extract(values, _NEW, _NOT_SYSLOG)
+        parts, failed = [_syslog(new, is_new=True)], new.failed
+        if failed:
+            left = np.array(sorted(failed))
+            old = extract(values.take(pa.array(left)), _OLD, _NOT_SYSLOG)
+            parts.append(_syslog(old._replace(rows=left[old.rows]), is_new=False))
+            failed = {int(left[row]): reason for row, reason in old.failed.items()}
+        bad = {row: reason for columns, _ in parts for row, reason in columns.failed.items()}
+        return Columns(merged(parts), failed | bad)
+
+    def write(self, row: Mapping[str, Any]) -> str:
+        facility, severity = self.needed(row, "facility"), self.needed(row, "severity")
+        if not (0 <= facility < _PRIORITIES // 8 and 0 <= severity < 8):
+            raise RequestError(f"syslog has no facility {facility} with the severity {severity}")
+        written = _rfc5424 if self.options.write == "5424" else _rfc3164
+        return f"<{facility * 8 + severity}>{written(row)}"
+
+
+def _syslog(found: Extracted, *, is_new: bool) -> tuple[Columns, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    priority = found.texts("pri").cast(pa.int32())
+    time_texts = found.texts("time")
+    time_texts = pc.if_else(pc.equal(time_texts, "-"), None, time_texts)
+    times, wrong = _times(time_texts) if is_new else (pa.nulls(len(priority), arrow_type(TIMESTAMP)), set[int]())
+    nothing = pa.nulls(len(priority), pa.string())
+    structured = found.texts("structured") if is_new else nothing
+    message = pc.replace_substring_regex(found.texts("message"), f"^{_BOM}", "")
+    arrays = [
+        pc.divide(priority, 8),
+        pc.subtract(priority, pc.multiply(pc.divide(priority, 8), 8)).cast(pa.int32()),
+        times,
+        time_texts,
+        *(_dashed(found.texts(name)) for name in ("host", "app", "procid")),
+        _dashed(found.texts("msgid")) if is_new else nothing,
+        _structured(structured),
+        message,
+    ]
+    wrong |= set(np.flatnonzero(pc.greater_equal(priority, _PRIORITIES).to_numpy(zero_copy_only=False)).tolist())
+    if not wrong:
+        return Columns(arrays), found.rows
+    good = np.setdiff1d(np.arange(len(priority)), [*wrong])
+    failed = {int(found.rows[row]): _NOT_SYSLOG for row in wrong}
+    return Columns([array.take(pa.array(good)) for array in arrays], failed), found.rows[good]
+
+
+def _times(texts: pa.StringArray) -> tuple[pa.TimestampArray, set[int]]:
+    """And the rows whose time does not exist, such as the 30th of February."""
+    try:
+        return texts.cast(pa.timestamp("us", "UTC")), set()
+    except pa.ArrowException:
+        found, bad = [], set[int]()
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                found.append(None if text is None else timestamp(text))
+            except ValueError:
+                found.append(None)
+                bad.add(row)
+        return pa.array(found, pa.timestamp("us", "UTC")), bad
+
+
+def _dashed(texts: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(pc.or_(pc.equal(texts, "-"), pc.equal(texts, "")), None, texts)
+
+
+def _structured(texts: pa.StringArray) -> pa.MapArray:
+    """Equal texts, such as `-`, are parsed once."""
+    coded = texts.dictionary_encode()
+    found = pa.array([*map(_elements, coded.dictionary.to_pylist()), []], arrow_type(_STRUCTURED))
+    return found.take(coded.indices.fill_null(len(coded.dictionary)))
+
+
+def _elements(text: str | None) -> list[tuple[str, list[tuple[str, str]]]]:
+    found: dict[str, dict[str, str]] = {}
+    for element in _OF_ELEMENT.findall(text) if text and text != "-" else ():
+        name = element[1:].partition(" ")[0].rstrip("]")
+        values = {key: _ESCAPED.sub(r"\1", value) for key, value in _PARAMETER.findall(element)}
+        found.setdefault(name, {}).update(values)
+    return [(name, [*values.items()]) for name, values in found.items()]
+
+
+def _rfc5424(row: Mapping[str, Any]) -> str:
+    time = "-" if row["time"] is None else _iso(row["time"])
+    head = [str(row[name] or "-") for name in ("host", "app", "procid", "msgid")]
+    if any(re.search(r"\s", one) for one in head):
+        raise RequestError(f"syslog cannot write {' '.join(head)!r}", "Names in a header have no blanks.")
+    elements = "".join(
+        f"[{name}{''.join(f' {key}={_quoted(value)}' for key, value in (values or {}).items())}]"
+        for name, values in (row["structured"] or {}).items()
+    )
+    message = "" if row["message"] is None else f" {row['message']}"
+    return f"1 {time} {' '.join(head)} {elements or '-'}{message}"
+
+
+def _quoted(value: str) -> str:
+    escaped = re.sub(r'(["\\\]])', r"\\\1", value or "")
+    return f'"{escaped}"'
+
+
+def _rfc3164(row: Mapping[str, Any]) -> str:
+    if row["time"] is None and row["time_text"] is None:
+        raise RequestError("syslog cannot write a row without `time` by RFC 3164", "Set it, or drop the row.")
+    time = row["time_text"] if row["time"] is None else _without_year(row["time"].astimezone(UTC))
+    pid = f"[{row['procid']}]" if row["procid"] else ""
+    tag = f"{row['app']}{pid}: " if row["app"] else ""
+    return f"{time} {row['host'] or '-'} {tag}{row['message'] or ''}"
+
+
+def _without_year(instant: datetime) -> str:
+    return f"{instant:%b} {instant.day:>2} {instant:%H:%M:%S}"
+
+
+def _iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+# CEF
+
+_HEADER = ("version", "vendor", "product", "product_version", "signature", "name", "severity")
+_CEF_PART = r"(?:[^|\\]|\\.)*"
+_CEF = re.compile(
+    r"(?P<head>.*?)CEF:(?P<version>\d{1,3})\|"
+    + r"\|".join(f"(?P<{name}>{_CEF_PART})" for name in _HEADER[1:])
+    + r"\|(?P<extension>.*)",
+    re.DOTALL,
+)
+_CEF_KEY = re.compile(r"(?:^|(?<=\s))([\w.\[\]-]+)=")
+_CEF_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_CEF_MEANT = {"n": "\n", "r": "\r"}
+
+
+class Cef(FixedColumns):
+    """`header` is what precedes `CEF:`, such as that of syslog."""
+
+    about = CODECS["cef"]
+    of = (Field("header", STRING), *(Field(name, STRING) for name in _HEADER), Field("extension", TAGS))
+
+    def decode(self, values: pa.BinaryArray) -> Columns:
+        return row_by_row(values, _cef, self.of)
+
+    def write(self, row: Mapping[str, Any]) -> str:
+        parts = [_cef_header(str(row[name] or "")) for name in _HEADER[1:]]
+        extension = " ".join(f"{key}={_cef_value(value)}" for key, value in (row["extension"] or {}).items())
+        return f"{row['header'] or ''}CEF:{row['version'] or 0}|{'|'.join(parts)}|{extension}"
+
+
+def _cef(value: bytes) -> tuple[Any, ...]:
+    try:
+        text = value.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise Misfit("is not valid UTF-8") from None
+    found = _CEF.fullmatch(text)
+    if found is None:
+        raise Misfit("is not CEF: CEF:0|vendor|product|version|signature|name|severity|extension")
+    extension, keys = found["extension"], [*_CEF_KEY.finditer(found["extension"])]
+    if extension[: keys[0].start() if keys else None].strip():
+        raise Misfit("is not CEF: its extension does not begin with key=")
+    ends = [*(key.start() for key in keys[1:]), len(extension)][: len(keys)]
+    pairs = {key[1]: _cef_meant(extension[key.end() : end].rstrip(" ")) for key, end in zip(keys, ends, strict=True)}
+    return (found["head"] or None, *(_cef_meant(found[name]) for name in _HEADER), [*pairs.items()])
+
+
+def _cef_meant(text: str) -> str:
+    return _CEF_ESCAPE.sub(lambda escape: _CEF_MEANT.get(escape[1], escape[1]), text) if "\\" in text else text
+
+
+def _cef_header(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _cef_value(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("=", "\\=").replace("\n", "\\n").replace("\r", "\\r")
+
+
+# GELF
+
+
+class Gelf(FixedColumns):
+    """Additional fields, whose names begin with `_`, are in `extra`, without it: numbers as texts."""
+
+    about = CODECS["gelf"]
+    of = (
+        Field("version", STRING),
+        Field("host", STRING),
+        Field("short_message", STRING),
+        Field("full_message", STRING),
+        Field("time", TIMESTAMP),
+        Field("level", INT),
+        Field("extra", TAGS),
+    )
+
+    def decode(self, values: pa.BinaryArray) -> Columns:
+        return row_by_row(values, _gelf, self.of)
+
+    def write(self, row: Mapping[str, Any]) -> str:
+        found = {"version": row["version"] or "1.1", "host": self.needed(row, "host")}
+        found |= {"short_message": self.needed(row, "short_message")}
+        found |= {name: row[name] for name in ("full_message", "level") if row[name] is not None}
+        if row["time"] is not None:
+            micros = micros_of(row["time"])
+            found["timestamp"] = msgspec.Raw(f"{micros // 1_000_000}.{micros % 1_000_000:06}".encode())
+        found |= {f"_{key}": value for key, value in (row["extra"] or {}).items()}
+        return msgspec.json.encode(found).decode()
+
+
+_GELF = msgspec.json.Decoder(dict[str, Any]).decode
+_SECONDS_MAX = 253_402_300_800
+"""The year 10000."""
+
+
+def _gelf(value: bytes) -> tuple[Any, ...]:
+    try:
+        document = _GELF(value)
+    except BAD:
+        raise Misfit("is not a JSON object, as GELF is") from None
+    for name in ("version", "host", "short_message"):
+        if not isinstance(document.get(name), str):
+            raise Misfit(f"is not GELF: `{name}` is not a text")
+    full, level, seconds = document.get("full_message"), document.get("level"), document.get("timestamp")
+    if not (full is None or isinstance(full, str)) or not (level is None or _is_level(level)):
+        raise Misfit("is not GELF: `full_message` is a text, and `level` a whole number")
+    if seconds is not None and (not isinstance(seconds, int | float) or not 0 <= seconds < _SECONDS_MAX):
+        raise Misfit("is not GELF: `timestamp` is not a number of seconds")
+    time = None if seconds is None else round(seconds * 1_000_000)
+    known = ("version", "host", "short_message", "full_message", "timestamp", "level")
+    extra = [
+        (key.removeprefix("_"), _text(each)) for key, each in document.items() if key not in known and each is not None
+    ]
+    return document["version"], document["host"], document["short_message"], full, time, level, extra
+
+
+def _is_level(level: Any) -> bool:
+    return isinstance(level, int) and not isinstance(level, bool) and -(1 << 31) <= level < 1 << 31
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

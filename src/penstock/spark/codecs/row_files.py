@@ -1,0 +1,133 @@
+"""Events that are files of rows: Arrow's IPC formats, and Parquet. The rows of an event are the elements of `rows`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from penstock.core.errors import RequestError
+from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
+from penstock.spark.codecs.codec import CODECS, ROWS
+from penstock.spark.codecs.kinds import Field, Fields, Kind, arrow_type
+
+_ROWS_MAX = 1_000_000
+"""Rows of one event: a file of a few bytes can have billions of rows that are all alike."""
+
+_FILE_MAGIC = b"ARROW1"
+
+
+class RowFiles(Codec):
+    """With a schema, whose columns are taken from each file by their names. Others are null."""
+
+    title: str
+
+    def fields(self, schema: Fields | None) -> Fields:
+        check_decoded(self, schema)
+        assert schema is not None
+        return (Field(ROWS, Kind("array", of=(Kind("struct", fields=schema),))),)
+
+    def decoder(self, schema: Fields | None) -> Decode:
+        kind = arrow_type(self.fields(schema)[0].kind)
+        return lambda values: self._decoded(values, kind)
+
+    def encoder(self, columns: pa.Schema) -> Encode:
+        kind = columns[0].type if columns.names == [ROWS] else None
+        if kind is None or not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+            raise RequestError(
+                f"{self.about.name} writes one column `{ROWS}`, an array of structs: a file for each row",
+                "Collect the rows of a file: collect_list(struct(…)) as rows.",
+            )
+        return lambda rows: pa.array([self._written(each, kind) for each in rows.column(0)], pa.binary())
+
+    def _decoded(self, values: pa.BinaryArray, kind: pa.ListType) -> Columns:
+        found: list[pa.StructArray] = []
+        failed: dict[int, str] = {}
+        for row, value in enumerate(values):
+            try:
+                found.append(_as_structs(self.read(value.as_buffer(), kind.value_type), kind.value_type))
+            except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+                text = str(error).strip() or type(error).__name__
+                failed[row] = f"is not a valid {self.title} with these columns: {text.splitlines()[0][:200]}"
+        ends = np.concatenate(([0], np.cumsum([len(one) for one in found]))).astype(np.int32)
+        inner = pa.concat_arrays(found) if found else pa.array([], kind.value_type)
+        return Columns([pa.ListArray.from_arrays(pa.array(ends), inner, type=kind)], failed)
+
+    def _written(self, rows: pa.ListScalar, kind: pa.ListType) -> bytes:
+        structs = pa.array([], kind.value_type) if rows.values is None else rows.values
+        names = [kind.value_type.field(number).name for number in range(kind.value_type.num_fields)]
+        return self.write(pa.Table.from_arrays(structs.flatten(), names))
+
+    @abstractmethod
+    def read(self, value: pa.Buffer, wanted: pa.StructType) -> pa.Table:
+        """Raises errors of Arrow, OSError and ValueError."""
+
+    @abstractmethod
+    def write(self, table: pa.Table) -> bytes: ...
+
+
+def _as_structs(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
+    arrays = []
+    for number in range(wanted.num_fields):
+        field = wanted.field(number)
+        if field.name in table.schema.names:
+            column = table.column(field.name).cast(field.type).combine_chunks()
+        else:
+            column = pa.nulls(len(table), field.type)
+        if not field.nullable and column.null_count:
+            raise ValueError(f"`{field.name}` is null")
+        arrays.append(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    return pa.StructArray.from_arrays(arrays, fields=[*wanted])
+
+
+def _check_count(rows: int) -> None:
+    if rows > _ROWS_MAX:
+        raise ValueError(f"more than {_ROWS_MAX:,} rows")
+
+
+class Arrow(RowFiles):
+    about = CODECS["arrow"]
+    title = "stream or file of Arrow"
+
+    def read(self, value: pa.Buffer, wanted: pa.StructType) -> pa.Table:  # noqa: ARG002
+        if value.size >= len(_FILE_MAGIC) and value.slice(0, len(_FILE_MAGIC)).to_pybytes() == _FILE_MAGIC:
+            reader = pa.ipc.open_file(value)
+            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            reader = pa.ipc.open_stream(value)
+            batches = iter(reader)
+        found: list[pa.RecordBatch] = []
+        for batch in batches:
+            batch.validate(full=True)
+            found.append(batch)
+            _check_count(sum(one.num_rows for one in found))
+        return pa.Table.from_batches(found, reader.schema)
+
+    def write(self, table: pa.Table) -> bytes:
+        sink: Any = pa.BufferOutputStream()
+        new = pa.ipc.new_file if self.options.form == "file" else pa.ipc.new_stream
+        with new(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+
+class Parquet(RowFiles):
+    about = CODECS["parquet"]
+    title = "Parquet file"
+
+    def read(self, value: pa.Buffer, wanted: pa.StructType) -> pa.Table:
+        file = pa.parquet.ParquetFile(pa.BufferReader(value))
+        _check_count(file.metadata.num_rows)
+        names = [wanted.field(number).name for number in range(wanted.num_fields)]
+        found = file.read([name for name in names if name in file.schema_arrow.names], use_threads=False)
+        found.validate(full=True)
+        return found
+
+    def write(self, table: pa.Table) -> bytes:
+        sink: Any = pa.BufferOutputStream()
+        pa.parquet.write_table(table, sink)
+        return bytes(sink.getvalue())

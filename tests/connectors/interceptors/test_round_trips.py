@@ -1,0 +1,130 @@
+"""Every chain of up to three interceptors: what one side writes, the other reads, however the bytes are cut."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.connectors.interceptors.chain import IncomingChain
+from penstock.connectors.registry import INTERCEPTORS, make_chains
+from penstock.protocol.api.deployment import InterceptorSpec
+from tests.connectors.interceptors.pairs import COLLECTED, CUTTING, OF_RECORDS, TRANSFORMING, Pair, received, sent
+from tests.connectors.interceptors.test_split import cut
+
+ANY = [*CUTTING, *TRANSFORMING, *OF_RECORDS, *COLLECTED]
+
+
+def is_valid(pairs: list[Pair]) -> bool:
+    """Read from a stream of bytes, from the last to the first."""
+    if any(one.joins for one in pairs[1:]):
+        return False  # what it has joined is not cut again
+    framed = False
+    for one in reversed(pairs):
+        if (one.needs_records and not framed) or (one.joins and framed):
+            return False
+        framed = framed or one.cuts
+    return True
+
+
+def kinds(pairs: list[Pair]) -> tuple[str, ...]:
+    return tuple(one.out.type for one in pairs)
+
+
+KINDS = sorted(
+    {kinds(list(chain)) for length in (1, 2, 3) for chain in product(ANY, repeat=length) if is_valid([*chain])}
+)
+BY_KIND = {kind: [one for one in ANY if one.out.type == kind] for kind in {one.out.type for one in ANY}}
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_every_chain_round_trips_under_arbitrary_chopping(data: st.DataObject) -> None:
+    names = data.draw(st.sampled_from(KINDS))
+    pairs = data.draw(st.tuples(*(st.sampled_from(BY_KIND[name]) for name in names)).map(list).filter(is_valid))
+    values = data.draw(
+        st.lists(st.binary(max_size=80) | st.binary(min_size=1, max_size=3).map(lambda one: one * 90), max_size=5)
+    )
+    raw = b"".join(sent(pairs, values))
+    pieces = cut(raw, data.draw(st.lists(st.integers(0, max(1, len(raw))), max_size=8)))
+    found = received(pairs, pieces)
+    if any(one.cuts for one in pairs):
+        assert found == values
+    else:
+        assert b"".join(found) == b"".join(values)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_every_message_round_trips_where_a_connector_sends_whole_ones(data: st.DataObject) -> None:
+    one_by_one = [*TRANSFORMING, *OF_RECORDS[:-1]]
+    pairs = data.draw(st.lists(st.sampled_from(one_by_one), min_size=1, max_size=3))
+    values = data.draw(st.lists(st.binary(max_size=300), max_size=5))
+    assert received(pairs, sent(pairs, values), messages=True) == values
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_compressed_stream_that_resumes_repeats_and_loses_nothing(data: st.DataObject) -> None:
+    back = [data.draw(st.sampled_from(TRANSFORMING)).back for _ in range(data.draw(st.integers(1, 2)))]
+    outs = {(one.back.type, str(one.back.config)): one for one in TRANSFORMING}
+    pairs = [outs[one.type, str(one.config)] for one in reversed(back)]
+    lines = data.draw(st.lists(st.sampled_from([b"a\n", b"bb\ncc\n", b"d", b"\n"]), max_size=8))
+    raw = b"".join(sent(pairs, lines))
+    chains = make_chains([*back, InterceptorSpec(type="split")], [])
+    expected = [line for line in b"".join(lines).split(b"\n") if line]
+    stop = data.draw(st.integers(0, len(raw)))
+    first = chains.incoming(resumes=True)
+    found = [
+        record for piece in cut(raw[:stop], data.draw(st.lists(st.integers(0, 60)))) for record in first.feed(piece)
+    ]
+    rest: IncomingChain = chains.incoming(resumes=True, position=first.consumed)
+    assert rest.is_transformed
+    found += rest.feed(raw) + rest.finish()
+    assert found == expected
+    assert rest.consumed == len(b"".join(lines))
+
+
+def test_every_interceptor_is_in_a_round_trip_or_has_no_inverse() -> None:
+    tested = {spec.type for one in ANY for spec in (one.out, one.back)}
+    assert {*INTERCEPTORS.names()} - tested == {"ingest-timestamp", "join", "regex-extract", "remove-empty", "split"}
+
+
+@given(
+    st.lists(st.binary(max_size=6).filter(lambda one: b"\r\n" not in one and not one.endswith(b"\r")), min_size=1),
+    st.lists(st.integers(0, 100)),
+    st.booleans(),
+)
+def test_joined_values_are_split_again_and_a_last_empty_one_is_kept(
+    values: list[bytes], places: list[int], terminate: bool
+) -> None:
+    join = InterceptorSpec(type="join", config={"delimiter": r"\r\n", "terminate": terminate, "max_elements": 100_000})
+    split = {"delimiter": r"\r\n", "skip_empty": False, "separates": not terminate}
+    out = make_chains([], [join]).outgoing()
+    (raw,) = out.feed(values) + out.flush()
+    chain = make_chains([InterceptorSpec(type="split", config=split)], []).incoming()
+    found = [record for piece in cut(raw, places) for record in chain.feed(piece)] + chain.finish()
+    assert found == (values if terminate or raw else [])
+
+
+def test_an_empty_frame_at_the_end_is_kept_by_all_interceptors_behind() -> None:
+    last = [
+        InterceptorSpec(type="length-prefixed", config={"length_bytes": 1}),
+        InterceptorSpec(type="base64"),
+        InterceptorSpec(type="decompress", config={"plain": True}),
+    ]
+    chain = make_chains(last, []).incoming()
+    assert chain.feed(b"\x04YQ==\x00") + chain.finish() == [b"a", b""]
+
+
+@pytest.mark.parametrize("name", ["decrypt", "gelf-chunking", "ingest-timestamp", "regex-extract"])
+def test_what_needs_records_is_refused_on_a_stream_of_bytes(name: str) -> None:
+    from penstock.core.errors import RequestError
+    from tests.connectors.interceptors.pairs import KEY
+
+    config = {"decrypt": {"key": KEY}, "regex-extract": {"pattern": "x"}}.get(name, {})
+    with pytest.raises(RequestError, match="whole records") as raised:
+        make_chains([InterceptorSpec(type=name, config=config)], [])
+    assert "length-prefixed" in raised.value.hint
+    make_chains([InterceptorSpec(type="split"), InterceptorSpec(type=name, config=config)], [])
+    make_chains([InterceptorSpec(type=name, config=config)], [], messages=True)
