@@ -18,6 +18,9 @@ from typing import Any
 
 import psycopg
 
+from pyarrow.parquet import ParquetWriter
+
+from penstock.bucket.file_bucket import FileBucket
 from penstock.client.sink import DataFile
 from penstock.store.files import RealFile, RealFiles
 from tests.connectors.stores.kinds import KINDS, Store
@@ -49,6 +52,15 @@ STEPS: dict[str, tuple[tuple[Any, str], ...]] = {
 
 
 STEPS["one file"] = STEPS["file"]
+STEPS["parquet"] = (
+    (os, "fsync"),
+    (Path, "rename"),
+    (Path, "unlink"),
+    (FileBucket, "create"),
+    (FileBucket, "replace"),
+    (ParquetWriter, "write_table"),
+    (ParquetWriter, "close"),
+)
 
 
 class Countdown:

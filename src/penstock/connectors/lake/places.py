@@ -1,0 +1,145 @@
+"""Where a table's files are: in a directory, or below a prefix in a bucket.
+
+    _penstock/SINK/record         the sink's position and its vote: record.py
+    _penstock/SINK/staged/NAME    files that are not part of the table yet
+    …/NAME.parquet                files of the table
+
+Readers of tables skip names that start with `_`. A file is written locally, and appears under its key as a whole.
+"""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Protocol
+from uuid import uuid4
+
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists
+from penstock.bucket.stores import open_bucket
+from penstock.connectors.file.parts import make_directory
+from penstock.core.durable_files import sync_directory
+from penstock.core.errors import BucketFull
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a full disk: the sink votes no, and the epoch is tried again."""
+
+
+class Place(Protocol):
+    """Keys are paths with slashes. Everything is durable when a call returns. Raises OSError or BucketFailed."""
+
+    @property
+    def url(self) -> str: ...
+
+    def records(self, folder: str) -> Bucket:
+        """Small objects in this folder, with conditional writes."""
+
+    def spool(self, folder: str) -> IO[bytes]:
+        """A new local file, which vanishes when it is closed, unless it was put somewhere."""
+
+    def put(self, spooled: IO[bytes], key: str) -> None:
+        """The key is new."""
+
+    def publish(self, staged: str, key: str) -> None:
+        """Move a staged file to its key. Idempotent."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Files that do not exist are skipped."""
+
+    def clear(self, folder: str) -> None:
+        """Delete everything in the folder."""
+
+
+class DirectoryPlace:
+    """Files appear by renaming, in the same file system."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = str(root)
+        self._root = root
+
+    def records(self, folder: str) -> Bucket:
+        path = self._root / folder
+        make_directory(path)
+        return open_bucket(path.as_uri())
+
+    def spool(self, folder: str) -> IO[bytes]:
+        path = self._root / folder
+        make_directory(path)
+        return (path / f"{uuid4().hex}.new").open("x+b")
+
+    def put(self, spooled: IO[bytes], key: str) -> None:
+        spooled.flush()
+        os.fsync(spooled.fileno())
+        self._move(Path(spooled.name), self._root / key)
+
+    def publish(self, staged: str, key: str) -> None:
+        path = self._root / staged
+        if path.exists():
+            self._move(path, self._root / key)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            (self._root / key).unlink(missing_ok=True)
+
+    def clear(self, folder: str) -> None:
+        with suppress(FileNotFoundError):
+            for path in (self._root / folder).iterdir():
+                path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _move(path: Path, to: Path) -> None:
+        make_directory(to.parent)
+        path.rename(to)
+        sync_directory(to.parent)
+
+
+class BucketPlace:
+    """Objects are created only, never replaced. There is no renaming: a staged object is read and written again."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._bucket = open_bucket(url)
+
+    def records(self, folder: str) -> Bucket:
+        return open_bucket(f"{self.url}/{folder}")
+
+    def spool(self, folder: str) -> IO[bytes]:  # noqa: ARG002
+        return tempfile.TemporaryFile()  # noqa: SIM115  closed by its user; gone when the process ends
+
+    def put(self, spooled: IO[bytes], key: str) -> None:
+        spooled.seek(0)
+        self._bucket.create(key, [spooled.read()])
+
+    def publish(self, staged: str, key: str) -> None:
+        try:
+            data = self._bucket.get(staged).data
+        except NoSuchObject:  # published before
+            return
+        with suppress(ObjectExists):  # an earlier try
+            self._bucket.create(key, [data])
+        self._bucket.delete([staged])
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._bucket.delete(keys)
+
+    def clear(self, folder: str) -> None:
+        self._bucket.delete([each.key for each in self._bucket.list(f"{folder}/")])
+
+
+def place_of(path: str, directory: Path | None) -> Place:
+    """Raises RequestError, for example if obstore is not installed."""
+    return BucketPlace(path) if directory is None else DirectoryPlace(directory)
+
+
+@contextmanager
+def full_is(report: "type[Exception]", url: str) -> Iterator[None]:
+    """A full disk or bucket raises `report`."""
+    try:
+        yield
+    except BucketFull as error:
+        raise report(f"no room for the epoch: {error}") from error
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise report(f"no room for the epoch in {url}: {error.strerror}") from error
