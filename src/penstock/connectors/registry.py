@@ -50,6 +50,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "file": _TYPES + "file.connector:File",
         "http-client": _TYPES + "http_client:HttpClient",
         "http-server": _TYPES + "http_server.connector:HttpServer",
+        "iceberg": _TYPES + "iceberg.connector:Iceberg",
         "metronome": _TYPES + "metronome:Metronome",
         "null": _TYPES + "null:Null",
         "parquet": _TYPES + "parquet.connector:Parquet",

@@ -1,12 +1,17 @@
 """Tables in files, each with what a reader finds in it: read by another library than the one that writes."""
 
 import json
+import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 
 from penstock.bucket.stores import open_bucket
 from penstock.connectors.lake.sink import LakeSink
@@ -111,5 +116,37 @@ def _with(table: pa.Table, values: dict[str, str | None]) -> pa.Table:
     return table
 
 
-LAKES: dict[str, type[LakeStore]] = {store.kind: store for store in (ParquetStore, DeltaStore)}
+class IcebergStore(LakeStore):
+    """The catalogue is a file beside the table, or on this machine if the table is in a bucket. The table names the
+    files, which Arrow reads.
+    """
+
+    kind = "iceberg"
+
+    @property
+    def catalog(self) -> Path:
+        folder = Path(tempfile.gettempdir()) if "://" in self.place else Path(self.place).parent
+        return folder / f"{self.place.rpartition('/')[2]}.catalog.db"
+
+    def config(self, **options: Any) -> dict[str, Any]:
+        return {"path": self.place, "catalog": f"sqlite:///{self.catalog}", "table": "lake.rows", **options}
+
+    def opened(self) -> Any:
+        """The table as pyiceberg has it; None if there is none."""
+        settings = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", ""), "s3.region": "us-east-1"}
+        with closing(SqlCatalog("default", uri=f"sqlite:///{self.catalog}", **settings)) as catalog:
+            try:
+                return catalog.load_table("lake.rows")
+            except NoSuchTableError:
+                return None
+
+    def table(self) -> pa.Table:
+        opened = self.opened()
+        paths = [] if opened is None else sorted(task.file.file_path for task in opened.scan().plan_files())
+        files = self.files()
+        tables = [read_file(files[f"data/{path.partition('/data/')[2]}"]) for path in paths]
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+
+LAKES: dict[str, type[LakeStore]] = {store.kind: store for store in (ParquetStore, DeltaStore, IcebergStore)}
 

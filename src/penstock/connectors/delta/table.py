@@ -29,6 +29,7 @@ class DeltaLog:
     errors: tuple[type[Exception], ...] = (DeltaError,)
     keeps_partitions = False
     is_staged = False
+    folder = ""
 
     def __init__(self, place: Place, home: str, name: str) -> None:  # noqa: ARG002
         self._url = place.url
@@ -93,6 +94,9 @@ class DeltaLog:
             commit_properties=properties,
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
         )
+
+    def close(self) -> None:
+        self._table = None
 
     def _options(self) -> dict[str, str] | None:
         """Nothing but what the environment does not have: keys from files are read each time, and may change."""

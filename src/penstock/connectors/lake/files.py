@@ -83,8 +83,8 @@ class EpochFiles:
         keeps_partitions: bool,
         staged: Callable[[str], str],
     ) -> None:
-        """`home` is the sink's own folder; `staged` is where a file is until the commit. `keeps_partitions`: whether
-        files contain the partition columns.
+        """`home` is the sink's own folder; `stem` is how keys start, with `{}` for the partition's folders; `staged` is
+        where a file is until the commit. `keeps_partitions`: whether files contain the partition columns.
         """
         self.files: list[DataFile] = []
         self._place = place
@@ -160,7 +160,8 @@ class EpochFiles:
             return
         with one.file:
             one.writer.close()
-            key = f"{folder_of(one.values)}part-{self._stem}-{len(self.files):05}-{uuid4().hex[:12]}.parquet"
+            stem = self._stem.format(folder_of(one.values))
+            key = f"{stem}-{len(self.files):05}-{uuid4().hex[:12]}.parquet"
             size = one.file.tell()
             stats = stats_of(pq.read_metadata(one.file), self._schema)
             self._place.put(one.file, self._staged(key))

@@ -57,6 +57,8 @@ class LakeTable(Protocol):
     """Whether files contain the partition columns."""
     is_staged: bool
     """Whether files must not be in their places before the commit, because readers look for files."""
+    folder: str
+    """Where its files are: empty, or a folder with a slash."""
 
     def load(self, state: SinkState) -> None:
         """Reads the newest version of the table. Called before everything else, and before each epoch."""
@@ -80,6 +82,8 @@ class LakeTable(Protocol):
         """Add the files, in one step if the table has transactions. Idempotent, also if another process does the same
         at the same time.
         """
+
+    def close(self) -> None: ...
 
 
 MakeTable = Callable[[Place, str, str], LakeTable]
@@ -164,6 +168,9 @@ class LakeSink:
         with suppress(Exception):
             if self._files is not None:
                 self._files.discard()
+        with suppress(Exception):
+            if self._table is not None:
+                self._table.close()
         self._reset()
         self._table, self._record, self._place = None, None, None
 
@@ -200,7 +207,7 @@ class LakeSink:
         return EpochFiles(
             self._place,
             self._home,
-            f"{start:020}",
+            f"{table.folder}{{}}part-{start:020}",
             fitted.schema,
             by,
             file_bytes=options.file_bytes,

@@ -15,6 +15,7 @@ class ParquetFiles:
     errors: tuple[type[Exception], ...] = ()
     keeps_partitions = False
     is_staged = True
+    folder = ""
     version = 0
 
     def __init__(self, place: Place, home: str, name: str) -> None:  # noqa: ARG002
@@ -32,3 +33,6 @@ class ParquetFiles:
     def commit(self, vote: VoteRecord) -> None:
         for file in vote.files:
             self._place.publish(staged_key(self._home, file.key), file.key)
+
+    def close(self) -> None:
+        """Nothing is open."""
