@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-
+from deltalake import DeltaTable
 from pyarrow.parquet import ParquetWriter
+from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.bucket.file_bucket import FileBucket
 from penstock.client.sink import DataFile
@@ -61,6 +62,8 @@ STEPS["parquet"] = (
     (ParquetWriter, "write_table"),
     (ParquetWriter, "close"),
 )
+STEPS["delta"] = (*STEPS["parquet"], (DeltaTable, "create"), (DeltaTable, "create_write_transaction"))
+STEPS["iceberg"] = (*STEPS["parquet"], (SqlCatalog, "commit_table"), (SqlCatalog, "create_namespace"))
 
 
 class Countdown:

@@ -149,4 +149,3 @@ class IcebergStore(LakeStore):
 
 
 LAKES: dict[str, type[LakeStore]] = {store.kind: store for store in (ParquetStore, DeltaStore, IcebergStore)}
-

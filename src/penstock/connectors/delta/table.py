@@ -30,6 +30,7 @@ class DeltaLog:
     keeps_partitions = False
     is_staged = False
     folder = ""
+    log = "_delta_log"
 
     def __init__(self, place: Place, home: str, name: str) -> None:  # noqa: ARG002
         self._url = place.url

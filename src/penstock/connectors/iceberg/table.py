@@ -44,6 +44,7 @@ class IcebergSnapshots:
     keeps_partitions = True  # pyiceberg finds a file's partition in its columns
     is_staged = False
     folder = "data/"
+    log = "metadata"
 
     def __init__(self, options: IcebergOptions, place: Place, home: str, name: str) -> None:  # noqa: ARG002
         self._options = options

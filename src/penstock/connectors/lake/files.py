@@ -186,7 +186,9 @@ def stats_of(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
     columns = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     for column in schema:
         at = columns.get(column.name)
-        found = [] if at is None else [metadata.row_group(g).column(at).statistics for g in range(metadata.num_row_groups)]
+        found = (
+            [] if at is None else [metadata.row_group(g).column(at).statistics for g in range(metadata.num_row_groups)]
+        )
         if not found or any(one is None or one.null_count is None for one in found):
             continue
         nulls[column.name] = sum(one.null_count for one in found)

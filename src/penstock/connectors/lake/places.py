@@ -50,6 +50,9 @@ class Place(Protocol):
     def clear(self, folder: str) -> None:
         """Delete everything in the folder."""
 
+    def sync(self, folder: str) -> None:
+        """Make durable what a library has written in the folder, which need not have synced its files."""
+
 
 class DirectoryPlace:
     """Files appear by renaming, in the same file system."""
@@ -57,6 +60,8 @@ class DirectoryPlace:
     def __init__(self, root: Path) -> None:
         self.url = str(root)
         self._root = root
+        self._synced_ns: dict[str, int] = {}
+        """Folder → when the newest file was written that is durable."""
 
     def records(self, folder: str) -> Bucket:
         path = self._root / folder
@@ -87,11 +92,28 @@ class DirectoryPlace:
             for path in (self._root / folder).iterdir():
                 path.unlink(missing_ok=True)
 
+    def sync(self, folder: str) -> None:
+        since = self._synced_ns.get(folder, 0)
+        for path in (self._root / folder).iterdir():
+            written = path.stat().st_mtime_ns
+            if written >= since and path.is_file():
+                _sync_file(path)
+                self._synced_ns[folder] = max(written, self._synced_ns.get(folder, 0))
+        sync_directory(self._root / folder)
+
     @staticmethod
     def _move(path: Path, to: Path) -> None:
         make_directory(to.parent)
         path.rename(to)
         sync_directory(to.parent)
+
+
+def _sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class BucketPlace:
@@ -105,7 +127,7 @@ class BucketPlace:
         return open_bucket(f"{self.url}/{folder}")
 
     def spool(self, folder: str) -> IO[bytes]:  # noqa: ARG002
-        return tempfile.TemporaryFile()  # noqa: SIM115  closed by its user; gone when the process ends
+        return tempfile.TemporaryFile()
 
     def put(self, spooled: IO[bytes], key: str) -> None:
         spooled.seek(0)
@@ -125,6 +147,9 @@ class BucketPlace:
 
     def clear(self, folder: str) -> None:
         self._bucket.delete([each.key for each in self._bucket.list(f"{folder}/")])
+
+    def sync(self, folder: str) -> None:
+        """Every object is durable."""
 
 
 def place_of(path: str, directory: Path | None) -> Place:

@@ -1,7 +1,7 @@
 """Blocks of events as Arrow tables: JSON objects by their fields, or the events as they are.
 
-Arrow's own reader parses whole blocks. What it cannot read (maps, JSON in a column of texts, "NaN", base64) goes through
-msgspec row by row, which also finds the row to blame.
+Arrow's own reader parses whole blocks. What it cannot read (maps, JSON in a column of texts, "NaN", base64) goes
+through msgspec row by row, which also finds the row to blame.
 """
 
 from collections.abc import Callable, Sequence

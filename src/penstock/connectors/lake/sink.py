@@ -59,6 +59,8 @@ class LakeTable(Protocol):
     """Whether files must not be in their places before the commit, because readers look for files."""
     folder: str
     """Where its files are: empty, or a folder with a slash."""
+    log: str
+    """The folder in which its library writes what names the files; empty if there is none."""
 
     def load(self, state: SinkState) -> None:
         """Reads the newest version of the table. Called before everything else, and before each epoch."""
@@ -263,6 +265,7 @@ class LakeSink:
         table, record = self._opened()
         in_doubt = record.state.in_doubt
         if in_doubt is not None and in_doubt.files and in_doubt.version <= table.version:
+            self._sync(table)
             record.write(_committed(record.state, in_doubt))
 
     def _finish(self, vote: VoteRecord) -> None:
@@ -270,7 +273,12 @@ class LakeSink:
         if vote.files:
             record.check()
             table.commit(vote)
+            self._sync(table)
         record.write(_committed(record.state, vote))
+
+    def _sync(self, table: LakeTable) -> None:
+        if table.log and self._place is not None:
+            self._place.sync(table.log)
 
     def _void(self) -> None:
         _, record = self._opened()

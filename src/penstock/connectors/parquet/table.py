@@ -16,6 +16,7 @@ class ParquetFiles:
     keeps_partitions = False
     is_staged = True
     folder = ""
+    log = ""
     version = 0
 
     def __init__(self, place: Place, home: str, name: str) -> None:  # noqa: ARG002
