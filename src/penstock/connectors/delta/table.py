@@ -1,6 +1,7 @@
 """A Delta table, by delta-rs: its log names the files, and knows the last vote of each sink."""
 
 import time
+from collections.abc import Mapping
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
@@ -42,6 +43,8 @@ class DeltaLog:
             self._table = DeltaTable(self._url, storage_options=self._options(), without_files=True)
         except TableNotFoundError:
             self._table = None
+        else:
+            _check_features(self._table.metadata().configuration)
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -102,3 +105,12 @@ class DeltaLog:
     def _options(self) -> dict[str, str] | None:
         """Nothing but what the environment does not have: keys from files are read each time, and may change."""
         return {f"aws_{name}": value for name, value in s3_settings(self._url).items()} or None
+
+
+def _check_features(configuration: Mapping[str, str]) -> None:
+    """Raises SinkLost for a table whose rules delta-rs does not apply to files that it is given."""
+    found = [name for name in configuration if name.startswith("delta.constraints.")]
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        found.append("delta.columnMapping.mode")
+    if found:
+        raise SinkLost(f"the table has {', '.join(found)}, which this sink cannot honour", "Use another table.")

@@ -25,6 +25,9 @@ FILES_OPEN_MAX = 100
 """Partitions of an epoch whose files are open at a time: each needs a descriptor. With more of them, files get
 smaller."""
 
+STAGED = "staged"
+"""The folder of a sink for files that are being written, or wait for the commit."""
+
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Hive's name of the directory for null."""
 
@@ -88,7 +91,7 @@ class EpochFiles:
         """
         self.files: list[DataFile] = []
         self._place = place
-        self._spool = f"{home}/spool"
+        self._spool = f"{home}/{STAGED}"
         self._stem = stem
         self._by = [*partition_by]
         names = schema.names if keeps_partitions else [name for name in schema.names if name not in self._by]
@@ -119,9 +122,8 @@ class EpochFiles:
         for one in self._open.values():
             if one.writer is not None and one.file is not None:
                 _abandon(one.writer)
-                one.file.close()
+                self._place.drop(one.file)
         self._open.clear()
-        self._place.clear(self._spool)
         self._place.delete([self._staged(file.key) for file in self.files])
         self.files.clear()
 

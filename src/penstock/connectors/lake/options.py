@@ -47,7 +47,8 @@ class LakeOptions(Options):
     """The columns of the rows in Spark's syntax, such as `id BIGINT, at TIMESTAMP`. For a pipeline that returns `value`
     itself: otherwise its own columns are used."""
     partition_by: tuple[str, ...] = ()
-    """Columns whose values are directories: `date=2026-01-31/`. A table that exists keeps its own."""
+    """Columns whose values are directories: `date=2026-01-31/`. A table that exists keeps its own. An empty text
+    counts as null there, as in Hive."""
     create: bool = True
     """Create the table, and columns that it lacks. They accept nulls. Without it, rows must fit the table as it is."""
     unknown_fields: UnknownFields = UnknownFields.REFUSE

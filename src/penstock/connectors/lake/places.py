@@ -36,10 +36,13 @@ class Place(Protocol):
         """Small objects in this folder, with conditional writes."""
 
     def spool(self, folder: str) -> IO[bytes]:
-        """A new local file, which vanishes when it is closed, unless it was put somewhere."""
+        """A new local file, in this folder if that is local."""
 
     def put(self, spooled: IO[bytes], key: str) -> None:
         """The key is new."""
+
+    def drop(self, spooled: IO[bytes]) -> None:
+        """Close and remove a local file that was not put anywhere."""
 
     def publish(self, staged: str, key: str) -> None:
         """Move a staged file to its key. Idempotent."""
@@ -77,6 +80,10 @@ class DirectoryPlace:
         spooled.flush()
         os.fsync(spooled.fileno())
         self._move(Path(spooled.name), self._root / key)
+
+    def drop(self, spooled: IO[bytes]) -> None:
+        spooled.close()
+        Path(spooled.name).unlink(missing_ok=True)
 
     def publish(self, staged: str, key: str) -> None:
         path = self._root / staged
@@ -132,6 +139,9 @@ class BucketPlace:
     def put(self, spooled: IO[bytes], key: str) -> None:
         spooled.seek(0)
         self._bucket.create(key, [spooled.read()])
+
+    def drop(self, spooled: IO[bytes]) -> None:
+        spooled.close()
 
     def publish(self, staged: str, key: str) -> None:
         try:

@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from penstock.connectors.lake.files import EpochFiles
+from penstock.connectors.lake.files import STAGED, EpochFiles
 from penstock.connectors.lake.options import LakeFormat, LakeOptions
 from penstock.connectors.lake.places import Place, full_is, place_of
 from penstock.connectors.lake.record import Record, SinkState, VoteRecord
@@ -120,11 +120,11 @@ class LakeSink:
             self._note_committed()
             in_doubt = self._record.state.in_doubt
             check(SinkReport(self._record.state.committed, None if in_doubt is None else in_doubt.position))
-            self._place.clear(f"{self._home}/spool")
             if in_doubt is not None and in_doubt.id == decided:
                 self._finish(in_doubt)
             else:
                 self._void()
+            self._place.clear(f"{self._home}/{STAGED}")
 
     def write(self, block: Block) -> None:
         if self._refusal:
@@ -242,6 +242,16 @@ class LakeSink:
             table, record = self._opened()
             record.check()
             table.extend(self._columns, self._added, self._by)
+            if table.log:
+                self._check_extended(table, self._columns)
+
+    def _check_extended(self, table: LakeTable, columns: pa.Schema) -> None:
+        """Another writer may have created or changed the table meanwhile."""
+        _, record = self._opened()
+        table.load(record.state)
+        fit(columns, table.schema, create=False)
+        if table.partition_by != self._by:
+            raise Refused(f"another writer has created it, partitioned by {table.partition_by}", "It is tried again.")
 
     def _vote(self, record: Record, transaction: Transaction) -> None:
         table, _ = self._opened()
@@ -304,14 +314,16 @@ class LakeSink:
 
     @contextmanager
     def _lost(self) -> Iterator[None]:
-        known = (OSError, pa.ArrowException, *(() if self._table is None else self._table.errors))
         try:
             yield
         except SinkLost:
             raise
         except PenstockError as error:
             raise SinkLost(f"{self._where}: {error}", error.hint) from error
-        except known as error:
+        except Exception as error:
+            theirs = () if self._table is None else self._table.errors
+            if not isinstance(error, (OSError, pa.ArrowException, *theirs)):
+                raise
             raise SinkLost(f"{self._where}: {error}") from error
 
 
@@ -342,7 +354,7 @@ def folder_name(sink: str) -> str:
 
 def staged_key(home: str, key: str) -> str:
     """Without the suffix of Parquet files, so that no reader takes it for one."""
-    return f"{home}/staged/{key.rpartition('/')[2].removesuffix('.parquet')}"
+    return f"{home}/{STAGED}/{key.rpartition('/')[2].removesuffix('.parquet')}"
 
 
 _RESTORED = "Is the table older than the worker's data? Restore both from the same copy."
