@@ -1,6 +1,7 @@
 """Tables in files: columns, partitions, sizes, other writers, and workers that were replaced."""
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,27 @@ def test_a_vote_that_two_processes_commit_is_in_the_table_once(store: LakeStore)
             assert old._table is not None
             old._table.commit(vote)
     assert ids(store) == [1]
+
+
+def test_a_commit_on_top_of_a_version_that_is_no_longer_the_newest_looks_again(
+    store: LakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read the table before either has written: the slower one must not add the files again."""
+    first = epoch(1, ['{"id": 1}'])
+    old, new = store.sink(lambda: SCHEMA), store.sink(lambda: SCHEMA)
+    with opened(old):
+        epoch(0, ['{"id": 0}']).deliver(old)
+        assert first.prepare(old).yes
+        assert old._record is not None
+        assert old._table is not None
+        vote, load, loads = old._record.state.in_doubt, old._table.load, count()
+        assert vote is not None
+        load(old._record.state)
+        with opened(new, first.id):
+            monkeypatch.setattr(old._table, "load", lambda state: load(state) if next(loads) else None)
+            old._table.commit(vote)
+            assert next(loads) == (0 if store.kind == "parquet" else 2), "a conflict, and then a look"
+    assert ids(store) == [0, 1]
 
 
 def test_a_lost_record_is_not_taken_for_a_new_table(store: LakeStore) -> None:
