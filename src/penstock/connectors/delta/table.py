@@ -40,7 +40,7 @@ class DeltaLog:
 
     def load(self, state: SinkState) -> None:  # noqa: ARG002
         try:
-            self._table = DeltaTable(self._url, storage_options=self._options(), without_files=True)
+            self._table = DeltaTable(self._url, storage_options=self._options())
         except TableNotFoundError:
             self._table = None
         else:
