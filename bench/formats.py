@@ -24,9 +24,9 @@ import yaml
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.connectors.registry import make_chains
+from penstock.core.ddl import parse_ddl
 from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.spark.codecs.codec import with_options
-from penstock.spark.codecs.ddl import parse_ddl
 from penstock.spark.codecs.registry import codec
 
 DDL = "id BIGINT, name STRING, price DOUBLE, at STRING"

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from tests.application.example_runs import Example, need_spark
+from tests.connectors.stores.lakes import DeltaStore
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
 from tests.support.ports import free_port
 
@@ -70,6 +71,19 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
         )
         assert example.terminate() == 0, example.run.said
     assert "Traceback" not in example.run.said
+
+
+def test_lines_of_a_directory_s_logs_are_rows_of_a_delta_table(tmp_path: Path) -> None:
+    logs, table = tmp_path / "logs", DeltaStore(str(tmp_path / "lake" / "logs"))
+    logs.mkdir()
+    (logs / "a.log").write_text('{"at": "2026-01-31T10:00:00Z", "level": "error", "tags": {"host": "a"}}\n')
+    with Example("log_lake", tmp_path, "per-day") as example:
+        example.run.until(lambda: len(table.rows()) == 1)
+        (logs / "b.log").write_text('{"at": "2026-02-01T10:00:00Z", "level": "info"}\nno line\n')
+        example.run.until(lambda: len(table.rows()) == 2)
+        assert example.interrupt() == 130
+    found = sorted((row["day"], row["level"], row["tags"]) for row in table.rows())
+    assert found == [("2026-01-31", "error", [("host", "a")]), ("2026-02-01", "info", None)]
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.ddl import parse_ddl
 from tests.support.running_worker import RunningWorker
 
 

@@ -29,6 +29,7 @@ from penstock.core.types import Guarantee
         ),
         ("file:log?mode=append", "file", {"mode": "append", "path": "log"}),
         ("sqlite:last.db?table=latest", "sqlite", {"path": "last.db", "table": "latest"}),
+        ("delta:s3://lake/orders?file_bytes=1MiB", "delta", {"path": "s3://lake/orders", "file_bytes": 1 << 20}),
         (
             "sqlite:a.db?table=t&format=json&upsert=a,b&create=true&unknown_fields=ignore",
             "sqlite",
@@ -185,9 +186,12 @@ def test_every_type_with_a_port_in_has_a_url() -> None:
     assert promises == {
         "callback:PATH.py:FUNCTION": (Guarantee.AT_LEAST_ONCE, False),
         "connector://HOST:PORT": (Guarantee.EXACTLY_ONCE, True),
+        "delta:PATH": (Guarantee.EXACTLY_ONCE, True),
         "file:PATH": (Guarantee.EXACTLY_ONCE, True),
         "http[s]://HOST[:PORT]/PATH": (Guarantee.AT_LEAST_ONCE, False),
+        "iceberg:PATH": (Guarantee.EXACTLY_ONCE, True),
         "null:": (Guarantee.EXACTLY_ONCE, False),
+        "parquet:PATH": (Guarantee.EXACTLY_ONCE, True),
         "postgresql://USER@HOST:PORT/DATABASE": (Guarantee.EXACTLY_ONCE, True),
         "segment:NAME": (Guarantee.AT_LEAST_ONCE, False),
         "sqlite:PATH": (Guarantee.IDEMPOTENT, True),
@@ -242,6 +246,7 @@ def test_no_database_driver_is_loaded_before_it_is_needed() -> None:
     code = (
         "import sys; from penstock.connectors.urls import parse_sink\n"
         "parse_sink('postgresql:///?table=t'), parse_sink('sqlite:a?table=t'), parse_sink('file:a')\n"
-        "assert not {'psycopg', 'sqlite3', 'numba'} & sys.modules.keys()"
+        "parse_sink('delta:a')\n"
+        "assert not {'psycopg', 'sqlite3', 'numba', 'pyarrow', 'deltalake'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

@@ -11,6 +11,7 @@ from penstock.application.config.pipelines import OUTPUTS
 from penstock.application.config.sections import PipelineSection
 from penstock.connectors.api import Capabilities
 from penstock.connectors.mistakes import complaints
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import (
@@ -24,7 +25,6 @@ from penstock.protocol.api.deployment import (
 from penstock.protocol.event_time.field import check_column, checked_field, checked_format
 from penstock.spark import codecs
 from penstock.spark.codecs.codec import name_of
-from penstock.spark.codecs.ddl import parse_ddl
 from penstock.spark.codecs.registry import checked_options
 
 _HINT = "Send what penstock apply sends, in the same version."

@@ -12,11 +12,11 @@ from penstock.cli.connect import DataOption, JsonOption, WorkerOption, segment_c
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
+from penstock.core.kinds import ddl
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored import Kind, kind_of, parse_event
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.inference import Inferred, guess_codec, infer, record_of, unit_name
-from penstock.spark.codecs.kinds import ddl
 
 _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is about to start: a person is waiting."""

@@ -369,7 +369,12 @@ def worker(
         _import_nothing_from_here()
     own = (token_file, cookie_file, tls_cert, tls_key, tls_client_ca, log_file)
     permissions = Permissions.of(
-        data, tuple(file_root or ()), callbacks=allow_callbacks, exposed=insecure, own_files=own
+        data,
+        tuple(file_root or ()),
+        callbacks=allow_callbacks,
+        exposed=insecure,
+        own_files=own,
+        own_store=store or "",
     )
     set_up_logging(log_file, log_level, log_format)
     link = LinkOptions.from_environment()

@@ -40,6 +40,8 @@ class Permissions:
     """Directories and files in them that no connector may use, such as the worker's data, which contain its token."""
     exposed: bool = True
     """Whether servers may listen beyond loopback without TLS, or without authentication."""
+    own_store: str = ""
+    """The URL of the object store with the worker's journal, which no connector may use; "" if there is none."""
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class Permissions:
         callbacks: bool,
         exposed: bool,
         own_files: tuple[Path | None, ...] = (),
+        own_store: str = "",
     ) -> "Permissions":
         """The permissions of a worker on `data`; `own_files` are files that it uses elsewhere. Raises RequestError for
         a root that is not a directory.
@@ -60,7 +63,7 @@ class Permissions:
         installed = tuple(path.resolve() for path in _installed())
         own = [path.resolve() for path in (data, *own_files) if path is not None]
         denied = tuple(dict.fromkeys([*own, *installed]))
-        return cls(callbacks, tuple(root.resolve() for root in roots), denied, exposed)
+        return cls(callbacks, tuple(root.resolve() for root in roots), denied, exposed, own_store)
 
     def allows(self, path: Path) -> bool:
         """Symbolic links are followed first; a relative path starts in the working directory."""
@@ -80,6 +83,12 @@ class Permissions:
             raise NotPermitted(f"{path}: connectors of this worker may not use files", hint)
         roots = ", ".join(map(str, self.roots))
         raise NotPermitted(f"{path} is outside the directories that connectors may use: {roots}", hint)
+
+    def check_store(self, url: str) -> None:
+        """For a connector that writes to a prefix in a bucket. Raises NotPermitted."""
+        own, given = (f"{each.rstrip('/')}/" for each in (self.own_store, url))
+        if self.own_store and (own.startswith(given) or given.startswith(own)):
+            raise NotPermitted(f"{url}: connectors may not use the worker's own store", "Use another prefix.")
 
     def check_callbacks(self) -> None:
         """Raises NotPermitted."""

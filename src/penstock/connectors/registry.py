@@ -27,7 +27,14 @@ from penstock.protocol.api.deployment import InterceptorSpec
 _TYPES = "penstock.connectors."
 _INTERCEPTORS = "penstock.connectors.interceptors."
 
-_MODULES_OF_EXTRAS = {"ws": ("websockets",), "http": ("httpx",), "postgres": ("psycopg",)}
+_MODULES_OF_EXTRAS = {
+    "ws": ("websockets",),
+    "http": ("httpx",),
+    "postgres": ("psycopg",),
+    "parquet": ("pyarrow",),
+    "delta": ("deltalake", "pyarrow"),
+    "iceberg": ("pyiceberg", "sqlalchemy", "pyarrow"),
+}
 """The modules that each of Penstock's extras installs and a type needs."""
 
 
@@ -36,11 +43,14 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
     {
         "callback": _TYPES + "callback:Callback",
         "connector-protocol": _TYPES + "connector_protocol.connector:ConnectorProtocol",
+        "delta": _TYPES + "delta.connector:Delta",
         "file": _TYPES + "file.connector:File",
         "http-client": _TYPES + "http_client:HttpClient",
         "http-server": _TYPES + "http_server.connector:HttpServer",
+        "iceberg": _TYPES + "iceberg.connector:Iceberg",
         "metronome": _TYPES + "metronome:Metronome",
         "null": _TYPES + "null:Null",
+        "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
         "segment": _TYPES + "segment:Segment",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",

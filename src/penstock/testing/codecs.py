@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from penstock.core.ddl import parse_ddl
+from penstock.core.kinds import Fields, arrow_field
 from penstock.spark.codecs.api import Codec, Columns
-from penstock.spark.codecs.ddl import parse_ddl
-from penstock.spark.codecs.kinds import Fields, arrow_field
 
 _DAMAGED = 2000
 """Damaged events that a decoder has to survive."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.event import NO_TIME
 from penstock.spark.codecs.codec import AS_IT_IS
-from penstock.spark.codecs.ddl import parse_ddl
 from penstock.spark.codecs.registry import codec as codec_named
 
 if TYPE_CHECKING:

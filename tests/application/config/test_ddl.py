@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.ddl import parse_ddl
 
 GOOD = (
     "id INT, name STRING",

@@ -22,6 +22,7 @@ from penstock.store.store import SegmentStore
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
 from tests.client.sink.running_sink import RunningSink
+from tests.connectors.stores.lakes import LakeStore
 from tests.connectors.stores.postgres_server import PostgresServer
 from tests.support.segment_bytes import split_events
 
@@ -108,6 +109,22 @@ class SqliteRows(Peer):
     def _query(self, statement: str) -> list[Any]:
         with closing(sqlite3.connect(self._path)) as database:
             return database.execute(statement).fetchall()
+
+
+class LakeRows(Peer):
+    """The raw events in a table of files."""
+
+    def __init__(self, store: LakeStore) -> None:
+        self._store = store
+
+    def config(self) -> Mapping[str, Any]:
+        return self._store.config(format="raw")
+
+    def received(self) -> bytes:
+        if not Path(self._store.place).exists():
+            return b""
+        rows = sorted(self._store.rows(), key=lambda row: (row["message_id"], len(row["value"])))
+        return b"".join(row["value"] + b"\n" for row in rows)
 
 
 class PostgresRows(Peer):

@@ -9,7 +9,10 @@ import pytest
 
 from penstock.connectors.callback import Callback
 from penstock.connectors.connector_protocol.connector import ConnectorProtocol
+from penstock.connectors.delta.connector import Delta
 from penstock.connectors.file.connector import File
+from penstock.connectors.iceberg.connector import Iceberg
+from penstock.connectors.parquet.connector import Parquet
 from penstock.connectors.postgres.connector import Postgres
 from penstock.connectors.segment import Segment
 from penstock.connectors.sqlite.connector import Sqlite
@@ -20,11 +23,13 @@ from tests.connectors.conformance.stored_peers import (
     AppendedFile,
     CalledFunction,
     GrowingFiles,
+    LakeRows,
     PostgresRows,
     SinkProgram,
     SqliteRows,
     WrittenParts,
 )
+from tests.connectors.stores.lakes import DeltaStore, IcebergStore, ParquetStore
 from tests.connectors.stores.postgres_server import find
 
 
@@ -74,6 +79,27 @@ class TestSqlite(StoreConformance):
 
     def given(self, value: bytes) -> bytes:
         return json.dumps({"value": value.decode()}).encode()
+
+
+class TestParquet(StoreConformance):
+    connector = Parquet
+
+    def make_peer(self, folder: Path) -> Peer:
+        return LakeRows(ParquetStore(str(folder / "table")))
+
+
+class TestDelta(StoreConformance):
+    connector = Delta
+
+    def make_peer(self, folder: Path) -> Peer:
+        return LakeRows(DeltaStore(str(folder / "table")))
+
+
+class TestIceberg(StoreConformance):
+    connector = Iceberg
+
+    def make_peer(self, folder: Path) -> Peer:
+        return LakeRows(IcebergStore(str(folder / "table")))
 
 
 @pytest.mark.process

@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from deltalake import DeltaTable
+from pyarrow.parquet import ParquetWriter
+from pyiceberg.catalog.sql import SqlCatalog
 
+from penstock.bucket.file_bucket import FileBucket
 from penstock.client.sink import DataFile
 from penstock.store.files import RealFile, RealFiles
 from tests.connectors.stores.kinds import KINDS, Store
@@ -49,6 +53,17 @@ STEPS: dict[str, tuple[tuple[Any, str], ...]] = {
 
 
 STEPS["one file"] = STEPS["file"]
+STEPS["parquet"] = (
+    (os, "fsync"),
+    (Path, "rename"),
+    (Path, "unlink"),
+    (FileBucket, "create"),
+    (FileBucket, "replace"),
+    (ParquetWriter, "write_table"),
+    (ParquetWriter, "close"),
+)
+STEPS["delta"] = (*STEPS["parquet"], (DeltaTable, "create"), (DeltaTable, "create_write_transaction"))
+STEPS["iceberg"] = (*STEPS["parquet"], (SqlCatalog, "commit_table"), (SqlCatalog, "create_namespace"))
 
 
 class Countdown:

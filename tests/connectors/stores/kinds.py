@@ -15,6 +15,7 @@ from penstock.connectors.postgres.sink import PostgresFormat, PostgresOptions, P
 from penstock.connectors.sqlite.sink import SqliteOptions, SqliteSink
 from penstock.connectors.threaded import BlockingSink
 from penstock.protocol.stored import NO_TIME
+from tests.connectors.stores.lakes import LAKES
 from tests.connectors.stores.rounds import Round
 
 
@@ -156,4 +157,6 @@ class PostgresStore:
         return PostgresStore(f"{self.place}.{name}".replace(".", "_"))
 
 
-KINDS: dict[str, type[Any]] = {store.kind: store for store in (FileStore, OneFileStore, SqliteStore, PostgresStore)}
+KINDS: dict[str, type[Any]] = {
+    store.kind: store for store in (FileStore, OneFileStore, SqliteStore, PostgresStore, *LAKES.values())
+}

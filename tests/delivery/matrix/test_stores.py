@@ -24,6 +24,7 @@ from penstock.connectors.sink_api import CheckReport, Epoch, SinkLost, Transacti
 from penstock.connectors.tables import no_schema
 from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff, service
+from tests.connectors.stores.lakes import LAKES, LakeStore
 from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.delivery.matrix.cells import TABLE, Answer, Attempt, Cell, Killed, Lost
 from tests.delivery.stage import PIPELINE, Stage
@@ -109,6 +110,25 @@ class PostgresStore:
             return cursor.fetchall() if cursor.description else []
 
 
+class FilesStore:
+    """A table in files."""
+
+    def __init__(self, store: LakeStore) -> None:
+        self._store = store
+
+    def sink(self) -> Any:
+        config = self._store.config(columns="value STRING")
+        return make_connector(self._store.kind, config).make_sink("p/s", no_schema)
+
+    def found(self) -> list[str]:
+        """Rows of a table have no order: those of the epochs that it should have are sorted."""
+        return sorted((row["value"] for row in self._store.rows()), key=lambda value: (value[-1], value))
+
+    def in_doubt(self) -> bool:
+        records = [Path(str(path)) for key, path in self._store.files().items() if key.endswith("/record")]
+        return any(json.loads(path.read_bytes())["in_doubt"] is not None for path in records)
+
+
 @pytest.fixture(scope="module")
 def postgres_host() -> Iterator[str]:
     if find("postgres") is None or find("initdb") is None:
@@ -118,8 +138,10 @@ def postgres_host() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["file", "sqlite", pytest.param("postgres", marks=pytest.mark.process)])
+@pytest.fixture(params=["file", "sqlite", "parquet", "delta", pytest.param("postgres", marks=pytest.mark.process)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param in LAKES:
+        return FilesStore(LAKES[request.param](str(tmp_path / "table")))
     if request.param == "postgres":
         return PostgresStore(request.getfixturevalue("postgres_host"))
     return FileStore(tmp_path) if request.param == "file" else SqliteStore(tmp_path)

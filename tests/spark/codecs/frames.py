@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.core.kinds import VARIANT
 from penstock.spark.codecs.batch_decoder import Decoder
 from penstock.spark.codecs.codec import Branch, Outlet
 from penstock.spark.codecs.decoder import BRANCH, Decoded, numbered, with_variants
-from penstock.spark.codecs.kinds import VARIANT
 from penstock.spark.codecs.outputs import Left
 from penstock.spark.sink.encoding import encoded
 from penstock.spark.sink.plan import parse_plan, plan_text

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.ddl import parse_ddl
+from penstock.core.kinds import ddl
 from penstock.spark.codecs.inference import FIELDS_MAX, Candidate, Inferred, guess_codec, infer
-from penstock.spark.codecs.kinds import ddl
 from penstock.spark.codecs.registry import codec
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.core.ddl import parse_ddl
+from penstock.core.kinds import arrow_field
 from penstock.spark.codecs.codec import CODECS, with_options
-from penstock.spark.codecs.ddl import parse_ddl
-from penstock.spark.codecs.kinds import arrow_field
 from penstock.spark.codecs.registry import codec
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.codecs.ddl import parse_ddl
+from penstock.core.ddl import parse_ddl
 from penstock.spark.codecs.registry import codec
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from penstock.core.ddl import parse_ddl
 from penstock.spark.codecs.columns import _replaced
-from penstock.spark.codecs.ddl import parse_ddl
 from penstock.spark.codecs.registry import codec
 from tests.spark.codecs.test_spark_agrees import plain
 

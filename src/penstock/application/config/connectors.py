@@ -15,11 +15,11 @@ from penstock.application.config.sections import ConnectorSection, InterceptorSe
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
 from penstock.connectors.secrets import NoSecret, UnsetVariable
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
 from penstock.spark.codecs.codec import with_options
-from penstock.spark.codecs.ddl import parse_ddl
 
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
 

@@ -7,10 +7,10 @@ from penstock.application.config.lint import Item
 from penstock.application.config.sections import ConnectorSection, EventTimeSection
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.event_time.field import EventTimeField
-from penstock.spark.codecs.ddl import parse_ddl
 
 _OF_FIELD = ("format", "missing", "codec")
 """Keys that describe the field."""

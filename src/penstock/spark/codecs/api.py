@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import Fields
 from penstock.spark.codecs.codec import About
-from penstock.spark.codecs.kinds import Fields
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,13 +15,13 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.core.plugins import needed
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.by_json import JSON, decoded_by_json, json_of
 from penstock.spark.codecs.codec import CODECS, DATA
 from penstock.spark.codecs.documents import without
 from penstock.spark.codecs.json_writer import is_json
-from penstock.spark.codecs.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.scalars import Misfit
 
 _MAGIC = b"\x00"

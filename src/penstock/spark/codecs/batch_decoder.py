@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_field, ddl
 from penstock.protocol.stored.names import OUTPUT_PREFIX, REPLAY_PREFIX, Form, Source, connector_segment
 from penstock.spark.codecs.api import Columns, Decode
 from penstock.spark.codecs.codec import DATA, Branch, fits
-from penstock.spark.codecs.ddl import parse_ddl
-from penstock.spark.codecs.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_field, ddl
 from penstock.spark.codecs.registry import codec
 
 _Rows = NDArray[np.int64]

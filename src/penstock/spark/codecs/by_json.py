@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import yaml
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.codec import CODECS, DATA, ROWS
 from penstock.spark.codecs.documents import without
 from penstock.spark.codecs.fixed_columns import row_by_row
 from penstock.spark.codecs.json_codec import Json, not_utf8
 from penstock.spark.codecs.json_writer import JsonWriter, is_json
-from penstock.spark.codecs.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.scalars import Misfit
 from penstock.spark.codecs.variants import BAD, LEVELS_MAX
 

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.codecs.kinds import Kind, arrow_type
+from penstock.core.kinds import Kind, arrow_type
 from penstock.spark.codecs.scalars import day, decimal, local_timestamp, timestamp
 from penstock.spark.codecs.variants import variant_text
 

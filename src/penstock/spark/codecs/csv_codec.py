@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import INTEGERS, TEXTS, Field, Fields, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
 from penstock.spark.codecs.arrow_texts import is_binary, is_text, plain_texts
 from penstock.spark.codecs.codec import CODECS
@@ -18,7 +19,6 @@ from penstock.spark.codecs.codec_options import CsvOptions
 from penstock.spark.codecs.columns import all_alike
 from penstock.spark.codecs.json_codec import not_utf8
 from penstock.spark.codecs.json_writer import is_json
-from penstock.spark.codecs.kinds import INTEGERS, TEXTS, Field, Fields, arrow_type
 from penstock.spark.codecs.scalars import unquoted
 from penstock.spark.codecs.variants import FOUND_CHARS
 

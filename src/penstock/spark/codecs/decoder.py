@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from penstock.core.kinds import VARIANT, Kind
 from penstock.protocol.stored.names import OUTPUT_PREFIX, REPLAY_PREFIX, Form, Source, connector_segment
 from penstock.spark.codecs.batch_decoder import Decoder
 from penstock.spark.codecs.codec import Branch
-from penstock.spark.codecs.kinds import VARIANT, Kind
 from penstock.spark.outputs import quoted
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
+from penstock.core.kinds import INTEGERS, TEXTS, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.columns import column, converter
-from penstock.spark.codecs.kinds import INTEGERS, TEXTS, Fields, Kind, arrow_type
 from penstock.spark.codecs.scalars import FLOAT_MAX, Misfit
 from penstock.spark.codecs.variants import BAD
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
-from penstock.spark.codecs.kinds import STRING, Fields, Kind, arrow_type
 from penstock.spark.codecs.scalars import Misfit
 
 BIGINT, DOUBLE, INT, TIMESTAMP = (Kind(name) for name in ("bigint", "double", "int", "timestamp"))

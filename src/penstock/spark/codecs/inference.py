@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import RequestError
-from penstock.spark.codecs.kinds import STRING, Field, Fields, Kind
+from penstock.core.kinds import STRING, Field, Fields, Kind
 from penstock.spark.codecs.scalars import day, timestamp, unquoted
 
 FIELDS_MAX = 200

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import INTEGERS, TEXTS, VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.codec import CODECS, DATA
 from penstock.spark.codecs.documents import Documents, number_type, row_type, without
 from penstock.spark.codecs.json_writer import JsonWriter
-from penstock.spark.codecs.kinds import INTEGERS, TEXTS, VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.scalars import (
     Misfit,
     day,

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, Field, Kind, arrow_type
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.fixed_columns import INT, TAGS, TIMESTAMP, FixedColumns, merged, micros_of, row_by_row
-from penstock.spark.codecs.kinds import STRING, Field, Kind, arrow_type
 from penstock.spark.codecs.patterns import Extracted, extract
 from penstock.spark.codecs.scalars import Misfit, timestamp
 from penstock.spark.codecs.variants import BAD

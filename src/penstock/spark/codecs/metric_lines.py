@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, VARIANT, Field, Kind
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.fixed_columns import (
@@ -25,7 +26,6 @@ from penstock.spark.codecs.fixed_columns import (
     shown,
 )
 from penstock.spark.codecs.json_writer import is_json
-from penstock.spark.codecs.kinds import STRING, VARIANT, Field, Kind
 from penstock.spark.codecs.patterns import extract
 from penstock.spark.codecs.scalars import Misfit
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from penstock.core.kinds import VARIANT, Field, Fields, Kind
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.codec import CODECS, DATA
 from penstock.spark.codecs.documents import Documents, number_type, row_type, without
 from penstock.spark.codecs.json_codec import JsonDocuments, checked
-from penstock.spark.codecs.kinds import VARIANT, Field, Fields, Kind
 from penstock.spark.codecs.packing import Packing, as_json
 from penstock.spark.codecs.scalars import Misfit
 from penstock.spark.codecs.variants import any_documents

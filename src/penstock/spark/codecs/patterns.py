@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.json_codec import not_utf8
-from penstock.spark.codecs.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.scalars import in_range
 
 _NOT_UTF8 = "is not valid UTF-8"

@@ -11,9 +11,9 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
 from penstock.spark.codecs.codec import CODECS, ROWS
-from penstock.spark.codecs.kinds import Field, Fields, Kind, arrow_type
 
 _ROWS_MAX = 1_000_000
 """Rows of one event: a file of a few bytes can have billions of rows that are all alike."""

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
-from penstock.spark.codecs.kinds import INTEGERS, Kind
+from penstock.core.kinds import INTEGERS, Kind
 
 _TIME = re.compile(
     r"(\d{4})-(\d\d?)-(\d\d?)"

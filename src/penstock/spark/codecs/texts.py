@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, Field, Fields
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.codec import CODECS, TEXT
 from penstock.spark.codecs.json_codec import not_utf8
-from penstock.spark.codecs.kinds import STRING, Field, Fields
 
 
 class String(Codec):

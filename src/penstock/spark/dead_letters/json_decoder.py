@@ -87,7 +87,7 @@ class _Decoding:
     def _decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Columns]]:
         import pyarrow as pa
 
-        from penstock.spark.codecs.ddl import parse_ddl
+        from penstock.core.ddl import parse_ddl
         from penstock.spark.codecs.registry import codec
 
         decode = codec("json").decoder(parse_ddl(self.ddl))
@@ -98,7 +98,7 @@ class _Decoding:
         import numpy as np
         import pyarrow as pa
 
-        from penstock.spark.codecs.ddl import parse_ddl
+        from penstock.core.ddl import parse_ddl
 
         if decoded.failed:
             batch = batch.take(pa.array(np.setdiff1d(np.arange(batch.num_rows), [*decoded.failed])))

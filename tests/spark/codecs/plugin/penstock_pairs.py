@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import STRING, Fields
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
 from penstock.spark.codecs.codec import About
-from penstock.spark.codecs.kinds import STRING, Fields
 
 
 class Pairs(Codec):

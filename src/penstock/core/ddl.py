@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from penstock.core.errors import RequestError
+from penstock.core.kinds import Field, Fields, Kind
 from penstock.core.suggestions import suggestion
-from penstock.spark.codecs.kinds import Field, Fields, Kind
 
 _SAME = {
     "byte": "tinyint",

@@ -1,0 +1,1 @@
+"""The connector type `delta`: Delta tables."""

@@ -1,0 +1,43 @@
+"""`delta`: a Delta table, by two-phase commit; the epoch is an application transaction of the table."""
+
+from typing import TYPE_CHECKING
+
+from penstock.connectors.api import About
+from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
+from penstock.connectors.tables import SchemaOf
+from penstock.connectors.url_forms import UrlForm, path
+
+if TYPE_CHECKING:
+    from penstock.connectors.sink_api import VotingSink
+
+
+class DeltaOptions(LakeOptions):
+    """Paths without a scheme are directories; relative ones start in the directory where the worker was started. The
+    credentials of a bucket come from the worker's environment and its files in ~/.aws, as for `--store`.
+
+    An epoch is one commit of the table's log, with all its files, or none: readers see whole epochs. The commit also
+    sets the application transaction `penstock/PIPELINE/SINK`, by which the sink recognises an epoch that is in the
+    table already. Other programs may write to the table, compact and vacuum it at any time.
+
+    A crash may leave files that the log does not name. `VACUUM` deletes them; retain at least an hour, since a vote in
+    doubt names files that the log does not have yet.
+    """
+
+
+class Delta(LakeConnector[DeltaOptions]):
+    about = About(
+        "delta",
+        "Writes rows to a Delta table in a directory or a bucket, an epoch as one transaction.",
+        DeltaOptions,
+        CAPABILITIES,
+        extra="delta",
+        example={"path": "lake/orders", "partition_by": ["country"]},
+        url=UrlForm(written="delta:PATH", place=path, fields=("path",)),
+    )
+
+    def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":
+        from penstock.connectors.delta.table import DeltaLog
+        from penstock.connectors.lake.sink import LakeSink
+        from penstock.connectors.threaded import Threaded
+
+        return Threaded(LakeSink(self.options, name, DeltaLog, schema), name)

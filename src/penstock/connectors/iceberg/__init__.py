@@ -1,0 +1,1 @@
+"""The connector type `iceberg`: Iceberg tables."""

@@ -1,0 +1,43 @@
+"""`parquet`: a directory of Parquet files, by two-phase commit."""
+
+from typing import TYPE_CHECKING
+
+from penstock.connectors.api import About
+from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
+from penstock.connectors.tables import SchemaOf
+from penstock.connectors.url_forms import UrlForm, path
+
+if TYPE_CHECKING:
+    from penstock.connectors.sink_api import VotingSink
+
+
+class ParquetOptions(LakeOptions):
+    """Paths without a scheme are directories; relative ones start in the directory where the worker was started. The
+    credentials of a bucket come from the worker's environment and its files in ~/.aws, as for `--store`.
+
+    A plain directory of files has no transactions: while an epoch with several files is committed, a reader may see
+    some of them. It sees each file as a whole, and after a crash the rest follows when the sink is opened again. Use
+    `delta` or `iceberg` where a reader must see whole epochs.
+
+    Files that were written before a column was added do not have it: readers merge the schemas, Spark with the option
+    `mergeSchema`.
+    """
+
+
+class Parquet(LakeConnector[ParquetOptions]):
+    about = About(
+        "parquet",
+        "Writes Parquet files to a directory or a bucket, in Hive's layout of partitions.",
+        ParquetOptions,
+        CAPABILITIES,
+        extra="parquet",
+        example={"path": "lake/orders", "partition_by": ["country"]},
+        url=UrlForm(written="parquet:PATH", place=path, fields=("path",)),
+    )
+
+    def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":
+        from penstock.connectors.lake.sink import LakeSink
+        from penstock.connectors.parquet.table import ParquetFiles
+        from penstock.connectors.threaded import Threaded
+
+        return Threaded(LakeSink(self.options, name, ParquetFiles, schema), name)

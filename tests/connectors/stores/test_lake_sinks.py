@@ -1,0 +1,251 @@
+"""Tables in files: columns, partitions, sizes, other writers, and workers that were replaced."""
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pydantic import ValidationError
+
+from penstock.connectors.delta.connector import DeltaOptions
+from penstock.connectors.iceberg.connector import Iceberg, IcebergOptions
+from penstock.connectors.lake.sink import LakeSink
+from penstock.connectors.parquet.connector import Parquet, ParquetOptions
+from penstock.connectors.permissions import NotPermitted, Permissions
+from penstock.connectors.sink_api import SinkLost
+from tests.connectors.stores.contract import opened as opened_store
+from tests.connectors.stores.lakes import LAKES, DeltaStore, IcebergStore, LakeStore, ParquetStore
+from tests.connectors.stores.rounds import example
+from tests.connectors.stores.tables import epoch, opened
+
+SCHEMA = [("id", "bigint"), ("country", "string")]
+
+
+@pytest.fixture(params=[*LAKES])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> LakeStore:
+    return LAKES[request.param](str(tmp_path / "table"))
+
+
+def ids(store: LakeStore) -> list[int]:
+    return sorted(row["id"] for row in store.rows())
+
+
+def test_columns_follow_the_pipeline_by_the_stated_rule(store: LakeStore) -> None:
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        epoch(1, ['{"id": 1, "country": "de"}']).deliver(sink)
+    with opened(store.sink(lambda: [("id", "int"), ("price", "decimal(10,2)")])) as sink:
+        epoch(2, ['{"id": 2, "price": 1.50}']).deliver(sink)
+    with opened(store.sink(lambda: [("id", "string")])) as sink:
+        vote = epoch(3, ['{"id": "x"}']).prepare(sink)
+        assert "its column 'id' is int64, and the rows have string there" in vote.reason
+        epoch(4, []).deliver(sink)
+    found = {row["id"]: (row["country"], str(row["price"])) for row in store.rows()}
+    assert found == {1: ("de", "None"), 2: (None, "1.50")}
+
+
+def test_a_row_that_does_not_fit_is_a_vote_of_no_and_leaves_nothing(store: LakeStore) -> None:
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        vote = epoch(1, ['{"id": 1}', '{"id": "x"}']).prepare(sink)
+        assert "message 100009 (row 2 of the epoch): " in vote.reason
+        assert not [key for key in store.files() if not key.endswith("/record")]
+
+
+def test_partitions_are_folders_and_large_epochs_are_several_files(store: LakeStore) -> None:
+    rows = [f'{{"id": {number}, "country": {country}}}' for number, country in enumerate(['"de"', '"fr"', "null"] * 4)]
+    with opened(store.sink(lambda: SCHEMA, partition_by=["country"], file_bytes=1)) as sink:
+        epoch(1, rows).deliver(sink)
+    assert ids(store) == [*range(12)]
+    folders = [key.partition("country=")[2].partition("/")[0] for key in store.files() if key.endswith(".parquet")]
+    assert {*folders} == {"de", "fr", "__HIVE_DEFAULT_PARTITION__"}
+    with opened(store.sink(lambda: SCHEMA, partition_by=["id"])) as sink:
+        assert "it is partitioned by ('country',)" in epoch(2, rows).prepare(sink).reason
+
+
+def test_an_epoch_larger_than_the_buffers_is_several_row_groups_and_files(
+    store: LakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BUFFER_BYTES_MAX", "GROUP_BYTES", "FILES_OPEN_MAX"):
+        monkeypatch.setattr(f"penstock.connectors.lake.files.{name}", 1)
+    rows = [f'{{"id": {number}, "country": "{number % 3}"}}' for number in range(12)]
+    with opened(store.sink(lambda: SCHEMA, partition_by=["country"])) as sink:
+        epoch(1, rows).deliver(sink)
+    assert ids(store) == [*range(12)]
+    assert len([key for key in store.files() if key.endswith(".parquet")]) > 3
+
+
+def test_two_sinks_write_to_one_table(store: LakeStore) -> None:
+    with (
+        opened(store.sink(lambda: SCHEMA, name="p/a")) as one,
+        opened(store.sink(lambda: SCHEMA, name="p/b")) as other,
+    ):
+        assert epoch(1, ['{"id": 1}']).prepare(one).yes
+        epoch(1, ['{"id": 2}']).deliver(other)
+        one.commit(epoch(1, ['{"id": 1}']).transaction)
+        epoch(2, ['{"id": 3}']).deliver(one)
+    assert ids(store) == [1, 2, 3]
+
+
+def test_a_worker_that_was_replaced_cannot_vote_or_commit(store: LakeStore) -> None:
+    first, second = epoch(1, ['{"id": 1}']), epoch(2, ['{"id": 2}'])
+    old, new = store.sink(lambda: SCHEMA), store.sink(lambda: SCHEMA)
+    with opened(old):
+        assert first.prepare(old).yes
+        with opened(new, first.id):
+            for call in (lambda: old.commit(first.transaction), lambda: second.prepare(old)):
+                with pytest.raises(SinkLost, match="another process has opened this sink"):
+                    call()
+            second.deliver(new)
+    assert ids(store) == [1, 2]
+
+
+def test_a_vote_that_two_processes_commit_is_in_the_table_once(store: LakeStore) -> None:
+    """The old one has looked at the record just before the other one took over."""
+    first = epoch(1, ['{"id": 1}'])
+    old, new = store.sink(lambda: SCHEMA), store.sink(lambda: SCHEMA)
+    with opened(old):
+        assert first.prepare(old).yes
+        assert old._record is not None
+        vote = old._record.state.in_doubt
+        with opened(new, first.id):
+            assert vote is not None
+            assert old._table is not None
+            old._table.commit(vote)
+    assert ids(store) == [1]
+
+
+def test_a_commit_on_top_of_a_version_that_is_no_longer_the_newest_looks_again(
+    store: LakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read the table before either has written: the slower one must not add the files again."""
+    first = epoch(1, ['{"id": 1}'])
+    old, new = store.sink(lambda: SCHEMA), store.sink(lambda: SCHEMA)
+    with opened(old):
+        epoch(0, ['{"id": 0}']).deliver(old)
+        assert first.prepare(old).yes
+        assert old._record is not None
+        assert old._table is not None
+        vote, load, loads = old._record.state.in_doubt, old._table.load, count()
+        assert vote is not None
+        load(old._record.state)
+        with opened(new, first.id):
+            monkeypatch.setattr(old._table, "load", lambda state: load(state) if next(loads) else None)
+            old._table.commit(vote)
+            assert next(loads) == (0 if store.kind == "parquet" else 2), "a conflict, and then a look"
+    assert ids(store) == [0, 1]
+
+
+def test_a_lost_record_is_not_taken_for_a_new_table(store: LakeStore) -> None:
+    if store.kind == "parquet":
+        pytest.skip("a directory of files does not know what is in it")
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        epoch(1, ['{"id": 1}']).deliver(sink)
+    for key, path in store.files().items():
+        if key.endswith("/record"):
+            Path(str(path)).unlink()
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        epoch(2, ['{"id": 2}']).deliver(sink)
+    assert ids(store) == [1, 2]
+
+
+def test_files_of_an_epoch_that_was_killed_between_them_follow_when_the_sink_is_opened(tmp_path: Path) -> None:
+    store = ParquetStore(str(tmp_path / "table"))
+    rows = [f'{{"id": {number}, "country": "{number}"}}' for number in range(3)]
+    first = epoch(1, rows)
+    with opened(store.sink(lambda: SCHEMA, partition_by=["country"])) as sink:
+        assert first.prepare(sink).yes
+        assert sink._record is not None
+        assert sink._record.state.in_doubt is not None
+        assert sink._place is not None
+        file = sink._record.state.in_doubt.files[1]
+        sink._place.publish(sink._staged(file.key), file.key)
+    assert len(store.rows()) == 1
+    with opened(store.sink(lambda: SCHEMA, partition_by=["country"]), first.id) as sink:
+        assert ids(store) == [0, 1, 2]
+        sink.commit(first.transaction)
+    assert ids(store) == [0, 1, 2]
+
+
+def test_another_writer_of_a_delta_table_comes_first(tmp_path: Path) -> None:
+    store = DeltaStore(str(tmp_path / "table"))
+    first = epoch(1, ['{"id": 1}'])
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        assert first.prepare(sink).yes
+        write_deltalake(store.place, pa.table({"id": [7], "country": ["x"]}), mode="append")
+        sink.commit(first.transaction)
+    table = DeltaTable(store.place)
+    assert sorted(row["id"] for row in table.to_pyarrow_table().to_pylist()) == [1, 7]
+    assert table.history(1)[0]["penstock.transaction"] == first.id.decode()
+    assert table.transaction_version("penstock/p/s") == 1
+
+
+def test_the_snapshot_of_an_iceberg_table_names_the_epoch(tmp_path: Path) -> None:
+    store = IcebergStore(str(tmp_path / "table"))
+    first = epoch(1, ['{"id": 1}'])
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        assert first.prepare(sink).yes
+        other = store.opened()
+        other.append(pa.table({"id": [7], "country": ["x"]}))
+        sink.commit(first.transaction)
+    table = store.opened()
+    assert sorted(row["id"] for row in table.scan().to_arrow().to_pylist()) == [1, 7]
+    summary = table.current_snapshot().summary
+    assert (summary["penstock.transaction"], summary["penstock.epoch"]) == (first.id.decode(), "1")
+    assert table.properties["penstock.p/s"] == "1"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", [*LAKES])
+def test_a_table_in_a_bucket_has_each_epoch_once(kind: str, s3_url: str) -> None:
+    store = LAKES[kind](s3_url)
+    first, second, third = example(3)
+    with opened_store(store) as sink:
+        first.deliver(sink)
+        assert second.prepare(sink).yes
+        assert store.found() == store.expected([first])
+    with opened_store(store, second.id) as sink:
+        assert store.found() == store.expected([first, second])
+        assert third.prepare(sink).yes
+    with opened_store(store, second.id) as sink:
+        assert store.found() == store.expected([first, second])
+        third.again().deliver(sink)
+    assert store.found() == store.expected([first, second, third])
+    if isinstance(store, IcebergStore):
+        store.catalog.unlink()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: ParquetOptions(path="ftp://x/y"), "ftp:// is not a kind of store"),
+        (lambda: ParquetOptions(path="s3://me:secret@x/y"), "must not contain credentials"),
+        (lambda: DeltaOptions(path="x", partition_by=("a", "a")), "names a column twice"),
+        (lambda: DeltaOptions(path="x", columns="id INTT"), "expected the type"),
+        (lambda: IcebergOptions(path="x", catalog="sqlite:///c.db", table="t"), "write NAMESPACE.NAME"),
+        (lambda: IcebergOptions(path="x", catalog="sqlite://", table="a.t"), "a catalogue in memory"),
+    ],
+)
+def test_wrong_options_are_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        make()
+
+
+def test_a_table_is_only_where_connectors_may_write(tmp_path: Path) -> None:
+    limited = Permissions(roots=(tmp_path,), own_store="s3://ours/store")
+    Parquet.check_permitted(ParquetOptions(path=str(tmp_path / "t")), limited)
+    Parquet.check_permitted(ParquetOptions(path="s3://ours/storehouse"), limited)
+    for path in ("/srv/t", "file:///srv/t", "s3://ours/store", "s3://ours/store/t", "s3://ours"):
+        with pytest.raises(NotPermitted):
+            Parquet.check_permitted(ParquetOptions(path=path), limited)
+    options = IcebergOptions(path=str(tmp_path / "t"), catalog="sqlite:////srv/c.db", table="a.t")
+    with pytest.raises(NotPermitted):
+        Iceberg.check_permitted(options, limited)
+
+
+def test_a_sink_that_was_never_opened_can_be_closed(store: LakeStore) -> None:
+    sink: LakeSink = store.sink()
+    sink.close()
+    with pytest.raises(SinkLost, match="it is not open"):
+        sink.abort()
