@@ -127,6 +127,7 @@ class Host:
         self.membership = Membership(self.bucket, record)
         self._cluster = Cluster(self.bucket, self.worker)
         self._directory = Directory(self.bucket, is_tls=self.settings.http_ssl is not None)
+        self._directory.declared = self.settings.gateway.partitions
         self._shared_access = ClusterAccess(self.bucket, self.settings.data)
         await asyncio.to_thread(probe_patiently, self.bucket, on_waiting, self._stop_waiting)
         if not self._stopping.is_set():

@@ -1,0 +1,153 @@
+"""A source with two partitions, in processes of a host that are killed while programs send."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.bucket.stores import open_bucket
+from penstock.client import Message
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from penstock.cluster.places import Kind, Places, Thing
+from penstock.core.errors import NoSuchSegment
+from tests.client.source.stored import stored_messages
+from tests.support.copying_driver import Driver
+from tests.support.waiting import until
+from tests.worker.bucket_moves import Sending
+from tests.worker.hosts import Hosts, children, hosts
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+SOURCE = "orders"
+
+
+class Home:
+    """Of the pipeline: the process of its shard, whose ports change."""
+
+    def __init__(self, made: Hosts) -> None:
+        self._made = made
+
+    def _address(self, port: str) -> str:
+        shard = Places(open_bucket(self._made.url)).get(Thing(Kind.PIPELINE, "copy"))
+        return str(self._made.cluster()["shards"][shard]["addresses"].get(port, "127.0.0.1:1"))
+
+    @property
+    def http(self) -> str:
+        return self._address("http")
+
+    @property
+    def segment(self) -> str:
+        return self._address("segment")
+
+    def output(self) -> list[bytes]:
+        with SegmentClient(self.segment) as client:
+            return [bytes(event.data) for event in client.events("pipeline/copy/out")]
+
+
+class OneStream(Sending):
+    """A program with one stream, whose messages name it."""
+
+    def __init__(self, seeds: str, number: int) -> None:
+        super().__init__(seeds, 0, SOURCE)
+        self._number = number
+        self._streams = [self._source.stream(f"stream {number}", self._messages)]
+
+    def _messages(self, after: int | None) -> Iterator[Message | None]:
+        for one in super()._messages(after):
+            yield None if one is None else Message(one.id, self.payload(one.id), one.event_time)
+
+    def payload(self, message_id: int) -> bytes:
+        return b"%d of stream %d" % (message_id, self._number)
+
+    @property
+    def stream_id(self) -> int:
+        return self._streams[0].stream_id
+
+
+def shards_of(made: Hosts) -> tuple[int, ...]:
+    return Places(open_bucket(made.url)).find_partitions(Thing(Kind.SOURCE, SOURCE))
+
+
+def stored(made: Hosts) -> list[dict[int, list[int]]]:
+    """By partition: stream → the ids of its messages, in order."""
+    found, shards = [], made.settle()["shards"]
+    for number, shard in enumerate(shards_of(made)):
+        name = SOURCE if not number else f"{SOURCE}#{number}"
+        messages = stored_messages(shards[shard]["addresses"]["segment"], name)
+        found.append({stream_id: [one.id for one in ones] for stream_id, ones in messages.items()})
+    return found
+
+
+def kill_shard(made: Hosts, shard: int) -> None:
+    for pid in children(made.all[0].pid):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if words[words.index(b"--shard") + 1] == b"%d" % shard:
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise AssertionError(f"no process of shard {shard}")
+
+
+@contextmanager
+def copying(made: Hosts) -> Iterator[Home]:
+    """A pipeline that reads the source, all partitions of it."""
+    home = Home(made)
+    driver = Driver(home, [SOURCE])
+    thread = threading.Thread(target=driver.run)
+    thread.start()
+    try:
+        yield home
+    finally:
+        driver.is_over.set()
+        thread.join()
+
+
+def is_registered(home: Home) -> bool:
+    with closing(CoordinatorClient(home.http, 5)) as client:
+        return any(one.name == "copy" for one in client.pipelines())
+
+
+def test_every_message_is_read_once_and_in_order_although_partitions_and_the_registry_are_killed(
+    tmp_path: Path,
+) -> None:
+    with hosts(tmp_path, 2, options=("--partitions", f"{SOURCE}=2")) as made, ExitStack() as stack:
+        home = stack.enter_context(copying(made))
+        until(lambda: is_registered(home), made.said)
+        programs: list[OneStream] = []
+        while not programs or not all(stored(made)):  # programs get partitions in turn
+            assert len(programs) < 10
+            programs.append(stack.enter_context(closing(OneStream(made.seeds, len(programs)))))
+            programs[-1].start()
+        with CoordinatorClient(f"127.0.0.1:{made.all[0].http_port}", 5) as client:
+            assert {SOURCE, f"{SOURCE}#1"} <= client.status().sources.keys()
+        for number in (1, 0):
+            kill_shard(made, shards_of(made)[number])
+            for one in programs:
+                one.wait_for_acks()
+        acknowledged = {one: next(iter(one.acknowledged_ids().values())) for one in programs}
+        copied = {*home.output()}  # read afterwards: an acknowledgement is never ahead of the pipeline
+        assert all(one.payload(at) in copied for one, last in acknowledged.items() for at in range(last + 1))
+        last = {one: one.finish()[one.stream_id] for one in programs}
+        found, output = stored(made), home.output()
+        for one, at in last.items():
+            (ids,) = [streams[one.stream_id] for streams in found if one.stream_id in streams]
+            assert ids == list(range(at + 1)), "each message is stored once, in one partition"
+            own = [payload for payload in output if payload.endswith(one.payload(0)[1:])]
+            assert own == [one.payload(number) for number in range(at + 1)], "and read once, in order"
+
+
+def test_partitions_need_as_many_shards(tmp_path: Path) -> None:
+    with hosts(tmp_path, 1, options=("--partitions", f"{SOURCE}=2")) as made:
+        program = OneStream(made.seeds, 0)
+        with closing(program):
+            program._thread.start()
+            until(lambda: "is to have 2 partitions, and the cluster has only 1 shards" in made.said(), made.said)
+            made.add(1)
+            program.wait_for_acks()
+        assert len(set(shards_of(made))) == 2
+        with SegmentClient(made.all[0].address) as client, pytest.raises(NoSuchSegment):
+            client.info(f"connector/{SOURCE}#7/0")  # there is no such partition
