@@ -1,7 +1,6 @@
 """A source with two partitions, in processes of a host that are killed while programs send."""
 
-import os
-import signal
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -19,7 +18,7 @@ from tests.client.source.stored import stored_messages
 from tests.support.copying_driver import Driver
 from tests.support.waiting import until
 from tests.worker.bucket_moves import Sending
-from tests.worker.hosts import Hosts, children, hosts
+from tests.worker.hosts import Hosts, hosts, kill
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -84,12 +83,9 @@ def stored(made: Hosts) -> list[dict[int, list[int]]]:
 
 
 def kill_shard(made: Hosts, shard: int) -> None:
-    for pid in children(made.all[0].pid):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if words[words.index(b"--shard") + 1] == b"%d" % shard:
-            os.kill(pid, signal.SIGKILL)
-            return
-    raise AssertionError(f"no process of shard {shard}")
+    """The host has written in its log which process serves it."""
+    started = re.findall(rf"shard {shard}: process (\d+) is started", made.said())
+    kill(int(started[-1]))
 
 
 @contextmanager

@@ -491,7 +491,8 @@ class PartitionedSources:
     def _registry(self, source: str) -> StoredClaims:
         if source in self._damage:
             raise self._damage[source]
-        return self._registries.get(source) or self._open(source)
+        found = self._registries.get(source)
+        return self._open(source) if found is None else found
 
     async def _asked(self, source: str) -> StoredClaims:
         """For another shard. Raises Unavailable if the registry is not here: the shard may just have moved."""
