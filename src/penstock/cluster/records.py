@@ -11,7 +11,7 @@ W is unique to one run of a worker, so an object that is gone never comes back.
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
@@ -96,6 +96,12 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
 Record = TypeVar("Record", WorkerRecord, ShardRecord, AssignmentRecord, PlaceRecord)
 
 
+_DECODERS: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (WorkerRecord, ShardRecord, AssignmentRecord, PlaceRecord)
+}
+"""Made here, in one thread: msgspec analyses a type when it first decodes it, and several threads read records."""
+
+
 class _Format(msgspec.Struct):
     format: int | None = None
 
@@ -140,7 +146,7 @@ def decode(data: bytes, kind: type[Record], where: str) -> Record:
         found = msgspec.json.decode(data, type=_Format).format
         if found != FORMAT:
             raise UnreadableFormat(where, found, FORMAT, "Use another prefix of the bucket.")
-        return msgspec.json.decode(data, type=kind)
+        return cast("Record", _DECODERS[kind].decode(data))
     except msgspec.MsgspecError as error:
         raise Damaged(
             f"{where} is not valid: {error}", "Stop all workers on the bucket, then delete this object."

@@ -20,6 +20,11 @@ _STATUS_SECONDS_MAX = 3.0
 _RATE = "_per_second"
 """How the name of a rate ends."""
 
+_WORKER_STATUS = msgspec.json.Decoder(WorkerStatus)
+"""Made here, in one thread: msgspec analyses a type when it first decodes it, and crashes if several threads do so at
+the same time.
+"""
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -114,7 +119,7 @@ async def ask_shards(cluster: ClusterStatus, token: str, path: str, *, is_tls: b
 def _status(place: Place, token: str, is_tls: bool) -> WorkerStatus | str:
     found = _reply(place, token, "/status", is_tls)
     try:
-        return found if isinstance(found, str) else msgspec.json.decode(found, type=WorkerStatus)
+        return found if isinstance(found, str) else _WORKER_STATUS.decode(found)
     except msgspec.MsgspecError as error:
         return f"its process is of another version: {error}"
 
