@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from penstock.bucket.stores import open_bucket
-from penstock.client import Message
+from penstock.client import Message, Source
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.cluster.places import Kind, Places, Thing
 from penstock.core.errors import NoSuchSegment
 from tests.client.source.stored import stored_messages
 from tests.support.copying_driver import Driver
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import Sending
 from tests.worker.hosts import Hosts, hosts, kill
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 SOURCE = "orders"
 
@@ -53,6 +53,10 @@ class OneStream(Sending):
 
     def __init__(self, seeds: str, number: int) -> None:
         super().__init__(seeds, 0, SOURCE)
+        # On a busy machine a process takes longer to start than programs usually wait for a stream.
+        self._source = Source(
+            seeds, source=SOURCE, on_ack=self._acked, poll_seconds=0.005, retry_seconds=2 * SECONDS_MAX
+        )
         self._number = number
         self._streams = [self._source.stream(f"stream {number}", self._messages)]
 

@@ -59,7 +59,7 @@ T = TypeVar("T")
 RETRIES = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
 """While the registry's shard is away: it comes back within some seconds, and sources wait for it."""
 
-WAIT_SECONDS_MAX = 10.0
+WAIT_SECONDS_MAX = 30.0
 """For the registry to answer a claim, before NOTIFY is refused: a take-over takes some seconds. Programs ask again, so
 this only decides how soon programs, and people, see that something is wrong.
 """
