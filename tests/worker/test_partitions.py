@@ -4,16 +4,18 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.bucket.stores import open_bucket
 from penstock.client import Message, Source
-from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator import ApplicationClient, CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.cluster.places import Kind, Places, Thing
-from penstock.core.errors import NoSuchSegment
+from penstock.core.errors import NoSuchSegment, RequestError
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from tests.client.source.stored import stored_messages
 from tests.support.copying_driver import Driver
 from tests.support.waiting import SECONDS_MAX, until
@@ -138,6 +140,36 @@ def test_every_message_is_read_once_and_in_order_although_partitions_and_the_reg
             assert ids == list(range(at + 1)), "each message is stored once, in one partition"
             own = [payload for payload in output if payload.endswith(one.payload(0)[1:])]
             assert own == [one.payload(number) for number in range(at + 1)], "and read once, in order"
+
+
+def test_an_application_declares_a_source_with_partitions(tmp_path: Path) -> None:
+    spec = ConnectorSpec(
+        name=SOURCE, id=SOURCE, instance="01", type="connector-protocol", partitions=2, max_disorder_us=5_000_000
+    )
+    with hosts(tmp_path, 2) as made, ExitStack() as stack:
+        host = f"127.0.0.1:{made.all[0].http_port}"
+        client = stack.enter_context(CoordinatorClient(host, 5))
+        application = stack.enter_context(ApplicationClient(host, 5))
+        application.apply(Deployment(connectors={SOURCE: spec}))
+        with pytest.raises(RequestError, match="has 2 partitions, not 1, and their number never changes"):
+            application.apply(Deployment(connectors={SOURCE: replace(spec, partitions=1)}))
+        with pytest.raises(RequestError, match="has partitions in other shards, which cannot be paused"):
+            application.pause(SOURCE)
+        programs: list[OneStream] = []
+        while not programs or not all(stored(made)):
+            assert len(programs) < 10
+            programs.append(stack.enter_context(closing(OneStream(made.seeds, len(programs)))))
+            programs[-1].start()
+        sources = client.status().sources
+        assert [sources[name].max_disorder_seconds for name in (SOURCE, f"{SOURCE}#1")] == [5, 5]
+        assert client.declare_watermark(SOURCE, 1) == len(programs)
+        names = [f"stream {number}" for number in range(len(programs))]
+        assert client.stream_names(SOURCE, [one.stream_id for one in programs]) == names
+        for one in programs:
+            one.finish()
+        client.end_source(SOURCE)
+        sources = client.status().sources
+        assert all(sources[name].has_finished for name in (SOURCE, f"{SOURCE}#1"))
 
 
 def test_partitions_need_as_many_shards(tmp_path: Path) -> None:
