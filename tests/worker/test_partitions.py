@@ -11,7 +11,8 @@ import pytest
 
 from penstock.bucket.stores import open_bucket
 from penstock.client import Message, Source
-from penstock.client.coordinator import ApplicationClient, CoordinatorClient
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.cluster.places import Kind, Places, Thing
 from penstock.core.errors import NoSuchSegment, RequestError
