@@ -117,7 +117,8 @@ def is_registered(home: Home) -> bool:
 def test_every_message_is_read_once_and_in_order_although_partitions_and_the_registry_are_killed(
     tmp_path: Path,
 ) -> None:
-    with hosts(tmp_path, 2, options=("--partitions", f"{SOURCE}=2")) as made, ExitStack() as stack:
+    options = ("--partitions", f"{SOURCE}=2", "--retention", "keep")  # to compare what is stored in the end
+    with hosts(tmp_path, 2, options=options) as made, ExitStack() as stack:
         home = stack.enter_context(copying(made))
         until(lambda: is_registered(home), made.said)
         programs: list[OneStream] = []
