@@ -28,6 +28,9 @@ class FileDirectory:
         shard: int = json.loads(self.path.read_text())["places"].get(source, self.shard)
         return shard
 
+    async def partitions(self, source: str) -> list[int]:
+        return [await self.shard_of(source)]
+
     async def find(self, shard: int) -> ShardAddress | None:
         found = json.loads(self.path.read_text())["addresses"].get(str(shard))
         return None if found is None else ShardAddress(*found)

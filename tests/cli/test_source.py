@@ -1,5 +1,6 @@
 """`penstock source`, `penstock send --end`, and the options of event time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.app import app
 from penstock.cli.event_times import parse_event_time, with_event_times
 from penstock.cli.run import _worker_options
-from penstock.cli.worker import with_windows
+from penstock.cli.worker import with_partitions, with_windows
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.ingest.settings import GatewaySettings, SourceSettings, WhenAllIdle
@@ -158,3 +159,13 @@ def test_sources_that_are_all_idle_wait_or_follow_the_clock_as_configured() -> N
     ):
         with pytest.raises(RequestError, match=why):
             with_event_times(SourceSettings(), [], timeouts, rules)
+
+
+def test_partitions_are_declared_for_single_sources() -> None:
+    slow = SourceSettings(idle_timeout_seconds=1)
+    named = with_partitions(SourceSettings(), {"slow": slow}, ["orders=4", "slow=2"])
+    assert named == {"orders": SourceSettings(partitions=4), "slow": replace(slow, partitions=2)}
+    assert GatewaySettings(sources=named).partitions == {"orders": 4, "slow": 2}
+    for given, problem in (("4", "--partitions needs the name of a source"), ("orders=0", "'0' is not a valid number")):
+        with pytest.raises(RequestError, match=problem):
+            with_partitions(SourceSettings(), {}, [given])

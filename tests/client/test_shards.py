@@ -67,6 +67,9 @@ class Directory:
     async def shard_of(self, source: str) -> int:
         raise AssertionError(source)
 
+    async def partitions(self, source: str) -> list[int]:
+        raise AssertionError(source)
+
     async def find(self, shard: int) -> ShardAddress | None:
         return ShardAddress(self.http, "") if shard == 3 else None
 

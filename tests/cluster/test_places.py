@@ -9,6 +9,7 @@ from penstock.bucket.objects import Bucket
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.places import APPLICATION, Kind, Places, Thing, choose
 from penstock.cluster.records import ASSIGNMENT, SHARDS, AssignmentRecord, encode
+from penstock.core.errors import RequestError
 
 
 @pytest.fixture
@@ -80,3 +81,35 @@ def test_without_hosts_the_shards_are_those_that_were_started(bucket: Bucket) ->
     assert Places(bucket).shards() == [0]
     bucket.create(f"{SHARDS}7", [b"{}"])
     assert Places(bucket, 3).shards() == [3, 7]
+
+
+def test_the_partitions_of_a_source_are_in_different_shards_for_ever(bucket: Bucket) -> None:
+    assign(bucket, 5)
+    orders = Thing(Kind.SOURCE, "orders")
+    shards = Places(bucket).partitions(orders, 3)
+    assert len({*shards}) == 3
+    assert shards[0] == choose(orders, range(5))
+    assign(bucket, 9)
+    later = Places(bucket)
+    assert later.partitions(orders, 7) == later.find_partitions(orders) == shards
+    assert [Places(bucket).get(orders._replace(partition=number)) for number in range(3)] == [*shards]
+    assert later.known(orders._replace(partition=9)) == shards[0]
+
+
+def test_the_first_partition_is_in_the_wanted_shard(bucket: Bucket) -> None:
+    assign(bucket, 4)
+    orders = Thing(Kind.SOURCE, "orders")
+    wanted = next(shard for shard in range(4) if shard != choose(orders, range(4)))
+    shards = Places(bucket).partitions(orders, 4, wanted)
+    assert shards[0] == wanted
+    assert {*shards} == {0, 1, 2, 3}
+
+
+def test_a_source_gets_no_more_partitions_than_there_are_shards(bucket: Bucket) -> None:
+    assign(bucket, 2)
+    orders = Thing(Kind.SOURCE, "orders")
+    with pytest.raises(RequestError, match="is to have 3 partitions, and the cluster has only 2 shards"):
+        Places(bucket).partitions(orders, 3)
+    assert Places(bucket).find_partitions(orders) == ()
+    with pytest.raises(RequestError, match="source 'orders' has no partitions"):
+        Places(bucket).get(orders._replace(partition=1))

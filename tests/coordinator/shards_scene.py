@@ -30,6 +30,9 @@ class StaticDirectory:
     async def shard_of(self, source: str) -> int:
         return self.places[source]
 
+    async def partitions(self, source: str) -> list[int]:
+        return [await self.shard_of(source)]
+
     async def find(self, shard: int) -> ShardAddress | None:
         return self.addresses.get(shard)
 

@@ -27,7 +27,9 @@ from penstock.ingest.stream_claims import (
     Replaced,
     StreamClaims,
     decode,
+    decode_answer,
     encode,
+    encode_answer,
     later,
 )
 from penstock.protocol.connector.frames import NOTHING_YET
@@ -207,6 +209,22 @@ commands = st.one_of(
 @given(commands)
 def test_a_command_is_what_was_encoded(command: Command) -> None:
     assert decode(encode(command)) == command
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Granted(2**64 - 1), Refused(ClaimId(1, 2, 3)), Elsewhere(4), Outdated(5), Replaced(6), Done()],
+)
+def test_an_answer_is_the_same_after_it_was_sent(answer: Answer) -> None:
+    found = decode_answer(encode_answer(answer))
+    assert found == answer
+    assert type(found) is type(answer)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x90", b"\x91\x63", b"\x91\x00", b"\x92\x00\xa1x"])
+def test_what_is_not_an_answer_is_refused(data: bytes) -> None:
+    with pytest.raises(Damaged):
+        decode_answer(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x90", b"\x91\x63", b"\x92\x01\x01", encode(Begin(1, 2))[:-1]])

@@ -35,6 +35,9 @@ class FileDirectory:
         shard: int = self._read()["places"][source]
         return shard
 
+    async def partitions(self, source: str) -> list[int]:
+        return [await self.shard_of(source)]
+
     async def find(self, shard: int) -> Any:
         from penstock.coordinator.shards import ShardAddress
 

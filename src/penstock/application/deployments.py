@@ -246,6 +246,7 @@ def _built_from(spec: ConnectorSpec) -> ConnectorSpec:
         interceptors_out=spec.interceptors_out,
         reconnect=spec.reconnect,
         segments=spec.segments,
+        partitions=spec.partitions,
     )
 
 

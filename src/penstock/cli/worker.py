@@ -46,6 +46,7 @@ from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
 from penstock.core.logs import LogFormat, LogLevel, log_line, set_up_logging
 from penstock.core.tls_handshakes import HandshakeLimits
 from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
+from penstock.protocol.api.deployment import PARTITIONS_MAX
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, WINDOW_BYTES
 from penstock.protocol.connector.frames import EventTimeUnit
@@ -268,6 +269,11 @@ def worker(
         "What a source may have in flight, unless it announces a larger window; 4KiB to 8MiB. Default: 256KiB.",
         metavar="[NAME=]SIZE",
     ),
+    partitions: list[str] | None = _source(
+        None,
+        "How many shards of a cluster the streams of this source are spread over; decided when it is first used.",
+        metavar="NAME=N",
+    ),
     event_time: EventTimeOption = None,
     max_disorder: MaxDisorderOption = None,
     idle_timeout: IdleTimeoutOption = None,
@@ -350,6 +356,7 @@ def worker(
         connector, max_disorder or [], idle_timeout or [], when_all_idle or [], event_time or []
     )
     connector, named = with_windows(connector, named, window or [])
+    named = with_partitions(connector, named, partitions or [])
     limits = StoreSettings(chapter_bytes=chapter_size, reserve_bytes=reserve, segment_quota_bytes=segment_quota)
     segment = ServerSettings(host=host, port=segment_port)
     segment = replace(segment, connections_max=connections, block_bytes_max=block_size, short_circuit=short_circuit)
@@ -437,6 +444,24 @@ def with_windows(
         name: replace(named.get(name, default), window_bytes=windows.get(name, default.window_bytes))
         for name in named.keys() | windows.keys()
     }
+
+
+def with_partitions(
+    default: SourceSettings, named: Mapping[str, SourceSettings], given: Sequence[str]
+) -> dict[str, SourceSettings]:
+    """The settings for named sources. Raises RequestError."""
+    counts = by_name("--partitions", given, _partitions)
+    if "" in counts:
+        raise RequestError(
+            "--partitions needs the name of a source: most sources have one", "Write --partitions orders=4."
+        )
+    return dict(named) | {name: replace(named.get(name, default), partitions=count) for name, count in counts.items()}
+
+
+def _partitions(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= PARTITIONS_MAX:
+        raise RequestError(f"{text!r} is not a valid number of partitions", f"Choose 1 to {PARTITIONS_MAX}.")
+    return int(text)
 
 
 def _window_bytes(text: str) -> int:
@@ -545,6 +570,8 @@ def _run_in_loop(settings: WorkerSettings, place: _Place) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if place.bucket is None:
+            for name, count in settings.gateway.partitions.items():
+                log.warning("source %r has one partition, not %d: a worker without --store has one shard", name, count)
             runner.run(_run(settings))
         elif place.wants is None:
             runner.run(_run_member(settings, place.bucket, place.link))

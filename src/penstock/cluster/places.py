@@ -2,6 +2,9 @@
 
 A place is written once, create-only, when the thing is first named: `cluster/places/KIND/NAME`. The shard is chosen by
 rendezvous hashing over the shards that exist then. Places never change, so whoever has read one never reads it again.
+
+A source with several partitions has one place, too, which names the shards of all of them: their number and their
+shards are decided together, by whoever is first. No two partitions of a source are in one shard.
 """
 
 from collections.abc import Collection
@@ -20,6 +23,7 @@ from penstock.cluster.records import (
     encode,
     read_record,
 )
+from penstock.core.errors import RequestError
 
 PLACES = "cluster/places/"
 
@@ -41,6 +45,8 @@ class Kind(Enum):
 class Thing(NamedTuple):
     kind: Kind
     name: str
+    partition: int = 0
+    """Of a source."""
 
     @property
     def key(self) -> str:
@@ -50,7 +56,8 @@ class Thing(NamedTuple):
         return f"{PLACES}{self.kind.value}/{name}"
 
     def __str__(self) -> str:
-        return "the application" if self.kind is Kind.APPLICATION else f"{self.kind.value} {self.name!r}"
+        shown = "the application" if self.kind is Kind.APPLICATION else f"{self.kind.value} {self.name!r}"
+        return f"partition {self.partition} of {shown}" if self.partition else shown
 
 
 APPLICATION = Thing(Kind.APPLICATION, "default")
@@ -59,7 +66,11 @@ APPLICATION = Thing(Kind.APPLICATION, "default")
 
 def choose(thing: Thing, shards: Collection[int]) -> int:
     """The shard with the highest hash: a further shard changes the choice for its own share of the things only."""
-    return max(shards, key=lambda shard: (_weight(thing, shard), shard))
+    return _ranked(thing, shards)[0]
+
+
+def _ranked(thing: Thing, shards: Collection[int]) -> list[int]:
+    return sorted(shards, key=lambda shard: (_weight(thing, shard), shard), reverse=True)
 
 
 def _weight(thing: Thing, shard: int) -> bytes:
@@ -73,32 +84,65 @@ class Places:
         """`own`: the shard of this process, which exists even if nobody has served it yet."""
         self._bucket = bucket
         self._own = () if own is None else (own,)
-        self._known: dict[Thing, int] = {}
+        self._known: dict[Thing, tuple[int, ...]] = {}
+        """Its shards; more than one for a source with several partitions."""
         self._lock = Lock()
 
     def known(self, thing: Thing) -> int | None:
         """Without a request; None if it would take one."""
+        found = self._known.get(thing._replace(partition=0))
+        return None if found is None else _shard(thing, found)
+
+    def known_partitions(self, thing: Thing) -> tuple[int, ...] | None:
         return self._known.get(thing)
 
     def find(self, thing: Thing) -> int | None:
         """None if it has no place. Raises what the store raises."""
-        shard = self._known.get(thing)
-        if shard is None and (found := read_record(self._bucket, thing.key, PlaceRecord)) is not None:
-            shard = self._remember(thing, found[0].shard)
-        return shard
+        found = self._find(thing._replace(partition=0))
+        return None if found is None else _shard(thing, found)
+
+    def find_partitions(self, thing: Thing) -> tuple[int, ...]:
+        """The shards of its partitions; none if it has no place. Raises what the store raises."""
+        return self._find(thing) or ()
+
+    def _find(self, thing: Thing) -> tuple[int, ...] | None:
+        shards = self._known.get(thing)
+        if shards is None and (found := read_record(self._bucket, thing.key, PlaceRecord)) is not None:
+            shards = self._remember(thing, found[0])
+        return shards
 
     def get(self, thing: Thing, wanted: int | None = None) -> int:
         """Its shard. One without a place gets one, in the wanted shard if one is named. Raises as the store does."""
-        if (shard := self.find(thing)) is not None:
+        if thing.partition:
+            shard = self.find(thing)
+            if shard is None:
+                raise RequestError(f"{thing._replace(partition=0)} has no partitions", "Use its name without a number.")
             return shard
-        shard = choose(thing, self.shards()) if wanted is None else wanted
+        return self.partitions(thing, 1, wanted)[0]
+
+    def partitions(self, thing: Thing, count: int, wanted: int | None = None) -> tuple[int, ...]:
+        """The shards of its partitions. Without a place, it gets so many, the first one in the wanted shard. Raises as
+        the store does, and RequestError if there are not enough shards.
+        """
+        if (found := self._find(thing)) is not None:
+            return found
+        shards = self.shards()
+        if count > len(shards):
+            raise RequestError(
+                f"{thing} is to have {count} partitions, and the cluster has only {len(shards)} shards",
+                "Start more workers first (--shards), or declare fewer partitions: their number never changes.",
+            )
+        ranked = _ranked(thing, shards)
+        if wanted is not None:
+            ranked = [wanted, *(one for one in ranked if one != wanted)]
+        record = PlaceRecord(shard=ranked[0], others=tuple(ranked[1:count]))
         try:
-            self._bucket.create(thing.key, [encode(PlaceRecord(shard=shard))])
+            self._bucket.create(thing.key, [encode(record)])
         except ObjectExists:  # by another process, or by an earlier try
-            found = read_record(self._bucket, thing.key, PlaceRecord)
-            assert found is not None, "places are not deleted"
-            shard = found[0].shard
-        return self._remember(thing, shard)
+            existing = read_record(self._bucket, thing.key, PlaceRecord)
+            assert existing is not None, "places are not deleted"
+            record = existing[0]
+        return self._remember(thing, record)
 
     def likely(self, thing: Thing) -> int:
         """Its shard, or where it would be placed. Writes nothing."""
@@ -113,9 +157,14 @@ class Places:
         numbers = (one.key.removeprefix(SHARDS) for one in self._bucket.list(SHARDS))
         return sorted({*self._own, *(int(number) for number in numbers if number.isdigit())}) or [0]
 
-    def _remember(self, thing: Thing, shard: int) -> int:
+    def _remember(self, thing: Thing, record: PlaceRecord) -> tuple[int, ...]:
         with self._lock:
-            self._known[thing] = shard
+            self._known[thing] = shards = (record.shard, *record.others)
             while len(self._known) > _KNOWN_MAX:
                 del self._known[next(iter(self._known))]
-        return shard
+        return shards
+
+
+def _shard(thing: Thing, shards: tuple[int, ...]) -> int:
+    """A partition that does not exist is looked for in partition 0's shard, which does not have it."""
+    return shards[thing.partition if thing.partition < len(shards) else 0]

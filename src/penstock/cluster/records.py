@@ -77,6 +77,8 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
 class PlaceRecord(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     shard: int
+    others: tuple[int, ...] = ()
+    """Of a source with several partitions: the shards of those after partition 0, which is in `shard`."""
 
 
 class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,6 +91,8 @@ class Capabilities:
     votes: bool = False
     """Whether the port `in` takes part in two-phase commit, so that an epoch is committed at all transactional sinks of
     a pipeline or at none. A sink that does not vote receives an epoch after the decision."""
+    partitions: bool = False
+    """Whether peers may come to any worker of a cluster: then the streams of its source can be spread over shards."""
     claims: frozenset[str] = frozenset()
     """What only one connector can have, such as `127.0.0.1:9000`: a conflict is reported before the second
     one fails.

@@ -13,7 +13,6 @@ from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
 from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, own_sources, uncommitted
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.readers import Allowance
-from penstock.coordinator.records import normalised
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.side_outputs import SideOutputs
 from penstock.coordinator.spans import LINKS_MAX, origins
@@ -128,7 +127,7 @@ class Cuts:
         shared = self._shared
         async with shared.lock(name):
             pipeline = shared.living(name, generation)
-            given = normalised(sources)
+            given = await shared.remote.partitions(sources)
             _check_sources(name, pipeline, key, given)
             self._queries.keep(shared.state.pipelines)
             self._queries.attach(name, generation, key, load, given, is_new_query=pipeline.leader is not None)

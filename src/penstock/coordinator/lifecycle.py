@@ -10,7 +10,6 @@ from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.machine.subscriptions import readers_of
 from penstock.coordinator.mirrored_checkpoints import MirroredCheckpoints
-from penstock.coordinator.records import normalised
 from penstock.coordinator.remote import StartedSources
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.side_outputs import SideOutputs
@@ -113,7 +112,7 @@ class Lifecycle:
         """Resolves where the input starts in those of its sources that it does not read yet. A source that was read
         before continues where it was, whatever `starting` is.
         """
-        sources = normalised(spec.sources)
+        sources = await self._shared.remote.partitions(spec.sources)
         known = old.inputs.get(key) if old is not None else None
         read = known.sources if known is not None and known.resolved else ()
         before = {source_of(segment) for segment in left(old)} if old is not None else set()

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from penstock.coordinator.machine.state import source_of
-from penstock.coordinator.records import Records, RecordView, normalised
+from penstock.coordinator.records import Records, RecordView
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, RequestError
 from penstock.protocol.api.pipelines import AtSegments, Limits, Range, Segments, Splits, Starting
@@ -185,7 +185,7 @@ class Readers:
 
     async def resolve(self, sources: Sequence[str], position: Starting) -> dict[str, int]:
         shared, found = self._shared, dict[str, int]()
-        for shard, names in (await shared.remote.by_shard(normalised(sources))).items():
+        for shard, names in (await shared.remote.by_shard(await shared.remote.partitions(sources))).items():
             if shard is None:
                 found |= await shared.sources.resolve(names, _in(names, position))
             else:
@@ -204,9 +204,9 @@ class Readers:
         """Where to read to from `start`. Waits for new data; returns the start itself if none arrived. With sources in
         several shards, each gets its part of the limits, and the first that has anything new ends the wait.
         """
-        shared, by_shard = self._shared, await self._shared.remote.by_shard(normalised(sources))
+        shared, names = self._shared, await self._shared.remote.partitions(sources)
+        by_shard = await shared.remote.by_shard(names)
         if by_shard.keys() <= {None}:
-            names = normalised(sources)
             return await self.cut_here(names, start, upto=upto, limits=limits, wait_seconds=wait_seconds)
         share = _shared(limits, len(by_shard))
         pending = set["asyncio.Future[dict[str, int]]"]()

@@ -16,6 +16,7 @@ from penstock.coordinator.ledger import Keeper
 from penstock.coordinator.machine.commands import Advance, Place, Serve, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.machine.subscriptions import Holding, Holdings, holding
+from penstock.coordinator.records import normalised
 from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.views import LocalView, PlacedView, View
@@ -48,7 +49,7 @@ from penstock.protocol.api.shards import (
     SubscribeTo,
     UnsubscribeFrom,
 )
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, Source
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, SYSTEM_PREFIX, Form, Partition, Source
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,28 @@ class RemoteSources:
         if self._wire is not None:
             await self._wire.close()
 
+    @property
+    def term(self) -> int:
+        """Counts the processes that have served this shard; durable after `start`."""
+        return self._keeper.state.term
+
     # Where sources are.
+
+    async def partitions(self, sources: Iterable[str]) -> tuple[str, ...]:
+        """The sources in normal form, each with all its partitions: a reader reads them as one. Raises Unavailable,
+        and RequestError for an invalid source.
+        """
+        found = normalised(sources)
+        if self._directory is None:
+            return found
+        all_of_them = dict[str, None]()
+        for source in found:
+            parsed = Source.parse(source)
+            is_partitioned = parsed.form is Form.CONNECTOR and not parsed.name.startswith(SYSTEM_PREFIX)
+            count = len(await self._directory.partitions(source)) if is_partitioned else 1
+            names = [Partition(parsed.name, number).name for number in range(count)] if count > 1 else [source]
+            all_of_them |= dict.fromkeys(names)
+        return tuple(all_of_them)
 
     async def place(self, sources: Iterable[str]) -> list[str]:
         """Those of the sources that are in other shards; the ledger has that from now on. Raises Unavailable."""

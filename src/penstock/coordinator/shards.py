@@ -3,6 +3,7 @@
 A worker without a cluster has no directory: every source is its own.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -36,6 +37,10 @@ class ShardDirectory(Protocol):
         """The shard of a source, as `Source.parse` takes it; its own for an output of one of its pipelines. A source
         without a place gets one. The reply never changes. Raises Unavailable if the bucket does not answer.
         """
+        ...
+
+    async def partitions(self, source: str) -> Sequence[int]:
+        """The shards of the source's partitions, in their order: one for most. Like `shard_of` otherwise."""
         ...
 
     async def find(self, shard: int) -> ShardAddress | None:

@@ -28,6 +28,7 @@ from penstock.protocol.stored.names import (
     SYSTEM_PREFIX,
     InputOf,
     check_source_name,
+    partition_of,
 )
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
@@ -91,6 +92,8 @@ class SourceCatalog:
         self._total_quotas: dict[tuple[tuple[str, ...], int], TotalQuota] = {}
         """The total quotas of principals, by prefixes and size."""
         self._reserved: set[str] = set()
+        self.join_as: dict[str, str] = {}
+        """Sources with several partitions → the name of the partition here."""
         self.system_streams = SystemStreams(self)
         for name in self._stored_names():
             self._reopen(name)
@@ -198,7 +201,7 @@ class SourceCatalog:
         return self._logs.get(name)
 
     def _create(self, name: str) -> SourceLog:
-        check_source_name(name)
+        check_source_name(partition_of(name).source)
         if len(self._logs) >= self.settings.sources_max:
             raise RequestError(f"there are {len(self._logs)} sources already (sources_max)")
         return self._open(name)
@@ -222,6 +225,8 @@ class SourceCatalog:
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
         if name in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
+        check_source_name(name)
+        name = self.join_as.get(name, name)
         if principal is None or principal.quota_bytes is None:
             return self.log(name)
         stored = self.store.table.measure(InputOf(principal.prefixes))
@@ -267,7 +272,8 @@ class SourceCatalog:
             self.completion(name).grown()
 
     def settings_of(self, name: str) -> SourceSettings:
-        found, limit = self._configured.get(name) or self.settings.of(name), self._quotas.get(name)
+        found, limit = self._configured.get(name), self._quotas.get(name)
+        found = found or self.settings.of(partition_of(name).source)
         if limit is None or (found.quota_bytes is not None and found.quota_bytes <= limit):
             return found
         return replace(found, quota_bytes=limit)

@@ -9,6 +9,7 @@ from penstock.ingest.owners import StreamKey
 from penstock.ingest.source_log import SourceLog
 from penstock.protocol.connector import NOTHING_YET, stream_id_of
 from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
+from penstock.protocol.stored.names import partition_of
 
 AFTER_SECONDS_MAX = 10.0
 """How long a declaration waits for the message that it refers to: it may be in transit, or was never sent."""
@@ -50,8 +51,11 @@ class Declarations:
         return len(ids)
 
     async def end(self, source: str) -> None:
-        """Declare that the source has ended for good. Raises RequestError if it does not exist."""
-        self._sources.existing(source).finish()
+        """Declare that the source has ended for good. Raises RequestError if it does not exist. A partition that has no
+        stream yet is created: readers wait for the end of all of them.
+        """
+        is_partition = partition_of(source).number or source in self._sources.join_as
+        (self._sources.configured(source) if is_partition else self._sources.existing(source)).finish()
         await self._durable()
 
     def _declare(self, log: SourceLog, time_us: int, ids: list[int]) -> None:

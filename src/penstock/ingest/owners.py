@@ -4,6 +4,9 @@ from array import array
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from penstock.core.address import Address
+from penstock.core.types import Offset
+
 
 class StreamKey(NamedTuple):
     source: str
@@ -42,8 +45,36 @@ class StreamWaiter(Protocol):
     def stream_freed(self, stream_id: int) -> None: ...
 
 
+class ClaimingOwner(Protocol):
+    """Wants streams of a source with several partitions, which the registry of the source grants."""
+
+    def claimed(self, stream_id: int, last_id: int) -> None:
+        """The stream may be opened here. It is stored up to `last_id`, or up to what the partition itself knows."""
+        ...
+
+    def claim_refused(self, stream_id: int, elsewhere: Address | None) -> None:
+        """It is active elsewhere, or nobody knows; or it belongs to the partition at this address."""
+        ...
+
+    def claims_answered(self) -> None:
+        """All answers that have come together were passed on."""
+        ...
+
+
+class ClaimedStreams(Protocol):
+    """The streams of one partition of a source, as its registry knows them."""
+
+    def claim(self, stream_id: int, owner: ClaimingOwner) -> bool: ...
+
+    def written(self, stream_id: int) -> bool: ...
+
+    def release(self, stream_id: int) -> None: ...
+
+    def end(self, stream_id: int, before: Offset) -> None: ...
+
+
 class StreamRegistry(Protocol):
-    """A dict for a single worker; would be shared in a cluster."""
+    """Of one shard. For sources with several partitions it is the first of two: see `partitions`."""
 
     def claim(self, key: StreamKey, owner: StreamOwner) -> bool:
         """Make the stream active for this owner. False if it is already active or closing, for any owner."""

@@ -45,6 +45,10 @@ class SourceSettings:
     segments: int = 2
     """Segments that its streams are spread over; a stream stays where it was first put."""
 
+    partitions: int = 1
+    """In a cluster: how many shards its streams are spread over, from when the source is first used. Elsewhere there is
+    one shard, and it has no effect."""
+
     ack: AckMode = AckMode.CHECKPOINT
     event_time_unit: EventTimeUnit = EventTimeUnit.MS
 
@@ -154,6 +158,11 @@ class GatewaySettings:
     def address_max(self) -> int:
         return self.address_sessions_max or max(self.sessions_max * 4 // 5, 1)
 
+    @property
+    def partitions(self) -> dict[str, int]:
+        """Sources that are declared with several partitions."""
+        return {name: one.partitions for name, one in self.sources.items() if one.partitions > 1}
+
     def of(self, name: str) -> SourceSettings:
         """The settings of this source."""
         return self.sources.get(name, self.source)
@@ -167,6 +176,7 @@ def settings_of(
     """
     return SourceSettings(
         segments=spec.segments,
+        partitions=spec.partitions,
         ack=AckMode(spec.ack),
         event_time_unit=EventTimeUnit[spec.event_time_unit.upper()],
         event_time_ingest=spec.event_time_ingest,

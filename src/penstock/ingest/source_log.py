@@ -17,6 +17,7 @@ from penstock.core.types import INCARNATION, QUOTA, Offset, Position
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.event_times import ArrivalClock, EventTimes
 from penstock.ingest.known_streams import KnownStream, KnownStreams, StreamSnapshots, clock_of
+from penstock.ingest.owners import ClaimedStreams
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector.credits import LargestFrame
 from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind, encode_head
@@ -81,6 +82,11 @@ class SourceSegments:
         if not is_created:
             self._store.create(streams_segment(self._source), _NO_QUOTA, draining=True)
         self.names[:] = names
+
+    def length(self, route: int) -> int:
+        """Stored bytes, durable or not; 0 if the segment was deleted."""
+        name = self.names[route]
+        return self._store.length(name) if self._store.exists(name) else 0
 
     @property
     def disk_has_room(self) -> bool:
@@ -236,6 +242,8 @@ class SourceLog:
         self.stamp: Callable[[], int] = lambda: 0
         """When a record arrives, for its head; 0: it is not recorded."""
         self.signals: Signals | None = None
+        self.partition: ClaimedStreams | None = None
+        """Of a source with several partitions: its streams are opened with the consent of the source's registry."""
         self.dead_letters_fit: Callable[[], bool] = lambda: True
         """Whether there is room for its dead letters, if it needs any."""
         self.total_quota: TotalQuota | None = None

@@ -22,6 +22,7 @@ Both machines decide, and do no input or output. A command that has changed the 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -147,6 +148,9 @@ class StreamClaims:
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._streams
 
     def apply(self, command: Command) -> Outcome:
         match command:
@@ -274,6 +278,28 @@ def decode(data: bytes) -> Command:
         raise Damaged(f"a command to the registry of streams is not valid: {error}") from None
 
 
+_ANSWERS: tuple[type[Answer], ...] = (Granted, Refused, Elsewhere, Outdated, Replaced, Done)
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """As it is sent: MessagePack, the number of its kind and its fields in order."""
+    return msgspec.msgpack.encode([_ANSWERS.index(type(answer)), *answer])
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Raises Damaged."""
+    try:
+        number, *fields = msgspec.msgpack.decode(data, type=list)
+        kind = _ANSWERS[number]
+        return kind(*(msgspec.convert(one, hint) for one, hint in zip(fields, _hints(kind), strict=True)))
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        raise Damaged(f"an answer of the registry of streams is not valid: {error}") from None
+
+
+def _hints(kind: type[Answer]) -> list[Any]:
+    return [*kind.__annotations__.values()]
+
+
 def _command(fields: list[Any]) -> Command:
     kind = _COMMANDS[fields[0] if fields else 0]
     names = kind.__dataclass_fields__
@@ -328,8 +354,13 @@ class PartitionClaims:
         """Of a stream that is being written or active: what the registry knew when it granted the claim."""
         return self._streams[stream_id].last_id
 
-    def unanswered(self) -> list[Command]:
-        return [*self._unanswered.values()]
+    def number(self, stream_id: int) -> int:
+        """Of the last claim of a stream that is asked for, written, active or given up."""
+        return self._streams[stream_id].number
+
+    def unanswered(self, limit: int | None = None) -> list[Command]:
+        """The oldest ones, in the order in which they are to be sent."""
+        return [*islice(self._unanswered.values(), limit)]
 
     def notify(self, stream_id: int) -> Claim | None:
         """A session wants the stream. None: the partition has it already, and NOTIFY is refused."""

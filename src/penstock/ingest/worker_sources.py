@@ -32,7 +32,7 @@ from penstock.protocol.connector import NOTHING_YET, stream_id_of
 from penstock.protocol.stored.dead_letters import MESSAGE_ID, REASON
 from penstock.protocol.stored.event import SHORT_MAX, SOURCE, STREAM
 from penstock.protocol.stored.head import Mark, MarkKind
-from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, SYSTEM_PREFIX, SYSTEM_STREAMS
+from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, SYSTEM_PREFIX, SYSTEM_STREAMS, partition_of
 from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def _row(log: SourceLog, mark: Mark, now: int) -> bytes:
     stream = log.streams.get(mark.stream_id)
     row = {
         "signal": _SIGNALS[mark.kind],
-        "connector": log.name,
+        "connector": partition_of(log.name).source,
         "stream": mark.name or (stream.name if stream is not None else ""),
         "stream_id": mark.stream_id,
         "at": now,

@@ -2,6 +2,7 @@
 watermarks of their streams, and the end of a source.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +12,8 @@ from penstock.access.principals import Role
 from penstock.application.validation import check_deployment
 from penstock.core.errors import RequestError
 from penstock.core.logs import LogLevel, set_log_level
-from penstock.protocol.api.codec import Empty
+from penstock.ingest.declarations import AFTER_SECONDS_MAX
+from penstock.protocol.api.codec import Done, Empty
 from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
 from penstock.worker.routes import Routed, get, post, principal_of
@@ -65,6 +67,11 @@ class _Application:
         set_log_level(LogLevel(body.level))
 
     async def pause(self, _: str, body: SelectStreams) -> Any:
+        if await self._worker.other_partitions(body.connector):
+            raise RequestError(
+                f"connector {body.connector!r} has partitions in other shards, which cannot be paused",
+                "Stop its programs instead.",
+            )
         return await self._worker.runtime().pause(body.connector, _checked("stream", body.stream))
 
     async def resume(self, _: str, body: SelectStreams) -> Any:
@@ -76,11 +83,28 @@ class _Sources:
         self._worker = worker
 
     async def watermark(self, name: str, body: DeclareWatermark) -> Any:
+        """In all partitions of the source. A stream is in one of them, and some may have no stream at all."""
         stream, after = _checked("stream", body.stream), _checked("after", body.after)
         assert not isinstance(after, str)
-        return StreamCount(await self._worker.declarations().watermark(name, body.time_us, stream, after))
+        count, refusal = 0, RequestError("")
+        try:
+            count = await self._worker.declarations().watermark(name, body.time_us, stream, after)
+        except RequestError as error:
+            refusal = error
+        for other in await self._worker.other_partitions(name):
+            with suppress(RequestError):
+                count += (await other.ask("watermark", body, StreamCount, AFTER_SECONDS_MAX)).streams
+        if not count:
+            raise refusal
+        return StreamCount(count)
 
     async def end(self, name: str, _: Empty) -> None:
+        """In all partitions of the source."""
+        others = await self._worker.other_partitions(name)
+        if others:
+            await self._worker.partitions().serve(name)
+        for other in others:
+            await other.ask("end", Empty(), Done, AFTER_SECONDS_MAX)
         await self._worker.declarations().end(name)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from random import randrange
 from typing import ParamSpec, TypeVar
 
 from penstock.bucket.objects import Bucket
@@ -10,6 +11,8 @@ from penstock.cluster.places import Kind, Places, Thing
 from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.coordinator.shards import ShardAddress
 from penstock.core.errors import BucketFailed, RequestError, Unavailable
+from penstock.ingest.settings import SourceSettings
+from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.stored.names import (
     DEAD_LETTERS_SUFFIX,
     OUTPUT_PREFIX,
@@ -18,13 +21,18 @@ from penstock.protocol.stored.names import (
     Form,
     Source,
     kind_of,
+    partition_of,
 )
+from penstock.worker import declared_sources
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
 """The names of a worker's ports in its record."""
+
+_TURNS_MAX = 10_000
+"""Sources with several partitions whose turns are remembered. If there are more, they begin somewhere again."""
 
 _FRESH_SECONDS = 0.5
 """For so long the owner of a shard is remembered: programs that come back at once cost no requests."""
@@ -41,7 +49,8 @@ def thing_of(source: str) -> Thing | None:
         return Thing(Kind.SEGMENT, parsed.name)
     if parsed.name.startswith(SYSTEM_PREFIX):
         return None
-    return Thing(Kind.SOURCE, parsed.name.removesuffix(DEAD_LETTERS_SUFFIX))
+    name, number = partition_of(parsed.name.removesuffix(DEAD_LETTERS_SUFFIX))
+    return Thing(Kind.SOURCE, name, number)
 
 
 def thing_of_segment(segment: str) -> Thing | None:
@@ -60,12 +69,15 @@ class Directory:
 
     def __init__(self, bucket: Bucket, shard: int | None = None, *, is_tls: bool = False) -> None:
         self.places = Places(bucket, shard)
+        self.declared: Mapping[str, int] = {}
+        """How many partitions sources get with their place; others get one."""
         self.secret = ""
         """Known once the bucket has answered."""
         self._bucket = bucket
         self._shard = shard
         self._is_tls = is_tls
         self._found: dict[int, tuple[float, Mapping[str, str] | None]] = {}
+        self._turns: dict[str, int] = {}
 
     @property
     def shard(self) -> int:
@@ -83,9 +95,61 @@ class Directory:
         return self.shard if thing is None else await self.place(thing)
 
     async def place(self, thing: Thing, wanted: int | None = None) -> int:
-        """The shard of the thing, which gets a place if it has none. Raises Unavailable."""
+        """The shard of the thing, which gets a place if it has none. Raises Unavailable, and RequestError for a
+        partition that does not exist, or more than there can be.
+        """
         known = self.places.known(thing)
-        return known if known is not None else await _asked(self.places.get, thing, wanted)
+        if known is not None:
+            return known
+        if thing.kind is not Kind.SOURCE or thing.partition:
+            return await _asked(self.places.get, thing, wanted)
+        return (await _asked(self.places.partitions, thing, self.declared.get(thing.name, 1), wanted))[0]
+
+    async def partitions(self, source: str) -> tuple[int, ...]:
+        """The shards of the source's partitions: one for most. A source without a place gets one. Raises Unavailable,
+        and RequestError for what is not a source.
+        """
+        thing = thing_of(source)
+        if thing is None:
+            return (self.shard,)
+        if thing.kind is not Kind.SOURCE or thing.partition:
+            return (await self.place(thing),)
+        known = self.places.known_partitions(thing)
+        if known is not None:
+            return known
+        return await _asked(self.places.partitions, thing, self.declared.get(thing.name, 1))
+
+    async def placed_partitions(self, source: str) -> tuple[int, ...]:
+        """As `partitions`; empty for a source without a place."""
+        thing = thing_of(source)
+        if thing is None or thing.kind is not Kind.SOURCE or thing.partition:
+            return await self.partitions(source)
+        known = self.places.known_partitions(thing)
+        return known if known is not None else await _asked(self.places.find_partitions, thing)
+
+    def turn(self, source: str) -> int:
+        """Grows by one with every call for a source."""
+        if source not in self._turns and len(self._turns) >= _TURNS_MAX:
+            self._turns.clear()
+        self._turns[source] = self._turns.get(source, randrange(_TURNS_MAX)) + 1
+        return self._turns[source]
+
+    async def claim_partitions(self, source: str, count: int, wanted: int) -> tuple[int, ...]:
+        """Like `partitions`, for a source that an application declares with so many, the first one in this shard."""
+        thing = Thing(Kind.SOURCE, source)
+        return await _asked(self.places.partitions, thing, count, wanted)
+
+    async def publish_source(self, spec: ConnectorSpec, own_event_times: bool | None) -> None:
+        """All partitions of the source get these settings. Raises Unavailable."""
+        await _asked(declared_sources.publish, self._bucket, spec, own_event_times)
+
+    async def source_settings(self, source: str, quota_bytes: int | None) -> SourceSettings | None:
+        """What an application has declared; None: nothing. Raises Unavailable, Damaged."""
+        return await _asked(declared_sources.read, self._bucket, source, quota_bytes)
+
+    async def connector_of(self, shard: int) -> str:
+        """Where programs reach the process that serves the shard; "" if nobody does. Raises Unavailable."""
+        return (await self.addresses(shard) or {}).get(CONNECTOR, "")
 
     async def likely(self, thing: Thing) -> int:
         """The shard of the thing, or the one in which it would be placed. Raises Unavailable."""

@@ -137,6 +137,7 @@ class Host:
         self.membership = Membership(self.bucket, record)
         self._cluster = Cluster(self.bucket, self.worker)
         self._directory = Directory(self.bucket, is_tls=self.settings.http_ssl is not None)
+        self._directory.declared = self.settings.gateway.partitions
         self._shared_access = ClusterAccess(self.bucket, self.settings.data)
         secret = await asyncio.to_thread(patiently, self._first_requests, on_waiting, self._stop_waiting)
         if secret is not None and not self._stopping.is_set():

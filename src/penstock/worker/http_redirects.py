@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.access.principals import Principal, Role
 from penstock.cluster.places import APPLICATION, Kind, Thing
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX
+from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, partition_of
 from penstock.worker.directory import HTTP, Directory
 from penstock.worker.routes import PRINCIPAL, failure
 
@@ -32,7 +32,7 @@ def thing_in(path: str) -> Thing | None:
     if first == "pipelines":
         return Thing(Kind.PIPELINE, name)
     if first == "sources" and name not in _WITHOUT_NAME:
-        return Thing(Kind.SOURCE, name.removesuffix(DEAD_LETTERS_SUFFIX))
+        return Thing(Kind.SOURCE, *partition_of(name.removesuffix(DEAD_LETTERS_SUFFIX)))
     return None
 
 

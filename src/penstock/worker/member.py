@@ -167,6 +167,7 @@ class Member:
         member = self._member = BucketMember(
             self._options, self._settings.data, listeners.addresses(), is_tls=is_tls, on_secret=self._know_secret
         )
+        member.directory.declared = self._settings.gateway.partitions
         linked = (
             None if self._link is None else asyncio.create_task(self._link.run(self._report, self._leave, self.stop))
         )

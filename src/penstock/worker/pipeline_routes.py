@@ -13,7 +13,7 @@ from penstock.connectors.api import paths_in
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.segment import SegmentOptions
 from penstock.connectors.urls import ParsedSink, is_url, parse_sink
-from penstock.core.errors import RequestError
+from penstock.core.errors import RequestError, Unavailable
 from penstock.delivery.rewind import Consent
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api import side_outputs
@@ -304,7 +304,13 @@ class _Readers:
         return Places(await self._worker.coordinator().readers.places(body.segments))
 
     async def streams(self, name: str, body: api.NameStreams) -> Any:
-        return api.StreamNames(self._worker.stream_names(name, body.ids))
+        """A stream that is not here may be in another partition of the source."""
+        names = self._worker.stream_names(name, body.ids)
+        for other in await self._worker.other_partitions(name) if not all(names) else ():
+            with suppress(Unavailable):
+                found = (await other.ask("streams", body, api.StreamNames)).names
+                names = [own or there for own, there in zip(names, found, strict=True)]
+        return api.StreamNames(names)
 
 
 class _Sinks:

@@ -38,7 +38,7 @@ from penstock.protocol.connector import (
     error_frame,
 )
 from penstock.protocol.stored.names import check_source_name
-from penstock.worker.directory import CONNECTOR, Directory, thing_of
+from penstock.worker.directory import Directory, thing_of
 from penstock.worker.settings import Redirect
 
 log = logging.getLogger(__name__)
@@ -435,7 +435,8 @@ def connector_address(text: str) -> Address | None:
 
 async def route(directory: Directory, source: str, *, is_placed: bool = True) -> Route:
     """HERE for sources of this process's own shard, and for what is not a source of a program's. `is_placed`: a source
-    without a place gets one. Raises Unavailable.
+    without a place gets one. Of several partitions, sessions get one after the other; a program whose streams belong to
+    another one is sent there when it opens them. Raises Unavailable, and RequestError for too many partitions.
     """
     try:
         thing = thing_of(check_source_name(source))
@@ -443,8 +444,13 @@ async def route(directory: Directory, source: str, *, is_placed: bool = True) ->
         return HERE
     if thing is None:
         return HERE
-    shard = await (directory.place(thing) if is_placed else directory.likely(thing))
-    if directory.is_own(shard):
+    shards = await (directory.partitions(source) if is_placed else directory.placed_partitions(source))
+    shards = shards or (await directory.likely(thing),)
+    if any(map(directory.is_own, shards)):
         return HERE
-    found = await directory.addresses(shard)
-    return None if found is None else connector_address(found.get(CONNECTOR, ""))
+    first = directory.turn(source) if len(shards) > 1 else 0
+    for number in range(len(shards)):  # a partition that nobody serves now is not waited for
+        address = connector_address(await directory.connector_of(shards[(first + number) % len(shards)]))
+        if address is not None:
+            return address
+    return None

@@ -21,6 +21,7 @@ from penstock.core.errors import Fenced, Forbidden, PenstockError, RequestError,
 from penstock.core.logs import audit_log, quoted
 from penstock.delivery.rewind import Consent
 from penstock.ingest.declarations import Declarations
+from penstock.ingest.partitions import OtherPartition, PartitionedSources
 from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl
@@ -103,6 +104,14 @@ class Routed(Protocol):
         ...
 
     def declarations(self) -> Declarations: ...
+
+    def partitions(self) -> PartitionedSources:
+        """Raises RequestError if the worker is not in a cluster, Damaged as `coordinator` does."""
+        ...
+
+    async def other_partitions(self, source: str) -> Sequence[OtherPartition]:
+        """The partitions of a source that are in other shards: none for most sources. Raises Unavailable."""
+        ...
 
     @property
     def permissions(self) -> Permissions: ...

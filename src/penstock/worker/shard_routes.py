@@ -43,6 +43,8 @@ def routes(worker: Routed) -> list[Route]:
         return api.EndOffset(await worker.coordinator().burials.event_end(body.segment, body.offset))
 
     return [
+        shard("claims", api.Claims, lambda _, body: worker.partitions().claims(body)),
+        shard("held", api.HeldBy, lambda _, body: worker.partitions().held(body)),
         shard("subscribe", api.SubscribeTo, subscribe),
         shard("advance", api.AdvanceIn, lambda sharing, body: sharing.advance(body)),
         shard("unsubscribe", api.UnsubscribeFrom, lambda sharing, body: sharing.unsubscribe(body)),

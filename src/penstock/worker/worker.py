@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 import penstock
 from penstock.access.file import WithConnectors
 from penstock.access.refusals import Refusals
+from penstock.application.instance import build
 from penstock.application.runtime import Runtime
 from penstock.bucket.objects import Bucket
 from penstock.client.shards import HttpShardWire
@@ -33,11 +35,12 @@ from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.declarations import Declarations
+from penstock.ingest.partitions import OtherPartition, PartitionedSources
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
-from penstock.protocol.api.deployment import Deployed, Deployment
+from penstock.protocol.api.deployment import ConnectorSpec, Deployed, Deployment
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
@@ -200,6 +203,8 @@ class Worker:
         if self._runtime is not None:
             await self._runtime.start()
         keeping = self._serve_shard()
+        if self._partitions is not None:
+            self._partitions.start()
         self._watch_disk()
         watching = self.supervisor.every("free disk", _DISK_SECONDS, self._watch_disk)
         self._is_ready = True
@@ -252,9 +257,34 @@ class Worker:
     async def _route(self, source: str) -> Route:
         """What is stored here belongs here; and whoever names something that is not a source is refused here."""
         assert self.directory is not None
-        if self._sources.get(source) is not None:
+        if source in self._sources.join_as:
             return HERE
-        return await route(self.directory, source, is_placed=self.settings.gateway.auto_create)
+        found: Route = HERE
+        if self._sources.get(source) is None:
+            found = await route(self.directory, source, is_placed=self.settings.gateway.auto_create)
+        if found is HERE:
+            with suppress(RequestError):  # whoever names something else is refused by the session
+                await self._serve_partition(source)
+        return found
+
+    async def _serve_partition(self, source: str) -> None:
+        """No stream of a source with several partitions is opened without its registry. Raises Unavailable, and
+        Damaged as `coordinator` does.
+        """
+        assert self.directory is not None
+        if len(await self.directory.placed_partitions(source)) > 1:
+            self.coordinator()
+            assert self._partitions is not None
+            await self._partitions.serve(source)
+
+    def partitions(self) -> PartitionedSources:
+        if self._partitions is None:
+            self.coordinator()
+            raise RequestError("this worker is not in a cluster")
+        return self._partitions
+
+    async def other_partitions(self, source: str) -> Sequence[OtherPartition]:
+        return [] if self._partitions is None else await self._partitions.others(source)
 
     async def cluster(self) -> ClusterStatus:
         """Raises RequestError for a worker without a bucket, and what the store raises."""
@@ -289,6 +319,8 @@ class Worker:
         """Connectors stop reading, then pending output is sent, then their connections are closed."""
         if self._runtime is not None:
             await self._runtime.stop_reading()
+        if self._partitions is not None:
+            await self._partitions.stop()
         if self._coordinator is not None:
             await self._delivery.stop()
         if self._runtime is not None:
@@ -300,6 +332,7 @@ class Worker:
         """Before sources are let in. If its ledger cannot be read, the rest of the worker still runs."""
         self._coordinator: Coordinator | None = None
         self._runtime: Runtime | None = None
+        self._partitions: PartitionedSources | None = None
         self._ledger_damage: Damaged | None = None
         self._application_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._sources.completion
@@ -309,6 +342,7 @@ class Worker:
             connectors = Connectors(
                 view.disorder_us, view.stream_name, view.open_streams, view.has_finished, view.times
             )
+            wire = None if self._directory is None else HttpShardWire(self._directory)
             coordinator = Coordinator(
                 self._store,
                 durability,
@@ -322,7 +356,7 @@ class Worker:
                 bucket=self._bucket,
                 shard=0 if self._shard is None else self._shard.number,
                 directory=self._directory,
-                wire=None if self._directory is None else HttpShardWire(self._directory),
+                wire=wire,
             )
         except Damaged as error:
             log.error("pipelines are refused: %s", error)
@@ -332,6 +366,8 @@ class Worker:
         coordinator.pause_retention_while(self.backups.is_any_kept)
         await coordinator.start()
         self._coordinator = coordinator
+        if self.directory is not None and wire is not None:
+            self._partitions = PartitionedSources(self._sources, self.directory, wire, coordinator.remote.term)
         self._server.guard_staging(coordinator.merger.check_staging)
         self._sources.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
@@ -407,16 +443,39 @@ class Worker:
     async def claim(self, deployment: Deployment) -> None:
         """The connectors and pipelines of the application are in its shard. Raises RequestError for one that is not."""
         if self.directory is None:
+            for spec in deployment.connectors.values():
+                if spec.partitions > 1:
+                    log.warning("source %r has one partition: a worker without --store has one shard", spec.name)
             return
-        things = [Thing(Kind.SOURCE, name) for name in deployment.connectors]
-        things += [Thing(Kind.PIPELINE, name) for name in deployment.pipelines]
-        for thing in things:
-            shard = await self.directory.place(thing, self.directory.shard)
-            if shard != self.directory.shard:
+        own, places = self.directory.shard, list[tuple[Thing, int]]()
+        for name, spec in deployment.connectors.items():
+            places.append((Thing(Kind.SOURCE, name), (await self._claim_source(spec))[0]))
+        for name in deployment.pipelines:
+            thing = Thing(Kind.PIPELINE, name)
+            places.append((thing, await self.directory.place(thing, own)))
+        for thing, shard in places:
+            if shard != own:
                 raise RequestError(
-                    f"{thing} is in shard {shard}, and the application in shard {self.directory.shard}",
+                    f"{thing} is in shard {shard}, and the application in shard {own}",
                     "Use another name: the shard of a source or a pipeline never changes.",
                 )
+
+    async def _claim_source(self, spec: ConnectorSpec) -> tuple[int, ...]:
+        """Its shards. Settings come before the place: from then on, programs may join in any of them."""
+        assert self.directory is not None
+        if spec.partitions > 1:
+            known = build(spec, self.permissions).capabilities
+            if not known.partitions:
+                raise RequestError(f"connector {spec.name!r} cannot have partitions", "Leave partitions out.")
+            await self.directory.publish_source(spec, known.own_event_times)
+        shards = await self.directory.claim_partitions(spec.name, spec.partitions, self.directory.shard)
+        if len(shards) != spec.partitions:
+            raise RequestError(
+                f"source {spec.name!r} has {len(shards)} partitions, not {spec.partitions}, and their number never "
+                "changes",
+                f"Write partitions: {len(shards)}, or use another name.",
+            )
+        return shards
 
     def application(self) -> Any:
         """For drivers and people: see Deployed. Raises Damaged as `coordinator` does."""
@@ -513,6 +572,8 @@ class Worker:
             problems += self._runtime.problems()
         if self._coordinator is not None:
             problems += self._coordinator.remote.problems
+        if self._partitions is not None:
+            problems += self._partitions.problems
         return problems
 
     def _disk_problems(self) -> Iterator[str]:

@@ -8,6 +8,7 @@ from penstock.protocol.stored.names import (
     Form,
     Kind,
     Owner,
+    Partition,
     Source,
     check_pipeline_name,
     check_source_name,
@@ -15,6 +16,7 @@ from penstock.protocol.stored.names import (
     kind_of,
     output_segment,
     parse_sources,
+    partition_of,
 )
 
 
@@ -115,8 +117,47 @@ def test_the_name_of_a_source_is_one_item_of_a_list(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a,b", ",", "a/b", "a=b", 'a"b', "a'b", "a\\b", " a", "a ", "a\nb", "x" * 201, "pipeline:a", "segment:a"],
+    [
+        "",
+        "a,b",
+        ",",
+        "a/b",
+        "a=b",
+        'a"b',
+        "a'b",
+        "a\\b",
+        " a",
+        "a ",
+        "a\nb",
+        "x" * 201,
+        "pipeline:a",
+        "segment:a",
+        "a#1",
+    ],
 )
 def test_a_name_that_would_be_ambiguous_in_a_list_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match=r"not a valid source name: use 1 to 200 printable characters, no comma"):
         check_source_name(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "number", "name"),
+    [("a", 0, "a"), ("a", 1, "a#1"), ("a.err", 0, "a.err"), ("a.err", 12, "a#12.err"), ("a#b", 3, "a#b#3")],
+)
+def test_a_partition_has_a_name_of_its_own(source: str, number: int, name: str) -> None:
+    assert Partition(source, number).name == name
+    assert partition_of(name) == (source, number)
+
+
+@pytest.mark.parametrize("name", ["a", "a#0", "a#", "#1", "a#01", "a#1x", "a#-1"])
+def test_other_names_are_not_those_of_partitions(name: str) -> None:
+    assert partition_of(name) == (name, 0)
+
+
+def test_a_source_owns_the_segments_of_all_its_partitions() -> None:
+    for segment in ("connector/a/0", "connector/a#1/3"):
+        assert Source.parse("a").owns(segment)
+    assert Source.parse("a#1").owns("connector/a#1/0")
+    assert not Source.parse("a#1").owns("connector/a/0")
+    assert not Source.parse("a#1").owns("connector/a#11/0")
+    assert not Source.parse("a").owns("connector/ab#1/0")

@@ -50,6 +50,7 @@ class ConnectorCheck:
         self._check_codecs(capabilities)
         self._check_columns()
         self._check_idle_rule(section)
+        self._check_partitions(section, capabilities)
         times = EventTimeCheck(self._document, self._types, self._item, section, capabilities).check()
         if capabilities is None:
             return None
@@ -84,6 +85,13 @@ class ConnectorCheck:
         path = (*self._item.path, "watermark", "when_all_idle")
         text = f"{self._item.what}: when_all_idle: clock needs an idle_timeout: without one no stream is ever idle"
         self._document.complain(path, text, "Add idle_timeout: 1m, or leave when_all_idle out.")
+
+    def _check_partitions(self, section: ConnectorSection | None, capabilities: Capabilities | None) -> None:
+        if section is None or capabilities is None or section.partitions == 1 or capabilities.partitions:
+            return
+        text = f"{self._item.what}: partitions: {section.partitions} is not possible: one worker receives its events"
+        hint = "Leave partitions out. Sources of the type connector-protocol can have several."
+        self._document.complain((*self._item.path, "partitions"), text, hint)
 
     def _capabilities(self) -> Capabilities | None:
         kind = self._value.get("type")
@@ -212,6 +220,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         reconnect=_reconnect(section),
         breaker=_breaker(section),
         segments=section.segments,
+        partitions=section.partitions,
         quota_bytes=section.quota,
         window_bytes=section.window,
         ack=section.ack,

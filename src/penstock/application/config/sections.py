@@ -9,7 +9,7 @@ from penstock.application.config.document import Name, PortName
 from penstock.connectors.values import Duration, Seconds, SecondsOrOff, Size, SomeSeconds, StrictModel, unexpected
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-from penstock.protocol.api.deployment import SEGMENTS_MAX
+from penstock.protocol.api.deployment import PARTITIONS_MAX, SEGMENTS_MAX
 from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, SMALL_WINDOW_BYTES, WINDOW_BYTES
 from penstock.protocol.event_time.field import checked_field, checked_format
 
@@ -137,6 +137,9 @@ class ConnectorSection(StrictModel):
     """When the breakers of the port `in` trip, and when they are probed."""
     segments: Annotated[int, Field(ge=1, le=SEGMENTS_MAX)] = 2
     """Segments that its streams are spread over: how many tasks can read it in parallel."""
+    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)] = 1
+    """Shards of a cluster that its streams are spread over; never changes once the source is used. On a worker without
+    `--store` it has one, whatever this says."""
     quota: Size | None = None
     """Bytes that its segments may hold in total; when it is reached, its peers wait."""
     window: Annotated[Size, Field(ge=FRAME_SIZE_FLOOR, le=WINDOW_BYTES)] = SMALL_WINDOW_BYTES

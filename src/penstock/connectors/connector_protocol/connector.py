@@ -34,6 +34,7 @@ class ConnectorProtocol(Connector[ConnectorProtocolOptions]):
             pauses=Pause.SESSION,
             on_stream_started="Opens every stream while the program can be reached.",
             interceptors=frozenset(),
+            partitions=True,
         ),
         example={"host": "127.0.0.1", "port": 7200, "cookie_file": "/etc/penstock/cookie"},
         url=UrlForm(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol
 
+from penstock.core.address import Address
 from penstock.core.types import Offset, Position
 from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, NotifyAck, encode
@@ -64,6 +65,10 @@ class Replies(Protocol):
 
     def return_refused(self) -> None:
         """A refused stream is free: return its credit without waiting for the pause."""
+        ...
+
+    def send_elsewhere(self, address: Address) -> None:
+        """Its streams belong to another partition of the source, which is served there."""
         ...
 
     def acknowledge(self, stream_ids: AckColumn, last_ids: AckColumn) -> None:

@@ -18,7 +18,7 @@ from penstock.core.types import Offset
 from penstock.ingest.catalog import Counters, SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.sessions.acks import AckLag, Run
-from penstock.ingest.sessions.migration import Effect, SessionEvent, SessionMove
+from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX, Effect, SessionEvent, SessionMove
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.streams import SessionStreams
 from penstock.ingest.settings import GatewaySettings
@@ -240,7 +240,7 @@ class SourceSession:
         self._access.check_source(hello.instance)
         self._table.joined(self, self._access.principal)
         log = self._sources.joined_by_program(hello.instance, self._access.principal)
-        self._completion: Completion = self._sources.completion(hello.instance)
+        self._completion: Completion = self._sources.completion(log.name)
         program, announced = announced_window(hello.program)
         self._program = one_line(program, QUOTED_CHARS_MAX)
         self._outlet.cancel_deadline()
@@ -419,6 +419,17 @@ class SourceSession:
             self.close()
         else:
             self.move(SessionEvent.MOVE)
+
+    def send_elsewhere(self, address: Address) -> None:
+        """No stream is open here."""
+        if self._session.is_over or self._move.is_moving or self._is_half_closed:
+            return
+        if self._session.can_migrate:
+            self._outlet.set_deadline(LEAVE_SECONDS_MAX, self.close)
+            self._successor = address
+            self.move(SessionEvent.MOVE)
+        else:
+            self._loop.call_soon(self.restart, str(address))  # not while its streams are handled
 
     def move(self, event: SessionEvent) -> None:
         """Does nothing to a session that is over."""

@@ -5,12 +5,14 @@ import secrets
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from penstock.connectors.api import StreamRef
-from penstock.core.errors import NoRoom, PenstockError, ProtocolError
+from penstock.core.address import Address
+from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.core.types import Offset
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.catalog import SourceCatalog
@@ -19,6 +21,7 @@ from penstock.ingest.known_streams import STREAM_NAME_MAX, active_again, ended, 
 from penstock.ingest.owners import StreamKey
 from penstock.ingest.sessions.acks import PendingAcks, Replies, Run
 from penstock.ingest.source_log import SourceLog
+from penstock.ingest.stream_claims import later
 from penstock.ingest.worker_sources import Untimed
 from penstock.protocol.connector import NOTHING_YET, Notify, NotifyAck, Side, Stream, StreamState
 from penstock.protocol.connector.bulk import (
@@ -49,8 +52,8 @@ class PendingMarks(NamedTuple):
 
 
 class SessionStreams:
-    """The open streams of a session, with the table of last message ids. Implements StreamOwner, StreamWaiter and the
-    log's AttachedStreams.
+    """The open streams of a session, with the table of last message ids. Implements StreamOwner, StreamWaiter,
+    ClaimingOwner and the log's AttachedStreams.
     """
 
     def __init__(self, sources: SourceCatalog, log: SourceLog, replies: Replies) -> None:
@@ -79,6 +82,10 @@ class SessionStreams:
         self._blocked: set[int] = set()
         self._refused: set[int] = set()
         """Streams that other owners have, or that are closing: the registry reports when they are free."""
+        self._claiming: dict[int, str] = {}
+        """Of a source with several partitions: streams whose registry has not answered, and their names."""
+        self._ends_at: dict[int, Offset] = {}
+        """Of such a source: where the events of streams end that have ended."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -99,9 +106,46 @@ class SessionStreams:
             return
         self._streams[stream_id] = stream
         self._check_known(stream_id)
-        known = self._log.find(stream_id, notify.name[:STREAM_NAME_MAX])
+        partition, name = self._log.partition, notify.name[:STREAM_NAME_MAX]
+        if partition is None:
+            self._start(stream_id, name)
+            return
+        self._claiming[stream_id] = name
+        if not partition.claim(stream_id, self):
+            self.claim_refused(stream_id, None)
+
+    def _start(self, stream_id: int, name: str, last_id: int = NOTHING_YET) -> None:
+        """The stream may be opened, once its start is stored. `last_id`: what is stored of it in other partitions."""
+        self._ends_at.pop(stream_id, None)
+        known = self._log.find(stream_id, name)
+        known.last_id = later(known.last_id, last_id)
         self._marks[known.route].append(started(stream_id, known))
         self._opening[known.route].append(stream_id)
+
+    # The registry of a source with several partitions answers.
+
+    def claimed(self, stream_id: int, last_id: int) -> None:
+        name = self._claiming.pop(stream_id, None)
+        if name is not None:
+            self._start(stream_id, name, last_id)
+
+    def claim_refused(self, stream_id: int, elsewhere: Address | None) -> None:
+        """A program whose other streams are open here stays: it would not find them there."""
+        if self._claiming.pop(stream_id, None) is None:
+            return
+        stream = self._streams.pop(stream_id)
+        self._sources.registry.release(self._key(stream_id), self)
+        if elsewhere is not None and not self._has_claims:
+            self._replies.send_elsewhere(elsewhere)
+        self._refuse(stream)
+
+    @property
+    def _has_claims(self) -> bool:
+        return len(self._streams) > len(self._claiming)
+
+    def claims_answered(self) -> None:
+        with suppress(StoreFailed):  # the worker ends and logs why
+            self.flush_marks()
 
     def _check_known(self, stream_id: int) -> None:
         if stream_id in self._log.streams:
@@ -129,6 +173,8 @@ class SessionStreams:
         """
         stream = self._streams.get(stream_id)
         if stream is None or stream.state is not StreamState.NOTIFIED:
+            return
+        if self._log.partition is not None and not self._log.partition.written(stream_id):
             return
         guarded = self._sources.guarded
         if guarded.is_guarded and not guarded.started(StreamRef(self._log.name, stream_id)):
@@ -282,8 +328,22 @@ class SessionStreams:
         self._table.close(stream_id)
         del self._streams[stream_id]
         self._unblock(stream_id)
-        self._sources.registry.release(self._key(stream_id), self)
+        self._release(stream_id)
         self._log.streams.detached(stream_id)
+
+    def _release(self, stream_id: int) -> None:
+        """Does nothing to a stream that another session has by now."""
+        registry, key = self._sources.registry, self._key(stream_id)
+        is_own = registry.owner(key) is self
+        registry.release(key, self)
+        if self._log.partition is None or not is_own:
+            return
+        self._claiming.pop(stream_id, None)
+        before = self._ends_at.pop(stream_id, None)
+        if before is None:
+            self._log.partition.release(stream_id)
+        else:
+            self._log.partition.end(stream_id, before)
 
     @property
     def has_open(self) -> bool:
@@ -295,6 +355,8 @@ class SessionStreams:
         """The stream's data end at `before` or earlier, and are durable: it has ended once they are released."""
         stream = self._streams.get(stream_id)
         route = self._log.streams[stream_id].route
+        if self._log.partition is not None and stream is not None:
+            self._ends_at[stream_id] = before
         if self._sources.guarded.is_guarded:
             self._unblock(stream_id)
             self._sources.guarded.gate.ended(StreamRef(self._log.name, stream_id))
@@ -309,7 +371,7 @@ class SessionStreams:
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return
-        self._sources.registry.release(self._key(stream_id), self)
+        self._release(stream_id)
         self._sources.counters.streams_ended += 1
         if stream.last_id != NOTHING_YET:
             self._acks.add(stream_id, stream.last_id)
@@ -417,7 +479,7 @@ class SessionStreams:
 
     def _release_streams(self) -> None:
         for stream_id in self._streams:
-            self._sources.registry.release(self._key(stream_id), self)
+            self._release(stream_id)
             self._log.streams.detached(stream_id)
         for stream_id in self._refused:
             self._sources.registry.stop_waiting(self._key(stream_id), self)

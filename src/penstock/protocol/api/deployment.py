@@ -39,6 +39,9 @@ deployment.
 """
 
 
+PARTITIONS_MAX = 250
+"""Of a source: a pipeline reads at most SEGMENTS_MAX segments, and each partition has its own."""
+
 SEGMENTS_MAX = 1000
 """Segments of one connector: each is an open log with its own buffers."""
 
@@ -101,6 +104,7 @@ class ConnectorSpec:
     reconnect: ReconnectSpec = field(default_factory=ReconnectSpec)
     breaker: BreakerSpec = field(default_factory=BreakerSpec)
     segments: Annotated[int, msgspec.Meta(ge=1, le=SEGMENTS_MAX)] = 2
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)] = 1
     quota_bytes: Positive | None = None
     window_bytes: Positive = SMALL_WINDOW_BYTES
     ack: Literal["checkpoint", "durable"] = "checkpoint"

@@ -167,6 +167,36 @@ class EndOffset(msgspec.Struct, frozen=True):
     end: int
 
 
+class Claims(Request, frozen=True, kw_only=True):
+    """Commands of a partition of the source to its registry, in order: see `ingest.stream_claims`."""
+
+    source: str
+    commands: Sequence[bytes]
+
+
+class ClaimsAnswered(msgspec.Struct, frozen=True):
+    """One for each command."""
+
+    answers: Sequence[bytes]
+
+
+class HeldBy(Request, frozen=True, kw_only=True):
+    """Which streams a partition of the source has under older terms than this one."""
+
+    source: str
+    partition: Count
+    term: Count
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Some of them, if there are many: whoever gives them up asks again."""
+
+    streams: Sequence[tuple[int, int, int]]
+    """Stream, and the term and number of its claim."""
+    replaced_by: int = 0
+    """A newer term has begun: the caller does not serve its shard any more."""
+
+
 class AskPlaces(Request, frozen=True, kw_only=True):
     """Where tasks read these segments."""
 

@@ -5,6 +5,9 @@
     segment:NAME          any other segment, written over the segment protocol    raw events
     system/streams        the connector `system.streams`: starts and ends of streams, from the worker itself
 
+A source with several partitions is one name for several connectors' logs: partition 0 has the name itself, partition 1
+is `sensors#1`, and so on. Readers name the source; `sensors#1` stands for that partition alone.
+
 Segments of the worker itself (tables of streams, the coordinator's ledger, staged data) are not sources.
 """
 
@@ -39,8 +42,9 @@ _SOURCE_NAME_MAX = 200
 _NOT_IN_SOURCE_NAMES = frozenset(",/=\"'\\")
 _SOURCE_NAMES = (
     f"use 1 to {_SOURCE_NAME_MAX} printable characters, no comma, slash, equals sign, quote or backslash, no space at "
-    f"either end, and no {_OUTPUT_SCHEME!r} or {_SEGMENT_SCHEME!r} at the start"
+    f"either end, no {_OUTPUT_SCHEME!r} or {_SEGMENT_SCHEME!r} at the start, and no # with a number at the end"
 )
+_PARTITION = re.compile(r"(.+)#([1-9][0-9]{0,4})", re.DOTALL)
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CONNECTOR_SEGMENT = re.compile(r"connector/([^/]+)/(0|[1-9][0-9]*)")
 _OUTPUT_SEGMENT = re.compile(r"pipeline/([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})")
@@ -109,14 +113,36 @@ class Source:
     @property
     def access_name(self) -> str:
         """The name that decides who has access to it."""
-        return self.name if self.segment is None else access_name(self.segment)
+        return partition_of(self.name).source if self.segment is None else access_name(self.segment)
 
     def owns(self, segment: str) -> bool:
         """Whether the segment contains data of this source."""
         if self.form is not Form.CONNECTOR:
             return segment == self.segment
         match = _CONNECTOR_SEGMENT.fullmatch(segment)
-        return match is not None and match[1] == self.name
+        return match is not None and self.name in (match[1], partition_of(match[1]).source)
+
+
+class Partition(NamedTuple):
+    """One partition of a source."""
+
+    source: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Of its log. Dead letters are beside the events that they stand for: `sensors#1.err`."""
+        if not self.number:
+            return self.source
+        plain = self.source.removesuffix(DEAD_LETTERS_SUFFIX)
+        return f"{plain}#{self.number}{self.source[len(plain) :]}"
+
+
+def partition_of(name: str) -> Partition:
+    """The source of this name, which may be that of a partition. A source with one partition has number 0 alone."""
+    plain = name.removesuffix(DEAD_LETTERS_SUFFIX)
+    match = _PARTITION.fullmatch(plain)
+    return Partition(name, 0) if match is None else Partition(match[1] + name[len(plain) :], int(match[2]))
 
 
 def parse_sources(text: str) -> list[Source]:
@@ -134,6 +160,7 @@ def check_source_name(name: str) -> str:
         or name != name.strip()
         or not _NOT_IN_SOURCE_NAMES.isdisjoint(name)
         or name.startswith((_OUTPUT_SCHEME, _SEGMENT_SCHEME))
+        or partition_of(name).number
     ):
         raise RequestError(f"{name[:_SOURCE_NAME_MAX]!r} is not a valid source name: {_SOURCE_NAMES}")
     return name

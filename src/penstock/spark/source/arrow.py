@@ -28,7 +28,7 @@ from penstock.core.retry import Pauses
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
-from penstock.protocol.stored.names import Form, Source, kind_of
+from penstock.protocol.stored.names import Form, Source, kind_of, partition_of
 from penstock.spark.python_worker import coordinator, freeze, hinted, journal_files, link
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges
@@ -158,7 +158,7 @@ class SegmentBatches:
         self._schema = arrow_schema(columns)
         self._is_output = source.form is Form.OUTPUT
         self._names = names_of(source.name) if source.form is Form.CONNECTOR and "stream" in columns else None
-        self._source = Repeated(text)
+        self._source = Repeated(partition_of(text).source if source.form is Form.CONNECTOR else text)
         self._segment = Repeated(segment)
         self._makers = [getattr(self, f"_{name}_column") for name in columns]
 

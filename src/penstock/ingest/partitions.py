@@ -1,0 +1,517 @@
+"""The partitions of sources that this process serves: who may open a stream, and where else it belongs.
+
+A stream of a source with several partitions is opened in two steps. The registry in partition 0's shard grants a claim.
+Then the stream's mark STARTED is stored in the partition's own journal, which only an owner that nobody has replaced
+can do. NOTIFY_ACK follows. `stream_claims` decides; this sends, waits and stores.
+
+While the registry does not answer, streams wait: each for WAIT_SECONDS_MAX, then its NOTIFY is refused, and the program
+tries again. No stream is opened without the registry.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.coordinator.shards import ShardWire
+from penstock.core.address import Address
+from penstock.core.errors import Damaged, PenstockError, RequestError, Unavailable
+from penstock.core.retry import Pauses, RetryPolicy
+from penstock.core.supervisor import Supervised, Supervisor
+from penstock.core.types import Offset
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.completion import Completion
+from penstock.ingest.known_streams import Standing
+from penstock.ingest.owners import ClaimingOwner
+from penstock.ingest.settings import SourceSettings
+from penstock.ingest.source_log import SourceLog
+from penstock.ingest.stored_claims import StoredClaims, claims_segment
+from penstock.ingest.stream_claims import (
+    Answer,
+    Begin,
+    ClaimId,
+    ClaimStep,
+    Command,
+    Elsewhere,
+    Next,
+    PartitionClaims,
+    Replaced,
+    decode,
+    decode_answer,
+    encode,
+    encode_answer,
+)
+from penstock.protocol.api.shards import Claims, ClaimsAnswered, Held, HeldBy
+from penstock.protocol.connector.frames import NOTHING_YET
+from penstock.protocol.stored.names import Partition, partition_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRIES = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
+"""While the registry's shard is away: it comes back within some seconds, and sources wait for it."""
+
+WAIT_SECONDS_MAX = 30.0
+"""For the registry to answer a claim, before NOTIFY is refused: a take-over takes some seconds. Programs ask again, so
+this only decides how soon programs, and people, see that something is wrong.
+"""
+
+LOOK_SECONDS = 10.0
+"""Between two looks whether an application has changed the settings of a partition."""
+
+COMMANDS_MAX = 1000
+"""In one request: some 50 KB, and a few milliseconds of the registry's process."""
+
+ENDED_PER_TURN = 1000
+"""Streams to give up before yielding to the loop: a few milliseconds."""
+
+
+class Registry(Protocol):
+    """The registry of one source, wherever it is."""
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Answer]:
+        """Everything in the answers is durable. Raises Unavailable."""
+        ...
+
+    async def held(self, partition: int, term: int) -> dict[int, ClaimId] | Replaced: ...
+
+
+Find = Callable[[int], Awaitable[Address | None]]
+"""Where programs reach a partition of the source; None: nobody serves it now."""
+
+
+class SourcePartition:
+    """One partition of a source, under one term of its shard."""
+
+    def __init__(
+        self,
+        of: Partition,
+        term: int,
+        log_: SourceLog,
+        completion: Completion,
+        durable: Callable[[Callable[[], None]], None],
+        registry: Registry,
+        find: Find,
+    ) -> None:
+        """`durable` calls a function when everything that is stored now is durable."""
+        self.of = of
+        self._log = log_
+        self._completion = completion
+        self._durable = durable
+        self._registry = registry
+        self._find = find
+        self._claims = PartitionClaims(of.number, term)
+        self._asking: dict[int, tuple[ClaimingOwner, float]] = {}
+        """Streams whose claim has no answer: who wants them, and since when."""
+        self._released: set[int] = set()
+        """Streams that are given up as soon as what is stored of them is durable."""
+        self._ended: dict[int, Offset] = {}
+        """Streams that have ended here, and that some pipeline has not completed: the claim is kept until then."""
+        self._waiting: defaultdict[int, list[tuple[Offset, int]]] = defaultdict(list)
+        """The same, by route, in the order of their ends."""
+        self._has_begun = False
+        self._inherits = True
+        self._wanted = asyncio.Event()
+        self._is_called = False
+        self._now = asyncio.get_running_loop().time
+        self.problem = ""
+        """Why the registry does not answer; "" if it does."""
+        completion.watch(self._moved)
+
+    # For sessions.
+
+    def claim(self, stream_id: int, owner: ClaimingOwner) -> bool:
+        """Ask for a stream that no session here has. `owner` gets the answer. False: it is about to be given up here;
+        NOTIFY is refused.
+        """
+        if stream_id in self._released:
+            return False
+        if self._ended.pop(stream_id, None) is not None:  # it is opened again, where it was
+            asyncio.get_running_loop().call_soon(self._granted, stream_id, owner)
+            return True
+        if self._claims.notify(stream_id) is None:
+            return False
+        self._asking[stream_id] = owner, self._now()
+        self._wanted.set()
+        return True
+
+    def written(self, stream_id: int) -> bool:
+        """The stream's start is durable. Returns whether NOTIFY is answered: the stream may be given up already."""
+        step = self._claims.step(stream_id)
+        return step is ClaimStep.ACTIVE or (
+            step is ClaimStep.WRITING and self._claims.written(stream_id, self._claims.number(stream_id))
+        )
+
+    def release(self, stream_id: int) -> None:
+        """Its session has gone, or does not want it any more: it stays in this partition. What the session has stored
+        becomes durable first: the registry must not know of a message that a crash can still lose.
+        """
+        self._asking.pop(stream_id, None)
+        if self._claims.step(stream_id) is not None and stream_id not in self._released:
+            self._released.add(stream_id)
+            self._durable(partial(self._give_up, stream_id))
+
+    def end(self, stream_id: int, before: Offset) -> None:
+        """It has ended, durably; its events end at `before` or earlier. Any partition may have it next, once every
+        pipeline has completed them.
+        """
+        if stream_id in self._released or self._claims.step(stream_id) is not ClaimStep.ACTIVE:
+            return
+        route = self._log.streams[stream_id].route
+        if before <= self._completion.completed(route):
+            self._give_up(stream_id, is_complete=True)
+        else:
+            self._ended[stream_id] = before
+            heappush(self._waiting[route], (before, stream_id))
+
+    def _moved(self) -> None:
+        if self._ended and not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        self._is_called, left = False, ENDED_PER_TURN
+        for route, heap in self._waiting.items():
+            passed = self._completion.completed(route)
+            while heap and heap[0][0] <= passed and left:
+                left -= 1
+                before, stream_id = heappop(heap)
+                if self._ended.get(stream_id) == before:  # not opened again
+                    del self._ended[stream_id]
+                    self._give_up(stream_id, is_complete=True)
+        if not left:
+            self._moved()
+
+    def _give_up(self, stream_id: int, *, is_complete: bool = False) -> None:
+        """Everything that is stored of the stream is durable."""
+        self._released.discard(stream_id)
+        self._ended.pop(stream_id, None)
+        if self._claims.end(stream_id, self._last_id(stream_id), is_complete=is_complete or self._is_free(stream_id)):
+            self._wanted.set()
+
+    def _last_id(self, stream_id: int) -> int:
+        known = self._log.streams.get(stream_id)
+        return NOTHING_YET if known is None else known.last_id
+
+    def _is_free(self, stream_id: int) -> bool:
+        """Whether no event of it is here that some pipeline has not completed: it was never here, or it has ended, and
+        all of its segment is completed.
+        """
+        known = self._log.streams.get(stream_id)
+        if known is None or known.last_id == NOTHING_YET:
+            return known is None or known.standing is Standing.ENDED
+        end = self._log.data_segments.length(known.route)
+        return known.standing is Standing.ENDED and self._completion.completed(known.route) >= end
+
+    # The registry.
+
+    async def run(self) -> None:
+        """Send what has no answer, again and again."""
+        pauses = Pauses(RETRIES)
+        while True:
+            self._wanted.clear()
+            try:
+                is_done = await self._round()
+            except PenstockError as error:
+                self._lost(error)
+                await asyncio.sleep(pauses.next())
+                continue
+            self.problem = ""
+            pauses.reset()
+            if is_done:
+                await self._wanted.wait()
+
+    async def _round(self) -> bool:
+        """Returns whether there is nothing more to send."""
+        if not self._has_begun:
+            (answer,) = await self._registry.apply([self._claims.begin()])
+            if isinstance(answer, Replaced):
+                raise _replaced(answer)
+            self._has_begun = True
+        inherited = await self._inherited() if self._inherits else []
+        commands = [*inherited, *self._claims.unanswered(COMMANDS_MAX)]
+        if not commands:
+            return not self._inherits
+        answers = await self._registry.apply(commands)
+        if len(answers) != len(commands):
+            raise Unavailable("the registry has answered something else")
+        owners = set[ClaimingOwner]()
+        try:
+            for command, answer in zip(commands, answers, strict=True):
+                await self._answered(command, answer, owners)
+        finally:
+            for owner in owners:
+                owner.claims_answered()
+        return False
+
+    async def _inherited(self) -> list[Command]:
+        """Give up what predecessors had: their sessions are gone."""
+        found = await self._registry.held(self.of.number, self._claims.term)
+        if isinstance(found, Replaced):
+            raise _replaced(found)
+        self._inherits = bool(found)
+        given_up = (
+            self._claims.inherit(stream_id, claim, self._last_id(stream_id), is_complete=self._is_free(stream_id))
+            for stream_id, claim in found.items()
+        )
+        return [command for command in given_up if command is not None]
+
+    async def _answered(self, command: Command, answer: Answer, owners: set[ClaimingOwner]) -> None:
+        if isinstance(command, Begin):
+            return
+        step = self._claims.answered(command, answer)
+        if step is Next.STOP:
+            assert isinstance(answer, Replaced)
+            raise _replaced(answer)
+        if step in (Next.NOTHING, Next.ASK_AGAIN):
+            return
+        owner, _ = self._asking.pop(command.stream_id, (None, 0.0))
+        if owner is None:  # it does not want the stream any more, which is about to be given up
+            return
+        owners.add(owner)
+        if step is Next.WRITE:
+            owner.claimed(command.stream_id, self._claims.last_id(command.stream_id))
+        elif isinstance(answer, Elsewhere):
+            owner.claim_refused(command.stream_id, await self._find(answer.partition))
+        else:
+            owner.claim_refused(command.stream_id, None)
+
+    def _granted(self, stream_id: int, owner: ClaimingOwner) -> None:
+        owner.claimed(stream_id, NOTHING_YET)
+        owner.claims_answered()
+
+    def _lost(self, error: PenstockError) -> None:
+        if not self.problem:
+            log.warning("%s does not know which streams it may open: %s", self, error)
+        self.problem = f"streams of source {self.of.source!r} wait for its registry (in partition 0): {error}"
+        self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        until, late = self._now() - WAIT_SECONDS_MAX, list[tuple[int, ClaimingOwner]]()
+        for stream_id, (owner, since) in self._asking.items():  # in the order of time
+            if since > until:
+                break
+            late.append((stream_id, owner))
+        for stream_id, owner in late:
+            self.release(stream_id)
+            owner.claim_refused(stream_id, None)
+
+    def __str__(self) -> str:
+        return f"partition {self.of.number} of source {self.of.source!r}"
+
+
+def _replaced(answer: Replaced) -> Unavailable:
+    return Unavailable(f"another process serves this shard, since term {answer.term}")
+
+
+class _RemoteRegistry:
+    """A Registry in another shard."""
+
+    def __init__(self, source: str, shard: int, wire: ShardWire) -> None:
+        self._source = source
+        self._shard = shard
+        self._wire = wire
+
+    async def apply(self, commands: Sequence[Command]) -> list[Answer]:
+        request = Claims(source=self._source, commands=[encode(command) for command in commands])
+        reply = await self._wire.ask(self._shard, "/shard/claims", request, ClaimsAnswered)
+        return [decode_answer(answer) for answer in reply.answers]
+
+    async def held(self, partition: int, term: int) -> dict[int, ClaimId] | Replaced:
+        request = HeldBy(source=self._source, partition=partition, term=term)
+        reply = await self._wire.ask(self._shard, "/shard/held", request, Held)
+        if reply.replaced_by:
+            return Replaced(reply.replaced_by)
+        return {stream_id: ClaimId(partition, *claim) for stream_id, *claim in reply.streams}
+
+
+class OtherPartition(NamedTuple):
+    """A partition in another shard."""
+
+    name: str
+    shard: int
+    wire: ShardWire
+
+    async def ask(self, verb: str, request: msgspec.Struct, reply: type[T], wait_seconds: float = 0.0) -> T:
+        """What a client would ask of this partition alone. Raises as the wire does."""
+        path = f"/sources/{quote(self.name, safe='')}/{verb}"
+        return await self.wire.ask(self.shard, path, request, reply, wait_seconds)
+
+
+class PartitionDirectory(Protocol):
+    """Where partitions are."""
+
+    @property
+    def shard(self) -> int: ...
+
+    async def placed_partitions(self, source: str) -> Sequence[int]:
+        """The shards of the source's partitions, in order; empty for a source without a place."""
+        ...
+
+    async def connector_of(self, shard: int) -> str: ...
+
+    async def source_settings(self, source: str, quota_bytes: int | None) -> SourceSettings | None:
+        """What an application has declared; None: nothing."""
+        ...
+
+
+class PartitionedSources:
+    """All partitions and registries of one shard."""
+
+    def __init__(self, sources: SourceCatalog, directory: PartitionDirectory, wire: ShardWire, term: int) -> None:
+        """`term`: of this process in its shard, durable. Opens the registries that are stored here."""
+        self._sources = sources
+        self._directory = directory
+        self._wire = wire
+        self._term = term
+        self._supervisor: Supervisor = sources.supervisor
+        self._partitions: dict[str, SourcePartition] = {}
+        self._registries: dict[str, StoredClaims] = {}
+        self._damage: dict[str, Damaged] = {}
+        self._tasks: list[Supervised] = []
+        for name in {partition_of(log_.name).source for log_ in sources}:
+            if sources.store.exists(claims_segment(name)):
+                with suppress(Damaged):  # it is among the problems, and the source is refused
+                    self._open(name)
+
+    def start(self) -> None:
+        """Give up what predecessors had, also if no program ever connects here again."""
+        names = {partition_of(log_.name).source for log_ in self._sources if partition_of(log_.name).number}
+        names |= self._registries.keys()
+        self._tasks.append(self._supervisor.run("settings of partitions", self._look))
+        if names:
+            self._tasks.append(self._supervisor.run("partitions of sources", partial(self._recover, names)))
+
+    async def _recover(self, names: set[str]) -> None:
+        pauses, left = Pauses(RETRIES), set(names)
+        while left:
+            for name in sorted(left):
+                try:
+                    await self.serve(name)
+                    left.discard(name)
+                except PenstockError as error:
+                    log.debug("source %r waits: %s", name, error)
+            if left:
+                await asyncio.sleep(pauses.next())
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            await task.stop()
+
+    @property
+    def problems(self) -> list[str]:
+        found = [one.problem for one in self._partitions.values() if one.problem]
+        return [*found, *(f"the registry of source {name!r} is refused: {e}" for name, e in self._damage.items())]
+
+    async def number_here(self, source: str) -> int | None:
+        """Which partition of a source with several of them is here; None: none is, or the source has one alone."""
+        shards = await self._directory.placed_partitions(source)
+        if len(shards) <= 1 or self._directory.shard not in shards:
+            return None
+        return shards.index(self._directory.shard)
+
+    async def others(self, source: str) -> list["OtherPartition"]:
+        """The partitions of the source that are in other shards. Raises Unavailable."""
+        shards = await self._directory.placed_partitions(source)
+        return [
+            OtherPartition(Partition(source, number).name, shard, self._wire)
+            for number, shard in enumerate(shards)
+            if shard != self._directory.shard and len(shards) > 1
+        ]
+
+    async def serve(self, source: str) -> None:
+        """From now on, programs can join the partition of this source that is here. Does nothing for a source with one
+        partition. Raises Unavailable.
+        """
+        number = await self.number_here(source)
+        if number is None or source in self._partitions:
+            return
+        shards, of = await self._directory.placed_partitions(source), Partition(source, number)
+        sources = self._sources
+        await self._configure(of)
+        if source in self._partitions:  # another session was faster
+            return
+        log_ = sources.configured(of.name)
+        registry: Registry = self._registry(source) if not number else _RemoteRegistry(source, shards[0], self._wire)
+
+        async def find(partition: int) -> Address | None:
+            try:
+                found = await self._directory.connector_of(shards[partition])
+                return Address.parse(found) if found else None
+            except PenstockError:  # the program asks again
+                return None
+
+        made = SourcePartition(of, self._term, log_, sources.completion(of.name), self._when_durable, registry, find)
+        log_.partition = self._partitions[source] = made
+        sources.join_as[source] = of.name
+        self._tasks.append(self._supervisor.run(f"streams of {of.name}", made.run))
+
+    async def _configure(self, of: Partition) -> None:
+        """Partition 0 is where the application is, whose runtime configures it."""
+        quota = self._sources.settings.source.quota_bytes
+        settings = await self._directory.source_settings(of.source, quota) if of.number else None
+        if settings is not None and settings != self._sources.settings_of(of.name):
+            self._sources.configure(of.name, settings)
+
+    async def _look(self) -> None:
+        """Whether an application has changed the settings of a partition here."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for one in [*self._partitions.values()]:
+                try:
+                    await self._configure(one.of)
+                except PenstockError as error:
+                    log.debug("the settings of %s are not known: %s", one, error)
+
+    def _when_durable(self, action: Callable[[], None]) -> None:
+        self._sources.durability.after(self._sources.store.journal.end, action)
+
+    # The registries of this shard.
+
+    def _open(self, source: str) -> StoredClaims:
+        sources = self._sources
+        try:
+            limit = sources.settings.streams_per_source_max
+            found = StoredClaims(source, sources.store, sources.durability, limit)
+        except Damaged as error:
+            log.error("the registry of source %r is refused: %s", source, error)
+            self._damage[source] = error
+            raise
+        self._registries[source] = found
+        return found
+
+    def _registry(self, source: str) -> StoredClaims:
+        if source in self._damage:
+            raise self._damage[source]
+        found = self._registries.get(source)
+        return self._open(source) if found is None else found
+
+    async def _asked(self, source: str) -> StoredClaims:
+        """For another shard. Raises Unavailable if the registry is not here: the shard may just have moved."""
+        shards = await self._directory.placed_partitions(source)
+        if len(shards) <= 1 or shards[0] != self._directory.shard:
+            raise Unavailable(f"shard {self._directory.shard} does not have the registry of source {source!r}")
+        return self._registry(source)
+
+    async def claims(self, request: Claims) -> ClaimsAnswered:
+        registry = await self._asked(request.source)
+        try:
+            commands = [decode(command) for command in request.commands]
+        except Damaged as error:
+            raise RequestError(str(error)) from None
+        return ClaimsAnswered([encode_answer(answer) for answer in await registry.apply(commands)])
+
+    async def held(self, request: HeldBy) -> Held:
+        registry = await self._asked(request.source)
+        found = await registry.held(request.partition, request.term)
+        if isinstance(found, Replaced):
+            return Held([], found.term)
+        return Held([(stream_id, claim.term, claim.number) for stream_id, claim in found.items()])

@@ -1,0 +1,320 @@
+"""Partitions of a source in two shards, in one event loop: real journals and sockets, and requests that can fail."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.errors import Unavailable
+from penstock.ingest import partitions
+from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.partitions import PartitionedSources
+from penstock.ingest.sessions.gateway import Gateway
+from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.shards import Claims, HeldBy
+from penstock.protocol.connector import (
+    MIGRATING_VERSION,
+    NOTHING_YET,
+    Ack,
+    EndOfStream,
+    Frame,
+    Hello,
+    Message,
+    Migrate,
+    MigrateAck,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    announce_window,
+)
+from penstock.store.file_journal import Committer
+from penstock.store.files import RealFiles
+from penstock.store.journal import Durability
+from penstock.store.store import SegmentStore
+from tests.ingest.conftest import SMALL, CrashingJournal, Peer, RunningGateway
+from tests.ingest.stored_events import parse
+from tests.support.waiting import eventually
+
+SOURCE = "orders"
+
+
+@dataclass
+class Shard:
+    """One that can be killed; the next one finds what it has stored."""
+
+    running: RunningGateway
+    partitions: PartitionedSources
+
+    async def kill(self) -> None:
+        await self.partitions.stop()
+        await self.running.crash()
+
+    async def stop(self) -> None:
+        await self.partitions.stop()
+        await self.running.stop()
+
+
+@dataclass
+class Cluster:
+    """Partition 0 is in shard 0, partition 1 in shard 1. Implements the wire, too."""
+
+    folder: Path
+    shards: dict[int, Shard] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    _terms: Counter[int] = field(default_factory=Counter)
+
+    async def start(self, number: int) -> Shard:
+        journal = CrashingJournal(RealFiles(self.folder / str(number)), SMALL)
+        store, committer = SegmentStore(journal, SMALL), Committer(journal, SMALL.idle_proof_seconds)
+        committer.start()
+        durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
+        sources = SourceCatalog(store, durability, GatewaySettings(port=0))
+        gateway = Gateway(sources)
+        self._terms[number] += 1
+        found = PartitionedSources(sources, Directory(self, number), self, self._terms[number])
+        running = RunningGateway(gateway, sources, store, await gateway.start(), committer, journal)
+        self.shards[number] = Shard(running, found)
+        await found.serve(SOURCE)
+        found.start()
+        return self.shards[number]
+
+    async def kill(self, number: int) -> None:
+        await self.shards.pop(number).kill()
+
+    async def ask(self, shard: int, path: str, request: Any, reply: Any, wait_seconds: float = 0.0) -> Any:
+        self.asked[path] += 1
+        if shard not in self.shards:
+            raise Unavailable(f"nobody serves shard {shard}")
+        target, body = self.shards[shard].partitions, msgspec.json.encode(request)
+        if path == "/shard/claims":
+            answer: Any = await target.claims(msgspec.json.decode(body, type=Claims))
+        else:
+            answer = await target.held(msgspec.json.decode(body, type=HeldBy))
+        return msgspec.json.decode(msgspec.json.encode(answer), type=reply)
+
+    async def close(self) -> None:
+        for shard in self.shards.values():
+            await shard.stop()
+
+    def stored(self) -> list[list[tuple[int, int]]]:
+        """By partition: streams and ids, in order."""
+        found = []
+        for number, shard in sorted(self.shards.items()):
+            name = SOURCE if not number else f"{SOURCE}#{number}"
+            found.append([(one.stream_id, one.event_id) for one in parse(shard.running.stored(name)) if one.payload])
+        return found
+
+
+@dataclass
+class Directory:
+    cluster: Cluster
+    shard: int
+
+    async def placed_partitions(self, source: str) -> list[int]:
+        return [0, 1] if source == SOURCE else []
+
+    async def source_settings(self, source: str, quota_bytes: int | None) -> None:
+        pass
+
+    async def connector_of(self, shard: int) -> str:
+        found = self.cluster.shards.get(shard)
+        return "" if found is None else f"127.0.0.1:{found.running.port}"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path)
+    for number in (0, 1):
+        await made.start(number)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[list[Peer]]:
+    made: list[Peer] = []
+    yield made
+    for one in made:
+        await one.close()
+
+
+async def connect(shard: Shard, peers: list[Peer], version: str = "0.0.1") -> Peer:
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", shard.running.port))
+    peers.append(peer)
+    peer.send(Hello(version, b"", announce_window("test"), SOURCE))
+    assert isinstance(await peer.frame(), Ok)
+    return peer
+
+
+async def next_of(peer: Peer, *kinds: type[Frame]) -> Frame:
+    while not isinstance(frame := await peer.frame(), kinds):
+        pass
+    return frame
+
+
+async def notify(peer: Peer, stream_id: int) -> NotifyAck:
+    peer.send(Notify(stream_id, f"stream {stream_id}"))
+    answer = await next_of(peer, NotifyAck)
+    assert isinstance(answer, NotifyAck)
+    return answer
+
+
+async def opened(peer: Peer, stream_id: int) -> int:
+    """Asks until the stream is opened; returns the point of reference."""
+    while not (answer := await notify(peer, stream_id)).success:
+        await next_of(peer, Ack)
+    return answer.point_of_reference
+
+
+async def send(peer: Peer, stream_id: int, *ids: int) -> None:
+    """Returns when they are acknowledged."""
+    peer.send(*(Message(stream_id, id_, 1, b"", b"%d" % id_) for id_ in ids))
+    await acknowledged(peer, stream_id, ids[-1])
+
+
+async def acknowledged(peer: Peer, stream_id: int, last_id: int) -> None:
+    while not (isinstance(frame := await peer.frame(), Ack) and (stream_id, last_id) in frame.acked):
+        pass
+
+
+def completed(shard: Shard, number: int) -> None:
+    """Every pipeline has completed what is stored."""
+    name = SOURCE if not number else f"{SOURCE}#{number}"
+    log, completion = shard.running.sources.log(name), shard.running.sources.completion(name)
+    completion.advance({segment: shard.running.store.length(segment) for segment in log.segments})
+
+
+async def test_each_partition_stores_its_own_streams(cluster: Cluster, peers: list[Peer]) -> None:
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    assert await opened(first, 1) == await opened(second, 2) == NOTHING_YET
+    await send(first, 1, 1, 2)
+    await send(second, 2, 1, 2)
+    assert cluster.stored() == [[(1, 1), (1, 2)], [(2, 1), (2, 2)]]
+
+
+async def test_a_stream_that_is_active_in_another_partition_is_refused(cluster: Cluster, peers: list[Peer]) -> None:
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    await opened(first, 1)
+    await send(first, 1, 1)
+    for _ in range(3):
+        assert not (await notify(second, 1)).success
+    await send(first, 1, 2)
+    assert await opened(second, 2) == NOTHING_YET
+
+
+async def test_an_ended_stream_is_taken_over_with_the_point_of_reference(cluster: Cluster, peers: list[Peer]) -> None:
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    for rounds in range(3):  # there and back
+        assert await opened(first, 1) == (20 * rounds or NOTHING_YET)
+        await send(first, 1, 20 * rounds + 10)
+        first.send(EndOfStream(1))
+        assert await opened(second, 1) == 20 * rounds + 10
+        await send(second, 1, 20 * rounds + 20)
+        second.send(EndOfStream(1))
+    assert cluster.stored() == [[(1, 10), (1, 30), (1, 50)], [(1, 20), (1, 40), (1, 60)]]
+
+
+async def test_an_ended_stream_stays_until_all_pipelines_have_completed_it(cluster: Cluster, peers: list[Peer]) -> None:
+    cluster.shards[0].running.sources.completion(SOURCE).hold({})
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    await opened(first, 1)
+    first.send(Message(1, 7, 1, b"", b"x"), EndOfStream(1))
+    await eventually(lambda: cluster.stored()[0] == [(1, 7)])
+    assert not (await notify(second, 1)).success
+    completed(cluster.shards[0], 0)
+    await acknowledged(first, 1, 7)
+    assert await opened(second, 1) == 7
+
+
+async def test_a_stream_whose_session_has_gone_stays_in_its_partition(cluster: Cluster, peers: list[Peer]) -> None:
+    first = await connect(cluster.shards[0], peers)
+    await opened(first, 1)
+    await send(first, 1, 1, 2)
+    await first.close()
+    here = cluster.shards[0].running.port
+    while True:  # until the registry knows that it is free
+        old = await connect(cluster.shards[1], peers)
+        old.send(Notify(1, "one"))
+        frames = [await next_of(old, NotifyAck), await next_of(old, Restart, Ack)]
+        if isinstance(frames[1], Restart):
+            break
+    assert frames == [NotifyAck(False, 1, 0), Restart(f"127.0.0.1:{here}")]
+    new = await connect(cluster.shards[1], peers, MIGRATING_VERSION)
+    new.send(Notify(1, "one"))
+    assert await next_of(new, Migrate) == Migrate("127.0.0.1", here)
+    again = await connect(cluster.shards[0], peers)
+    assert await opened(again, 1) == 2
+    new.send(MigrateAck())
+    assert not [one for one in await new.frames_until_closed() if not isinstance(one, NotifyAck | Ack)]
+
+
+async def test_a_program_with_streams_here_is_not_sent_away(cluster: Cluster, peers: list[Peer]) -> None:
+    first = await connect(cluster.shards[0], peers)
+    await opened(first, 1)
+    await send(first, 1, 1)
+    await first.close()
+    second = await connect(cluster.shards[1], peers, MIGRATING_VERSION)
+    await opened(second, 2)
+    for _ in range(3):
+        assert not (await notify(second, 1)).success
+    await send(second, 2, 1)
+
+
+async def test_streams_of_a_killed_shard_are_free_when_it_is_back(cluster: Cluster, peers: list[Peer]) -> None:
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    await opened(second, 1)
+    await send(second, 1, 1)
+    await cluster.kill(1)
+    assert not (await notify(first, 1)).success  # nobody knows what the shard has stored
+    await cluster.start(1)
+    again = await connect(cluster.shards[1], peers)
+    assert await opened(again, 1) == 1
+    await send(again, 1, 2)
+    again.send(EndOfStream(1))
+    assert await opened(first, 1) == 2
+
+
+async def test_an_ended_stream_of_a_killed_shard_is_free_for_all(cluster: Cluster, peers: list[Peer]) -> None:
+    """Also without any program that connects to the shard."""
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    cluster.shards[1].running.sources.completion(f"{SOURCE}#1").hold({})
+    await opened(second, 1)
+    second.send(Message(1, 5, 1, b"", b"x"), EndOfStream(1))
+    await eventually(lambda: cluster.stored()[1] == [(1, 5)])
+    await cluster.kill(1)
+    await cluster.start(1)
+    assert await opened(first, 1) == 5
+
+
+async def test_streams_wait_for_the_registry_and_are_refused_in_the_end(
+    cluster: Cluster, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = await connect(cluster.shards[1], peers)
+    await opened(second, 1)
+    await cluster.kill(0)
+    await send(second, 1, 1)  # what is open stays open
+    second.send(Notify(2, "two"))
+    await eventually(lambda: cluster.shards[1].partitions.problems)
+    assert "streams of source 'orders' wait for its registry" in cluster.shards[1].partitions.problems[0]
+    monkeypatch.setattr(partitions, "WAIT_SECONDS_MAX", 0.0)
+    assert await next_of(second, NotifyAck) == NotifyAck(False, 2, 0)
+    await cluster.start(0)
+    assert await opened(second, 2) == NOTHING_YET
+    await eventually(lambda: not cluster.shards[1].partitions.problems)
+    other = await connect(cluster.shards[0], peers)
+    assert not (await notify(other, 1)).success  # the registry has not forgotten
+    assert not (await notify(other, 2)).success
+
+
+async def test_many_streams_at_once_need_few_requests(cluster: Cluster, peers: list[Peer]) -> None:
+    second = await connect(cluster.shards[1], peers)
+    second.send(*(Notify(number, "") for number in range(1, 501)))
+    answers = [await next_of(second, NotifyAck) for _ in range(500)]
+    assert all(isinstance(one, NotifyAck) and one.success for one in answers)
+    assert cluster.asked["/shard/claims"] < 50

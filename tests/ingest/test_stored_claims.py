@@ -1,0 +1,60 @@
+"""The registry of a source's streams in the journal."""
+
+import pytest
+
+from penstock.core.errors import Damaged
+from penstock.ingest import stored_claims
+from penstock.ingest.stored_claims import StoredClaims, claims_segment
+from penstock.ingest.stream_claims import Begin, Claim, ClaimId, Done, Granted, Outdated, Refused, Relinquish, Replaced
+from penstock.protocol.connector.frames import NOTHING_YET
+from tests.ingest.conftest import RunningGateway, Serve
+
+
+def registry(running: RunningGateway, streams_max: int = 1000) -> StoredClaims:
+    return StoredClaims("orders", running.store, running.sources.durability, streams_max)
+
+
+def claim(stream_id: int, partition: int, number: int, term: int = 1) -> Claim:
+    return Claim(stream_id, ClaimId(partition, term, number))
+
+
+@pytest.mark.parametrize("snapshot_bytes", [1 << 20, 0], ids=["commands", "snapshots"])
+async def test_a_restart_forgets_nothing(serve: Serve, monkeypatch: pytest.MonkeyPatch, snapshot_bytes: int) -> None:
+    monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES", snapshot_bytes)
+    monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES_PER_STREAM", 0 if not snapshot_bytes else 256)
+    running = await serve()
+    claims = registry(running)
+    for number in range(1, 30):
+        assert await claims.apply([claim(number, 0, number)]) == [Granted(NOTHING_YET)]
+    assert await claims.apply([Relinquish(7, ClaimId(0, 1, 7), 1, 70, True)]) == [Done()]
+    segment = running.store.info(claims_segment("orders"))
+    assert (segment.start > 0) == (not snapshot_bytes)
+    await running.crash()
+    claims = registry(await serve())
+    assert len(claims) == 29
+    assert await claims.apply([claim(7, 1, 1), claim(8, 1, 2), claim(30, 0, 29)]) == [
+        Granted(70),
+        Refused(ClaimId(0, 1, 8)),
+        Outdated(29),
+    ]
+
+
+async def test_a_successor_gets_what_its_predecessors_had(running: RunningGateway) -> None:
+    claims = registry(running)
+    await claims.apply([claim(1, 1, 1), claim(2, 1, 2), claim(3, 0, 1), Begin(1, 2)])
+    assert await claims.held(1, 2) == {1: ClaimId(1, 1, 1), 2: ClaimId(1, 1, 2)}
+    assert await claims.held(1, 1) == Replaced(2)
+
+
+async def test_the_number_of_streams_is_limited(running: RunningGateway) -> None:
+    claims = registry(running, streams_max=1)
+    assert await claims.apply([claim(1, 0, 1), claim(2, 0, 2)]) == [Granted(NOTHING_YET), Refused(ClaimId(0, 0, 0))]
+    assert await claims.apply([claim(1, 0, 3)]) == [Granted(NOTHING_YET)]
+
+
+async def test_a_registry_that_ends_inside_an_entry_is_damaged(running: RunningGateway) -> None:
+    await registry(running).apply([claim(1, 0, 1)])
+    running.store.append(claims_segment("orders"), [b"\0\0\0\x09x"])
+    await running.sources.durability.caught_up()
+    with pytest.raises(Damaged, match="ends inside an entry"):
+        registry(running)

@@ -1,0 +1,55 @@
+"""The settings of sources with several partitions, in the bucket."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from penstock.bucket.objects import Bucket
+from penstock.bucket.stores import open_bucket
+from penstock.core.errors import Damaged, UnreadableFormat
+from penstock.ingest.settings import settings_of
+from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.protocol.event_time.field import EventTimeField
+from penstock.worker.declared_sources import SOURCES, publish, read
+
+ORDERS = ConnectorSpec(
+    name="orders",
+    id="orders",
+    instance="01",
+    type="connector-protocol",
+    config={"cookie_file": "secret"},
+    partitions=4,
+    segments=3,
+    max_disorder_us=5,
+    event_time=EventTimeField(field="ts", format="ms", codec="json"),
+)
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return open_bucket(f"memory://{uuid4().hex}")
+
+
+def test_other_shards_read_what_the_application_has_declared(bucket: Bucket) -> None:
+    assert read(bucket, "orders", 7) is None
+    publish(bucket, ORDERS, own_event_times=True)
+    assert read(bucket, "orders", 7) == settings_of(ORDERS, own_event_times=True, quota_bytes=7)
+    changed = replace(ORDERS, quota_bytes=99, idle_timeout_seconds=2.0)
+    for _ in range(2):
+        publish(bucket, changed, own_event_times=True)
+    assert read(bucket, "orders", 7) == settings_of(changed, own_event_times=True)
+
+
+def test_the_options_of_the_connector_are_not_published(bucket: Bucket) -> None:
+    publish(bucket, ORDERS, own_event_times=True)
+    assert b"secret" not in bucket.get(f"{SOURCES}orders").data
+
+
+def test_what_cannot_be_read_is_refused(bucket: Bucket) -> None:
+    bucket.create(f"{SOURCES}a", [b'{"format": 1}'])
+    bucket.create(f"{SOURCES}b", [b'{"format": 2, "own_event_times": true, "spec": {}}'])
+    with pytest.raises(Damaged, match="sources/a is not valid"):
+        read(bucket, "a", None)
+    with pytest.raises(UnreadableFormat):
+        read(bucket, "b", None)
