@@ -20,6 +20,7 @@ class Port(Enum):
     HTTP = "http"
     SEGMENT = "segment"
     CONNECTOR = "connector"
+    CONTROLLER = "controller"
 
 
 class Refusals:

@@ -92,6 +92,9 @@ def with_access(
             http_ssl=ReloadedContext(tls, is_client_required=False),
             certificate=tls.cert,
         )
+        if settings.controller is not None:
+            files = {"certificate": tls.cert, "key": tls.key, "client_ca": tls.client_ca}
+            settings = replace(settings, controller=replace(settings.controller, **files))
     create_private_directory(settings.data)
     access = AccessFile(directory or settings.data)
     if token_file is None:

@@ -24,6 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
+CONTROLLER = "controller"
 """The names of a worker's ports in its record."""
 
 _FRESH_SECONDS = 0.5

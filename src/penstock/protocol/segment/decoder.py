@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from struct import Struct
 from typing import ClassVar, TypeAlias
 
 from penstock.core.errors import ProtocolError
@@ -25,6 +26,7 @@ from penstock.protocol.segment.dialect import (
 )
 from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
 from penstock.protocol.segment.messages import (
+    NO_REQUEST,
     AppendBlock,
     AppendBlockEnd,
     BeginAppendBlock,
@@ -37,6 +39,7 @@ from penstock.protocol.segment.messages import (
     PartialEvent,
     PartialMessage,
     PartialMessages,
+    UnknownRequest,
 )
 
 # What the readers of both dialects share: a reader turns a stream of bytes into messages and appends. A `Reading` is a
@@ -75,6 +78,8 @@ class Reader(ABC):
 FIELDS_SIZE_MAX = 1024
 """The most bytes around the data of an append: its fields, about 50 bytes, and what later versions may add."""
 
+_REQUEST_ID = Struct(">q")
+
 _ENDS = (APPEND_BLOCK_END, CONDITIONAL_BLOCK_END)
 _APPENDS = (APPEND_BLOCK, CONDITIONAL_APPEND, *_ENDS)
 
@@ -102,10 +107,19 @@ class VersionedReader(Reader):
         return message
 
     def _message(self) -> Generator[int, memoryview, Message]:
-        kind, length = yield from self._header()
+        kind, length = unpack_header((yield HEADER_SIZE))
+        if self._role is Role.SERVER and not VERSIONED.has(kind):
+            return (yield from self._unknown(kind, length))
+        VERSIONED.check_receiver(kind, self._role)
         if kind in _APPENDS:
             self._check_size(VERSIONED.describe(kind), length - FIELDS_SIZE_MAX)
         return VERSIONED.decode(kind, (yield length))
+
+    def _unknown(self, kind: int, length: int) -> Generator[int, memoryview, UnknownRequest]:
+        """A later version's. Requests of the public protocol that came late begin with their request id."""
+        self._check_size(f"type {kind}", length)
+        data = yield length
+        return UnknownRequest(kind, _REQUEST_ID.unpack_from(data)[0] if length >= _REQUEST_ID.size else NO_REQUEST)
 
     def _end_of_block(self, block: AppendBlock) -> Generator[int, memoryview, _End]:
         # "Between begin and end only the block's own content is legal", and all of that is in the begin's frame.
