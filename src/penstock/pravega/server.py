@@ -109,7 +109,7 @@ class ControllerServer:
         """Raises Unauthenticated."""
         token = _token(dict(context.invocation_metadata() or ()))
         names = [name.decode() for name in context.auth_context().get("x509_common_name", ())]
-        return Caller(self._access.principal(token, names), token)
+        return Caller(self._access.principal(token, names), token, self._store.table)
 
     def _code(self, error: PenstockError, context: Any) -> grpc.StatusCode:
         """What clients do not repeat is one of the first."""

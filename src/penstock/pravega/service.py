@@ -11,7 +11,6 @@ from typing import Any
 
 from penstock.access.delegation import delegate
 from penstock.access.principals import Principal, Role
-from penstock.core.types import Position
 from penstock.pravega.ledger import Keeper
 from penstock.pravega.machine import (
     Abort,
@@ -36,7 +35,9 @@ from penstock.pravega.machine import (
 from penstock.pravega.messages import CLASSES, Code, Ping, ScaleStatus, TransactionState
 from penstock.pravega.settings import ControllerSettings
 from penstock.pravega.state import Config, Segment, Stream, segment_name
+from penstock.protocol.stored.names import InputOf
 from penstock.store.store import SegmentStore
+from penstock.store.table import SegmentTable
 
 Method = Callable[[Any, "Caller"], Any]
 
@@ -50,9 +51,15 @@ _MASK = 2**64 - 1
 class Caller:
     """Who asks, and with which token."""
 
-    def __init__(self, principal: Principal, token: str) -> None:
+    def __init__(self, principal: Principal, token: str, table: SegmentTable) -> None:
         self.principal = principal
         self.token = token
+        self._table = table
+
+    def check_count(self) -> None:
+        """Before segments are created. Raises QuotaReached if it has too many."""
+        if self.principal.quota_bytes is not None:
+            self.principal.check_count(self._table.measure(InputOf(self.principal.prefixes)).count)
 
     def check(self, role: Role, scope: str, stream: str = "") -> None:
         """Raises Forbidden."""
@@ -117,6 +124,7 @@ class Service:
 
     def createStream(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         scope, stream = self._named(request.streamInfo, caller, Role.WRITE)
+        caller.check_count()
         codes = {Reason.STREAM_EXISTS: 2, Reason.NO_SCOPE: 3, Reason.INVALID_NAME: 4}
         return self._status(CreateStream(scope, stream, _config(request)), codes)
 
@@ -199,7 +207,8 @@ class Service:
     def getURI(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         """Of any segment: the tables of reader groups belong to no stream."""
         self._named(request.streamInfo, caller)
-        return CLASSES["NodeUri"](endpoint=self._settings.segment_host, port=self._segment_port)
+        port = self._settings.segment_port or self._segment_port
+        return CLASSES["NodeUri"](endpoint=self._settings.segment_host, port=port)
 
     def isSegmentValid(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         stream = self._stream(request.streamInfo, caller)
@@ -216,6 +225,7 @@ class Service:
     def scale(self, request: Any, caller: Caller) -> Any:
         info = request.streamInfo
         scope, name = self._named(info, caller, Role.WRITE)
+        caller.check_count()
         ranges = tuple((one.start, one.end) for one in request.newKeyRanges)
         try:
             self._keeper.commit(Scale(scope, name, tuple(request.sealedSegments), ranges))
@@ -234,6 +244,7 @@ class Service:
 
     def createTransaction(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         scope, name = self._named(request.streamInfo, caller, Role.WRITE)
+        caller.check_count()
         stream = found(self._keeper.state, scope, name)
         lease_ms = min(max(request.lease, 1), self._settings.lease_ms_max)
         high = stream.epoch << 32 | secrets.randbits(32)
@@ -338,11 +349,6 @@ class Service:
         return CLASSES["Result"]()
 
     # What they share.
-
-    @property
-    def position(self) -> Position:
-        """How far the journal must be durable before a reply is sent."""
-        return self._keeper.position
 
     def _named(self, info: Any, caller: Caller, role: Role = Role.READ) -> tuple[str, str]:
         caller.check(role, info.scope, info.stream)

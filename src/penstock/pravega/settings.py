@@ -10,6 +10,8 @@ class ControllerSettings:
     port: int = 0
     segment_host: str = "127.0.0.1"
     """Where clients reach the segment port: they learn it from the controller."""
+    segment_port: int = 0
+    """The same; 0: the one that the worker listens on."""
     certificate: Path | None = None
     """PEM files, if the port has TLS."""
     key: Path | None = None

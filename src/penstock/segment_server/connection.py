@@ -28,6 +28,7 @@ from penstock.core.errors import (
 from penstock.core.logs import one_line
 from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
+    DOCUMENT,
     VERSIONED,
     AppendByNumber,
     AppendByOffset,
@@ -360,6 +361,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._ending = False
         self._received_at = 0.0
+        self._kept_alive_at = 0.0
         self._has_asked = False
         self._incoming: Iterator[Incoming] = iter(())
         self._has_more = False
@@ -686,8 +688,17 @@ class SegmentConnection(asyncio.BufferedProtocol):
         elif self._decoder.is_inside_message and now - since > settings.stall_seconds:
             log.warning("%s sent half a message and then nothing: closed", self._peer)
         elif now - since <= settings.idle_seconds:
+            self._keep_alive(now)
             return
         self._transport.abort()
+
+    def _keep_alive(self, now: float) -> None:
+        """Show a peer that the server is still there; in the document a KeepAlive is a reply, too."""
+        is_due = now - max(self._received_at, self._kept_alive_at) > self._settings.keep_alive_seconds
+        if is_due and self._decoder.dialect is DOCUMENT:
+            self._kept_alive_at = now
+            self._answer(KeepAlive(), Position(0))
+            self._outbox.flush()
 
     @property
     def idle_since(self) -> float | None:
