@@ -4,6 +4,8 @@ from collections import defaultdict
 
 import pytest
 
+from penstock.client.segments import SegmentClient
+from penstock.protocol.stored.names import Source
 from tests.pravega.conftest import Client, Running, result, wait_for
 
 pytestmark = pytest.mark.process
@@ -116,6 +118,21 @@ def test_scaling_from_one_segment_to_three_to_two_keeps_the_order_of_every_key(s
     shared.controller.scale(scope, (0, 0.5), (0.5, 1))
     assert result(writer) == count
     assert_in_order(result(reader), count)
+
+
+def test_its_events_are_those_of_segments_in_both_directions(shared: Running) -> None:
+    """So what reads and writes segments, as Spark does, reads and writes its streams."""
+    client = shared.client
+    scope = client.new_scope(1)
+    segment = f"{scope}/s/0.#epoch.0"
+    assert Source.parse(f"segment:{segment}").segment == segment
+    client.run("write", scope, 0, 50, 3)
+    with SegmentClient(shared.worker.address, token=client.token) as segments:
+        assert_in_order([bytes(event.data).decode() for event in segments.events(segment)], 50)
+        with segments.appender(segment) as appender:
+            for number in range(50, 100):
+                appender.append(f"k{number % 3}:{number}".encode())
+    assert_in_order(client.run("read", scope, "readers", "r", 100), 100)
 
 
 def test_a_worker_that_is_killed_and_started_again_loses_and_repeats_nothing(running: Running) -> None:

@@ -32,7 +32,7 @@ class Log:
         self._append(self.table.removal([TableKey(key, version) for key in keys]))
 
     def compact(self) -> None:
-        data = self.table.compacted()
+        data = b"".join(self.table.compacted(50))
         self.start, self.data = self.end, data
         self.table = self.opened()
 

@@ -1,5 +1,6 @@
 """Serves the controller over gRPC, in the worker's event loop."""
 
+import asyncio
 import logging
 import time
 from base64 import b64decode
@@ -13,7 +14,7 @@ import grpc
 import grpc.aio
 
 from penstock.access.file import AccessControl
-from penstock.access.refusals import Port, Refusals
+from penstock.access.refusals import Port, RefusalPace, Refusals
 from penstock.core.errors import (
     DiskFull,
     Forbidden,
@@ -52,6 +53,8 @@ class ControllerServer:
         self._settings = settings
         self._access = access
         self._refusals = refusals
+        self._pace = RefusalPace()
+        refusals.expect(Port.CONTROLLER)
         self._supervisor = supervisor
 
     async def start(self, segment_port: int, changed: Changed) -> int:
@@ -61,7 +64,7 @@ class ControllerServer:
         keeper.repair()
         self._service = service = Service(self._store, keeper, settings, segment_port)
         limits = [("grpc.max_receive_message_length", settings.message_bytes_max), ("grpc.so_reuseport", 0)]
-        self._server = grpc.aio.server(options=limits)
+        self._server = grpc.aio.server(options=limits, maximum_concurrent_rpcs=settings.requests_max)
         handlers = {name: self._handler(name, getattr(service, name)) for name in METHODS}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = self._listen()
@@ -102,6 +105,8 @@ class ControllerServer:
             reply = method(request, self._caller(context))
             await self._keeper.settled()
         except PenstockError as error:
+            if isinstance(error, Unauthenticated):
+                await asyncio.sleep(self._pace.delay(time.monotonic()))
             await context.abort(self._code(error, context), f"{error} {error.hint}".strip())
         return reply
 

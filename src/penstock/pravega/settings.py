@@ -25,6 +25,8 @@ class ControllerSettings:
     """Between two looks for transactions whose writers are gone."""
     page: int = 500
     """Names in one reply to a request for a list."""
+    requests_max: int = 1000
+    """Requests that are answered at the same time; others are refused, and clients repeat them."""
     message_bytes_max: int = 4 << 20
     drain_seconds: float = 2.0
     """How long a stop waits for requests that are being answered."""

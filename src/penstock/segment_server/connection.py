@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from penstock.access.principals import certificate_names
@@ -35,6 +35,7 @@ from penstock.protocol.segment import (
     Attribute,
     AttributeUpdated,
     CreateSegment,
+    CreateTable,
     CreateTransientSegment,
     Decoder,
     DeleteSegment,
@@ -326,6 +327,7 @@ class _Places:
         return self._chapters[chapter]
 
 
+_Creation: TypeAlias = CreateSegment | CreateTable
 _NOT_FOR_TABLES = (SetupAppend, SealSegment, TruncateSegment, MergeSegments)
 
 
@@ -472,7 +474,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         try:
             self._caller.check(request)
             self._managing.check_form(request)
-            if isinstance(request, CreateSegment) and not is_claimed and self._must_claim(request):
+            if isinstance(request, _Creation) and not is_claimed and self._must_claim(request):
                 return
             if isinstance(request, SetupAppend):
                 self._appending.set_up(request, by_offset=self._dialect is not VERSIONED)
@@ -513,7 +515,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._fill(slot, WrongHost(segment, address, "", request_id=request_id) if address else reply)
 
-    def _must_claim(self, request: CreateSegment) -> bool:
+    def _must_claim(self, request: _Creation) -> bool:
         """In a cluster, a segment of a program's own has a place before it is created. Requests behind it wait."""
         claim = self._server.claim
         if claim is None or request.segment.startswith(STAGING_PREFIX):
@@ -524,7 +526,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         task.add_done_callback(self._finding.discard)
         return True
 
-    async def _claim(self, claim: Locate, request: CreateSegment, slot: Slot) -> None:
+    async def _claim(self, claim: Locate, request: _Creation, slot: Slot) -> None:
         reply: Message | None = None
         try:
             if address := await claim(request.segment):

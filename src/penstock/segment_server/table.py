@@ -150,11 +150,18 @@ class Table:
     def is_compaction_due(self, log_bytes: int) -> bool:
         return log_bytes - self.live_bytes > max(COMPACT_BYTES, _COMPACT_FACTOR * self.live_bytes)
 
-    def compacted(self) -> bytes:
-        """The bytes that stand for all of it."""
-        return b"".join(
-            _HEAD.pack(_PUT, len(one.key), len(one.value), one.version) + one.key + one.value for one in self._live()
-        )
+    def compacted(self, size: int) -> Iterator[bytes]:
+        """The entries that stand for all of it, in parts of about this size."""
+        parts: list[bytes] = []
+        waiting = 0
+        for one in self._live():
+            parts += (_HEAD.pack(_PUT, len(one.key), len(one.value), one.version), one.key, one.value)
+            waiting += one.size
+            if waiting >= size:
+                yield b"".join(parts)
+                parts, waiting = [], 0
+        if parts:
+            yield b"".join(parts)
 
     # What is read.
 

@@ -1,10 +1,11 @@
 """Requests about table segments, and the tables that are open."""
 
+import logging
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
 
-from penstock.core.errors import LimitExceeded, RequestError
+from penstock.core.errors import LimitExceeded, PenstockError, RequestError
 from penstock.core.types import TABLE, Position, SegmentId
 from penstock.protocol.segment import (
     NO_OFFSET,
@@ -46,6 +47,10 @@ _REPLY_BYTES = 1 << 20
 _READ_BYTES = 8 << 20
 """Values in a reply to ReadTable, which has all of them or none; a message has less than 16 MiB."""
 _READ_ENTRIES_MAX = 1000
+_COMPACT_APPEND_BYTES = 1 << 20
+"""Entries that compaction appends at once, roughly."""
+
+log = logging.getLogger(__name__)
 
 _OFFSET = Struct(">q")
 Handled = tuple[Message, Position]
@@ -105,19 +110,23 @@ class Tables:
         at = self._store.length(name)
         position = self._store.append(name, [data]).position
         table.replay(data, at)
-        log_bytes = self._store.length(name) - self._store.info(name).start
-        return self._compact(name, table) if table.is_compaction_due(log_bytes) else position
+        if table.is_compaction_due(self._store.length(name) - self._store.info(name).start):
+            try:
+                self._compact(name, table)
+            except PenstockError as error:  # the entries are stored, and the log just keeps growing
+                log.warning("table %r was not compacted: %s", name, error)
+        return position
 
-    def _compact(self, name: str, table: Table) -> Position:
+    def _compact(self, name: str, table: Table) -> None:
         """The truncation follows the new entries in the journal: it cannot be durable without them."""
-        at, data = self._store.length(name), table.compacted()
-        position = self._store.append(name, [data]).position if data else self._store.journal.end
+        start = at = self._store.length(name)
         compacted = Table()
-        compacted.replay(data, at)
-        segment = self._store.table.named(name)
-        assert segment is not None
-        self._open[name] = segment.id, compacted
-        return max(position, self._store.truncate(name, at))
+        for data in table.compacted(_COMPACT_APPEND_BYTES):
+            self._store.append(name, [data], draining=True)
+            compacted.replay(data, at)
+            at = self._store.length(name)
+        self._open[name] = self._open[name][0], compacted
+        self._store.truncate(name, start)
 
 
 class TableRequests:
