@@ -71,7 +71,7 @@ def test_a_principal_does_what_its_role_and_prefixes_allow(tmp_path: Path) -> No
         assert code(nobody, "listScopes") is grpc.StatusCode.UNAUTHENTICATED
         stream = {"streamInfo": {"scope": "mine", "stream": "s"}, "scalingPolicy": {"minNumSegments": 101}}
         assert writing.call("createStream", **stream).status == 0
-        assert code(writing, "createTransaction", streamInfo=stream["streamInfo"]) is grpc.StatusCode.UNAVAILABLE
+        assert code(writing, "createTransaction", streamInfo=stream["streamInfo"]) is grpc.StatusCode.RESOURCE_EXHAUSTED
         token = reading.call("getDelegationToken", scope="mine", stream="s").delegationToken
         assert token.count(".") == 2
         assert code(reading, "getCurrentSegments", scope="mine", stream="none") is grpc.StatusCode.NOT_FOUND

@@ -19,6 +19,7 @@ from penstock.core.errors import (
     DiskFull,
     Forbidden,
     PenstockError,
+    QuotaReached,
     RequestError,
     Unauthenticated,
 )
@@ -33,6 +34,7 @@ from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
 
+_CERTIFICATE_NAMES = ("x509_common_name", "x509_subject_alternative_name")
 _NOT_FOUND = (Reason.NO_SCOPE, Reason.NO_STREAM, Reason.NO_TRANSACTION)
 
 
@@ -113,7 +115,8 @@ class ControllerServer:
     def _caller(self, context: Any) -> Caller:
         """Raises Unauthenticated."""
         token = _token(dict(context.invocation_metadata() or ()))
-        names = [name.decode() for name in context.auth_context().get("x509_common_name", ())]
+        proved = context.auth_context()
+        names = [name.decode() for key in _CERTIFICATE_NAMES for name in proved.get(key, ())]
         return Caller(self._access.principal(token, names), token, self._store.table)
 
     def _code(self, error: PenstockError, context: Any) -> grpc.StatusCode:
@@ -125,7 +128,7 @@ class ControllerServer:
                 return grpc.StatusCode.PERMISSION_DENIED if is_known else grpc.StatusCode.UNAUTHENTICATED
             case Refusal() if error.reason in _NOT_FOUND:
                 return grpc.StatusCode.NOT_FOUND
-            case DiskFull():
+            case DiskFull() | QuotaReached():
                 return grpc.StatusCode.RESOURCE_EXHAUSTED
             case RequestError():
                 return grpc.StatusCode.INVALID_ARGUMENT
