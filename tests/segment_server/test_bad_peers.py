@@ -67,11 +67,11 @@ async def test_what_the_protocol_does_not_allow_closes_that_connection_alone(
 
 async def test_what_was_right_before_the_mistake_is_still_answered(versioned: Peer) -> None:
     await set_up(versioned)
-    versioned.send(block(1), struct.pack(">ii", 4711, 0))
+    versioned.send(block(1), struct.pack(">ii", 7, 0))
     assert isinstance(await versioned.reply(), DataAppended)
     reply = await versioned.reply()
     assert isinstance(reply, ErrorMessage)
-    assert "4711" in reply.message
+    assert "type 7" in reply.message
     assert await versioned.is_closed()
 
 

@@ -73,57 +73,57 @@ class _Command(msgspec.Struct, frozen=True, array_like=True, tag_field="c"):
     pass
 
 
-class CreateScope(_Command, tag="create scope"):
+class CreateScope(_Command, frozen=True, tag="create scope"):
     scope: str
 
 
-class DeleteScope(_Command, tag="delete scope"):
+class DeleteScope(_Command, frozen=True, tag="delete scope"):
     scope: str
 
 
-class CreateStream(_Command, tag="create"):
-    scope: str
-    stream: str
-    config: Config
-
-
-class UpdateStream(_Command, tag="update"):
+class CreateStream(_Command, frozen=True, tag="create"):
     scope: str
     stream: str
     config: Config
 
 
-class SealStream(_Command, tag="seal"):
+class UpdateStream(_Command, frozen=True, tag="update"):
+    scope: str
+    stream: str
+    config: Config
+
+
+class SealStream(_Command, frozen=True, tag="seal"):
     scope: str
     stream: str
 
 
-class DeleteStream(_Command, tag="delete"):
+class DeleteStream(_Command, frozen=True, tag="delete"):
     scope: str
     stream: str
 
 
-class TruncateStream(_Command, tag="truncate"):
+class TruncateStream(_Command, frozen=True, tag="truncate"):
     scope: str
     stream: str
     cut: dict[int, int]
 
 
-class Scale(_Command, tag="scale"):
+class Scale(_Command, frozen=True, tag="scale"):
     scope: str
     stream: str
     sealed: tuple[int, ...]
     ranges: tuple[tuple[float, float], ...]
 
 
-class Begin(_Command, tag="begin"):
+class Begin(_Command, frozen=True, tag="begin"):
     scope: str
     stream: str
     transaction: str
     lease_ms: int
 
 
-class Commit(_Command, tag="commit"):
+class Commit(_Command, frozen=True, tag="commit"):
     scope: str
     stream: str
     transaction: str
@@ -131,13 +131,13 @@ class Commit(_Command, tag="commit"):
     time: int = 0
 
 
-class Abort(_Command, tag="abort"):
+class Abort(_Command, frozen=True, tag="abort"):
     scope: str
     stream: str
     transaction: str
 
 
-class NoteTime(_Command, tag="time"):
+class NoteTime(_Command, frozen=True, tag="time"):
     scope: str
     stream: str
     writer: str
