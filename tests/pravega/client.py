@@ -206,7 +206,7 @@ def main() -> None:
     uri, scenario, *arguments = sys.argv[1:]
     is_authenticated = bool(os.environ.get("pravega_client_auth_password"))  # noqa: SIM112  the client's own name
     client = pravega_client.StreamManager(uri, is_authenticated, uri.startswith("tls://"))
-    run = {one.__name__: one for one in [*SCENARIOS, create]}[scenario]
+    run: Any = {one.__name__: one for one in [*SCENARIOS, create]}[scenario]
     print(json.dumps(run(client, *arguments)), flush=True)
     os._exit(0)  # its threads are not worth waiting for
 

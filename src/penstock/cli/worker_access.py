@@ -93,8 +93,8 @@ def with_access(
             certificate=tls.cert,
         )
         if settings.controller is not None:
-            files = {"certificate": tls.cert, "key": tls.key, "client_ca": tls.client_ca}
-            settings = replace(settings, controller=replace(settings.controller, **files))
+            served = replace(settings.controller, certificate=tls.cert, key=tls.key, client_ca=tls.client_ca)
+            settings = replace(settings, controller=served)
     create_private_directory(settings.data)
     access = AccessFile(directory or settings.data)
     if token_file is None:
