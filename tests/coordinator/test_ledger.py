@@ -9,7 +9,7 @@ import pytest
 from penstock.coordinator import ledger as ledgers
 from penstock.coordinator.ledger import Ledger, encode_state
 from penstock.coordinator.machine.apply import apply
-from penstock.coordinator.machine.commands import Adopt, Ask, Bind, Command, Describe, Merge, Plan, Reset, Start
+from penstock.coordinator.machine.commands import Adopt, Ask, Bind, Command, Describe, Merge, Plan, Reset, Start, pack
 from penstock.coordinator.machine.state import Accepted, State
 from penstock.core.errors import Damaged, Fenced, StoreFailed, UnreadableFormat
 from penstock.protocol.stored.names import LEDGER
@@ -20,6 +20,10 @@ from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, journal_of, open_store
 
 A, OUT = "connector/s/0", "pipeline/p/out"
+
+
+def framed(entry: list[Any]) -> bytes:
+    return ledgers.framed(pack(entry))
 
 
 class Book:
@@ -131,10 +135,10 @@ def test_an_unfinished_snapshot_is_ignored() -> None:
     book.epoch(0)
     entries = [*encode_state(book.state)]
     for entry in entries[:-1]:
-        book.ledger._append(ledgers._framed(entry))
+        book.ledger._append(framed(entry))
     book.epoch(1)
     for entry in entries[:-1]:
-        book.ledger._append(ledgers._framed(entry))
+        book.ledger._append(framed(entry))
     book.ledger.compact(book.state)
     book.epoch(2)
     commit(book.store)
@@ -175,11 +179,11 @@ def run(files: FaultyFiles, life: int, written: list[Any]) -> None:
 
 
 def test_an_unreadable_ledger_is_an_error() -> None:
-    for wrong in (b"\0\0", b"\0\0\0\1\xc1", ledgers._framed([99, "x"]), ledgers._framed([8])):
+    for wrong in (b"\0\0", b"\0\0\0\1\xc1", framed([99, "x"]), framed([8])):
         files = MemoryFiles()
         store = open_store(files)
         store.create(LEDGER)
-        store.append(LEDGER, [ledgers._framed([ledgers.VERSION, ledgers.FORMAT]), wrong])
+        store.append(LEDGER, [framed([ledgers.VERSION, ledgers.FORMAT]), wrong])
         commit(store)
         with pytest.raises(Damaged, match="ledger"):
             Ledger(store).recover()
@@ -196,7 +200,7 @@ def test_an_unreadable_ledger_is_an_error() -> None:
 def test_a_ledger_of_another_format_is_refused_whatever_it_contains(first: list[Any], formats: str) -> None:
     store = open_store(MemoryFiles())
     store.create(LEDGER)
-    store.append(LEDGER, [ledgers._framed(first), ledgers._framed([7, "p"])])
+    store.append(LEDGER, [framed(first), framed([7, "p"])])
     commit(store)
     with pytest.raises(UnreadableFormat, match=formats) as refused:
         Ledger(store).recover()

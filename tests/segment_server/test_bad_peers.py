@@ -67,11 +67,11 @@ async def test_what_the_protocol_does_not_allow_closes_that_connection_alone(
 
 async def test_what_was_right_before_the_mistake_is_still_answered(versioned: Peer) -> None:
     await set_up(versioned)
-    versioned.send(block(1), struct.pack(">ii", 4711, 0))
+    versioned.send(block(1), struct.pack(">ii", 7, 0))
     assert isinstance(await versioned.reply(), DataAppended)
     reply = await versioned.reply()
     assert isinstance(reply, ErrorMessage)
-    assert "4711" in reply.message
+    assert "type 7" in reply.message
     assert await versioned.is_closed()
 
 
@@ -279,4 +279,15 @@ async def test_writers_on_one_connection_are_limited(serve: Serve) -> None:
     peer.send(Hello(17, 5), *(SetupAppend(bytes([number] * 16), "s") for number in range(3)))
     kinds = [type(await peer.reply()) for _ in range(4)]
     assert kinds == [Hello, AppendSetup, AppendSetup, ErrorMessage]
+    peer.send(SetupAppend(bytes([1] * 16), "s"))
+    assert isinstance(await peer.reply(), AppendSetup), "one that the connection has already"
+    await hang_up(writer)
+
+
+async def test_an_idle_peer_of_the_document_s_dialect_gets_a_keep_alive(serve: Serve) -> None:
+    running = await serve(keep_alive_seconds=0.0)
+    reader, writer = await raw(running.port)
+    peer = Peer(reader, writer, DOCUMENT)
+    peer.send(KeepAlive(b"first"))
+    assert [await peer.reply() for _ in range(3)] == [KeepAlive(b"first"), KeepAlive(), KeepAlive()]
     await hang_up(writer)

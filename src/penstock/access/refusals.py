@@ -20,13 +20,18 @@ class Port(Enum):
     HTTP = "http"
     SEGMENT = "segment"
     CONNECTOR = "connector"
+    CONTROLLER = "controller"
 
 
 class Refusals:
     """Of one worker, since it started. A reason never contains a credential."""
 
     def __init__(self) -> None:
-        self._counts = Counter(dict.fromkeys(Port, 0))
+        self._counts = Counter(dict.fromkeys((Port.HTTP, Port.SEGMENT, Port.CONNECTOR), 0))
+
+    def expect(self, port: Port) -> None:
+        """The worker has this port, too."""
+        self._counts.setdefault(port, 0)
 
     def counts(self) -> list[tuple[Port, int]]:
         return [*self._counts.items()]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -46,6 +47,7 @@ from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
 from penstock.core.logs import LogFormat, LogLevel, log_line, set_up_logging
 from penstock.core.tls_handshakes import HandshakeLimits
 from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
+from penstock.pravega.settings import ControllerSettings
 from penstock.protocol.api.deployment import PARTITIONS_MAX
 from penstock.protocol.connector.codec import FRAME_SIZE_CEILING
 from penstock.protocol.connector.credits import FRAME_SIZE_FLOOR, WINDOW_BYTES
@@ -54,7 +56,7 @@ from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.certificates import TlsFiles
 from penstock.worker.host_link import LinkOptions
-from penstock.worker.ports_file import PORT_TAKEN
+from penstock.worker.ports_file import PORT_TAKEN, reachable
 from penstock.worker.settings import STORE_FILE, BucketOptions, Redirect, WorkerSettings
 
 if TYPE_CHECKING:
@@ -242,6 +244,13 @@ def worker(
     connector_port: int = _port(7100, "Port of the connector protocol, for sources; 0 picks a free one."),
     segment_port: int = _port(7101, "Port of the segment protocol; 0 picks a free one."),
     http_port: int = _port(7102, "Port of /health, /status, /metrics; 0 picks a free one."),
+    controller_port: int | None = typer.Option(
+        None,
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Port of a controller for Pravega's clients; 0 picks a free one. Default: none. Needs the extra pravega.",
+    ),
     http_host: HttpHostOption = "127.0.0.1",
     http_allow_host: HttpAllowHostOption = None,
     token_file: TokenFileOption = None,
@@ -368,6 +377,8 @@ def worker(
     coordinator = CoordinatorSettings(retention=retention)
     servers = WorkerSettings(data=data, store=limits, segment=segment, gateway=gateway, coordinator=coordinator)
     servers = replace(servers, advertise=advertise, redirect=redirect)
+    if controller_port is not None:
+        servers = replace(servers, controller=controller_settings(host, controller_port, advertise, store))
     hosts = frozenset(http_allow_host or ())
     servers = replace(servers, http_host=http_host, http_port=http_port, http_allowed_hosts=hosts)
     if not insecure:
@@ -391,6 +402,18 @@ def worker(
         bucket = replace(bucket, host=link.host)
     servers = replace(servers, permissions=permissions, log_format=log_format)
     _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
+
+
+def controller_settings(host: str, port: int, advertise: str, store: str | None) -> ControllerSettings:
+    """Raises RequestError if this worker cannot have a controller."""
+    if store is not None:
+        raise RequestError(
+            "--controller-port is for a worker with its journal on a disk: in a cluster, segments move between workers",
+            "Leave out --store, or --controller-port.",
+        )
+    if find_spec("grpc") is None or find_spec("google.protobuf") is None:
+        raise RequestError("--controller-port needs gRPC", "Install it: pip install 'penstock-streams[pravega]'")
+    return ControllerSettings(host=host, port=port, segment_host=advertise or reachable(host))
 
 
 class _Place(NamedTuple):
@@ -650,10 +673,11 @@ async def _run(settings: WorkerSettings) -> None:
 
 def _print_ready(worker: "Worker", settings: WorkerSettings, ports: dict[str, int]) -> None:
     store = worker.status().store
+    controller = f", controller on {settings.segment.host}:{ports['controller']}" if "controller" in ports else ""
     _print(
         f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
         f"segments on {settings.segment.host}:{ports['segment']}, "
-        f"http on {settings.http_host}:{ports['http']}",
+        f"http on {settings.http_host}:{ports['http']}{controller}",
         settings.log_format,
     )
     place = settings.data if store.bucket is None else store.bucket.url

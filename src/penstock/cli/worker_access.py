@@ -92,6 +92,9 @@ def with_access(
             http_ssl=ReloadedContext(tls, is_client_required=False),
             certificate=tls.cert,
         )
+        if settings.controller is not None:
+            served = replace(settings.controller, certificate=tls.cert, key=tls.key, client_ca=tls.client_ca)
+            settings = replace(settings, controller=served)
     create_private_directory(settings.data)
     access = AccessFile(directory or settings.data)
     if token_file is None:

@@ -44,7 +44,7 @@ from penstock.coordinator.machine.state import (
     Subscription,
 )
 from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
-from penstock.core.types import QUOTA, Position
+from penstock.core.types import QUOTA, Offset, Position
 from penstock.protocol.api.pipelines import Limits
 from penstock.protocol.stored.names import LEDGER
 from penstock.store.files import Files
@@ -210,6 +210,37 @@ _LENGTH = struct.Struct(">I")
 _READ_BYTES = 16 << 20
 
 
+def framed(packed: bytes) -> bytes:
+    return _LENGTH.pack(len(packed)) + packed
+
+
+def stored_entries(store: SegmentStore, segment: str) -> Iterator[bytes]:
+    """The entries of a ledger, packed; none if there is no such segment. Raises ValueError for a torn one."""
+    if not store.exists(segment):
+        return
+    info = store.info(segment)
+    at, buffer = info.start, b""
+    while at < info.length:
+        data = store.read(segment, at, _READ_BYTES)
+        at = Offset(at + len(data))
+        buffer += data
+        start = 0
+        while (end := _end_of_entry(buffer, start)) <= len(buffer):
+            yield buffer[start + _LENGTH.size : end]
+            start = end
+        buffer = buffer[start:]
+    if buffer:
+        raise ValueError(f"its last {len(buffer)} bytes are not a whole entry")
+
+
+def _end_of_entry(buffer: bytes, start: int) -> int:
+    """Beyond the buffer if not even the length of the entry is there."""
+    if start + _LENGTH.size > len(buffer):
+        return len(buffer) + 1
+    length: int = _LENGTH.unpack_from(buffer, start)[0]
+    return start + _LENGTH.size + length
+
+
 class Ledger:
     """An entry is durable when the journal is, up to the position returned. The segment is created with the first."""
 
@@ -227,7 +258,7 @@ class Ledger:
         state = State()
         snapshot: SnapshotReader | None = None
         try:
-            for number, entry in enumerate(self._entries()):
+            for number, entry in enumerate(map(unpack, self._entries())):
                 if number == 0 or entry[0] == VERSION:
                     self.version = _checked_format(entry)
                 elif entry[0] == HEAD:
@@ -243,27 +274,15 @@ class Ledger:
             raise Damaged(f"the ledger (segment {LEDGER!r}) cannot be read: {error}") from error
         return state
 
-    def _entries(self) -> Iterator[tuple[Any, ...]]:
-        if not self._store.exists(LEDGER):
-            return
-        info = self._store.info(LEDGER)
-        self._since_snapshot = info.length - info.start
-        at, buffer = info.start, b""
-        while at < info.length:
-            data = self._store.read(LEDGER, at, _READ_BYTES)
-            at += len(data)
-            buffer += data
-            start = 0
-            while (end := _end_of_entry(buffer, start)) <= len(buffer):
-                yield unpack(buffer[start + _LENGTH.size : end])
-                start = end
-            buffer = buffer[start:]
-        if buffer:
-            raise ValueError(f"its last {len(buffer)} bytes are not a whole entry")
+    def _entries(self) -> Iterator[bytes]:
+        if self._store.exists(LEDGER):
+            info = self._store.info(LEDGER)
+            self._since_snapshot = info.length - info.start
+        return stored_entries(self._store, LEDGER)
 
     def append(self, command: Command) -> Position:
         self._make(_version_of(command))
-        return self._append(_framed(encode(command)))
+        return self._append(framed(pack(encode(command))))
 
     def _make(self, version: int) -> None:
         """For an entry of this version."""
@@ -274,13 +293,13 @@ class Ledger:
 
     def _begin(self, version: int) -> None:
         """What follows is of this version."""
-        self._append(_framed([VERSION, version]))
+        self._append(framed(pack([VERSION, version])))
         self.version = version
 
     def merge(self, command: Command, pairs: tuple[tuple[str, str], ...]) -> Position:
         """The command and its merges, in one journal record: both or neither."""
         self._make(_version_of(command))
-        entry = _framed(encode(command))
+        entry = framed(pack(encode(command)))
         position = self._store.merge(pairs, note=(LEDGER, entry))
         self._since_snapshot += len(entry)
         return position
@@ -296,7 +315,7 @@ class Ledger:
         start = self._store.length(LEDGER)
         self._begin(_version_for(state))
         for entry in encode_state(state):
-            self._append(_framed(entry))
+            self._append(framed(pack(entry)))
         self._store.truncate(LEDGER, start)
         self._snapshot_bytes = self._store.length(LEDGER) - start
         self._since_snapshot = 0
@@ -337,11 +356,6 @@ def _checked_format(entry: tuple[Any, ...]) -> int:
 _START_OVER = "Start with a new data directory; checkpoints and sinks of the old one start over with it."
 
 
-def _framed(entry: list[Any]) -> bytes:
-    packed = pack(entry)
-    return _LENGTH.pack(len(packed)) + packed
-
-
 def stored_state(files: Files) -> State:
     """What the ledger of a journal has, without a worker; nothing is locked or written. Raises as `Ledger.recover`."""
     return Ledger(SegmentStore(ReadOnlyJournal(files), StoreSettings())).recover()
@@ -352,14 +366,6 @@ def stored_version(files: Files) -> int:
     ledger = Ledger(SegmentStore(ReadOnlyJournal(files), StoreSettings()))
     ledger.recover()
     return ledger.version
-
-
-def _end_of_entry(buffer: bytes, start: int) -> int:
-    """Beyond the buffer if not even the length of the entry is there."""
-    if start + _LENGTH.size > len(buffer):
-        return len(buffer) + 1
-    length: int = _LENGTH.unpack_from(buffer, start)[0]
-    return start + _LENGTH.size + length
 
 
 log = logging.getLogger(__name__)

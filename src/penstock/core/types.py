@@ -43,5 +43,10 @@ OWN_TIMES = b"penstock.owntime"
 began got their time of arrival; absent while that is unknown.
 """
 
+TABLE = b"penstock.table\0\0"
+"""On a table segment: the version of its format. Its bytes are entries, which only requests about tables read and
+write.
+"""
+
 NO_VALUE = -(2**63)
 """Means that an attribute is absent. No attribute can have this value."""

@@ -96,7 +96,7 @@ class Appending:
         if by_offset and not store.exists(segment):
             self._caller.check_count(segment)
             store.create(segment, self._caller.attributes_of_new(segment))
-        if len(self._appenders) >= self._appenders_max:
+        if request.writer_id not in self._appenders and len(self._appenders) >= self._appenders_max:
             raise errors.LimitExceeded(f"{self._appenders_max} writers on one connection (appenders_max)")
         last = store.last_number(segment, request.writer_id)
         if last is None:  # a known writer may resend what it has no acknowledgement for

@@ -1,6 +1,6 @@
 """Who is at the other end of a connection, and what it may do with which segment.
 
-    read                          GetSegmentInfo, GetAttribute, ReadSegment, LocateSegment
+    read                          GetSegmentInfo, GetAttribute, ReadSegment, LocateSegment; reading tables
     write                         every change of a segment of one's own: one without a prefix of the system's
     deploy on the pipeline        creating and appending to what the tasks of its last generation stage; deleting what
                                   any of its tasks have staged
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
+from penstock.access.delegation import delegated
 from penstock.access.file import AccessControl
 from penstock.access.principals import Principal, Role
 from penstock.core.errors import Forbidden, LimitExceeded, QuotaReached, RequestError, Unauthenticated
@@ -23,17 +24,26 @@ from penstock.core.logs import audit_log, quoted
 from penstock.core.types import QUOTA
 from penstock.protocol.segment import (
     CreateSegment,
+    CreateTable,
+    CreateTransientSegment,
     DeleteSegment,
+    DeleteTable,
     GetAttribute,
     GetSegmentInfo,
     LocateSegment,
     MergeSegments,
     Message,
     ReadSegment,
+    ReadTable,
+    ReadTableDelta,
+    ReadTableEntries,
+    ReadTableKeys,
+    RemoveTableKeys,
     SealSegment,
     SetupAppend,
     TruncateSegment,
     UpdateAttribute,
+    UpdateTable,
 )
 from penstock.protocol.stored.names import (
     CONNECTOR_PREFIX,
@@ -52,9 +62,29 @@ _OWNED = {
     OUTPUT_PREFIX: "its pipeline writes it, and retention truncates it",
     COORDINATOR_PREFIX: "it is the coordinator's ledger",
 }
-_Read: TypeAlias = ReadSegment | LocateSegment | GetSegmentInfo | GetAttribute
+_Read: TypeAlias = (
+    ReadSegment
+    | LocateSegment
+    | GetSegmentInfo
+    | GetAttribute
+    | ReadTable
+    | ReadTableKeys
+    | ReadTableEntries
+    | ReadTableDelta
+)
 _Change: TypeAlias = (
-    CreateSegment | SetupAppend | SealSegment | TruncateSegment | DeleteSegment | MergeSegments | UpdateAttribute
+    CreateSegment
+    | CreateTransientSegment
+    | SetupAppend
+    | SealSegment
+    | TruncateSegment
+    | DeleteSegment
+    | MergeSegments
+    | UpdateAttribute
+    | CreateTable
+    | DeleteTable
+    | UpdateTable
+    | RemoveTableKeys
 )
 _STAGING = (CreateSegment, SetupAppend, DeleteSegment)
 """What the tasks of a pipeline do with segments of their own. Only the coordinator merges them."""
@@ -110,7 +140,7 @@ class Caller:
         if self._principal is None:
             return True
         try:
-            return self._access.principal(self._token, self.certificate_names) == self._principal
+            return self._access.principal(delegated(self._token), self.certificate_names) == self._principal
         except Unauthenticated:
             return False
 
@@ -173,7 +203,7 @@ class Caller:
     def _identify(self, token: str) -> Principal:
         if self._principal is not None and token == self._token:
             return self._principal
-        found = self._access.principal(token, self.certificate_names)
+        found = self._access.principal(delegated(token), self.certificate_names)
         if self._principal is not None and found != self._principal:
             raise Forbidden(f"this connection is that of {self}, not of {found.name!r}", _TWO_PRINCIPALS)
         self._principal, self._token = found, token

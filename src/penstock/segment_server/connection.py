@@ -4,24 +4,39 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
+from uuid import uuid4
 
 from penstock.access.principals import certificate_names
 from penstock.access.refusals import Port
 from penstock.core import errors
 from penstock.core.address import this_machine
 from penstock.core.connection_limits import address_of, find_dead_peers
-from penstock.core.errors import Damaged, Forbidden, PenstockError, ProtocolError, Unauthenticated, Unavailable
+from penstock.core.errors import (
+    Damaged,
+    Forbidden,
+    LimitExceeded,
+    NoSuchSegment,
+    PenstockError,
+    ProtocolError,
+    RequestError,
+    Unauthenticated,
+    Unavailable,
+)
 from penstock.core.logs import one_line
 from penstock.core.types import NO_VALUE, Buffer, Position
 from penstock.protocol.segment import (
+    DOCUMENT,
     VERSIONED,
     AppendByNumber,
     AppendByOffset,
     Attribute,
     AttributeUpdated,
     CreateSegment,
+    CreateTable,
+    CreateTransientSegment,
     Decoder,
     DeleteSegment,
     Dialect,
@@ -55,13 +70,20 @@ from penstock.protocol.segment import (
     UpdateAttribute,
     WrongHost,
 )
-from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW, AttributeUpdateKind, ErrorCode
+from penstock.protocol.segment.messages import (
+    VERSION_HIGH,
+    VERSION_LOW,
+    AttributeUpdateKind,
+    ErrorCode,
+    UnknownRequest,
+)
 from penstock.protocol.segment.primitives import LOCATED_ROWS_MAX
-from penstock.protocol.stored.names import STAGING_PREFIX
+from penstock.protocol.stored.names import STAGING_PREFIX, TRANSIENT
 from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.state import Locate, ServerState
+from penstock.segment_server.tables import TableRequests, Tables
 from penstock.store.files import LocalFile, RemoteFile
 from penstock.store.journal import Journal
 from penstock.store.plan import AttributeUpdate
@@ -115,13 +137,18 @@ Handled = tuple[Message, Position]
 
 
 class Managing:
-    def __init__(self, store: SegmentStore, caller: Caller, settings: ServerSettings, counters: Counters) -> None:
+    def __init__(
+        self, store: SegmentStore, caller: Caller, settings: ServerSettings, counters: Counters, tables: Tables
+    ) -> None:
         self._store = store
         self._caller = caller
         self._settings = settings
         self._counters = counters
+        self._tables = tables
+        self._transient: set[str] = set()
         self.handlers: dict[type[Message], Callable[[Any], Handled]] = {
             CreateSegment: self._create,
+            CreateTransientSegment: self._create_transient,
             DeleteSegment: self._delete,
             GetAttribute: self._get_attribute,
             GetSegmentInfo: self._info,
@@ -130,7 +157,34 @@ class Managing:
             SealSegment: self._seal,
             TruncateSegment: self._truncate,
             UpdateAttribute: self._update_attribute,
+            **TableRequests(store, caller, tables).handlers,
         }
+
+    def check_form(self, request: Message) -> None:
+        """Raises RequestError for a request that would put something else than entries into a table."""
+        if not isinstance(request, _NOT_FOR_TABLES):
+            return
+        names = (request.target, request.source) if isinstance(request, MergeSegments) else (request.segment,)
+        for name in filter(self._tables.is_table, names):
+            raise RequestError(f"segment {name!r} is a table", "Use requests about tables.")
+
+    def close(self) -> None:
+        """Delete what the connection has begun, and cannot end any more."""
+        for name in self._transient:
+            with suppress(PenstockError):
+                self._store.delete(name)
+        self._transient.clear()
+
+    def _create_transient(self, request: CreateTransientSegment) -> Handled:
+        if not self._store.exists(request.segment):
+            raise NoSuchSegment(f"segment {request.segment!r} not found")
+        if len(self._transient) >= self._settings.appenders_max:
+            raise LimitExceeded(f"{len(self._transient)} transient segments on one connection (appenders_max)")
+        name = f"{request.segment}{TRANSIENT}{uuid4().hex}"
+        self._caller.check_count(name)
+        position = self._store.create(name, self._caller.attributes_of_new(name))
+        self._transient.add(name)
+        return SegmentCreated(name, request.request_id), position
 
     def _create(self, request: CreateSegment) -> Handled:
         self._caller.check_count(request.segment)
@@ -220,6 +274,7 @@ class Managing:
             updates.append(AttributeUpdate(request.target, update.attribute_id, update.value, expected))
         self._caller.check_merge(request.target, request.source)
         position = self._store.merge([(request.target, request.source)], updates)
+        self._transient.discard(request.source)
         length = self._store.length(request.target)
         return SegmentsMerged(request.target, request.source, length, request.request_id), position
 
@@ -272,6 +327,15 @@ class _Places:
         return self._chapters[chapter]
 
 
+_Creation: TypeAlias = CreateSegment | CreateTable
+_NOT_FOR_TABLES = (SetupAppend, SealSegment, TruncateSegment, MergeSegments)
+
+
+def _segment(request: Message) -> str:
+    name: str = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
+    return name
+
+
 log = logging.getLogger(__name__)
 
 # Concurrent reads of one connection: with their size this bounds the memory they take.
@@ -291,7 +355,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._outbox = Outbox(self._send)
         self._caller = caller = Caller(server.store, server.access, server.check_staging)
         self._appending = Appending(server.store, server.counters, server.settings.appenders_max, caller, self._answer)
-        self._managing = Managing(server.store, caller, server.settings, server.counters)
+        self._managing = Managing(server.store, caller, server.settings, server.counters, server.tables)
         self._tail_reads: dict[int, Callable[[], None]] = {}
         self._unacknowledged = 0
         self._fetching = 0
@@ -299,6 +363,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._ending = False
         self._received_at = 0.0
+        self._kept_alive_at = 0.0
         self._has_asked = False
         self._incoming: Iterator[Incoming] = iter(())
         self._has_more = False
@@ -326,6 +391,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._tail_reads.clear()
         for task in self._finding:
             task.cancel()
+        self._managing.close()
         if self._delay is not None:  # which would keep this connection in memory
             self._delay.cancel()
         self._server.closed(self)
@@ -403,18 +469,20 @@ class SegmentConnection(asyncio.BufferedProtocol):
             )
 
     def _manage(self, request: Message, *, is_claimed: bool = False) -> None:
-        segment = request.target if isinstance(request, MergeSegments) else getattr(request, "segment", "")
+        segment = _segment(request)
         request_id = getattr(request, "request_id", -1)
         try:
             self._caller.check(request)
-            if isinstance(request, CreateSegment) and not is_claimed and self._must_claim(request):
+            self._managing.check_form(request)
+            if isinstance(request, _Creation) and not is_claimed and self._must_claim(request):
                 return
             if isinstance(request, SetupAppend):
                 self._appending.set_up(request, by_offset=self._dialect is not VERSIONED)
                 return
             handler = self._managing.handlers.get(type(request))
             if handler is None:
-                unsupported = OperationUnsupported(type(request).__name__, "", request_id)
+                name = f"type {request.kind}" if isinstance(request, UnknownRequest) else type(request).__name__
+                unsupported = OperationUnsupported(name, "", request_id)
                 self._answer(unsupported, Position(0))
                 return
             reply, position = handler(request)
@@ -447,7 +515,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._fill(slot, WrongHost(segment, address, "", request_id=request_id) if address else reply)
 
-    def _must_claim(self, request: CreateSegment) -> bool:
+    def _must_claim(self, request: _Creation) -> bool:
         """In a cluster, a segment of a program's own has a place before it is created. Requests behind it wait."""
         claim = self._server.claim
         if claim is None or request.segment.startswith(STAGING_PREFIX):
@@ -458,7 +526,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         task.add_done_callback(self._finding.discard)
         return True
 
-    async def _claim(self, claim: Locate, request: CreateSegment, slot: Slot) -> None:
+    async def _claim(self, claim: Locate, request: _Creation, slot: Slot) -> None:
         reply: Message | None = None
         try:
             if address := await claim(request.segment):
@@ -622,8 +690,17 @@ class SegmentConnection(asyncio.BufferedProtocol):
         elif self._decoder.is_inside_message and now - since > settings.stall_seconds:
             log.warning("%s sent half a message and then nothing: closed", self._peer)
         elif now - since <= settings.idle_seconds:
+            self._keep_alive(now)
             return
         self._transport.abort()
+
+    def _keep_alive(self, now: float) -> None:
+        """Show a peer that the server is still there; in the document a KeepAlive is a reply, too."""
+        is_due = now - max(self._received_at, self._kept_alive_at) > self._settings.keep_alive_seconds
+        if is_due and self._decoder.dialect is DOCUMENT:
+            self._kept_alive_at = now
+            self._answer(KeepAlive(), Position(0))
+            self._outbox.flush()
 
     @property
     def idle_since(self) -> float | None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 from penstock.access.file import AccessControl, Open
 from penstock.access.refusals import Refusals
 from penstock.core.supervisor import Supervisor
 from penstock.core.tls_handshakes import with_tls
+from penstock.core.types import Position
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.connection import SegmentConnection
@@ -50,6 +53,11 @@ class SegmentServer:
         is asked before one is created: "" if it may be created here.
         """
         self._state.locate, self._state.claim = locate, claim
+
+    def changed(self, segments: Iterable[str], position: Position) -> None:
+        """Reads that wait at the tail of a segment look again once the journal is durable up to there."""
+        for name in segments:
+            self._state.durability.after(position, partial(self._state.tail.wake, name))
 
     async def start(self, listener: socket.socket | None = None) -> int:
         """Listen, on this socket if there is one; returns the port."""

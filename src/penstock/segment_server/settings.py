@@ -25,6 +25,10 @@ class ServerSettings:
     idle_seconds: float = 600.0
     """A connection without requests for so long is closed; clients connect again when they need it."""
 
+    keep_alive_seconds: float = 20.0
+    """After so long without a message in either direction, the server sends a KeepAlive, in the document's dialect:
+    clients of the versioned one take every message for a reply."""
+
     dead_peer_seconds: int = 30
     """A peer that does not answer TCP probes for so long is gone."""
 

@@ -13,6 +13,7 @@ from penstock.core.connection_limits import ConnectionLimits
 from penstock.protocol.api.status import SegmentServerStatus
 from penstock.segment_server.caller import CheckStaging
 from penstock.segment_server.settings import Counters, ServerSettings
+from penstock.segment_server.tables import Tables
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 
@@ -123,6 +124,7 @@ class ServerState:
         refusals: Refusals,
     ) -> None:
         self.store = store
+        self.tables = Tables(store)
         self.access = access
         self.refusals = refusals
         self.check_staging: CheckStaging = lambda _: None

@@ -29,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
+CONTROLLER = "controller"
 """The names of a worker's ports in its record."""
 
 _TURNS_MAX = 10_000

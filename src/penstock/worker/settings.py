@@ -10,6 +10,7 @@ from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.logs import LogFormat
 from penstock.ingest.settings import GatewaySettings
+from penstock.pravega.settings import ControllerSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import StoreSettings
 from penstock.worker.http_limits import HttpLimits
@@ -61,6 +62,8 @@ class WorkerSettings:
     segment: ServerSettings = field(default_factory=ServerSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    controller: ControllerSettings | None = None
+    """None: there is no controller for Pravega's clients."""
     permissions: Permissions = UNLIMITED
     """What deployments and sinks may do on this machine."""
     http: HttpLimits = field(default_factory=HttpLimits)

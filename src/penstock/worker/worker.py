@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from msgspec import structs
@@ -57,7 +57,7 @@ from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.bucket_shard import BucketShard
 from penstock.worker.departure import Departure
-from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
+from penstock.worker.directory import CONNECTOR, CONTROLLER, HTTP, SEGMENT, Directory
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners
@@ -66,6 +66,9 @@ from penstock.worker.ports_file import PortsFile, reachable
 from penstock.worker.redirects import HERE, RedirectPort, Route, route
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.traces import TraceExporter, trace_exporter, trace_seed
+
+if TYPE_CHECKING:
+    from penstock.pravega.server import ControllerServer
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +116,8 @@ class Worker:
         self._own_access = WithConnectors(settings.access)
         self._ports_file = PortsFile(settings.data)
         self._are_ports_published = False
+        self._controller: ControllerServer | None = None
+        self._controller_damage: Damaged | None = None
         self._disk_problem = ""
         self._stopping = asyncio.Event()
         self._failed = False
@@ -200,6 +205,7 @@ class Worker:
             CONNECTOR: await self._gateway.start(own[CONNECTOR], self._front),
             HTTP: await server.start(own[HTTP]),
         }
+        await self._start_controller(durability)
         if self._runtime is not None:
             await self._runtime.start()
         keeping = self._serve_shard()
@@ -216,6 +222,8 @@ class Worker:
         if keeping is not None:
             await keeping.stop()
         await self._stop_coordinator()
+        if self._controller is not None:
+            await self._controller.stop()
         if not self._is_leaving:
             await self._gateway.stop()
         await self._server.stop()
@@ -224,6 +232,22 @@ class Worker:
             await self._trace_exporter.stop()
         if self._is_leaving and self.departure is not None:
             await self.departure.send_sources_away()  # last, so that they wait as shortly as possible
+
+    async def _start_controller(self, durability: Durability) -> None:
+        """For clients of Pravega. If its ledger cannot be read, the rest of the worker still runs."""
+        settings = self.settings.controller
+        if settings is None:
+            return
+        from penstock.pravega.server import ControllerServer  # here: gRPC is not installed everywhere
+
+        access, supervisor = self._own_access, self.supervisor
+        controller = ControllerServer(self._store, durability, settings, access, self.refusals, supervisor)
+        try:
+            self.ports[CONTROLLER] = await controller.start(self.ports[SEGMENT], self._server.changed)
+            self._controller = controller
+        except Damaged as error:
+            log.error("Pravega's clients are refused: %s", error)
+            self._controller_damage = error
 
     def _serve_shard(self) -> Supervised | None:
         """Other workers learn where this one listens."""
@@ -566,6 +590,8 @@ class Worker:
         problems = [*self.supervisor.problems(), *self._disk_problems(), *self._store.damage]
         if self._ledger_damage is not None:
             problems.append(f"pipelines are refused: {self._ledger_damage}")
+        if self._controller_damage is not None:
+            problems.append(f"Pravega's clients are refused: {self._controller_damage}")
         if self._application_damage is not None:
             problems.append(f"applications are refused: {self._application_damage}")
         if self._runtime is not None:

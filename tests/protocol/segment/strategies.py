@@ -12,6 +12,8 @@ from penstock.protocol.segment import (
     LocatedRow,
     Message,
     Part,
+    TableEntry,
+    TableKey,
     frame_events,
 )
 from penstock.protocol.segment.dialect import Layout
@@ -34,6 +36,7 @@ from penstock.protocol.segment.primitives import (
     Uuid,
     Zeros,
 )
+from penstock.protocol.segment.table_fields import TableEntries, TableKeys, Versions
 
 uuids = st.binary(min_size=16, max_size=16)
 texts = st.text(max_size=20)
@@ -64,6 +67,9 @@ _VALUES: dict[type[Field], st.SearchStrategy[Any]] = {
         tuple
     ),
     LocatedRows: st.lists(_ROW, max_size=3).map(tuple),
+    TableEntries: st.lists(st.builds(TableEntry, blobs, i64s, blobs), max_size=3).map(tuple),
+    TableKeys: st.lists(st.builds(TableKey, blobs, i64s), max_size=3).map(tuple),
+    Versions: st.lists(i64s, max_size=3).map(tuple),
     Updates: st.lists(_UPDATE, max_size=3).map(tuple),
 }
 

@@ -30,6 +30,7 @@ from penstock.protocol.segment import (
     SetupAppend,
     encode_append,
 )
+from penstock.protocol.segment.messages import UnknownRequest
 from tests.support.segment_bytes import encode_append_at
 
 from .fuzz import CONVERSATIONS, Conversation
@@ -93,6 +94,13 @@ def test_an_unknown_message_is_refused_by_its_header() -> None:
         receive(bytes.fromhex("00000006 00000100"))
 
 
+def test_in_the_versioned_dialect_an_unknown_message_is_a_request_of_a_later_version() -> None:
+    later = bytes.fromhex("00000006 00000009 0000000000000007 ff")
+    assert [*Decoder(Role.SERVER).feed(HELLO + later)][1:] == [UnknownRequest(6, 7)]
+    with pytest.raises(ProtocolError, match="type 6: the versioned dialect has no such message"):
+        list(Decoder(Role.CLIENT).feed(HELLO + later))
+
+
 # Limits
 
 
@@ -126,7 +134,7 @@ def test_memory_for_a_large_message_is_not_kept() -> None:
 @each_conversation
 def test_an_error_is_final(conversation: Conversation) -> None:
     decoder = Decoder(conversation.role)
-    bad = bytes.fromhex("00000006 00000000")
+    bad = bytes.fromhex("00000064 ffffffff")
     incoming, error = receive_pieces(decoder, [*conversation.messages, bad])
     assert len(incoming) == conversation.incoming
     assert error

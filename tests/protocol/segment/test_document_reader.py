@@ -54,6 +54,44 @@ def test_a_block_is_one_append() -> None:
     assert stored(append) == EVENTS
 
 
+@pytest.mark.parametrize("cuts", [(3,), (8,), (11,), (3, 5), (9, 12, 14)])
+def test_an_event_that_is_split_across_the_end_of_a_block_is_stored_whole(cuts: tuple[int, ...]) -> None:
+    event = Event(b"across the end")
+    first, *rest = pieces(event, *cuts)
+    content = EVENTS + DOCUMENT.encode(first)
+    whole = EVENTS + DOCUMENT.encode(event)
+    data = block(len(content), content, len(whole), document(*rest)) + DOCUMENT.encode(KeepAlive(b"next"))
+    append, after = receive(data)
+    assert isinstance(append, AppendByOffset)
+    assert stored(append) == whole
+    assert append.end_offset == 100 + len(whole)
+    assert after == KeepAlive(b"next")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [PartialMessage(Part.END, b"too short")],
+        [PartialMessage(Part.MIDDLE, b"across the end and more than that")],
+        [PartialMessage(Part.BEGIN, b"oss the end")],
+        [KeepAlive(b"")],
+    ],
+)
+def test_a_split_event_that_is_not_completed_stores_nothing(broken: list[Message]) -> None:
+    event = Event(b"across the end")
+    first, _ = pieces(event, 11)
+    content = DOCUMENT.encode(first)
+    data = block(len(content), content, len(DOCUMENT.encode(event)), document(*broken))
+    with pytest.raises(ProtocolError):
+        receive(data + bytes(100))
+
+
+def test_bytes_of_an_event_that_look_like_a_partial_message_are_data() -> None:
+    events = frame_events([DOCUMENT.encode(PartialMessage(Part.BEGIN, b"data")), b"x"])
+    (append,) = receive(block(len(events), events, len(events)))
+    assert stored(append) == events
+
+
 def test_a_block_s_surplus_is_padding_and_dropped() -> None:
     (append,) = receive(block(SIZE + 9, EVENTS + b"surplus!!", SIZE))
     assert stored(append) == EVENTS

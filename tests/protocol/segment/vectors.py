@@ -13,8 +13,11 @@ from penstock.protocol.segment import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     CreateSegment,
+    CreateTable,
+    CreateTransientSegment,
     DataAppended,
     DeleteSegment,
+    DeleteTable,
     EndAppendBlock,
     ErrorMessage,
     Event,
@@ -36,6 +39,11 @@ from penstock.protocol.segment import (
     PartialEvent,
     PartialMessage,
     ReadSegment,
+    ReadTable,
+    ReadTableDelta,
+    ReadTableEntries,
+    ReadTableKeys,
+    RemoveTableKeys,
     SealSegment,
     SegmentAlreadyExists,
     SegmentCreated,
@@ -49,8 +57,20 @@ from penstock.protocol.segment import (
     SegmentsMerged,
     SegmentTruncated,
     SetupAppend,
+    TableDeltaRead,
+    TableEntriesRead,
+    TableEntry,
+    TableKey,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableKeysRead,
+    TableKeysRemoved,
+    TableNotEmpty,
+    TableRead,
+    TableUpdated,
     TruncateSegment,
     UpdateAttribute,
+    UpdateTable,
     WrongHost,
 )
 
@@ -222,6 +242,75 @@ VERSIONED_VECTORS: list[tuple[Message, str]] = [
     ),
     (AuthTokenCheckFailed("why", 1, 7), "0000003c 00000011 0000000000000007 0003776879 00000001"),
     (ErrorMessage("seg", "why", 0, 7), "0000003d 00000016 0000000000000007 0003736567 0003776879 00000000"),
+    (
+        CreateTransientSegment(WRITER, "seg", "tok", 7),
+        ("00000028 00000022 0000000000000007 00112233445566778899aabbccddeeff 0003736567 0003746f6b"),
+    ),
+    (CreateTable("seg", "tok", 7), "00000046 00000012 0000000000000007 0003736567 0003746f6b"),
+    (DeleteTable("seg", True, "tok", 7), "00000047 00000013 0000000000000007 0003736567 01 0003746f6b"),
+    (
+        UpdateTable("seg", (TableEntry(b"k1", 16, b"va1"),), -1, "tok", 7),
+        (
+            "0000004a 0000003b 0000000000000007 0003736567 0003746f6b 00000001 0000000e 00000002 6b31"
+            " 0000000000000010 00000007 00000003 766131 ffffffffffffffff"
+        ),
+    ),
+    (TableUpdated((1, -1), 7), "0000004b 0000001c 0000000000000007 00000002 0000000000000001 ffffffffffffffff"),
+    (
+        RemoveTableKeys("seg", (TableKey(b"k1", 16),), 258, "tok", 7),
+        (
+            "0000004c 00000030 0000000000000007 0003736567 0003746f6b 00000001 0000000e 00000002 6b31"
+            " 0000000000000010 0000000000000102"
+        ),
+    ),
+    (TableKeysRemoved("seg", 7), "0000004d 0000000d 0000000000000007 0003736567"),
+    (
+        ReadTable("seg", (TableKey(b"k1", 16),), "tok", 7),
+        ("0000004e 00000028 0000000000000007 0003736567 0003746f6b 00000001 0000000e 00000002 6b31 0000000000000010"),
+    ),
+    (
+        TableRead("seg", (TableEntry(b"k1", 16, b"va1"),), 7),
+        (
+            "0000004f 0000002e 0000000000000007 0003736567 00000001 0000000e 00000002 6b31"
+            " 0000000000000010 00000007 00000003 766131"
+        ),
+    ),
+    (TableNotEmpty("seg", "why", 7), "00000050 00000012 0000000000000007 0003736567 0003776879"),
+    (TableKeyDoesNotExist("seg", "why", 7), "00000051 00000012 0000000000000007 0003736567 0003776879"),
+    (TableKeyBadVersion("seg", "why", 7), "00000052 00000012 0000000000000007 0003736567 0003776879"),
+    (
+        ReadTableKeys("seg", 10, b"on", "tok", 7),
+        ("00000053 0000001c 0000000000000007 0003736567 0003746f6b 0000000a 00000002 6f6e"),
+    ),
+    (
+        TableKeysRead("seg", (TableKey(b"k1", 16),), b"on", 7),
+        (
+            "00000054 00000029 0000000000000007 0003736567 00000001 0000000e 00000002 6b31"
+            " 0000000000000010 00000002 6f6e"
+        ),
+    ),
+    (
+        ReadTableEntries("seg", 10, b"on", "tok", 7),
+        ("00000055 0000001c 0000000000000007 0003736567 0003746f6b 0000000a 00000002 6f6e"),
+    ),
+    (
+        TableEntriesRead("seg", (TableEntry(b"k1", 16, b"va1"),), b"on", 7),
+        (
+            "00000056 00000034 0000000000000007 0003736567 00000001 0000000e 00000002 6b31"
+            " 0000000000000010 00000007 00000003 766131 00000002 6f6e"
+        ),
+    ),
+    (
+        TableDeltaRead("seg", (TableEntry(b"k1", 16, b"va1"),), False, True, 258, 7),
+        (
+            "00000057 00000038 0000000000000007 0003736567 00000001 0000000e 00000002 6b31"
+            " 0000000000000010 00000007 00000003 766131 00 01 0000000000000102"
+        ),
+    ),
+    (
+        ReadTableDelta("seg", 16, 10, "tok", 7),
+        ("00000058 0000001e 0000000000000007 0003736567 0003746f6b 0000000000000010 0000000a"),
+    ),
     (
         ConditionalBlockEnd(WRITER, 258, 16, b"data", 7),
         (

@@ -1,7 +1,9 @@
 """Bytes in, messages and appends out: one decoder for each connection, at either end of it."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from struct import Struct
 from typing import ClassVar, TypeAlias
 
 from penstock.core.errors import ProtocolError
@@ -23,8 +25,9 @@ from penstock.protocol.segment.dialect import (
     Dialect,
     Role,
 )
-from penstock.protocol.segment.frame import HEADER_SIZE, unpack_header
+from penstock.protocol.segment.frame import EVENT, HEADER, HEADER_SIZE, pack_header, unpack_header
 from penstock.protocol.segment.messages import (
+    NO_REQUEST,
     AppendBlock,
     AppendBlockEnd,
     BeginAppendBlock,
@@ -34,9 +37,11 @@ from penstock.protocol.segment.messages import (
     Event,
     Message,
     Padding,
+    Part,
     PartialEvent,
     PartialMessage,
     PartialMessages,
+    UnknownRequest,
 )
 
 # What the readers of both dialects share: a reader turns a stream of bytes into messages and appends. A `Reading` is a
@@ -75,6 +80,8 @@ class Reader(ABC):
 FIELDS_SIZE_MAX = 1024
 """The most bytes around the data of an append: its fields, about 50 bytes, and what later versions may add."""
 
+_REQUEST_ID = Struct(">q")
+
 _ENDS = (APPEND_BLOCK_END, CONDITIONAL_BLOCK_END)
 _APPENDS = (APPEND_BLOCK, CONDITIONAL_APPEND, *_ENDS)
 
@@ -102,10 +109,19 @@ class VersionedReader(Reader):
         return message
 
     def _message(self) -> Generator[int, memoryview, Message]:
-        kind, length = yield from self._header()
+        kind, length = unpack_header((yield HEADER_SIZE))
+        if self._role is Role.SERVER and not VERSIONED.has(kind):
+            return (yield from self._unknown(kind, length))
+        VERSIONED.check_receiver(kind, self._role)
         if kind in _APPENDS:
             self._check_size(VERSIONED.describe(kind), length - FIELDS_SIZE_MAX)
         return VERSIONED.decode(kind, (yield length))
+
+    def _unknown(self, kind: int, length: int) -> Generator[int, memoryview, UnknownRequest]:
+        """A later version's. Requests of the public protocol that came late begin with their request id."""
+        self._check_size(f"type {kind}", length)
+        data = yield length
+        return UnknownRequest(kind, _REQUEST_ID.unpack_from(data)[0] if length >= _REQUEST_ID.size else NO_REQUEST)
 
     def _end_of_block(self, block: AppendBlock) -> Generator[int, memoryview, _End]:
         # "Between begin and end only the block's own content is legal", and all of that is in the begin's frame.
@@ -231,12 +247,46 @@ class DocumentReader(Reader):
         if not isinstance(end, EndAppendBlock):
             raise ProtocolError(f"{type(end).__name__}: a block has begun, and its end must follow")
         self._check_end(begin, end)
+        if (at := _start_of_partial(content[: end.block_length])) is not None:
+            pieces = yield from self._event_across_the_end(content, at, end.block_length)
+            return AppendByOffset(begin.writer_id, begin.offset, end.offset, pieces)
         # "Note that this may be more or less than the number of bytes between the BeginAppendBlock and this message."
         # Less: the surplus is padding. More: the missing bytes, the rest of a partial event, follow.
         content = content[: end.block_length]
         missing = yield end.block_length - len(content)
         pieces = tuple(piece for piece in (content, missing) if piece)
         return AppendByOffset(begin.writer_id, begin.offset, end.offset, pieces)
+
+    def _event_across_the_end(
+        self, content: memoryview, at: int, block_length: int
+    ) -> Generator[int, memoryview, tuple[memoryview, ...]]:
+        # "It can write a partial message followed the EndAppendBlock message, followed by the remaining partial
+        # message." What is stored is the event without the headers of its pieces; the block's length counts all of it.
+        first = self._piece(*unpack_header(content[at:]), content[at + HEADER_SIZE :], Part.BEGIN)
+        pieces, missing, part = [content[:at], first], block_length - at - len(first), Part.BEGIN
+        while part is not Part.END:
+            kind, length = yield from self._header()
+            data = yield length
+            part = Part.END if data[:1] == _END else Part.MIDDLE
+            pieces.append(self._piece(kind, length, data, part))
+            missing -= len(pieces[-1])
+            if missing < 0:
+                break
+        event = sum(map(len, pieces)) - at
+        if missing or event < HEADER_SIZE or _first_bytes(pieces[1:]) != pack_header(EVENT, event - HEADER_SIZE):
+            raise ProtocolError(
+                f"PartialMessage: the pieces are not the event that a block of {block_length} ends with"
+            )
+        return tuple(piece for piece in pieces if piece)
+
+    def _piece(self, kind: int, length: int, data: memoryview, part: Part) -> memoryview:
+        if kind != PARTIAL_MESSAGE:
+            raise ProtocolError(f"{DOCUMENT.describe(kind)}: the rest of a partial message must follow the block")
+        message = DOCUMENT.decode(kind, data)
+        assert isinstance(message, PartialMessage)
+        if message.part is not part or length != len(data):
+            raise ProtocolError("PartialMessage: in a block it is the last message, and begins there")
+        return memoryview(message.data)
 
     def _check_end(self, begin: BeginAppendBlock, end: EndAppendBlock) -> None:
         self._check_length("EndAppendBlock", end.block_length)
@@ -252,6 +302,35 @@ class DocumentReader(Reader):
     def _check_length(self, message: str, length: int) -> None:
         if not 0 <= length <= self._block_size_max:
             raise ProtocolError(f"{message}: a block of {length} bytes, the limit is {self._block_size_max}")
+
+
+_PARTIAL_TYPE = re.compile(re.escape(pack_header(PARTIAL_MESSAGE, 0)[:4]))
+_END = bytes([Part.END])
+
+
+def _start_of_partial(content: memoryview) -> int | None:
+    """Where a block's content has a PartialMessage among its events. The events are looked at one by one only if the
+    number of its type is anywhere in the bytes, which hardly any block has.
+    """
+    if _PARTIAL_TYPE.search(content) is None:
+        return None
+    at, size = 0, len(content)
+    while at + HEADER_SIZE < size:
+        kind, length = HEADER.unpack_from(content, at)
+        if kind == PARTIAL_MESSAGE:
+            return at
+        if kind != EVENT or length < 0:
+            return None
+        at += HEADER_SIZE + length
+    return None
+
+
+def _first_bytes(pieces: list[memoryview]) -> bytes:
+    """The header of what was split into them."""
+    found = b""
+    for piece in pieces:
+        found += piece[: HEADER_SIZE - len(found)]
+    return found
 
 
 # The memory of received bytes, while they are parsed and as long as views of them exist.

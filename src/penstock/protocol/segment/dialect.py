@@ -20,6 +20,7 @@ from penstock.protocol.segment.messages import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     CreateSegment,
+    CreateTransientSegment,
     DataAppended,
     DeleteSegment,
     EndAppendBlock,
@@ -76,6 +77,26 @@ from penstock.protocol.segment.primitives import (
     Utf,
     Uuid,
     Zeros,
+)
+from penstock.protocol.segment.table_fields import TableEntries, TableKeys, Versions
+from penstock.protocol.segment.table_messages import (
+    CreateTable,
+    DeleteTable,
+    ReadTable,
+    ReadTableDelta,
+    ReadTableEntries,
+    ReadTableKeys,
+    RemoveTableKeys,
+    TableDeltaRead,
+    TableEntriesRead,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableKeysRead,
+    TableKeysRemoved,
+    TableNotEmpty,
+    TableRead,
+    TableUpdated,
+    UpdateTable,
 )
 
 JOIN_BELOW = 4096
@@ -176,6 +197,9 @@ class Dialect:
         if layout is None:
             raise ProtocolError(f"{self.describe(kind)}: the {self.name} dialect has no such message")
         return layout
+
+    def has(self, kind: int) -> bool:
+        return kind in self.table
 
     def describe(self, kind: int) -> str:
         """A type in words, for errors."""
@@ -302,6 +326,7 @@ VERSIONED = Dialect(
         37: Layout(AttributeUpdated, _REQUEST, Bool("success")),
         38: Layout(TruncateSegment, _REQUEST, _SEGMENT, I64("offset"), _TOKEN),
         39: Layout(SegmentTruncated, _REQUEST, _SEGMENT),
+        40: Layout(CreateTransientSegment, _REQUEST, _WRITER, _SEGMENT, _TOKEN),
         50: Layout(WrongHost, _REQUEST, _SEGMENT, Utf("correct_host"), _TRACE),
         51: Layout(SegmentIsSealed, _REQUEST, _SEGMENT, _TRACE, _LATE_OFFSET),
         52: Layout(SegmentAlreadyExists, _REQUEST, _SEGMENT, _TRACE),
@@ -313,6 +338,31 @@ VERSIONED = Dialect(
         59: Layout(SegmentsMerged, _REQUEST, Utf("target"), Utf("source"), I64("write_offset", optional=True)),
         60: Layout(AuthTokenCheckFailed, _REQUEST, _TRACE, I32("error_code", optional=True)),
         61: Layout(ErrorMessage, _REQUEST, _SEGMENT, Utf("message"), I32("error_code")),
+        70: Layout(CreateTable, _REQUEST, _SEGMENT, _TOKEN),
+        71: Layout(DeleteTable, _REQUEST, _SEGMENT, Bool("must_be_empty"), _TOKEN),
+        74: Layout(UpdateTable, _REQUEST, _SEGMENT, _TOKEN, TableEntries("entries"), _LATE_OFFSET),
+        75: Layout(TableUpdated, _REQUEST, Versions("versions")),
+        76: Layout(RemoveTableKeys, _REQUEST, _SEGMENT, _TOKEN, TableKeys("keys"), _LATE_OFFSET),
+        77: Layout(TableKeysRemoved, _REQUEST, _SEGMENT),
+        78: Layout(ReadTable, _REQUEST, _SEGMENT, _TOKEN, TableKeys("keys")),
+        79: Layout(TableRead, _REQUEST, _SEGMENT, TableEntries("entries")),
+        80: Layout(TableNotEmpty, _REQUEST, _SEGMENT, _TRACE),
+        81: Layout(TableKeyDoesNotExist, _REQUEST, _SEGMENT, _TRACE),
+        82: Layout(TableKeyBadVersion, _REQUEST, _SEGMENT, _TRACE),
+        83: Layout(ReadTableKeys, _REQUEST, _SEGMENT, _TOKEN, I32("count"), Blob("continuation")),
+        84: Layout(TableKeysRead, _REQUEST, _SEGMENT, TableKeys("keys"), Blob("continuation")),
+        85: Layout(ReadTableEntries, _REQUEST, _SEGMENT, _TOKEN, I32("count"), Blob("continuation")),
+        86: Layout(TableEntriesRead, _REQUEST, _SEGMENT, TableEntries("entries"), Blob("continuation")),
+        87: Layout(
+            TableDeltaRead,
+            _REQUEST,
+            _SEGMENT,
+            TableEntries("entries"),
+            Bool("should_clear"),
+            Bool("reached_end"),
+            I64("position"),
+        ),
+        88: Layout(ReadTableDelta, _REQUEST, _SEGMENT, _TOKEN, I64("position"), I32("count")),
         CONDITIONAL_BLOCK_END: Layout(
             ConditionalBlockEnd,
             _WRITER,

@@ -97,6 +97,14 @@ class KeepAlive(Message):
     data: Buffer = b""
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownRequest(Request):
+    """A request of a type that this version does not have. It is in no table: only a server's decoder makes it."""
+
+    kind: int
+    request_id: int = NO_REQUEST
+
+
 # Appending
 
 
@@ -253,6 +261,18 @@ class CreateSegment(Request):
 @dataclass(frozen=True, slots=True)
 class SegmentCreated(Reply):
     segment: str
+    request_id: int = NO_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTransientSegment(Request):
+    """Create a segment beside `segment`, for a large event that is written in parts and then merged into it. Its name
+    is in SegmentCreated. It is deleted with the connection, unless it was merged.
+    """
+
+    writer_id: bytes
+    segment: str
+    token: str = field(default="", repr=False)
     request_id: int = NO_REQUEST
 
 

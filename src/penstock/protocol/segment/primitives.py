@@ -92,7 +92,7 @@ class Field(ABC):
         """Add the field that starts at `at` to the values; returns where the next one starts."""
 
 
-def _end(payload: memoryview, at: int, size: int) -> int:
+def end_of(payload: memoryview, at: int, size: int) -> int:
     """Where `size` bytes at `at` end."""
     end = at + size
     if not at <= end <= len(payload):
@@ -111,7 +111,7 @@ class _Fixed(Field):
         parts.append(self.layout.pack(getattr(message, self.name)))
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        end = _end(payload, at, self.layout.size)
+        end = end_of(payload, at, self.layout.size)
         values[self.name] = self.layout.unpack_from(payload, at)[0]
         return end
 
@@ -155,7 +155,7 @@ class Bool(_Fixed):
         parts.append(b"\1" if getattr(message, self.name) else b"\0")
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        end = _end(payload, at, 1)
+        end = end_of(payload, at, 1)
         if payload[at] > 1:
             raise ProtocolError(f"a bool is 0 or 1, not {payload[at]}")
         values[self.name] = payload[at] == 1
@@ -175,7 +175,7 @@ class Flags(Field):
         parts.append(bytes([sum(bool(getattr(message, name)) << bit for bit, name in enumerate(self.names))]))
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        end = _end(payload, at, 1)
+        end = end_of(payload, at, 1)
         if payload[at] >> len(self.names):
             raise ProtocolError(f"flags {payload[at]:#04x} have a bit that means nothing")
         values.update({name: bool(payload[at] >> bit & 1) for bit, name in enumerate(self.names)})
@@ -191,7 +191,7 @@ class PartOf(Field):
         parts.append(bytes([getattr(message, self.name)]))
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        end = _end(payload, at, 1)
+        end = end_of(payload, at, 1)
         if payload[at] > Part.END:
             raise ProtocolError(f"a part is begin (0), middle (1) or end (2), not {payload[at]}")
         values[self.name] = Part(payload[at])
@@ -211,8 +211,8 @@ class Utf(Field):
         parts.append(_U16.pack(len(text)) + text)
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        start = _end(payload, at, _U16.size)
-        end = _end(payload, start, _U16.unpack_from(payload, at)[0])
+        start = end_of(payload, at, _U16.size)
+        end = end_of(payload, start, _U16.unpack_from(payload, at)[0])
         values[self.name] = decode_text(bytes(payload[start:end]))
         return end
 
@@ -227,8 +227,8 @@ class Blob(Field):
         parts += (_I32.pack(len(data)), data)
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        start = _end(payload, at, _I32.size)
-        end = _end(payload, start, _I32.unpack_from(payload, at)[0])
+        start = end_of(payload, at, _I32.size)
+        end = end_of(payload, start, _I32.unpack_from(payload, at)[0])
         values[self.name] = payload[start:end]
         return end
 
@@ -274,11 +274,11 @@ class FramedEvent(Field):
         parts.append(event)
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        start = _end(payload, at, HEADER_SIZE)
+        start = end_of(payload, at, HEADER_SIZE)
         kind, length = unpack_header(payload[at:start])
         if kind != EVENT:
             raise ProtocolError(f"an Event (type {EVENT}) expected, found type {kind}")
-        end = _end(payload, start, length)
+        end = end_of(payload, start, length)
         values[self.name] = payload[at:end]
         return end
 
@@ -297,18 +297,18 @@ class Updates(Field):
         parts += (_UPDATE.pack(_uuid(u.attribute_id), u.kind, u.value, u.expected) for u in updates)
 
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
-        start = _end(payload, at, _I32.size)
+        start = end_of(payload, at, _I32.size)
         count = _I32.unpack_from(payload, at)[0]
         if count > UPDATES_MAX:
             raise ProtocolError(f"{count} updates are over the limit of {UPDATES_MAX}")
-        end = _end(payload, start, count * _UPDATE.size)
+        end = end_of(payload, start, count * _UPDATE.size)
         values[self.name] = tuple(AttributeUpdate(*fields) for fields in _UPDATE.iter_unpack(payload[start:end]))
         return end
 
 
 def _count(payload: memoryview, at: int, what: str) -> int:
     """An i32 that counts what follows it in a reply to LocateSegment."""
-    _end(payload, at, _I32.size)
+    end_of(payload, at, _I32.size)
     count: int = _I32.unpack_from(payload, at)[0]
     if not 0 <= count <= LOCATED_ROWS_MAX:
         raise ProtocolError(f"{count} {what} are over the limit of {LOCATED_ROWS_MAX}")
@@ -317,8 +317,8 @@ def _count(payload: memoryview, at: int, what: str) -> int:
 
 def _text(payload: memoryview, at: int) -> tuple[str, int]:
     """A utf of such a reply, and where it ends."""
-    start = _end(payload, at, _U16.size)
-    end = _end(payload, start, _U16.unpack_from(payload, at)[0])
+    start = end_of(payload, at, _U16.size)
+    end = end_of(payload, start, _U16.unpack_from(payload, at)[0])
     return decode_text(bytes(payload[start:end])), end
 
 
@@ -340,7 +340,7 @@ class LocatedFiles(Field):
         at += _I32.size
         for _ in range(count):
             path, end = _text(payload, at)
-            at = _end(payload, end, _IDENTITY.size)
+            at = end_of(payload, end, _IDENTITY.size)
             files.append(LocatedFile(path, *_IDENTITY.unpack_from(payload, end)))
         values[self.name] = tuple(files)
         return at
@@ -366,7 +366,7 @@ class LocatedObjects(Field):
         for _ in range(count):
             url, at = _text(payload, at)
             key, at = _text(payload, at)
-            start, at = at, _end(payload, at, _I64.size)
+            start, at = at, end_of(payload, at, _I64.size)
             objects.append(LocatedObject(url, key, *_I64.unpack_from(payload, start)))
         values[self.name] = tuple(objects)
         return at
@@ -384,6 +384,6 @@ class LocatedRows(Field):
     def read(self, payload: memoryview, at: int, values: dict[str, Any]) -> int:
         count = _count(payload, at, "rows")
         start = at + _I32.size
-        end = _end(payload, start, count * _ROW.size)
+        end = end_of(payload, start, count * _ROW.size)
         values[self.name] = tuple(map(LocatedRow._make, _ROW.iter_unpack(payload[start:end])))
         return end

@@ -23,6 +23,8 @@ OUTPUT_PREFIX = "pipeline/"
 STAGING_PREFIX = "staging/"
 COORDINATOR_PREFIX = "coordinator/"
 LEDGER = "coordinator/ledger"
+PRAVEGA_LEDGER = "coordinator/pravega"
+"""Of the controller that serves Pravega's clients."""
 SYSTEM_PREFIX = "system."
 """Prefix of the worker's own connectors."""
 SYSTEM_STREAMS = "system.streams"
@@ -180,6 +182,11 @@ def replay_source(pipeline: str, input: str) -> Source:  # noqa: A002  the word 
     return Source(Form.OUTPUT, f"{pipeline}/{REPLAY_PREFIX}{input}")
 
 
+def is_own_name(segment: str) -> bool:
+    """Whether a segment of this name belongs to the worker itself, to a source or to a pipeline."""
+    return segment.startswith(_OWN_PREFIXES)
+
+
 def is_outbox(segment: str) -> bool:
     """Whether it contains rows stored for a sink: only their owner removes them."""
     return segment.startswith(OUTPUT_PREFIX) and segment.rpartition("/")[2].startswith(OUTBOX_PREFIX)
@@ -197,6 +204,9 @@ def source_dead_letters(source: str) -> str:
 def output_segment(pipeline: str, port: str) -> str:
     return f"{OUTPUT_PREFIX}{pipeline}/{port}"
 
+
+TRANSIENT = "#transient."
+"""In the names of segments that contain parts of a large event until it is merged, after the name of the target."""
 
 NO_GENERATION = "-"
 """In the names of segments that a sink without a generation has staged."""

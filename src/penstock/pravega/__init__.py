@@ -1,0 +1,1 @@
+"""Scopes, streams and transactions, as Pravega's own clients use them: a controller beside the segment port."""

@@ -1,0 +1,32 @@
+"""How the controller is reached, and its limits."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    host: str = "127.0.0.1"
+    port: int = 0
+    segment_host: str = "127.0.0.1"
+    """Where clients reach the segment port: they learn it from the controller."""
+    segment_port: int = 0
+    """The same; 0: the one that the worker listens on."""
+    certificate: Path | None = None
+    """PEM files, if the port has TLS."""
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    token_seconds: int = 600
+    """After this time a client asks for a new delegation token."""
+    lease_ms_max: int = 24 * 3600 * 1000
+    """How long a transaction may be open without a ping, whatever its writer asks for."""
+    sweep_seconds: float = 1.0
+    """Between two looks for transactions whose writers are gone."""
+    page: int = 500
+    """Names in one reply to a request for a list."""
+    requests_max: int = 1000
+    """Requests that are answered at the same time; others are refused, and clients repeat them."""
+    message_bytes_max: int = 4 << 20
+    drain_seconds: float = 2.0
+    """How long a stop waits for requests that are being answered."""

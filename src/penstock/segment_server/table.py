@@ -1,0 +1,192 @@
+"""A table segment: a log of entries, and the map that it stands for. Pure: bytes in, bytes out.
+
+An entry is `u8 kind · u32 key length · u32 value length · i64 version · key · value`. The version of an entry is the
+offset at which it was first written: compaction writes it again, with that version. What is appended at once is one
+append of the store: all of it or nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from struct import Struct
+
+from penstock.core.errors import ConditionFailed, Damaged
+from penstock.protocol.segment import ANY_VERSION, NO_VERSION, TableEntry, TableKey
+
+FORMAT = 1
+"""Of the log. It is the value of the attribute that marks a table."""
+
+_HEAD = Struct(">BIIq")
+_PUT, _REMOVE = 1, 2
+_OWN = -1
+"""The version of an entry that is written for the first time: its own offset."""
+
+COMPACT_BYTES = 1 << 20
+"""Bytes of entries that count no more, before they are removed: bounds what opening a table must read."""
+_COMPACT_FACTOR = 4
+"""They are removed when they are also this many times as large as what counts: it costs a fraction of them."""
+
+
+class KeyMissing(ConditionFailed):
+    """A version was expected of a key that does not exist."""
+
+
+class BadVersion(ConditionFailed):
+    """A key has another version than the expected one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The last change of a key."""
+
+    key: bytes
+    value: bytes
+    """Of a removed key, the last one."""
+    version: int
+    offset: int
+    """Where the change is in the log."""
+    end: int
+    since: int
+    """From which offset on readers have seen the key."""
+    is_removed: bool = False
+
+    @property
+    def size(self) -> int:
+        return _HEAD.size + len(self.key) + len(self.value)
+
+    @property
+    def entry(self) -> TableEntry:
+        return TableEntry(self.key, NO_VERSION if self.is_removed else self.version, self.value)
+
+
+class Table:
+    """What the log of a table contains. `replay` is the only place where it changes."""
+
+    def __init__(self) -> None:
+        self._changes: dict[bytes, Change] = {}
+        """In the order of the log, because a key that changes moves to the end."""
+        self.live_bytes = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def replay(self, log: bytes, at: int) -> None:
+        """Apply entries that the log has at an offset. Raises Damaged for anything else."""
+        start, view = 0, memoryview(log)
+        while start < len(log):
+            if start + _HEAD.size > len(log):
+                raise Damaged(f"a table's entry at {at + start} is cut off")
+            kind, key_length, value_length, version = _HEAD.unpack_from(log, start)
+            key_end = start + _HEAD.size + key_length
+            end = key_end + value_length
+            if kind not in (_PUT, _REMOVE) or end > len(log):
+                raise Damaged(f"no table entry starts at {at + start}")
+            key = bytes(view[start + _HEAD.size : key_end])
+            if kind == _PUT:
+                self._put(key, bytes(view[key_end:end]), version, at + start, at + end)
+            else:
+                self._remove(key, at + start, at + end)
+            start = end
+
+    def _put(self, key: bytes, value: bytes, version: int, offset: int, end: int) -> None:
+        old = self._changes.pop(key, None)
+        version = offset if version == _OWN else version
+        since = version
+        if old is not None and not old.is_removed:
+            since = min(old.since, version)
+            self._forget(old)
+        self._changes[key] = change = Change(key, value, version, offset, end, since)
+        self.live_bytes += change.size
+        self._count += 1
+
+    def _remove(self, key: bytes, offset: int, end: int) -> None:
+        old = self._changes.pop(key, None)
+        if old is None:
+            return
+        if not old.is_removed:
+            self._forget(old)
+        self._changes[key] = Change(key, old.value, old.version, offset, end, old.since, is_removed=True)
+
+    def _forget(self, change: Change) -> None:
+        self.live_bytes -= change.size
+        self._count -= 1
+
+    # What is appended.
+
+    def update(self, entries: Sequence[TableEntry], at: int) -> tuple[bytes, tuple[int, ...]]:
+        """The bytes that set all of them, if they are appended at this offset, and their versions. Of a key that is
+        there several times, the last value counts, and all have its version. Raises KeyMissing and BadVersion.
+        """
+        for entry in entries:
+            self._check(bytes(entry.key), entry.version)
+        versions: dict[bytes, int] = {}
+        parts = []
+        for key, value in {bytes(entry.key): bytes(entry.value) for entry in entries}.items():
+            versions[key] = at
+            parts.append(_HEAD.pack(_PUT, len(key), len(value), _OWN) + key + value)
+            at += len(parts[-1])
+        return b"".join(parts), tuple(versions[bytes(entry.key)] for entry in entries)
+
+    def removal(self, keys: Sequence[TableKey]) -> bytes:
+        """The bytes that remove all of them; a key that does not exist, and of which no version is expected, needs
+        none. Raises KeyMissing and BadVersion.
+        """
+        for key, version in keys:
+            self._check(bytes(key), version)
+        found = [key for key in dict.fromkeys(bytes(key) for key, _ in keys) if self.get(key) is not None]
+        return b"".join(_HEAD.pack(_REMOVE, len(key), 0, _OWN) + key for key in found)
+
+    def _check(self, key: bytes, expected: int) -> None:
+        if expected == ANY_VERSION:
+            return
+        found = self.get(key)
+        if found is None:
+            if expected != NO_VERSION:
+                raise KeyMissing(f"version {expected} was expected of a key that does not exist")
+        elif expected != found.version:
+            raise BadVersion(f"a key has version {found.version}, not {expected}")
+
+    def is_compaction_due(self, log_bytes: int) -> bool:
+        return log_bytes - self.live_bytes > max(COMPACT_BYTES, _COMPACT_FACTOR * self.live_bytes)
+
+    def compacted(self, size: int) -> Iterator[bytes]:
+        """The entries that stand for all of it, in parts of about this size."""
+        parts: list[bytes] = []
+        waiting = 0
+        for one in self._live():
+            parts += (_HEAD.pack(_PUT, len(one.key), len(one.value), one.version), one.key, one.value)
+            waiting += one.size
+            if waiting >= size:
+                yield b"".join(parts)
+                parts, waiting = [], 0
+        if parts:
+            yield b"".join(parts)
+
+    # What is read.
+
+    def get(self, key: bytes) -> Change | None:
+        found = self._changes.get(key)
+        return None if found is None or found.is_removed else found
+
+    def after(self, offset: int) -> Iterator[Change]:
+        """What exists, and was changed after this offset; -1 for all of it. A key that changes meanwhile may come
+        twice, and none is left out.
+        """
+        return (one for one in self._live() if one.offset > offset)
+
+    def delta(self, position: int, start: int, count: int) -> list[Change]:
+        """The changes from a position on, at most `count`. Of removed keys only those that a reader knows who has read
+        up to the position; `start` is where the log begins.
+        """
+        is_behind = 0 < position < start
+        found = []
+        for change in reversed(self._changes.values()):
+            if change.offset < position:
+                break
+            if not change.is_removed or change.since < position or is_behind:
+                found.append(change)
+        return list(islice(reversed(found), count))
+
+    def _live(self) -> Iterator[Change]:
+        return (one for one in self._changes.values() if not one.is_removed)

@@ -1,0 +1,215 @@
+"""What Pravega's own Python client does in these tests, in a process of its own: `python client.py URI SCENARIO ARGS`.
+
+The result is printed as one line of JSON; lines before it say how far the program is. The client is in a process
+because its threads live as long as the process, and because a reader must be killed.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import pravega_client  # type: ignore[import-untyped]
+
+Manager = Any
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def manager(m: Manager) -> Any:
+    policy, retention = pravega_client.StreamScalingPolicy, pravega_client.StreamRetentionPolicy
+    result: dict[str, Any] = {"scope": [m.create_scope("managed"), m.create_scope("managed")]}
+    fixed = policy.fixed_scaling_policy(2)
+    created = [m.create_stream_with_policy("managed", "s", fixed, retention.none(), ["a", "b"]) for _ in range(2)]
+    result["stream"] = created
+    result["tags"] = m.get_stream_tags("managed", "s")
+    rates = policy.auto_scaling_policy_by_data_rate(10, 2, 1)
+    m.update_stream_with_policy("managed", "s", rates, retention.by_size(1000), ["c"])
+    result["new tags"] = m.get_stream_tags("managed", "s")
+    result["lists"] = ["managed" in m.list_scope(), m.list_stream("managed")]
+    result["refused"] = [_fails(lambda: m.delete_stream("managed", "s")), _fails(lambda: m.delete_scope("managed"))]
+    result["invalid"] = [_fails(lambda: m.create_scope("connector")), _fails(lambda: m.create_stream("none", "s", 1))]
+    result["deleted"] = [m.seal_stream("managed", "s"), m.delete_stream("managed", "s"), m.delete_scope("managed")]
+    result["gone"] = "managed" not in m.list_scope()
+    return result
+
+
+def _fails(action: Any) -> bool:
+    try:
+        action()
+    except Exception:
+        return True
+    return False
+
+
+def write(m: Manager, scope: str, first: str, count: str, keys: str) -> Any:
+    """Events `KEY:NUMBER`, with as many routing keys, or none. Reports each hundred when it is durable."""
+    writer = m.create_writer(scope, "s", 100)
+    for number in range(int(first), int(first) + int(count)):
+        key = f"k{number % int(keys)}" if int(keys) else None
+        writer.write_event(f"{key}:{number}", routing_key=key)
+        if number % 100 == 99:
+            writer.flush()
+            say(f"written {number + 1}")
+    writer.flush()
+    return int(count)
+
+
+def read(m: Manager, scope: str, group: str, reader: str, count: str) -> Any:
+    """Reads so many events; the group begins at the head of the stream."""
+    return asyncio.run(_read(m.create_reader_group(group, scope, "s"), reader, int(count)))
+
+
+async def _read(group: Any, name: str, count: int = 0, lasts: frozenset[str] = frozenset()) -> list[str]:
+    """Until there are so many events, and the last ones are among them."""
+    reader = group.create_reader(name)
+    say("reader is there")
+    events: list[str] = []
+    while len(events) < count or not lasts <= {*events}:
+        slice_ = await reader.get_segment_slice_async()
+        events += [event.data().decode() for event in slice_]
+        reader.release_segment(slice_)
+    reader.reader_offline()
+    return events
+
+
+def read_and_die(m: Manager, scope: str, group: str, count: str) -> Any:
+    """Reads one slice, gives it back, takes another, and is killed with it."""
+
+    async def main() -> list[str]:
+        reader = m.create_reader_group(group, scope, "s").create_reader("dies")
+        events: list[str] = []
+        while len(events) < int(count):
+            slice_ = await reader.get_segment_slice_async()
+            events += [event.data().decode() for event in slice_]
+            reader.release_segment(slice_)
+        await reader.get_segment_slice_async()
+        return events
+
+    print(json.dumps(asyncio.run(main())), flush=True)
+    os._exit(1)
+
+
+def read_after_death(m: Manager, scope: str, group: str, *lasts: str) -> Any:
+    joined = m.create_reader_group(group, scope, "s")
+    joined.reader_offline("dies")
+    return asyncio.run(_read(joined, "lives", lasts=frozenset(lasts)))
+
+
+def two_readers(m: Manager, scope: str, count: str) -> Any:
+    """Each has some of the segments; together they read everything."""
+    group = m.create_reader_group("two", scope, "s")
+    total = int(count)
+    events: dict[str, list[str]] = {"a": [], "b": []}
+
+    async def reading(name: str, reader: Any) -> None:
+        while sum(map(len, events.values())) < total:
+            try:
+                slice_ = await asyncio.wait_for(reader.get_segment_slice_async(), 1)
+            except TimeoutError:
+                continue
+            if slice_ is not None:
+                events[name] += [event.data().decode() for event in slice_]
+                reader.release_segment(slice_)
+
+    async def main() -> None:
+        readers = {name: group.create_reader(name) for name in events}
+        await asyncio.gather(*(reading(name, reader) for name, reader in readers.items()))
+
+    asyncio.run(main())
+    return events
+
+
+def transactions(m: Manager, scope: str) -> Any:
+    writer = m.create_transaction_writer(scope, "s", 17)
+    first = writer.begin_txn()
+    for number in range(10):
+        first.write_event(f"committed {number}", routing_key=f"k{number}")
+    states = [first.is_open()]
+    again = writer.get_txn(first.get_txn_id())
+    states.append(again.is_open())
+    first.commit_timestamp(123)
+    states.append(first.is_open())
+    second = writer.begin_txn()
+    second.write_event("aborted")
+    second.abort()
+    states += [second.is_open(), _fails(lambda: second.write_event("late"))]
+    say("transactions have ended")
+    return [states, read(m, scope, "readers", "r", "10")]
+
+
+def begin(m: Manager, scope: str) -> Any:
+    """A transaction that begins before a scaling, and is committed after it: waits for a line in between."""
+    writer = m.create_transaction_writer(scope, "s", 18)  # which pings its transactions as long as it exists
+    transaction = writer.begin_txn()
+    transaction.write_event("inside", routing_key="k")
+    say("begun")
+    sys.stdin.readline()
+    transaction.commit()
+    return True
+
+
+def byte_stream(m: Manager, scope: str) -> Any:
+    stream = m.create_byte_stream(scope, "s")
+    stream.write(b"hello ")
+    stream.write(b"world")
+    stream.flush()
+    five, result = bytearray(5), []
+    stream.readinto(five)
+    result.append(five.decode())
+    stream.seek(6, 0)
+    result.append(stream.tell())
+    stream.readinto(five)
+    result.append(five.decode())
+    stream.truncate(4)
+    result += [stream.current_head_offset(), stream.current_tail_offset()]
+    again = m.create_byte_stream(scope, "s")
+    again.seek(4, 0)
+    again.readinto(five)
+    result.append(five.decode())
+    stream.write(b"!")
+    stream.flush()
+    result.append(again.current_tail_offset())
+    return result
+
+
+def large(m: Manager, scope: str, size: str) -> Any:
+    writer = m.create_writer(scope, "s")
+    for data in (b"first", bytes(int(size)), b"last"):
+        writer.write_event_bytes(data)
+    writer.flush()
+
+    async def main() -> list[int]:
+        reader = m.create_reader_group("readers", scope, "s").create_reader("r")
+        sizes: list[int] = []
+        while len(sizes) < 3:
+            slice_ = await reader.get_segment_slice_async()
+            sizes += [len(event.data()) for event in slice_]
+            reader.release_segment(slice_)
+        return sizes
+
+    return asyncio.run(main())
+
+
+def create(m: Manager, scope: str, segments: str) -> Any:
+    m.create_scope(scope)
+    return m.create_stream(scope, "s", int(segments))
+
+
+SCENARIOS = [manager, write, read, read_and_die, read_after_death, two_readers, transactions, begin, byte_stream, large]
+
+
+def main() -> None:
+    uri, scenario, *arguments = sys.argv[1:]
+    is_authenticated = bool(os.environ.get("pravega_client_auth_password"))  # noqa: SIM112  the client's own name
+    client = pravega_client.StreamManager(uri, is_authenticated, uri.startswith("tls://"))
+    run: Any = {one.__name__: one for one in [*SCENARIOS, create]}[scenario]
+    print(json.dumps(run(client, *arguments)), flush=True)
+    os._exit(0)  # its threads are not worth waiting for
+
+
+if __name__ == "__main__":
+    main()
