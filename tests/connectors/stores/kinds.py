@@ -157,6 +157,5 @@ class PostgresStore:
         return PostgresStore(f"{self.place}.{name}".replace(".", "_"))
 
 
-KINDS: dict[str, type[Any]] = {
-    store.kind: store for store in (FileStore, OneFileStore, SqliteStore, PostgresStore, *LAKES.values())
-}
+STORES: tuple[type[Any], ...] = (FileStore, OneFileStore, SqliteStore, PostgresStore, *LAKES.values())
+KINDS: dict[str, type[Any]] = {store.kind: store for store in STORES}

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +24,7 @@ from tests.connectors.stores.rounds import Round
 class LakeStore:
     """`place` is a directory or a prefix in a bucket."""
 
-    kind: ClassVar[str]
+    kind: str
 
     def __init__(self, place: str) -> None:
         self.place = place

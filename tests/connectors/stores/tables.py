@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from psycopg.sql import SQL
 
@@ -70,8 +70,11 @@ class SqliteTable:
         return sqlite_ddl.describe(self._options(**options), schema)
 
 
+S = TypeVar("S", bound=BlockingSink)
+
+
 @contextmanager
-def opened(sink: BlockingSink, decided: bytes = b"") -> Iterator[BlockingSink]:
+def opened(sink: S, decided: bytes = b"") -> Iterator[S]:
     try:
         sink.open(decided)
         yield sink

@@ -1,55 +1,16 @@
 """`iceberg`: an Iceberg table in an SQL catalogue, by two-phase commit; the epoch is in the snapshot's properties."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
-
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About
-from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
+from penstock.connectors.iceberg.options import IcebergOptions
+from penstock.connectors.lake.options import CAPABILITIES, LakeConnector
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
 
 if TYPE_CHECKING:
     from penstock.connectors.sink_api import VotingSink
-
-_SQLITE = "sqlite:///"
-
-
-class IcebergOptions(LakeOptions):
-    """Paths without a scheme are directories; relative ones start in the directory where the worker was started. The
-    credentials of a bucket come from the worker's environment and its files in ~/.aws, as for `--store`.
-
-    An epoch is one snapshot of the table, with all its files, or none: readers see whole epochs. The snapshot's
-    properties `penstock.transaction` and `penstock.epoch` name it. The same commit sets the table's property
-    `penstock.PIPELINE/SINK`, by which the sink recognises an epoch that is in the table already, also after snapshots
-    have expired. Other programs may write to the table, compact it and expire snapshots at any time.
-
-    A crash may leave files that no snapshot names: `remove_orphan_files` of Iceberg deletes them.
-    """
-
-    catalog: Annotated[str, Field(min_length=1)]
-    """The SQL catalogue, as a URL of SQLAlchemy: `sqlite:///catalog.db`, or `postgresql+psycopg://…`, whose password
-    should come from the environment: `${env:CATALOG}`."""
-    table: Annotated[str, Field(min_length=1)]
-    """`NAMESPACE.NAME` in the catalogue. The namespace is created if it does not exist."""
-    catalog_name: Annotated[str, Field(min_length=1)] = "default"
-    """The catalogue's name: one database may have several."""
-
-    @model_validator(mode="after")
-    def _check_table(self) -> Self:
-        if not all(self.table.split(".")) or "." not in self.table:
-            raise ValueError(f"{self.table!r} is not a valid table: write NAMESPACE.NAME")
-        if self.catalog.startswith("sqlite:") and self.catalog_file is None:
-            raise ValueError("a catalogue in memory would lose committed epochs: write sqlite:///PATH")
-        return self
-
-    @property
-    def catalog_file(self) -> Path | None:
-        """The file of a catalogue in SQLite."""
-        file = self.catalog.removeprefix(_SQLITE).partition("?")[0]
-        return Path(file) if self.catalog.startswith(_SQLITE) and file not in ("", ":memory:") else None
 
 
 class Iceberg(LakeConnector[IcebergOptions]):

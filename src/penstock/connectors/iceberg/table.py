@@ -12,7 +12,7 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.connectors.file.parts import make_directory
-from penstock.connectors.iceberg.connector import IcebergOptions
+from penstock.connectors.iceberg.options import IcebergOptions
 from penstock.connectors.lake.credentials import s3_settings
 from penstock.connectors.lake.places import Place
 from penstock.connectors.lake.record import SinkState, VoteRecord

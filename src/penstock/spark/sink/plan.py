@@ -62,4 +62,4 @@ def same_bytes(given: str | None, wanted: str) -> bool:
     """Whether bytes that were read with one codec can be written unchanged where another one is wanted."""
     if AS_IT_IS in (given, wanted) or given in (None, wanted):
         return True
-    return wanted == "string" and given is not None and given.partition("{")[0] in _TEXTS
+    return wanted == "string" and given.partition("{")[0] in _TEXTS
