@@ -11,7 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 from pydantic import ValidationError
 
 from penstock.connectors.delta.connector import DeltaOptions
-from penstock.connectors.iceberg.connector import Iceberg, IcebergOptions
+from penstock.connectors.iceberg.connector import Iceberg
+from penstock.connectors.iceberg.options import IcebergOptions
 from penstock.connectors.lake.sink import LakeSink
 from penstock.connectors.parquet.connector import Parquet, ParquetOptions
 from penstock.connectors.permissions import NotPermitted, Permissions
