@@ -198,9 +198,11 @@ class _Loading:
                     self.document.complain(config, text, "Use a separate one for each instance: {variable}.")
 
     def _check_secrets(self) -> None:
-        """The worker resolves them only in the options of connectors and interceptors."""
+        """The worker resolves them only in the options of connectors and interceptors; those of codecs are resolved
+        here.
+        """
         for path, written in self.document.written.items():
-            if "${file:" in written and "config" not in path and "instances" not in path:
+            if "${file:" in written and not {"config", "codec_config", "instances"} & set(path):
                 self.document.complain(path, f"{written} can only be used in a config", "Use a variable: ${NAME}.")
 
     def _check_schemas(self, routes: Sequence[Route]) -> None:
