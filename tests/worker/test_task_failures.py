@@ -5,7 +5,8 @@ import asyncio
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.core import supervisor as supervision
 from penstock.core.retry import RetryPolicy
 from penstock.core.supervisor import Supervised
 from penstock.ingest.settings import GatewaySettings
+from penstock.pravega.settings import ControllerSettings
 from penstock.protocol.api.deployment import BreakerSpec, Deployment, InterceptorSpec
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.bucket_shard import BucketMember
@@ -146,13 +148,19 @@ WITH_A_BUCKET = {
 }
 """Tasks of a worker whose journal is in a bucket."""
 
+WITH_A_CONTROLLER = {"pravega/server.py: 'sweep of transactions'": "sweep of transactions"}
+"""Tasks of a worker with a controller for Pravega's clients."""
+
 OF_A_CLUSTER = {
     "worker/host.py: 'membership'",
     "worker/host.py: 'shard processes'",
     "coordinator/remote.py: f'releases to shard {shard}'",
     "coordinator/remote.py: f'{name} follows {source}'",
+    "ingest/partitions.py: 'settings of partitions'",
+    "ingest/partitions.py: 'partitions of sources'",
+    "ingest/partitions.py: f'streams of {of.name}'",
 }
-"""They need other processes: tests/worker/test_hosts.py and tests/coordinator/test_remote.py run them."""
+"""They need other processes: test_hosts.py, test_partitions.py and tests/coordinator/test_remote.py run them."""
 
 ENDS_THE_WORKER = {"worker/http.py: 'http'"}
 """See tests/worker/test_faults.py."""
@@ -171,7 +179,8 @@ def started_by_the_source() -> set[str]:
 
 
 def test_every_task_is_tested_here() -> None:
-    assert started_by_the_source() == TASKS.keys() | WITH_A_BUCKET.keys() | OF_A_CLUSTER | ENDS_THE_WORKER
+    elsewhere = WITH_A_BUCKET.keys() | WITH_A_CONTROLLER.keys() | OF_A_CLUSTER | ENDS_THE_WORKER
+    assert started_by_the_source() == TASKS.keys() | elsewhere
 
 
 class Faults:
@@ -252,19 +261,28 @@ async def test_failures_of_tasks_that_only_a_bucket_needs_are_reported_and_they_
     faults: Faults, tmp_path: Path
 ) -> None:
     store = BucketOptions((tmp_path / "bucket").as_uri(), tmp_path / "cache", cache_bytes=1 << 20)
-    (tmp_path / "data").mkdir()
-    settings = WorkerSettings(
-        data=tmp_path / "data",
-        http_port=0,
-        segment=ServerSettings(port=0),
-        gateway=GatewaySettings(port=0),
-    )
-    member = BucketMember(store, tmp_path / "data")
-    worker, is_ready = Worker(settings, shard=member.acquire()), asyncio.Event()
+    member = BucketMember(store, tmp_path)
+    await check_restarts(faults, Worker(settings_of(tmp_path), shard=member.acquire()), WITH_A_BUCKET.values())
+    member.close()
+
+
+async def test_failures_of_tasks_that_only_a_controller_needs_are_reported_and_they_are_restarted(
+    faults: Faults, tmp_path: Path
+) -> None:
+    settings = replace(settings_of(tmp_path), controller=ControllerSettings(port=0))
+    await check_restarts(faults, Worker(settings), WITH_A_CONTROLLER.values())
+
+
+def settings_of(data: Path) -> WorkerSettings:
+    return WorkerSettings(data=data, http_port=0, segment=ServerSettings(port=0), gateway=GatewaySettings(port=0))
+
+
+async def check_restarts(faults: Faults, worker: Worker, tasks: Iterable[str]) -> None:
+    is_ready = asyncio.Event()
     running = asyncio.create_task(worker.run(lambda _: is_ready.set()))
     async with asyncio.timeout(60):
         await is_ready.wait()
-        for name in WITH_A_BUCKET.values():
+        for name in tasks:
             runs = faults.runs[name]
             faults.fail(name)
             while not any(name in problem and "injected" in problem for problem in worker.problems()):  # noqa: ASYNC110
@@ -274,4 +292,3 @@ async def test_failures_of_tasks_that_only_a_bucket_needs_are_reported_and_they_
                 await asyncio.sleep(0.01)
         worker.stop()
         await running
-    member.close()
