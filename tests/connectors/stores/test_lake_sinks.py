@@ -77,6 +77,27 @@ def test_an_epoch_larger_than_the_buffers_is_several_row_groups_and_files(
     assert len([key for key in store.files() if key.endswith(".parquet")]) > 3
 
 
+def test_a_time_that_python_has_no_year_for_is_written_without_bounds(store: LakeStore) -> None:
+    columns = "id BIGINT, country STRING, at TIMESTAMP, day DATE"
+    rows = ['{"id": 1, "country": "de", "at": "9999-12-31T23:59:59-05:00", "day": "0000-01-01"}']
+    with opened(store.sink(columns=columns, partition_by=["country"])) as sink:
+        epoch(1, rows).deliver(sink)
+    assert store.table()["id"].to_pylist() == [1]
+    if isinstance(store, IcebergStore):
+        (task,) = store.opened().scan().plan_files()
+        assert task.file.partition[0] == "de"
+        assert {*task.file.lower_bounds} == {1, 2}
+        assert not [name for name in store.opened().properties if "metrics" in name]
+
+
+def test_a_date_that_has_no_folder_is_a_vote_of_no(store: LakeStore) -> None:
+    with opened(store.sink(lambda: [("id", "bigint"), ("day", "date")], partition_by=["day"])) as sink:
+        vote = epoch(1, ['{"id": 1, "day": "0000-01-01"}']).prepare(sink)
+        assert "'day', which has a date outside the years 1 to 9999" in vote.reason
+        epoch(2, ['{"id": 2, "day": "0001-01-01"}']).deliver(sink)
+    assert ids(store) == [2]
+
+
 def test_two_sinks_write_to_one_table(store: LakeStore) -> None:
     with (
         opened(store.sink(lambda: SCHEMA, name="p/a")) as one,

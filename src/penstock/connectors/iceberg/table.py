@@ -9,6 +9,7 @@ from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsEr
 from pyiceberg.exceptions import TableAlreadyExistsError as AlreadyExists
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, TimestampType, TimestamptzType
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.connectors.file.parts import make_directory
@@ -25,6 +26,8 @@ CONFLICTS = RetryPolicy(0.05, 2.0)
 
 CONFLICT_SECONDS_MAX = 30.0
 """How long others may keep winning before the sink counts as lost, and is tried again later."""
+
+_TIMES = (DateType, TimestampType, TimestamptzType)
 
 _IO_NAMES = {
     "endpoint_url": "s3.endpoint",
@@ -101,14 +104,19 @@ class IcebergSnapshots:
     def commit(self, vote: VoteRecord) -> None:
         for attempt in CONFLICTS.retrying(CONFLICT_SECONDS_MAX, CommitFailedException):
             with attempt:
-                self._commit(vote)
+                try:
+                    self._commit(vote)
+                except OverflowError:  # pyiceberg takes bounds for Python's dates, of the years 1 to 9999
+                    self._commit(vote, bounds_times=False)
 
-    def _commit(self, vote: VoteRecord) -> None:
+    def _commit(self, vote: VoteRecord, *, bounds_times: bool = True) -> None:
         self.load(SinkState())
         if self._table is None:
             raise SinkLost(f"{self._options.table}: the table is gone", "Restore it: a vote depends on it.")
         if vote.version <= self.version:
             return
+        if not bounds_times:
+            _leave_out_bounds(self._table, self.partition_by or ())
         properties = {"penstock.transaction": vote.transaction, "penstock.epoch": str(vote.epoch)}
         with self._table.transaction() as transaction:
             transaction.set_properties({self._property: str(vote.version)})
@@ -131,3 +139,13 @@ class IcebergSnapshots:
                 self._options.catalog_name, uri=self._options.catalog, warehouse=self._url, **given
             )
         return self._catalog
+
+
+def _leave_out_bounds(table: Table, partition_by: tuple[str, ...]) -> None:
+    """Of times and dates, in what this process has read: the table's own properties stay as they are. Partition columns
+    keep theirs, from which pyiceberg takes the partition.
+    """
+    schema = table.schema()
+    for name in schema.column_names:
+        if name not in partition_by and isinstance(schema.find_type(name), _TIMES):
+            table.metadata.properties[f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{name}"] = "counts"
