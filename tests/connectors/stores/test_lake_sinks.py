@@ -1,6 +1,7 @@
 """Tables in files: columns, partitions, sizes, other writers, and workers that were replaced."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -246,7 +247,19 @@ def test_a_table_in_a_bucket_has_each_epoch_once(kind: str, s3_url: str) -> None
         (lambda: DeltaOptions(path="x", partition_by=("a", "a")), "names a column twice"),
         (lambda: DeltaOptions(path="x", columns="id INTT"), "expected the type"),
         (lambda: IcebergOptions(path="x", catalog="sqlite:///c.db", table="t"), "write NAMESPACE.NAME"),
-        (lambda: IcebergOptions(path="x", catalog="sqlite://", table="a.t"), "a catalogue in memory"),
+        *(
+            (partial(IcebergOptions, path="x", catalog=catalog, table="a.t"), reason)
+            for catalog, reason in (
+                ("sqlite:///", "a catalogue in memory"),
+                ("sqlite:///:memory:", "a catalogue in memory"),
+                ("sqlite://", "is sqlite:///PATH"),
+                ("sqlite+pysqlite:////srv/c.db", "is sqlite:///PATH"),
+                ("sqlite://host/c.db", "is sqlite:///PATH"),
+                ("sqlite:///file:/srv/c.db?uri=true", "is sqlite:///PATH"),
+                ("sqlite:///c.db?timeout=1", "is sqlite:///PATH"),
+                ("sqlite:///%2e%2e/c.db", "is sqlite:///PATH"),
+            )
+        ),
     ],
 )
 def test_wrong_options_are_refused(make: Callable[[], Any], reason: str) -> None:

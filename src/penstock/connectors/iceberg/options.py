@@ -34,12 +34,20 @@ class IcebergOptions(LakeOptions):
     def _check_table(self) -> Self:
         if not all(self.table.split(".")) or "." not in self.table:
             raise ValueError(f"{self.table!r} is not a valid table: write NAMESPACE.NAME")
-        if self.catalog.startswith("sqlite:") and self.catalog_file is None:
-            raise ValueError("a catalogue in memory would lose committed epochs: write sqlite:///PATH")
+        if self.catalog.lower().startswith("sqlite"):
+            self._check_sqlite()
         return self
+
+    def _check_sqlite(self) -> None:
+        """The file that is opened must be the one whose path the worker's permissions are checked for."""
+        file = self.catalog.removeprefix(_SQLITE)
+        if file == self.catalog or file.startswith("file:") or "?" in file or "%" in file:
+            raise ValueError("a catalogue in SQLite is sqlite:///PATH, without a driver, a query, `file:` or `%`")
+        if self.catalog_file is None:
+            raise ValueError("a catalogue in memory would lose committed epochs: write sqlite:///PATH")
 
     @property
     def catalog_file(self) -> Path | None:
         """The file of a catalogue in SQLite."""
-        file = self.catalog.removeprefix(_SQLITE).partition("?")[0]
+        file = self.catalog.removeprefix(_SQLITE)
         return Path(file) if self.catalog.startswith(_SQLITE) and file not in ("", ":memory:") else None
