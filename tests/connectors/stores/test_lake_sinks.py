@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from penstock.connectors.delta.connector import DeltaOptions
 from penstock.connectors.iceberg.connector import Iceberg
 from penstock.connectors.iceberg.options import IcebergOptions
+from penstock.connectors.iceberg.table import url_of
 from penstock.connectors.lake.sink import LakeSink
 from penstock.connectors.parquet.connector import Parquet, ParquetOptions
 from penstock.connectors.permissions import NotPermitted, Permissions
@@ -219,6 +220,21 @@ def test_the_snapshot_of_an_iceberg_table_names_the_epoch(tmp_path: Path) -> Non
     assert table.properties["penstock.p/s"] == "1"
 
 
+def test_an_iceberg_table_must_be_where_path_says(tmp_path: Path) -> None:
+    store = IcebergStore(str(tmp_path / "table"))
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        epoch(1, ['{"id": 1}']).deliver(sink)
+    elsewhere = store.sink(lambda: SCHEMA, path=str(tmp_path / "elsewhere"))
+    with pytest.raises(SinkLost, match=f"the table lake.rows is in file://{store.place}") as caught, opened(elsewhere):
+        pass
+    assert caught.value.hint == f"Set path: file://{store.place}"
+
+
+def test_engines_write_the_location_of_an_iceberg_table_differently() -> None:
+    assert {url_of(each) for each in ("/lake/t", "file:/lake/t", "file:///lake/t/")} == {"file:///lake/t"}
+    assert url_of("s3a://bucket/t") == url_of("s3://bucket/t/")
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("kind", [*LAKES])
 def test_a_table_in_a_bucket_has_each_epoch_once(kind: str, s3_url: str) -> None:
@@ -247,6 +263,7 @@ def test_a_table_in_a_bucket_has_each_epoch_once(kind: str, s3_url: str) -> None
         (lambda: DeltaOptions(path="x", partition_by=("a", "a")), "names a column twice"),
         (lambda: DeltaOptions(path="x", columns="id INTT"), "expected the type"),
         (lambda: IcebergOptions(path="x", catalog="sqlite:///c.db", table="t"), "write NAMESPACE.NAME"),
+        (lambda: IcebergOptions(path="az://c/t", catalog="sqlite:///c.db", table="a.t"), "pyiceberg cannot use az://"),
         *(
             (partial(IcebergOptions, path="x", catalog=catalog, table="a.t"), reason)
             for catalog, reason in (

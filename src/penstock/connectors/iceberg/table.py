@@ -1,5 +1,6 @@
 """An Iceberg table, by pyiceberg: its snapshots name the files, and its properties know the last vote of each sink."""
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class IcebergSnapshots:
 
     def __init__(self, options: IcebergOptions, place: Place, home: str, name: str) -> None:  # noqa: ARG002
         self._options = options
-        self._url = place.url if "://" in place.url else Path(place.url).as_uri()
+        self._url = url_of(place.url)
         self._property = f"penstock.{name}"
         self._catalog: SqlCatalog | None = None
         self._table: Table | None = None
@@ -62,8 +63,14 @@ class IcebergSnapshots:
         except NoSuchTableError:
             self._table = None
         else:
+            self._check_location(self._table.location())
             # pyiceberg would commit on top of whatever has come first, perhaps this very vote.
             self._table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+
+    def _check_location(self, found: str) -> None:
+        """Files and metadata are in `path`, where the sink looks for what it must make durable."""
+        if url_of(found) != url_of(self._url):
+            raise SinkLost(f"the table {self._options.table} is in {found}", f"Set path: {found}")
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -139,6 +146,13 @@ class IcebergSnapshots:
                 self._options.catalog_name, uri=self._options.catalog, warehouse=self._url, **given
             )
         return self._catalog
+
+
+def url_of(location: str) -> str:
+    """One form for what engines write differently: `/x` and `file:/x` are `file:///x`, and `s3a://` is `s3://`."""
+    if "://" not in location:
+        location = Path(location.removeprefix("file:")).absolute().as_uri()
+    return re.sub("^s3[an]://", "s3://", location).rstrip("/")
 
 
 def _leave_out_bounds(table: Table, partition_by: tuple[str, ...]) -> None:
