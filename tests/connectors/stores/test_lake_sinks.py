@@ -15,6 +15,7 @@ from penstock.connectors.delta.connector import DeltaOptions
 from penstock.connectors.iceberg.connector import Iceberg
 from penstock.connectors.iceberg.options import IcebergOptions
 from penstock.connectors.iceberg.table import url_of
+from penstock.connectors.lake.places import BucketPlace, DirectoryPlace, Place
 from penstock.connectors.lake.sink import LakeSink
 from penstock.connectors.parquet.connector import Parquet, ParquetOptions
 from penstock.connectors.permissions import NotPermitted, Permissions
@@ -190,6 +191,19 @@ def test_files_of_an_epoch_that_was_killed_between_them_follow_when_the_sink_is_
         assert ids(store) == [0, 1, 2]
         sink.commit(first.transaction)
     assert ids(store) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+def test_a_file_that_is_neither_staged_nor_published_is_missed(kind: str, tmp_path: Path) -> None:
+    place: Place = DirectoryPlace(tmp_path) if kind == "directory" else BucketPlace(tmp_path.as_uri())
+    with place.spool("staged") as file:
+        file.write(b"rows")
+        place.put(file, "staged/a")
+    for _ in range(2):
+        place.publish("staged/a", "a.parquet")
+    place.delete(["a.parquet"])
+    with pytest.raises(SinkLost, match=r"neither staged/a nor a.parquet exists"):
+        place.publish("staged/a", "a.parquet")
 
 
 def test_another_writer_of_a_delta_table_comes_first(tmp_path: Path) -> None:
