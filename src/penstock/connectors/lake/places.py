@@ -127,7 +127,10 @@ def _sync_file(path: Path) -> None:
 
 
 class BucketPlace:
-    """Objects are created only, never replaced. There is no renaming: a staged object is read and written again."""
+    """Objects are created only, never replaced. There is no renaming: a staged object is read and written again.
+
+    One whole file at a time is in memory, about `file_bytes`: multipart uploads are not create-only everywhere.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
