@@ -1,6 +1,7 @@
 """Tables in files: columns, partitions, sizes, other writers, and workers that were replaced."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from pydantic import ValidationError
 from penstock.connectors.delta.connector import DeltaOptions
 from penstock.connectors.iceberg.connector import Iceberg
 from penstock.connectors.iceberg.options import IcebergOptions
+from penstock.connectors.iceberg.table import url_of
+from penstock.connectors.lake.places import BucketPlace, DirectoryPlace, Place
 from penstock.connectors.lake.sink import LakeSink
 from penstock.connectors.parquet.connector import Parquet, ParquetOptions
 from penstock.connectors.permissions import NotPermitted, Permissions
@@ -75,6 +78,27 @@ def test_an_epoch_larger_than_the_buffers_is_several_row_groups_and_files(
         epoch(1, rows).deliver(sink)
     assert ids(store) == [*range(12)]
     assert len([key for key in store.files() if key.endswith(".parquet")]) > 3
+
+
+def test_a_time_that_python_has_no_year_for_is_written_without_bounds(store: LakeStore) -> None:
+    columns = "id BIGINT, country STRING, at TIMESTAMP, day DATE"
+    rows = ['{"id": 1, "country": "de", "at": "9999-12-31T23:59:59-05:00", "day": "0000-01-01"}']
+    with opened(store.sink(columns=columns, partition_by=["country"])) as sink:
+        epoch(1, rows).deliver(sink)
+    assert store.table()["id"].to_pylist() == [1]
+    if isinstance(store, IcebergStore):
+        (task,) = store.opened().scan().plan_files()
+        assert task.file.partition[0] == "de"
+        assert {*task.file.lower_bounds} == {1, 2}
+        assert not [name for name in store.opened().properties if "metrics" in name]
+
+
+def test_a_date_that_has_no_folder_is_a_vote_of_no(store: LakeStore) -> None:
+    with opened(store.sink(lambda: [("id", "bigint"), ("day", "date")], partition_by=["day"])) as sink:
+        vote = epoch(1, ['{"id": 1, "day": "0000-01-01"}']).prepare(sink)
+        assert "'day', which has a date outside the years 1 to 9999" in vote.reason
+        epoch(2, ['{"id": 2, "day": "0001-01-01"}']).deliver(sink)
+    assert ids(store) == [2]
 
 
 def test_two_sinks_write_to_one_table(store: LakeStore) -> None:
@@ -169,6 +193,19 @@ def test_files_of_an_epoch_that_was_killed_between_them_follow_when_the_sink_is_
     assert ids(store) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+def test_a_file_that_is_neither_staged_nor_published_is_missed(kind: str, tmp_path: Path) -> None:
+    place: Place = DirectoryPlace(tmp_path) if kind == "directory" else BucketPlace(tmp_path.as_uri())
+    with place.spool("staged") as file:
+        file.write(b"rows")
+        place.put(file, "staged/a")
+    for _ in range(2):
+        place.publish("staged/a", "a.parquet")
+    place.delete(["a.parquet"])
+    with pytest.raises(SinkLost, match=r"neither staged/a nor a.parquet exists"):
+        place.publish("staged/a", "a.parquet")
+
+
 def test_another_writer_of_a_delta_table_comes_first(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path / "table"))
     first = epoch(1, ['{"id": 1}'])
@@ -195,6 +232,21 @@ def test_the_snapshot_of_an_iceberg_table_names_the_epoch(tmp_path: Path) -> Non
     summary = table.current_snapshot().summary
     assert (summary["penstock.transaction"], summary["penstock.epoch"]) == (first.id.decode(), "1")
     assert table.properties["penstock.p/s"] == "1"
+
+
+def test_an_iceberg_table_must_be_where_path_says(tmp_path: Path) -> None:
+    store = IcebergStore(str(tmp_path / "table"))
+    with opened(store.sink(lambda: SCHEMA)) as sink:
+        epoch(1, ['{"id": 1}']).deliver(sink)
+    elsewhere = store.sink(lambda: SCHEMA, path=str(tmp_path / "elsewhere"))
+    with pytest.raises(SinkLost, match=f"the table lake.rows is in file://{store.place}") as caught, opened(elsewhere):
+        pass
+    assert caught.value.hint == f"Set path: file://{store.place}"
+
+
+def test_engines_write_the_location_of_an_iceberg_table_differently() -> None:
+    assert {url_of(each) for each in ("/lake/t", "file:/lake/t", "file:///lake/t/")} == {"file:///lake/t"}
+    assert url_of("s3a://bucket/t") == url_of("s3://bucket/t/")
 
 
 @pytest.mark.process
@@ -225,7 +277,20 @@ def test_a_table_in_a_bucket_has_each_epoch_once(kind: str, s3_url: str) -> None
         (lambda: DeltaOptions(path="x", partition_by=("a", "a")), "names a column twice"),
         (lambda: DeltaOptions(path="x", columns="id INTT"), "expected the type"),
         (lambda: IcebergOptions(path="x", catalog="sqlite:///c.db", table="t"), "write NAMESPACE.NAME"),
-        (lambda: IcebergOptions(path="x", catalog="sqlite://", table="a.t"), "a catalogue in memory"),
+        (lambda: IcebergOptions(path="az://c/t", catalog="sqlite:///c.db", table="a.t"), "pyiceberg cannot use az://"),
+        *(
+            (partial(IcebergOptions, path="x", catalog=catalog, table="a.t"), reason)
+            for catalog, reason in (
+                ("sqlite:///", "a catalogue in memory"),
+                ("sqlite:///:memory:", "a catalogue in memory"),
+                ("sqlite://", "is sqlite:///PATH"),
+                ("sqlite+pysqlite:////srv/c.db", "is sqlite:///PATH"),
+                ("sqlite://host/c.db", "is sqlite:///PATH"),
+                ("sqlite:///file:/srv/c.db?uri=true", "is sqlite:///PATH"),
+                ("sqlite:///c.db?timeout=1", "is sqlite:///PATH"),
+                ("sqlite:///%2e%2e/c.db", "is sqlite:///PATH"),
+            )
+        ),
     ],
 )
 def test_wrong_options_are_refused(make: Callable[[], Any], reason: str) -> None:

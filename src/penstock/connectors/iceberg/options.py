@@ -2,12 +2,15 @@
 
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from penstock.connectors.lake.options import LakeOptions
 
 _SQLITE = "sqlite:///"
+_UNSUPPORTED = ("az", "memory")
+"""Schemes of buckets that pyiceberg does not know."""
 
 
 class IcebergOptions(LakeOptions):
@@ -22,6 +25,9 @@ class IcebergOptions(LakeOptions):
     A crash may leave files that no snapshot names: `remove_orphan_files` of Iceberg deletes them.
     """
 
+    path: Annotated[str, Field(min_length=1)]
+    """The directory of the table, or a prefix in a bucket: `s3://BUCKET/PREFIX` or `gs://…`. A table that exists must
+    be there."""
     catalog: Annotated[str, Field(min_length=1)]
     """The SQL catalogue, as a URL of SQLAlchemy: `sqlite:///catalog.db`, or `postgresql+psycopg://…`, whose password
     should come from the environment: `${env:CATALOG}`."""
@@ -34,12 +40,22 @@ class IcebergOptions(LakeOptions):
     def _check_table(self) -> Self:
         if not all(self.table.split(".")) or "." not in self.table:
             raise ValueError(f"{self.table!r} is not a valid table: write NAMESPACE.NAME")
-        if self.catalog.startswith("sqlite:") and self.catalog_file is None:
-            raise ValueError("a catalogue in memory would lose committed epochs: write sqlite:///PATH")
+        if (scheme := urlsplit(self.path).scheme) in _UNSUPPORTED:
+            raise ValueError(f"pyiceberg cannot use {scheme}://: write a directory, s3:// or gs://")
+        if self.catalog.lower().startswith("sqlite"):
+            self._check_sqlite()
         return self
+
+    def _check_sqlite(self) -> None:
+        """The file that is opened must be the one whose path the worker's permissions are checked for."""
+        file = self.catalog.removeprefix(_SQLITE)
+        if file == self.catalog or file.startswith("file:") or "?" in file or "%" in file:
+            raise ValueError("a catalogue in SQLite is sqlite:///PATH, without a driver, a query, `file:` or `%`")
+        if self.catalog_file is None:
+            raise ValueError("a catalogue in memory would lose committed epochs: write sqlite:///PATH")
 
     @property
     def catalog_file(self) -> Path | None:
         """The file of a catalogue in SQLite."""
-        file = self.catalog.removeprefix(_SQLITE).partition("?")[0]
+        file = self.catalog.removeprefix(_SQLITE)
         return Path(file) if self.catalog.startswith(_SQLITE) and file not in ("", ":memory:") else None

@@ -1,5 +1,6 @@
 """An Iceberg table, by pyiceberg: its snapshots name the files, and its properties know the last vote of each sink."""
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsEr
 from pyiceberg.exceptions import TableAlreadyExistsError as AlreadyExists
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, TimestampType, TimestamptzType
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.connectors.file.parts import make_directory
@@ -25,6 +27,8 @@ CONFLICTS = RetryPolicy(0.05, 2.0)
 
 CONFLICT_SECONDS_MAX = 30.0
 """How long others may keep winning before the sink counts as lost, and is tried again later."""
+
+_TIMES = (DateType, TimestampType, TimestamptzType)
 
 _IO_NAMES = {
     "endpoint_url": "s3.endpoint",
@@ -48,7 +52,7 @@ class IcebergSnapshots:
 
     def __init__(self, options: IcebergOptions, place: Place, home: str, name: str) -> None:  # noqa: ARG002
         self._options = options
-        self._url = place.url if "://" in place.url else Path(place.url).as_uri()
+        self._url = url_of(place.url)
         self._property = f"penstock.{name}"
         self._catalog: SqlCatalog | None = None
         self._table: Table | None = None
@@ -59,8 +63,14 @@ class IcebergSnapshots:
         except NoSuchTableError:
             self._table = None
         else:
+            self._check_location(self._table.location())
             # pyiceberg would commit on top of whatever has come first, perhaps this very vote.
             self._table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+
+    def _check_location(self, found: str) -> None:
+        """Files and metadata are in `path`, where the sink looks for what it must make durable."""
+        if url_of(found) != url_of(self._url):
+            raise SinkLost(f"the table {self._options.table} is in {found}", f"Set path: {found}")
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -101,14 +111,19 @@ class IcebergSnapshots:
     def commit(self, vote: VoteRecord) -> None:
         for attempt in CONFLICTS.retrying(CONFLICT_SECONDS_MAX, CommitFailedException):
             with attempt:
-                self._commit(vote)
+                try:
+                    self._commit(vote)
+                except OverflowError:  # pyiceberg takes bounds for Python's dates, of the years 1 to 9999
+                    self._commit(vote, bounds_times=False)
 
-    def _commit(self, vote: VoteRecord) -> None:
+    def _commit(self, vote: VoteRecord, *, bounds_times: bool = True) -> None:
         self.load(SinkState())
         if self._table is None:
             raise SinkLost(f"{self._options.table}: the table is gone", "Restore it: a vote depends on it.")
         if vote.version <= self.version:
             return
+        if not bounds_times:
+            _leave_out_bounds(self._table, self.partition_by or ())
         properties = {"penstock.transaction": vote.transaction, "penstock.epoch": str(vote.epoch)}
         with self._table.transaction() as transaction:
             transaction.set_properties({self._property: str(vote.version)})
@@ -131,3 +146,20 @@ class IcebergSnapshots:
                 self._options.catalog_name, uri=self._options.catalog, warehouse=self._url, **given
             )
         return self._catalog
+
+
+def url_of(location: str) -> str:
+    """One form for what engines write differently: `/x` and `file:/x` are `file:///x`, and `s3a://` is `s3://`."""
+    if "://" not in location:
+        location = Path(location.removeprefix("file:")).absolute().as_uri()
+    return re.sub("^s3[an]://", "s3://", location).rstrip("/")
+
+
+def _leave_out_bounds(table: Table, partition_by: tuple[str, ...]) -> None:
+    """Of times and dates, in what this process has read: the table's own properties stay as they are. Partition columns
+    keep theirs, from which pyiceberg takes the partition.
+    """
+    schema = table.schema()
+    for name in schema.column_names:
+        if name not in partition_by and isinstance(schema.find_type(name), _TIMES):
+            table.metadata.properties[f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{name}"] = "counts"

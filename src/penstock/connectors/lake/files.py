@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from typing import IO, Any
@@ -196,8 +197,11 @@ def stats_of(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
         nulls[column.name] = sum(one.null_count for one in found)
         bounds = [one for one in found if one.has_min_max]
         if bounds and any(is_kind(column.type) for is_kind in _BOUNDED):
-            low[column.name] = _as_json(min(one.min for one in bounds))
-            high[column.name] = _as_json(max(one.max for one in bounds))
+            with suppress(OverflowError, ValueError):  # a year that Python's dates do not have: without bounds
+                low[column.name], high[column.name] = (
+                    _as_json(min(one.min for one in bounds)),
+                    _as_json(max(one.max for one in bounds)),
+                )
     return json.dumps({"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
 
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists
 from penstock.bucket.stores import open_bucket
 from penstock.connectors.file.parts import make_directory
+from penstock.connectors.sink_api import SinkLost
 from penstock.core.durable_files import sync_directory
 from penstock.core.errors import BucketFull
 
@@ -45,7 +46,7 @@ class Place(Protocol):
         """Close and remove a local file that was not put anywhere."""
 
     def publish(self, staged: str, key: str) -> None:
-        """Move a staged file to its key. Idempotent."""
+        """Move a staged file to its key. Idempotent. Raises SinkLost if it is in neither place."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Files that do not exist are skipped."""
@@ -89,6 +90,8 @@ class DirectoryPlace:
         path = self._root / staged
         if path.exists():
             self._move(path, self._root / key)
+        elif not (self._root / key).exists():
+            raise _gone(self.url, staged, key)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -124,7 +127,10 @@ def _sync_file(path: Path) -> None:
 
 
 class BucketPlace:
-    """Objects are created only, never replaced. There is no renaming: a staged object is read and written again."""
+    """Objects are created only, never replaced. There is no renaming: a staged object is read and written again.
+
+    One whole file at a time is in memory, about `file_bytes`: multipart uploads are not create-only everywhere.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -147,10 +153,17 @@ class BucketPlace:
         try:
             data = self._bucket.get(staged).data
         except NoSuchObject:  # published before
+            self._check_published(staged, key)
             return
         with suppress(ObjectExists):  # an earlier try
             self._bucket.create(key, [data])
         self._bucket.delete([staged])
+
+    def _check_published(self, staged: str, key: str) -> None:
+        try:
+            self._bucket.get_range(key, 0, 1)
+        except NoSuchObject:
+            raise _gone(self.url, staged, key) from None
 
     def delete(self, keys: Sequence[str]) -> None:
         self._bucket.delete(keys)
@@ -160,6 +173,13 @@ class BucketPlace:
 
     def sync(self, folder: str) -> None:
         """Every object is durable."""
+
+
+def _gone(url: str, staged: str, key: str) -> SinkLost:
+    return SinkLost(
+        f"{url}: a file of an epoch that was voted on is gone: neither {staged} nor {key} exists",
+        "Restore it from a copy, or use another table for the sink.",
+    )
 
 
 def place_of(path: str, directory: Path | None) -> Place:

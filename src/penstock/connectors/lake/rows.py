@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.connectors.file.sink import lines
+from penstock.connectors.lake.schemas import Refused
 from penstock.connectors.sink_api import Block
 from penstock.core.errors import RequestError
 from penstock.protocol.stored.bulk import Bytes
@@ -258,13 +259,24 @@ def _text(raw: msgspec.Raw) -> str | None:
 
 
 def partitions(table: pa.Table, by: Sequence[str]) -> list[tuple[tuple[Any, ...], pa.Table]]:
-    """The rows of each combination of values, in order."""
+    """The rows of each combination of values, in order. Raises Refused for a date that has no name as a folder."""
     if not by:
         return [((), table)]
     numbered = table.select([*by]).append_column("__row", pa.array(np.arange(len(table))))
     groups = numbered.group_by([*by], use_threads=False).aggregate([("__row", "list")])
-    keys = zip(*(groups[name].to_pylist() for name in by), strict=True)
+    keys = zip(*(_values(groups[name], name) for name in by), strict=True)
     rows = groups["__row_list"].combine_chunks()
     if len(groups) == 1:
         return [(next(keys), table)]
     return [(key, table.take(pc.list_flatten(rows.slice(at, 1)))) for at, key in enumerate(keys)]
+
+
+def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise Refused(
+            f"partition_by names {name!r}, which has a date outside the years 1 to 9999",
+            "Drop such rows or make them null in the pipeline's function.",
+        ) from error
+    return found
