@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.kinds import arrow_field
@@ -162,7 +162,7 @@ class TestAvroWithSchema(CodecConformance):
 
 # message Order { int64 id = 1; string note = 2; repeated int32 counts = 3; map<string, double> prices = 4;
 #                 enum State { NEW = 0; PAID = 1; }  State state = 5; bytes raw = 6; optional bool ok = 7;
-#                 Order parent = 8; }
+#                 Order parent = 8; google.protobuf.Timestamp at = 9; }
 F = descriptor_pb2.FieldDescriptorProto
 
 
@@ -186,10 +186,13 @@ def descriptor() -> descriptor_pb2.FileDescriptorSet:
         ("raw", F.TYPE_BYTES, F.LABEL_OPTIONAL, {}),
         ("ok", F.TYPE_BOOL, F.LABEL_OPTIONAL, {"proto3_optional": True, "oneof_index": 0}),
         ("parent", F.TYPE_MESSAGE, F.LABEL_OPTIONAL, {"type_name": ".shop.Order"}),
+        ("at", F.TYPE_MESSAGE, F.LABEL_OPTIONAL, {"type_name": ".google.protobuf.Timestamp"}),
     ]
     for number, (name, kind, label, more) in enumerate(fields, 1):
         order.field.add(name=name, number=number, type=kind, label=label, **more)
-    return descriptor_pb2.FileDescriptorSet(file=[file])
+    file.dependency.append("google/protobuf/timestamp.proto")
+    time = descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    return descriptor_pb2.FileDescriptorSet(file=[time, file])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -222,7 +225,13 @@ class TestProtobuf(CodecConformance):
         },
         b"": {"id": 0, "note": "", "counts": [], "prices": {}, "state": "NEW", "raw": b"", "ok": None, "parent": None},
     }
-    bad = (b"\x08", b"\x12\x05hi", b"\xff\xff", b"\x12\x01\xff")
+    bad = (
+        b"\x08",
+        b"\x12\x05hi",
+        b"\xff\xff",
+        b"\x12\x01\xff",
+        b"\x4a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a time of 2^63 - 1 seconds
+    )
 
 
 def ipc(table: pa.Table, *, is_file: bool = False) -> bytes:
@@ -485,6 +494,8 @@ def test_a_codec_whose_library_is_missing_names_what_to_install(monkeypatch: pyt
     [
         ("csv{", "not valid JSON"),
         ('csv{"delimiter": ";;"}', "delimiter"),
+        ('csv{"delimiter": "§"}', "delimiter"),
+        ('csv{"quote": "“"}', "quote"),
         ('csv{"nothing": 1}', "nothing"),
         ('json{"a": 1}', "no options"),
         ("avro", "needs avro_schema"),
@@ -552,9 +563,15 @@ def test_syslog_rows_are_written_by_either_rfc() -> None:
 
 
 class _Schemas(BaseHTTPRequestHandler):
+    """The number 7 is a schema of Avro, and 10 is one of another format."""
+
+    asked: ClassVar[list[int]] = []
+
     def do_GET(self) -> None:
         number = int(self.path.rpartition("/")[2])
-        self._answer({"schema": json.dumps(AVRO)} if number == 7 else None)
+        self.asked.append(number)
+        schemas = {7: json.dumps(AVRO), 10: 'syntax = "proto3";'}
+        self._answer({"schema": schemas[number]} if number in schemas else None)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -578,6 +595,10 @@ def test_avro_with_a_registry_reads_and_writes_the_number_of_the_schema() -> Non
         events = [b"\0\0\0\0\7" + avro(ORDER), b"\0\0\0\0\x08" + avro(ORDER), avro(ORDER), b"\0\0\0\0\7x"]
         found = tested.decoder(None)(pa.array(events))
         assert sorted(found.failed) == [1, 2, 3]
+        more = tested.decoder(None)(pa.array([b"\0\0\0\0\x0ax", b"\0\0\0\0\x08x", b"\0\0\0\0\x0ax"]))
+        assert "not a valid Avro schema" in more.failed[0]
+        assert sorted(more.failed) == [0, 1, 2]
+        assert sorted(_Schemas.asked) == [7, 8, 10], "each is asked for once"
         schema = pa.schema([arrow_field(field) for field in tested.fields(None)])
         batch = pa.RecordBatch.from_arrays([*found.arrays], schema=schema)
         assert batch.to_pylist(maps_as_pydicts="strict") == [ORDER]
