@@ -543,6 +543,27 @@ def test_a_yaml_document_of_aliases_is_refused_before_it_fills_memory() -> None:
     assert found.arrays[0].to_pylist() == ['{"a":1}']
 
 
+def test_a_yaml_document_with_merge_keys_is_refused_before_it_fills_memory() -> None:
+    bomb = b"a0: &a0 {x: 1}\n"
+    for level in range(1, 25):
+        bomb += f"a{level}: &a{level} {{<<: [{','.join([f'*a{level - 1}'] * 10)}]}}\n".encode()
+    assert "YAML" in Yaml().decoder(None)(pa.array([bomb])).failed[0]
+
+
+def test_numbers_of_yaml_are_those_of_its_core_schema() -> None:
+    sixties = b"1" + b":1" * 100_000
+    event = b"[12:30, 010, 0o10, 0x1F, -1, 1e3, .5, 1_0]"
+    found = Yaml().decoder(None)(pa.array([event, b"!!int " + sixties, b"!!float " + sixties, sixties]))
+    assert sorted(found.failed) == [1, 2]
+    assert found.arrays[0].to_pylist() == ['["12:30",10,8,31,-1,1000.0,0.5,"1_0"]', f'"{sixties.decode()}"']
+
+
+def test_texts_that_look_like_numbers_are_written_to_yaml_in_quotes() -> None:
+    rows = pa.record_batch({"text": ["1e3", "0o10", "12:30", "1_0", "010", "<<", ".inf"]})
+    found = Yaml().decoder(None)(Yaml().encoder(rows.schema)(rows))
+    assert [json.loads(one) for one in found.arrays[0].to_pylist()] == rows.to_pylist()
+
+
 def test_syslog_rows_are_written_by_either_rfc() -> None:
     kind = pa.schema([(name, pa.string()) for name in ("host", "app", "procid", "message")])
     kind = kind.append(pa.field("facility", pa.int32())).append(pa.field("severity", pa.int32()))
