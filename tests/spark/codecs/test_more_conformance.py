@@ -564,6 +564,14 @@ def test_texts_that_look_like_numbers_are_written_to_yaml_in_quotes() -> None:
     assert [json.loads(one) for one in found.arrays[0].to_pylist()] == rows.to_pylist()
 
 
+def test_a_no_break_space_is_part_of_a_name() -> None:
+    influx = Influx().decoder(None)(pa.array(["m,a\u00a0b=c\u00a0d e\u00a0f=1i".encode()]))
+    assert influx.arrays[1].to_pylist() == [[("a\u00a0b", "c\u00a0d")]]
+    assert influx.arrays[2].to_pylist() == ['{"e\u00a0f":1}']
+    syslog = Syslog().decoder(None)(pa.array(['<1>1 - - - - - [x\u00a0y a\u00a0b="1"]'.encode()]))
+    assert syslog.arrays[8].to_pylist() == [[("x\u00a0y", [("a\u00a0b", "1")])]]
+
+
 def test_syslog_rows_are_written_by_either_rfc() -> None:
     kind = pa.schema([(name, pa.string()) for name in ("host", "app", "procid", "message")])
     kind = kind.append(pa.field("facility", pa.int32())).append(pa.field("severity", pa.int32()))
