@@ -1,6 +1,7 @@
 """Interceptors of records: what is bad is a dead letter alone, within limits."""
 
 import gzip
+import sys
 import zlib
 from typing import Any
 
@@ -9,8 +10,10 @@ import lz4.frame
 import pytest
 import zstandard
 
+from penstock.application.config.types import KnownTypes
 from penstock.connectors.interceptors.api import BadBytes, Rejected
 from penstock.connectors.interceptors.compression import DecompressedStream, DecompressOptions
+from penstock.connectors.interceptors.encryption import DecryptOptions
 from penstock.connectors.interceptors.gelf_chunking import Chunking, GelfChunkingOptions, Unchunking
 from penstock.connectors.interceptors.records import IngestTimestampOptions, stamp
 from penstock.connectors.registry import make_chains
@@ -202,3 +205,19 @@ def test_a_netstring_without_its_comma_and_a_varint_without_end_are_bad() -> Non
     chain = make_chains([InterceptorSpec(type="length-prefixed", config={"form": "varint"})], []).incoming()
     with pytest.raises(BadBytes, match="varint"):
         chain.feed(b"\xff" * 10)
+
+
+def test_a_missing_package_of_decrypt_is_named_and_does_not_end_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == "cryptography":
+            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    with pytest.raises(RequestError, match="needs cryptography"):
+        fed("decrypt", key=KEY)
+    assert KnownTypes().directions("decrypt", DecryptOptions(key=KEY)) == {"in"}
+
+
+def test_patterns_are_those_of_re2() -> None:
+    assert fed("regex-extract", b"1\xc3\xa9", pattern=r"(?P<x>\pN)\C*\z") == ([b"1"], [])
+    with pytest.raises(RequestError, match=r"write \(\?:…\)"):
+        fed("regex-extract", pattern="(a)(?P<x>b)")

@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.kinds import arrow_field
@@ -162,7 +162,7 @@ class TestAvroWithSchema(CodecConformance):
 
 # message Order { int64 id = 1; string note = 2; repeated int32 counts = 3; map<string, double> prices = 4;
 #                 enum State { NEW = 0; PAID = 1; }  State state = 5; bytes raw = 6; optional bool ok = 7;
-#                 Order parent = 8; }
+#                 Order parent = 8; google.protobuf.Timestamp at = 9; }
 F = descriptor_pb2.FieldDescriptorProto
 
 
@@ -186,10 +186,13 @@ def descriptor() -> descriptor_pb2.FileDescriptorSet:
         ("raw", F.TYPE_BYTES, F.LABEL_OPTIONAL, {}),
         ("ok", F.TYPE_BOOL, F.LABEL_OPTIONAL, {"proto3_optional": True, "oneof_index": 0}),
         ("parent", F.TYPE_MESSAGE, F.LABEL_OPTIONAL, {"type_name": ".shop.Order"}),
+        ("at", F.TYPE_MESSAGE, F.LABEL_OPTIONAL, {"type_name": ".google.protobuf.Timestamp"}),
     ]
     for number, (name, kind, label, more) in enumerate(fields, 1):
         order.field.add(name=name, number=number, type=kind, label=label, **more)
-    return descriptor_pb2.FileDescriptorSet(file=[file])
+    file.dependency.append("google/protobuf/timestamp.proto")
+    time = descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    return descriptor_pb2.FileDescriptorSet(file=[time, file])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -222,7 +225,13 @@ class TestProtobuf(CodecConformance):
         },
         b"": {"id": 0, "note": "", "counts": [], "prices": {}, "state": "NEW", "raw": b"", "ok": None, "parent": None},
     }
-    bad = (b"\x08", b"\x12\x05hi", b"\xff\xff", b"\x12\x01\xff")
+    bad = (
+        b"\x08",
+        b"\x12\x05hi",
+        b"\xff\xff",
+        b"\x12\x01\xff",
+        b"\x4a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a time of 2^63 - 1 seconds
+    )
 
 
 def ipc(table: pa.Table, *, is_file: bool = False) -> bytes:
@@ -485,6 +494,8 @@ def test_a_codec_whose_library_is_missing_names_what_to_install(monkeypatch: pyt
     [
         ("csv{", "not valid JSON"),
         ('csv{"delimiter": ";;"}', "delimiter"),
+        ('csv{"delimiter": "§"}', "delimiter"),
+        ('csv{"quote": "“"}', "quote"),
         ('csv{"nothing": 1}', "nothing"),
         ('json{"a": 1}', "no options"),
         ("avro", "needs avro_schema"),
@@ -532,6 +543,35 @@ def test_a_yaml_document_of_aliases_is_refused_before_it_fills_memory() -> None:
     assert found.arrays[0].to_pylist() == ['{"a":1}']
 
 
+def test_a_yaml_document_with_merge_keys_is_refused_before_it_fills_memory() -> None:
+    bomb = b"a0: &a0 {x: 1}\n"
+    for level in range(1, 25):
+        bomb += f"a{level}: &a{level} {{<<: [{','.join([f'*a{level - 1}'] * 10)}]}}\n".encode()
+    assert "YAML" in Yaml().decoder(None)(pa.array([bomb])).failed[0]
+
+
+def test_numbers_of_yaml_are_those_of_its_core_schema() -> None:
+    sixties = b"1" + b":1" * 100_000
+    event = b"[12:30, 010, 0o10, 0x1F, -1, 1e3, .5, 1_0]"
+    found = Yaml().decoder(None)(pa.array([event, b"!!int " + sixties, b"!!float " + sixties, sixties]))
+    assert sorted(found.failed) == [1, 2]
+    assert found.arrays[0].to_pylist() == ['["12:30",10,8,31,-1,1000.0,0.5,"1_0"]', f'"{sixties.decode()}"']
+
+
+def test_texts_that_look_like_numbers_are_written_to_yaml_in_quotes() -> None:
+    rows = pa.record_batch({"text": ["1e3", "0o10", "12:30", "1_0", "010", "<<", ".inf"]})
+    found = Yaml().decoder(None)(Yaml().encoder(rows.schema)(rows))
+    assert [json.loads(one) for one in found.arrays[0].to_pylist()] == rows.to_pylist()
+
+
+def test_a_no_break_space_is_part_of_a_name() -> None:
+    influx = Influx().decoder(None)(pa.array(["m,a\u00a0b=c\u00a0d e\u00a0f=1i".encode()]))
+    assert influx.arrays[1].to_pylist() == [[("a\u00a0b", "c\u00a0d")]]
+    assert influx.arrays[2].to_pylist() == ['{"e\u00a0f":1}']
+    syslog = Syslog().decoder(None)(pa.array(['<1>1 - - - - - [x\u00a0y a\u00a0b="1"]'.encode()]))
+    assert syslog.arrays[8].to_pylist() == [[("x\u00a0y", [("a\u00a0b", "1")])]]
+
+
 def test_syslog_rows_are_written_by_either_rfc() -> None:
     kind = pa.schema([(name, pa.string()) for name in ("host", "app", "procid", "message")])
     kind = kind.append(pa.field("facility", pa.int32())).append(pa.field("severity", pa.int32()))
@@ -552,9 +592,15 @@ def test_syslog_rows_are_written_by_either_rfc() -> None:
 
 
 class _Schemas(BaseHTTPRequestHandler):
+    """The number 7 is a schema of Avro, and 10 is one of another format."""
+
+    asked: ClassVar[list[int]] = []
+
     def do_GET(self) -> None:
         number = int(self.path.rpartition("/")[2])
-        self._answer({"schema": json.dumps(AVRO)} if number == 7 else None)
+        self.asked.append(number)
+        schemas = {7: json.dumps(AVRO), 10: 'syntax = "proto3";'}
+        self._answer({"schema": schemas[number]} if number in schemas else None)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -578,6 +624,10 @@ def test_avro_with_a_registry_reads_and_writes_the_number_of_the_schema() -> Non
         events = [b"\0\0\0\0\7" + avro(ORDER), b"\0\0\0\0\x08" + avro(ORDER), avro(ORDER), b"\0\0\0\0\7x"]
         found = tested.decoder(None)(pa.array(events))
         assert sorted(found.failed) == [1, 2, 3]
+        more = tested.decoder(None)(pa.array([b"\0\0\0\0\x0ax", b"\0\0\0\0\x08x", b"\0\0\0\0\x0ax"]))
+        assert "not a valid Avro schema" in more.failed[0]
+        assert sorted(more.failed) == [0, 1, 2]
+        assert sorted(_Schemas.asked) == [7, 8, 10], "each is asked for once"
         schema = pa.schema([arrow_field(field) for field in tested.fields(None)])
         batch = pa.RecordBatch.from_arrays([*found.arrays], schema=schema)
         assert batch.to_pylist(maps_as_pydicts="strict") == [ORDER]

@@ -2,7 +2,7 @@
 own.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from pydantic import BaseModel
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from penstock.connectors.api import About, Capabilities
 from penstock.connectors.event_times import codecs_with_plugins
 from penstock.connectors.interceptors.api import AboutInterceptor
-from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, require
+from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, NotInstalled, require
 from penstock.protocol.event_time.field import SCANNED_CODECS
 from penstock.spark import codecs
 
@@ -68,8 +68,8 @@ class KnownTypes:
 
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
         built = INTERCEPTORS.get(name)(options)
-        ways = {"in": built.incoming(framed=True), "out": built.outgoing()}
-        return frozenset(way for way, found in ways.items() if found is not None)
+        ways: dict[str, Callable[[], object]] = {"in": lambda: built.incoming(framed=True), "out": built.outgoing}
+        return frozenset(way for way, build in ways.items() if _is_supported(build))
 
     def codec_options(self, codec: str) -> type[BaseModel] | None:
         return codecs.about(codec).model()
@@ -82,3 +82,11 @@ class KnownTypes:
 
     def timed_codecs(self) -> tuple[str, ...]:
         return (*SCANNED_CODECS, *codecs_with_plugins())
+
+
+def _is_supported(build: Callable[[], object]) -> bool:
+    """Also if a package is missing here: it may be installed where the worker runs."""
+    try:
+        return build() is not None
+    except NotInstalled:
+        return True

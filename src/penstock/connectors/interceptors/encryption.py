@@ -98,9 +98,10 @@ class Decrypt(Interceptor[DecryptOptions]):
     needs_records = True
 
     def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002
-        from cryptography.exceptions import InvalidTag
-
         options = self.options
+        invalid_tag: type[Exception] = needed(
+            "cryptography.exceptions", "the interceptor decrypt", "encryption"
+        ).InvalidTag
         keys = (options.key, *options.former_keys)
         ciphers = [_cipher(options.cipher, key, "the interceptor decrypt") for key in keys]
         context = options.context.encode()
@@ -111,7 +112,7 @@ class Decrypt(Interceptor[DecryptOptions]):
             for cipher in ciphers:
                 try:
                     found: bytes = cipher.decrypt(record[:_NONCE_BYTES], record[_NONCE_BYTES:], context)
-                except InvalidTag:
+                except invalid_tag:
                     continue
                 return found
             raise BadRecord("is not authentic: it was changed, or encrypted with another key or context")

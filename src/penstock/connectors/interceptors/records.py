@@ -1,8 +1,8 @@
 """Interceptors that change or drop whole records."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from penstock.connectors.interceptors.api import (
     delimiter_bytes,
 )
 from penstock.core.errors import RequestError
-from penstock.core.plugins import needed
+from penstock.core.plugins import NotInstalled, needed
 
 # remove-empty
 
@@ -106,11 +106,22 @@ class RegexExtractOptions(Options):
     @field_validator("pattern")
     @classmethod
     def _pattern_compiles(cls, text: str) -> str:
-        try:
-            re.compile(text.encode())
-        except re.error as error:
-            raise ValueError(f"it is not a valid pattern: {error}") from None
+        with suppress(NotInstalled):  # it is checked where the worker runs
+            _group_names(text)
         return text
+
+
+def _group_names(pattern: str) -> list[str]:
+    """As RE2 sees them. Raises ValueError if the pattern is not one of RE2, and NotInstalled."""
+    pa: Any = needed("pyarrow", "the interceptor regex-extract", "spark")
+    pc: Any = needed("pyarrow.compute", "the interceptor regex-extract", "spark")
+    try:
+        kind = pc.extract_regex(pa.array([b""]), pattern).type
+    except pa.ArrowException as error:
+        reason = str(error).strip()
+        hint = "write (?:…) for a group without a name" if "unnamed" in reason else "RE2 has no look-around"
+        raise ValueError(f"it is not a valid pattern: {reason} ({hint})") from None
+    return [kind.field(number).name for number in range(kind.num_fields)]
 
 
 class RegexExtract(Interceptor[RegexExtractOptions]):
@@ -131,22 +142,13 @@ class RegexStage(RecordStage):
         self._pc: Any = needed("pyarrow.compute", "the interceptor regex-extract", "spark")
         self._missing = options.missing
         self._pattern = options.pattern
-        names = [*re.compile(options.pattern.encode()).groupindex]
+        names = _group_names(options.pattern)
         if options.group is None and len(names) != 1:
             self._pattern, names = f"(?P<{_WHOLE}>{options.pattern})", [_WHOLE]
         self._group = options.group or names[0]
-        self._check(self._group in names)
-        super().__init__(lambda record: record)
-
-    def _check(self, is_named: bool) -> None:
-        if not is_named:
+        if self._group not in names:
             raise RequestError(f"regex-extract: the pattern has no group {self._group!r}", "Write (?P<name>…).")
-        try:
-            self._pc.extract_regex(self._pa.array([b""]), self._pattern)
-        except self._pa.ArrowException as error:
-            raise RequestError(
-                f"regex-extract: RE2 cannot use the pattern: {error}", "It has no look-around."
-            ) from None
+        super().__init__(lambda record: record)
 
     def feed_all(self, records: Sequence[bytes]) -> list[bytes]:
         if not records:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -29,6 +30,12 @@ _HEADER_BYTES = 5
 
 _ANSWER_SECONDS = 10.0
 """How long a registry may take. Then the task fails, and Spark tries it again."""
+
+_MISSING_SECONDS = 60.0
+"""How long a schema that the registry does not have is not asked for again: events with its number may be many."""
+
+_MISSING_MAX = 10_000
+"""Numbers that are remembered as missing: any event can have another one."""
 
 _PLAIN = {
     "boolean": "boolean",
@@ -220,9 +227,10 @@ def _no_type(schema: Any) -> RequestError:
 
 
 class Registry:
-    """A schema registry with Confluent's HTTP interface. What it answers never changes: it is asked once."""
+    """A schema registry with Confluent's HTTP interface. A schema never changes: it is asked for once."""
 
     _schemas: dict[tuple[str, int], Any] = {}  # noqa: RUF012  of the process
+    _missing: dict[tuple[str, int], tuple[float, str]] = {}  # noqa: RUF012  until when, and the reason
     _lock = threading.Lock()
 
     def __init__(self, address: str) -> None:
@@ -231,14 +239,33 @@ class Registry:
         self._address = address.rstrip("/")
 
     def schema(self, number: int) -> Any:
-        """Raises Misfit if there is none, and PenstockError if the registry does not answer."""
+        """Raises Misfit if there is none, or it is not Avro, and PenstockError if the registry does not answer."""
+        key = (self._address, number)
         with self._lock:
-            if (self._address, number) not in self._schemas:
-                found = self._asked(f"/schemas/ids/{number}")
-                if found is None:
-                    raise Misfit(f"has the schema {number}, which the registry does not have")
-                self._schemas[self._address, number] = _parsed(found["schema"])
-            return self._schemas[self._address, number]
+            if key not in self._schemas:
+                until, reason = self._missing.get(key, (0.0, ""))
+                if time.monotonic() < until:
+                    raise Misfit(reason)
+                try:
+                    self._schemas[key] = self._found(number)
+                except Misfit as error:
+                    self._remember_missing(key, str(error))
+                    raise
+            return self._schemas[key]
+
+    def _found(self, number: int) -> Any:
+        answer = self._asked(f"/schemas/ids/{number}")
+        if answer is None:
+            raise Misfit(f"has the schema {number}, which the registry does not have")
+        try:
+            return _parsed(answer["schema"])
+        except (RequestError, KeyError, TypeError):
+            raise Misfit(f"has the schema {number}, which is not a valid Avro schema in the registry") from None
+
+    def _remember_missing(self, key: tuple[str, int], reason: str) -> None:
+        if len(self._missing) >= _MISSING_MAX:
+            self._missing.clear()
+        self._missing[key] = (time.monotonic() + _MISSING_SECONDS, reason)
 
     def number(self, subject: str, schema: str) -> int:
         """That of the schema, which is registered if it is new. Raises PenstockError."""

@@ -87,8 +87,48 @@ class ByJson(Codec):
 _YAML_NODES_MAX = 100_000
 """Aliases can make a small document represent billions of values: beyond it a document is refused."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_MERGE, _INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("merge", "int", "float"))
+_NUMBERS = (
+    (_INT, re.compile(r"[-+]?[0-9]+\Z|0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")),
+    (
+        _FLOAT,
+        re.compile(
+            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z"
+            r"|[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z"
+        ),
+    ),
+)
+"""Numbers of the core schema of YAML 1.2. Those of 1.1 with `:` (base 60) take a time that grows with their square."""
+
+
+class _Construct(yaml.constructor.SafeConstructor):
+    """Without merge keys: a few levels of them make billions of pairs of a small document."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if any(key.tag == _MERGE for key, _ in node.value):
+            raise yaml.constructor.ConstructorError(problem="merge keys are not supported")
+        super().flatten_mapping(node)
+
+    def integer(self, node: yaml.ScalarNode) -> int:
+        text = str(self.construct_scalar(node))
+        bases = {"0o": 8, "0x": 16}
+        return int(text[2:], bases[text[:2]]) if text[:2] in bases else int(text)
+
+    def floating(self, node: yaml.ScalarNode) -> float:
+        return float(str(self.construct_scalar(node)).lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_Loader: Any = type("_Loader", (_Construct, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
+_Loader.add_constructor(_INT, _Construct.integer)
+_Loader.add_constructor(_FLOAT, _Construct.floating)
+_Loader.yaml_implicit_resolvers = {
+    first: [one for one in found if one[0] not in (_INT, _FLOAT)]
+    for first, found in _Loader.yaml_implicit_resolvers.items()
+}
+_Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+for _tag, _form in _NUMBERS:
+    for _each in (_Loader, _Dumper):
+        _each.add_implicit_resolver(_tag, _form, [*"-+.0123456789"])
 
 
 class Yaml(ByJson):

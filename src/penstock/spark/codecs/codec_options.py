@@ -6,14 +6,16 @@ from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
 
-_Character = Annotated[str, Field(min_length=1, max_length=1)]
+_Character = Annotated[str, Field(pattern=r"^[\x01-\x7f]$")]
+"""Arrow's reader of CSV takes a delimiter and a quote of one byte."""
 
 
 class CsvOptions(Options):
     delimiter: _Character = ","
-    r"""Stands between fields: `;`, or a tab (`"\t"`)."""
+    r"""Stands between fields: `;`, or a tab (`"\t"`). It is one ASCII character."""
     quote: _Character = '"'
-    """Stands around a field that contains a delimiter, a quote or a line end; twice inside of one."""
+    """Stands around a field that contains a delimiter, a quote or a line end; twice inside of one. It is one ASCII
+    character."""
     null: str = ""
     """The text, without quotes, that stands for null."""
 

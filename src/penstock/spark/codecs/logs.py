@@ -25,7 +25,7 @@ from penstock.spark.codecs.variants import BAD
 
 _PRIORITY = r"<(?P<pri>\d{1,3})>"
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)"
-_ELEMENT = r'\[[^\s=\]"]{1,64}(?: [^\s=\]"]{1,64}="(?:[^"\\\]]|\\.)*")*\]'
+_ELEMENT = r'\[[^ \t\n\f\r=\]"]{1,64}(?: [^ \t\n\f\r=\]"]{1,64}="(?:[^"\\\]]|\\.)*")*\]'
 _NEW = (
     rf"{_PRIORITY}1 (?P<time>-|{_TIME}) (?P<host>\S{{1,255}}) (?P<app>\S{{1,48}}) (?P<procid>\S{{1,128}}) "
     rf"(?P<msgid>\S{{1,32}}) (?P<structured>-|(?:{_ELEMENT})+)(?: (?P<message>.*))?"
@@ -34,7 +34,7 @@ _OLD = (
     rf"{_PRIORITY}(?P<time>[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d) (?P<host>\S+) "
     r"(?:(?P<app>[^\s:\[\]]{1,48})(?:\[(?P<procid>[^\]\s]{1,128})\])?: ?)?(?P<message>.*)"
 )
-_PARAMETER = re.compile(r' ([^\s=\]"]+)="((?:[^"\\\]]|\\.)*)"', re.DOTALL)
+_PARAMETER = re.compile(r' ([^ \t\n\f\r=\]"]+)="((?:[^"\\\]]|\\.)*)"', re.DOTALL)
 _OF_ELEMENT = re.compile(_ELEMENT, re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\\]])')
 _STRUCTURED = Kind("map", of=(STRING, TAGS))

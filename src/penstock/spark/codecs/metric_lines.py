@@ -219,8 +219,8 @@ def _more(parts: list[str]) -> tuple[float | None, list[tuple[str, str]], list[t
 
 # InfluxDB line protocol: measurement,tag=value field=value time
 
-_KEY = r"(?:[^\s,=\\]|\\.)+"
-_FIELD = rf'{_KEY}=(?:"(?:[^"\\]|\\.)*"|[^\s,"]+)'
+_KEY = r"(?:[^ \t\n\f\r,=\\]|\\.)+"
+_FIELD = rf'{_KEY}=(?:"(?:[^"\\]|\\.)*"|[^ \t\n\f\r,"]+)'
 _INFLUX = (
     rf"(?P<measurement>(?:[^\s,\\#]|\\.)(?:[^\s,\\]|\\.)*)(?P<tags>(?:,{_KEY}={_KEY})*) +"
     rf"(?P<fields>{_FIELD}(?:,{_FIELD})*)(?: +(?P<time>-?(?:TIME)))?\s*"
@@ -228,7 +228,7 @@ _INFLUX = (
 _TIMES = {"ns": r"\d{1,18}|[1-8]\d{18}|9[01]\d{17}", "us": r"\d{1,17}", "ms": r"\d{1,14}", "s": r"\d{1,11}"}
 """Those that 64 bits of microseconds, or nanoseconds, have room for."""
 _TAG = re.compile(rf",({_KEY})=({_KEY})")
-_ONE_FIELD = re.compile(rf'({_KEY})=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))(?:,|$)', re.DOTALL)
+_ONE_FIELD = re.compile(rf'({_KEY})=(?:"((?:[^"\\]|\\.)*)"|([^ \t\n\f\r,"]+))(?:,|$)', re.DOTALL)
 _UNESCAPED = re.compile(r"\\([,= \\])")
 _IN_TEXT = re.compile(r'\\(["\\])')
 _TRUE, _FALSE = ("t", "T", "true", "True", "TRUE"), ("f", "F", "false", "False", "FALSE")

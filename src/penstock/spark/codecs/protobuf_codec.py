@@ -29,7 +29,7 @@ class Protobuf(ByJson):
         def read(value: bytes) -> bytes:
             try:
                 return json_of(_plain(message.FromString(value)))
-            except errors as error:
+            except (*errors, ValueError) as error:  # ValueError: a time beyond the years that its text has
                 raise Misfit(f"is not a valid message {self.options.message}: {error}") from None
 
         return read
