@@ -73,6 +73,14 @@ def test_an_update_with_a_wrong_version_changes_nothing() -> None:
     assert content(log.table) == {b"a": (b"1", 0)}
 
 
+def test_of_several_failed_conditions_a_wrong_version_is_reported() -> None:
+    log = Log()
+    log.put((b"a", b"1"))
+    for keys in ((b"a", b"none"), (b"none", b"a")):
+        with pytest.raises(BadVersion):
+            log.put(*((key, b"2") for key in keys), version=5)
+
+
 def test_a_key_that_is_several_times_in_an_update_has_one_version_and_its_last_value() -> None:
     log = Log()
     versions = log.put((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))

@@ -116,10 +116,14 @@ class Table:
 
     def update(self, entries: Sequence[TableEntry], at: int) -> tuple[bytes, tuple[int, ...]]:
         """The bytes that set all of them, if they are appended at this offset, and their versions. Of a key that is
-        there several times, the last value counts, and all have its version. Raises KeyMissing and BadVersion.
+        there several times, the last value counts, and all have its version. Raises BadVersion if any key has another
+        version than the expected one, otherwise KeyMissing if one does not exist.
         """
-        for entry in entries:
-            self._check(bytes(entry.key), entry.version)
+        failures = [self._failure(bytes(entry.key), entry.version) for entry in entries]
+        for kind in (BadVersion, KeyMissing):
+            for failure in failures:
+                if isinstance(failure, kind):
+                    raise failure
         versions: dict[bytes, int] = {}
         parts = []
         for key, value in {bytes(entry.key): bytes(entry.value) for entry in entries}.items():
@@ -133,19 +137,19 @@ class Table:
         none. Raises KeyMissing and BadVersion.
         """
         for key, version in keys:
-            self._check(bytes(key), version)
+            if failure := self._failure(bytes(key), version):
+                raise failure
         found = [key for key in dict.fromkeys(bytes(key) for key, _ in keys) if self.get(key) is not None]
         return b"".join(_HEAD.pack(_REMOVE, len(key), 0, _OWN) + key for key in found)
 
-    def _check(self, key: bytes, expected: int) -> None:
+    def _failure(self, key: bytes, expected: int) -> ConditionFailed | None:
         if expected == ANY_VERSION:
-            return
+            return None
         found = self.get(key)
         if found is None:
-            if expected != NO_VERSION:
-                raise KeyMissing(f"version {expected} was expected of a key that does not exist")
-        elif expected != found.version:
-            raise BadVersion(f"a key has version {found.version}, not {expected}")
+            is_met = expected == NO_VERSION
+            return None if is_met else KeyMissing(f"version {expected} was expected of a key that does not exist")
+        return None if expected == found.version else BadVersion(f"a key has version {found.version}, not {expected}")
 
     def is_compaction_due(self, log_bytes: int) -> bool:
         return log_bytes - self.live_bytes > max(COMPACT_BYTES, _COMPACT_FACTOR * self.live_bytes)
