@@ -143,6 +143,29 @@ def test_a_start_ends_what_a_crash_has_left(tmp_path: Path) -> None:
         assert run.names() == ["sc/other/0.#epoch.0", FIRST, new]
 
 
+def test_a_start_truncates_to_the_cut_that_is_in_the_ledger(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.create()
+        run.store.append(FIRST, [b"0123456789"])
+        run.keeper.commit(TruncateStream("sc", "st", {0: 4}))
+        run.store.delete(FIRST)
+        run.store.create(FIRST)
+        run.store.append(FIRST, [b"0123456789"])
+        run.keeper.repair()
+        assert run.store.info(FIRST).start == 4
+
+
+def test_a_cut_beyond_the_end_of_a_segment_is_refused_and_not_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.create(2)
+        run.store.append(FIRST, [b"0123456789"])
+        with pytest.raises(Refusal, match="ends at 0, before 1"):
+            run.keeper.commit(TruncateStream("sc", "st", {0: 10, 1: 1}))
+        assert run.keeper.state.scopes["sc"]["st"].cut is None
+        run.keeper.commit(TruncateStream("sc", "st", {0: 10, 1: 0}))
+        assert run.store.info(FIRST).start == 10
+
+
 def test_a_stream_never_gets_segments_that_have_data_already(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.keeper.commit(CreateScope("sc"))

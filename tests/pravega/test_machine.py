@@ -27,7 +27,7 @@ from penstock.pravega.machine import (
     apply,
     targets,
 )
-from penstock.pravega.state import Config, State, Stream
+from penstock.pravega.state import Config, Noted, State, Stream
 
 SECOND = 1 << 32
 """Added to a number, the id of a segment of the second epoch."""
@@ -128,6 +128,13 @@ def test_successors_are_known_with_all_that_they_continue() -> None:
         ((0,), ((0.0, 0.3), (0.2, 0.5))),
         ((0,), ((0.0, 1.0),)),
         ((0,), ()),
+        ((0, 0), ((0.0, 0.5),)),
+        ((0, 0), ()),
+        ((0, 0), ((0.0, 0.3), (0.2, 0.5))),
+        ((0,), ((0.5, 0.0),)),
+        ((0,), ((0.0, float("nan")),)),
+        ((0, 1), ((0.0, 0.5), (0.5, 1.5))),
+        ((0, 1), ((-1.0, 1.0),)),
     ],
 )
 def test_a_scaling_that_would_lose_keys_is_refused(
@@ -161,6 +168,13 @@ def test_a_cut_that_mixes_epochs_keeps_what_it_names_and_its_successors() -> Non
     effects = run(TruncateStream("sc", "st", {0: 3, last: 0}))
     assert effects.delete == ("sc/st/1.#epoch.0",)
     assert {one.id for one in run.stream.successors(0)} == {*new}
+
+
+def test_a_truncation_does_not_move_the_head_back() -> None:
+    run = Controlled(segments=2)
+    run(TruncateStream("sc", "st", {0: 5, 1: 6}))
+    run(TruncateStream("sc", "st", {0: 3, 1: 8}))
+    assert run.stream.head() == {0: 5, 1: 8}
 
 
 @pytest.mark.parametrize("cut", [{}, {0: 1}, {0: 1, 9: 1}, {0: -1, 1: 0}])
@@ -204,6 +218,24 @@ def test_a_writer_s_time_does_not_go_back() -> None:
     run(NoteTime("sc", "st", "w", 5, {0: 10}))
     assert run.refuses(NoteTime("sc", "st", "w", 4, {0: 11})) is Reason.PRECONDITION
     assert run.stream.times["w"].cut == {0: 10}
+
+
+def test_a_commit_with_an_earlier_time_keeps_the_later_one() -> None:
+    run = Controlled()
+    run(NoteTime("sc", "st", "w", 5, {0: 10}))
+    run(Begin("sc", "st", "ab", 1000))
+    run(Commit("sc", "st", "ab", "w", 4))
+    assert run.stream.ended == {"ab": True}
+    assert run.stream.times["w"] == Noted(5, {0: 10})
+
+
+def test_a_writer_s_name_and_position_are_bounded() -> None:
+    run = Controlled()
+    long = "w" * (machine.WRITER_CHARS_MAX + 1)
+    run(Begin("sc", "st", "ab", 1000))
+    assert run.refuses(NoteTime("sc", "st", long, 5, {0: 10})) is Reason.LIMIT
+    assert run.refuses(Commit("sc", "st", "ab", long, 5)) is Reason.LIMIT
+    assert run.refuses(NoteTime("sc", "st", "w", 5, {0: 10, 7: 1})) is Reason.NO_SEGMENT
 
 
 def test_limits_are_refusals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,8 @@ ENDED_MAX = 1000
 """Transactions of a stream that have ended, and whose end clients can still ask for."""
 WRITERS_MAX = 1000
 """Of a stream whose times are known; the oldest are forgotten."""
+WRITER_CHARS_MAX = 256
+"""Of a writer's name."""
 _TAGS_MAX, _TAG_CHARS_MAX = 128, 256
 _EPSILON = 1e-9
 """Of key ranges: clients compute them in floating point."""
@@ -56,6 +58,7 @@ class Reason(Enum):
     SEALED = "stream is sealed"
     NO_TRANSACTION = "transaction not found"
     INVALID_NAME = "name is not valid"
+    NO_SEGMENT = "segment not found"
     PRECONDITION = "not possible now"
     LIMIT = "limit reached"
 
@@ -213,7 +216,7 @@ def _changed(
         case Abort():
             return _abort(stream, command)
         case NoteTime():
-            return replace(stream, times=_with_time(stream, command.writer, command.time, command.cut)), Effects()
+            return _note_time(stream, command), Effects()
         case _:
             assert_never(command)
 
@@ -322,10 +325,12 @@ def _truncate(stream: Stream, command: TruncateStream) -> tuple[Stream, Effects]
         raise Refusal(Reason.PRECONDITION, "the stream cut does not cover every routing key once")
     if not command.cut.keys() <= before.keys():
         return stream, Effects()  # those are truncated already
-    stream = replace(stream, cut=command.cut)
+    old = stream.cut or {}
+    new = {number: max(offset, old.get(number, 0)) for number, offset in command.cut.items()}
+    stream = replace(stream, cut=new)
     after = stream.existing()
     gone = [one for number, one in before.items() if number not in after]
-    cut = tuple((segment_name(command.scope, command.stream, n), offset) for n, offset in command.cut.items())
+    cut = tuple((segment_name(command.scope, command.stream, number), offset) for number, offset in new.items())
     return _forgetful(stream), Effects(truncate=cut, delete=_names(command.scope, command.stream, gone))
 
 
@@ -341,12 +346,15 @@ def _scale(stream: Stream, command: Scale) -> tuple[Stream, Effects]:
     active = {segment.id: segment for segment in stream.active}
     if not command.sealed or not set(command.sealed) <= active.keys():
         raise Refusal(Reason.PRECONDITION, "a segment that is to be replaced is not active")
-    if _covered(command.ranges) != _covered(active[number].range for number in command.sealed):
+    if len(set(command.sealed)) < len(command.sealed):
+        raise Refusal(Reason.PRECONDITION, "a segment that is to be replaced is named twice")
+    new_ranges = _covered(command.ranges)
+    if not new_ranges or new_ranges != _covered(active[number].range for number in command.sealed):
         raise Refusal(Reason.PRECONDITION, "the new key ranges are not those of the replaced segments")
     if len(active) - len(command.sealed) + len(command.ranges) > SEGMENTS_MAX or len(stream.epochs) >= EPOCHS_MAX:
         raise Refusal(Reason.LIMIT, f"a stream has at most {SEGMENTS_MAX} segments and {EPOCHS_MAX} scalings")
     new = new_segments(stream.epoch + 1, stream.numbers, sorted(command.ranges))
-    old = [active[number] for number in sorted(set(command.sealed))]
+    old = [active[number] for number in sorted(command.sealed)]
     epoch = sorted([*(one for one in active.values() if one not in old), *new], key=lambda one: one.low)
     scaled = replace(stream, epochs=(*stream.epochs, tuple(epoch)), numbers=stream.numbers + len(new))
     scope, name = command.scope, command.stream
@@ -354,7 +362,7 @@ def _scale(stream: Stream, command: Scale) -> tuple[Stream, Effects]:
 
 
 def _covered(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What they cover, if none overlap; otherwise nothing. Rounded, so that results can be compared."""
+    """What they cover if all are valid and none overlap, otherwise nothing. Rounded, so that results are comparable."""
     covered: list[tuple[float, float]] = []
     for low, high in sorted(ranges):
         if not 0.0 <= low < high <= 1.0 or (covered and low < covered[-1][1] - _EPSILON):
@@ -407,8 +415,9 @@ def _commit(stream: Stream, command: Commit) -> tuple[Stream, Effects]:
         for one in transaction.segments
     )
     stream = _without(stream, command.transaction, is_committed=True)
-    if command.writer and command.time:
-        stream = replace(stream, times=_with_time(stream, command.writer, command.time, {}))
+    known = stream.times.get(command.writer)
+    if command.writer and command.time and (known is None or known.time < command.time):
+        stream = _with_time(stream, command.writer, Noted(command.time, {}))
     return stream, Effects(merge=merges)
 
 
@@ -427,13 +436,21 @@ def _ended(stream: Stream, now: dict[str, bool]) -> dict[str, bool]:
     return dict([*stream.ended.items(), *now.items()][-ENDED_MAX:])
 
 
-def _with_time(stream: Stream, writer: str, time: int, cut: dict[int, int]) -> dict[str, Noted]:
+def _note_time(stream: Stream, command: NoteTime) -> Stream:
     """A writer's time does not go back."""
-    known = stream.times.get(writer)
-    if known is not None and known.time > time:
-        raise Refusal(Reason.PRECONDITION, f"writer {writer!r} has noted {known.time} already")
+    known = stream.times.get(command.writer)
+    if known is not None and known.time > command.time:
+        raise Refusal(Reason.PRECONDITION, f"writer {command.writer!r} has noted {known.time} already")
+    if not command.cut.keys() <= stream.segments().keys():
+        raise Refusal(Reason.NO_SEGMENT, "the position has segments that the stream does not have")
+    return _with_time(stream, command.writer, Noted(command.time, command.cut))
+
+
+def _with_time(stream: Stream, writer: str, noted: Noted) -> Stream:
+    if len(writer) > WRITER_CHARS_MAX:
+        raise Refusal(Reason.LIMIT, f"a writer's name has at most {WRITER_CHARS_MAX} characters")
     others = [(key, one) for key, one in stream.times.items() if key != writer]
-    return dict([*others, (writer, Noted(time, cut))][-WRITERS_MAX:])
+    return replace(stream, times=dict([*others, (writer, noted)][-WRITERS_MAX:]))
 
 
 def _names(scope: str, stream: str, segments: Iterable[Segment]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ Method = Callable[[Any, "Caller"], Any]
 
 _UPDATE_CODES = {Reason.NO_STREAM: 2, Reason.NO_SCOPE: 3}
 _TXN_CODES = {Reason.NO_STREAM: 2, Reason.NO_SCOPE: 2, Reason.NO_TRANSACTION: 3}
+_TIME_CODES = {Reason.PRECONDITION: 1, Reason.NO_SEGMENT: 2}
 _LOW_BITS = 63
 """Of a transaction's id: a client takes the lower half for a signed number, and extends its sign."""
 _MASK = 2**64 - 1
@@ -340,7 +341,7 @@ class Service:
         try:
             self._keeper.commit(NoteTime(scope, name, request.writer, request.timestamp, _cut(request.position)))
         except Refusal as refusal:
-            return CLASSES["Result"](result=1 if refusal.reason is Reason.PRECONDITION else 3)
+            return CLASSES["Result"](result=_TIME_CODES.get(refusal.reason, 3))
         return CLASSES["Result"]()
 
     def removeWriter(self, request: Any, caller: Caller) -> Any:  # noqa: N802
