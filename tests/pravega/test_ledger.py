@@ -113,6 +113,22 @@ def test_a_commit_and_its_merges_are_one_record(tmp_path: Path) -> None:
         assert again.keeper.state.scopes["sc"]["st"].ended == {"ab": True}
 
 
+def test_a_commit_after_a_scaling_leaves_the_ranges_of_the_scaling(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.create()
+        run.keeper.commit(Begin("sc", "st", "ab", 1000))
+        run.store.append(f"{FIRST}#transaction.ab", [b"data"])
+        run.keeper.commit(Scale("sc", "st", (0,), ((0, 0.5), (0.5, 1))))
+        run.keeper.commit(Commit("sc", "st", "ab"))
+        run.store.journal.wait(run.store.journal.end)
+        assert run.store.read("sc/st/3.#epoch.2", 0, 10) == b"data"
+        is_sealed = {info.name: info.sealed for info in run.store.segments("sc/")}
+        assert [name for name, sealed in is_sealed.items() if not sealed] == ["sc/st/4.#epoch.3", "sc/st/5.#epoch.3"]
+        state = run.keeper.state
+    with opened(tmp_path) as again:
+        assert again.keeper.state == state
+
+
 def test_segments_follow_their_streams(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.create()

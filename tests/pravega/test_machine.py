@@ -25,7 +25,6 @@ from penstock.pravega.machine import (
     TruncateStream,
     UpdateStream,
     apply,
-    targets,
 )
 from penstock.pravega.state import Config, Noted, State, Stream
 
@@ -203,14 +202,27 @@ def test_aborting_and_sealing_delete_a_transaction_s_segments() -> None:
     assert run.stream.ended == {"ab": False, "cd": False}
 
 
-def test_a_transaction_that_is_older_than_a_scaling_needs_its_key_ranges_back() -> None:
+def test_a_transaction_that_is_older_than_a_scaling_gets_its_key_ranges_back_for_its_commit() -> None:
     run = Controlled()
     run(Begin("sc", "st", "ab", 1000))
     run.scale((0, 0.5), (0.5, 1))
-    assert targets(run.stream, run.stream.transactions["ab"]) is None
-    assert run.refuses(Commit("sc", "st", "ab")) is Reason.PRECONDITION
-    run.scale((0, 1))
-    assert run(Commit("sc", "st", "ab")).merge == (("sc/st/3.#epoch.2", "sc/st/0.#epoch.0#transaction.ab"),)
+    effects = run(Commit("sc", "st", "ab", "w", 5))
+    assert effects == Effects(
+        create=("sc/st/3.#epoch.2", "sc/st/4.#epoch.3", "sc/st/5.#epoch.3"),
+        merge=(("sc/st/3.#epoch.2", "sc/st/0.#epoch.0#transaction.ab"),),
+        seal=("sc/st/1.#epoch.1", "sc/st/2.#epoch.1", "sc/st/3.#epoch.2"),
+    )
+    assert [one.range for one in run.stream.active] == [(0, 0.5), (0.5, 1)]
+    assert run.stream.epoch == 3
+    assert run.stream.times["w"].time == 5
+
+
+def test_a_commit_that_has_no_room_for_both_of_its_epochs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Controlled()
+    run(Begin("sc", "st", "ab", 1000))
+    run.scale((0, 0.5), (0.5, 1))
+    monkeypatch.setattr(machine, "EPOCHS_MAX", 3)
+    assert run.refuses(Commit("sc", "st", "ab")) is Reason.LIMIT
 
 
 def test_a_writer_s_time_does_not_go_back() -> None:

@@ -387,17 +387,15 @@ def _begin(stream: Stream, command: Begin) -> tuple[Stream, Effects]:
     return replace(stream, transactions={**stream.transactions, command.transaction: begun}), Effects(create=names)
 
 
-def opened(stream: Stream, transaction: str) -> Transaction:
+def _opened(stream: Stream, transaction: str) -> Transaction:
     """Raises Refusal."""
     if transaction not in stream.transactions:
         raise Refusal(Reason.NO_TRANSACTION, f"there is no open transaction {transaction}")
     return stream.transactions[transaction]
 
 
-def targets(stream: Stream, transaction: Transaction) -> dict[int, int] | None:
-    """The active segment for each of a transaction's, by id; None if the stream was scaled since it has begun: then it
-    must get segments with the transaction's key ranges first.
-    """
+def _targets(stream: Stream, transaction: Transaction) -> dict[int, int] | None:
+    """The active segment for each of a transaction's, by id; None if the stream was scaled since it has begun."""
     active = {segment.range: segment.id for segment in stream.active}
     if any(segment.range not in active for segment in transaction.segments):
         return None
@@ -405,11 +403,29 @@ def targets(stream: Stream, transaction: Transaction) -> dict[int, int] | None:
 
 
 def _commit(stream: Stream, command: Commit) -> tuple[Stream, Effects]:
+    """If the stream was scaled since the transaction has begun, it gets an epoch with the transaction's key ranges, and
+    one with its own again: the events come after those of all segments before, and before those of all segments after.
+    """
+    transaction = _opened(stream, command.transaction)
+    into = _targets(stream, transaction)
+    if into is not None:
+        return _merge(stream, command, transaction, into)
+    active = stream.active
+    stream, first = _replace_all(stream, command, transaction.segments)
+    into = _targets(stream, transaction)
+    assert into is not None
+    stream, merged = _merge(stream, command, transaction, into)
+    stream, last = _replace_all(stream, command, active)
+    return stream, Effects(first.create + last.create, merged.merge, first.seal + last.seal)
+
+
+def _replace_all(stream: Stream, command: Commit, like: Epoch) -> tuple[Stream, Effects]:
+    old = tuple(one.id for one in stream.active)
+    return _scale(stream, Scale(command.scope, command.stream, old, tuple(one.range for one in like)))
+
+
+def _merge(stream: Stream, command: Commit, transaction: Transaction, into: dict[int, int]) -> tuple[Stream, Effects]:
     scope, name = command.scope, command.stream
-    transaction = opened(stream, command.transaction)
-    into = targets(stream, transaction)
-    if into is None:
-        raise Refusal(Reason.PRECONDITION, "the stream was scaled since the transaction has begun")
     merges = tuple(
         (segment_name(scope, name, into[one.id]), transaction_name(scope, name, one.id, command.transaction))
         for one in transaction.segments
@@ -422,7 +438,7 @@ def _commit(stream: Stream, command: Commit) -> tuple[Stream, Effects]:
 
 
 def _abort(stream: Stream, command: Abort) -> tuple[Stream, Effects]:
-    transaction = opened(stream, command.transaction)
+    transaction = _opened(stream, command.transaction)
     names = _transaction_names(command.scope, command.stream, command.transaction, transaction.segments)
     return _without(stream, command.transaction, is_committed=False), Effects(delete=names)
 

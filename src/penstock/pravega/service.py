@@ -29,8 +29,6 @@ from penstock.pravega.machine import (
     TruncateStream,
     UpdateStream,
     found,
-    opened,
-    targets,
 )
 from penstock.pravega.messages import CLASSES, Code, Ping, ScaleStatus, TransactionState
 from penstock.pravega.settings import ControllerSettings
@@ -278,28 +276,11 @@ class Service:
         if self._has_ended(scope, name, transaction, committed=True):
             return CLASSES["Status"]()
         try:
-            self._commit(scope, name, transaction, request.writerId, request.timestamp)
+            self._keeper.commit(Commit(scope, name, transaction, request.writerId, request.timestamp))
         except Refusal as refusal:
             return CLASSES["Status"](status=_TXN_CODES.get(refusal.reason, Code.FAILURE))
         self._deadlines.pop((scope, name, transaction), None)
         return CLASSES["Status"]()
-
-    def _commit(self, scope: str, name: str, transaction: str, writer: str, time_: int) -> None:
-        """If the stream was scaled meanwhile, it gets segments with the transaction's key ranges for a moment: their
-        events come after those of all segments before, and before those of all segments after.
-        """
-        stream = found(self._keeper.state, scope, name)
-        begun, active = opened(stream, transaction), stream.active
-        is_rolling = targets(stream, begun) is None
-        if is_rolling:
-            self._replace_all(scope, name, begun.segments)
-        self._keeper.commit(Commit(scope, name, transaction, writer, time_))
-        if is_rolling:
-            self._replace_all(scope, name, active)
-
-    def _replace_all(self, scope: str, name: str, segments: Iterable[Segment]) -> None:
-        old = tuple(one.id for one in found(self._keeper.state, scope, name).active)
-        self._keeper.commit(Scale(scope, name, old, tuple(one.range for one in segments)))
 
     def abortTransaction(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         scope, name = self._named(request.streamInfo, caller, Role.WRITE)
