@@ -27,6 +27,14 @@ _COMPACT_FACTOR = 4
 """They are removed when they are also this many times as large as what counts: it costs a fraction of them."""
 
 
+_REMOVED_MAX = 1000
+_REMOVED_FRACTION = 4
+"""Compaction keeps the last removals, as many as this and in this fraction of COMPACT_BYTES: clients which have not
+read them yet do not forget what they know, although they are asked to."""
+_REMOVED_VALUE_BYTES_MAX = 1024
+"""A longer last value of a removed key is not kept."""
+
+
 class KeyMissing(ConditionFailed):
     """A version was expected of a key that does not exist."""
 
@@ -41,7 +49,7 @@ class Change:
 
     key: bytes
     value: bytes
-    """Of a removed key, the last one."""
+    """Of a removed key, the last one, or empty if that was long."""
     version: int
     offset: int
     """Where the change is in the log."""
@@ -106,7 +114,8 @@ class Table:
             return
         if not old.is_removed:
             self._forget(old)
-        self._changes[key] = Change(key, old.value, old.version, offset, end, old.since, is_removed=True)
+        value = old.value if len(old.value) <= _REMOVED_VALUE_BYTES_MAX else b""
+        self._changes[key] = Change(key, value, old.version, offset, end, old.since, is_removed=True)
 
     def _forget(self, change: Change) -> None:
         self.live_bytes -= change.size
@@ -155,17 +164,34 @@ class Table:
         return log_bytes - self.live_bytes > max(COMPACT_BYTES, _COMPACT_FACTOR * self.live_bytes)
 
     def compacted(self, size: int) -> Iterator[bytes]:
-        """The entries that stand for all of it, in parts of about this size."""
+        """The entries that stand for all of it, in parts of about this size. A key that was removed lately is set and
+        removed again: so readers that knew it learn of it, wherever they are, and new ones do not.
+        """
         parts: list[bytes] = []
         waiting = 0
-        for one in self._live():
+        removed = self._last_removed()
+        for one in self._changes.values():
+            if one.is_removed and one.key not in removed:
+                continue
             parts += (_HEAD.pack(_PUT, len(one.key), len(one.value), one.version), one.key, one.value)
+            if one.is_removed:
+                parts += (_HEAD.pack(_REMOVE, len(one.key), 0, _OWN), one.key)
             waiting += one.size
             if waiting >= size:
                 yield b"".join(parts)
                 parts, waiting = [], 0
         if parts:
             yield b"".join(parts)
+
+    def _last_removed(self) -> set[bytes]:
+        """Those that compaction keeps."""
+        found, size = set[bytes](), 0
+        for one in islice((one for one in reversed(self._changes.values()) if one.is_removed), _REMOVED_MAX):
+            size += one.size + _HEAD.size + len(one.key)
+            if size > COMPACT_BYTES // _REMOVED_FRACTION:
+                break
+            found.add(one.key)
+        return found
 
     # What is read.
 
