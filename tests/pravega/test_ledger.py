@@ -1,13 +1,14 @@
 """What the controller keeps, and what a crash leaves of it."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, DiskFull
 from penstock.core.types import Position
 from penstock.pravega import ledger
 from penstock.pravega.ledger import Keeper
@@ -192,6 +193,24 @@ def test_a_stream_never_gets_segments_that_have_data_already(tmp_path: Path) -> 
         with pytest.raises(Refusal, match="not empty"):
             run.keeper.commit(CreateStream("sc", "more", Config()))
         assert [*run.keeper.state.scopes["sc"]] == ["st"]
+
+
+@pytest.mark.parametrize("failing", ["sc/st/2.#epoch.0", PRAVEGA_LEDGER])
+def test_a_command_that_fails_leaves_no_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    with opened(tmp_path) as run:
+        run.keeper.commit(CreateScope("sc"))
+
+        def full(call: Callable[..., object], name: str, *rest: object, **more: object) -> object:
+            if name == failing:
+                raise DiskFull("the disk is full")
+            return call(name, *rest, **more)
+
+        monkeypatch.setattr(run.store, "create", partial(full, run.store.create))
+        monkeypatch.setattr(run.store, "append", partial(full, run.store.append))
+        with pytest.raises(DiskFull):
+            run.keeper.commit(CreateStream("sc", "st", Config(segments_min=3)))
+        assert run.names() == []
+        assert run.keeper.state.scopes == {"sc": {}}
 
 
 def test_a_ledger_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:

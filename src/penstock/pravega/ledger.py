@@ -104,11 +104,11 @@ class Keeper:
         """Raises Refusal as `apply` does, or DiskFull or StoreFailed. Reply only after `settled`."""
         state, effects = apply(self.state, command)
         self._check_lengths(effects.truncate)
-        self._create(effects.create)
+        created = self._create(effects.create)
         if isinstance(command, DeleteStream):  # otherwise a stream of the same name could get what is left of this one
             self._delete(effects.delete)
         if state is not self.state:
-            self._write(framed(_encode(command)), effects)
+            self._write_or_delete(framed(_encode(command)), effects, created)
             self.state = state
         self._seal(effects.seal)
         self._truncate(effects.truncate)
@@ -116,6 +116,13 @@ class Keeper:
         self.position = Position(self._store.journal.end)
         self._changed([*effects.seal, *effects.delete, *(name for name, _ in effects.truncate)], self.position)
         self._compact_if_due()
+
+    def _write_or_delete(self, entry: bytes, effects: Effects, created: Iterable[str]) -> None:
+        try:
+            self._write(entry, effects)
+        except PenstockError:
+            self._take_back(created)
+            raise
 
     def _write(self, entry: bytes, effects: Effects) -> None:
         if not self._store.exists(LEDGER):
@@ -137,15 +144,29 @@ class Keeper:
         except PenstockError as error:  # the command is in the ledger, which just keeps growing
             log.warning("no snapshot of the ledger could be written: %s", error)
 
-    def _create(self, names: Sequence[str]) -> None:
-        """What exists already is empty: a crash came before the command. Raises Refusal if it is not."""
-        taken = [name for name in names if self._store.exists(name)]
+    def _create(self, names: Sequence[str]) -> list[str]:
+        """Returns those that were created: all that did not exist, or none. What exists already is empty: a crash came
+        before the command. Raises Refusal if it is not.
+        """
+        taken = {name for name in names if self._store.exists(name)}
         for name in taken:
             if self._store.length(name):
                 raise Refusal(Reason.PRECONDITION, f"segment {name!r} exists already, and is not empty")
-        for name in names:
-            if name not in taken:
-                self._store.create(name)
+        created: list[str] = []
+        try:
+            for name in names:
+                if name not in taken:
+                    self._store.create(name)
+                    created.append(name)
+        except PenstockError:
+            self._take_back(created)
+            raise
+        return created
+
+    def _take_back(self, created: Iterable[str]) -> None:
+        """Delete segments of a command that failed; what cannot be deleted is empty, and used by the next one."""
+        with suppress(PenstockError):
+            self._delete(created)
 
     def _seal(self, names: Iterable[str]) -> None:
         for name in names:
