@@ -106,13 +106,11 @@ def two_readers(m: Manager, scope: str, count: str) -> Any:
     events: dict[str, list[str]] = {"a": [], "b": []}
 
     async def reading(name: str, reader: Any) -> None:
-        waiting = None  # it is not cancelled: a slice that it gets meanwhile would be lost
         while sum(map(len, events.values())) < total:
-            waiting = waiting or asyncio.ensure_future(reader.get_segment_slice_async())
-            done, _ = await asyncio.wait([waiting], timeout=1)
-            if not done:
+            try:
+                slice_ = await asyncio.wait_for(reader.get_segment_slice_async(), 1)
+            except TimeoutError:
                 continue
-            slice_, waiting = waiting.result(), None
             if slice_ is not None:
                 events[name] += [event.data().decode() for event in slice_]
                 reader.release_segment(slice_)
