@@ -1,13 +1,14 @@
 """What the controller keeps, and what a crash leaves of it."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, DiskFull
 from penstock.core.types import Position
 from penstock.pravega import ledger
 from penstock.pravega.ledger import Keeper
@@ -113,6 +114,22 @@ def test_a_commit_and_its_merges_are_one_record(tmp_path: Path) -> None:
         assert again.keeper.state.scopes["sc"]["st"].ended == {"ab": True}
 
 
+def test_a_commit_after_a_scaling_leaves_the_ranges_of_the_scaling(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.create()
+        run.keeper.commit(Begin("sc", "st", "ab", 1000))
+        run.store.append(f"{FIRST}#transaction.ab", [b"data"])
+        run.keeper.commit(Scale("sc", "st", (0,), ((0, 0.5), (0.5, 1))))
+        run.keeper.commit(Commit("sc", "st", "ab"))
+        run.store.journal.wait(run.store.journal.end)
+        assert run.store.read("sc/st/3.#epoch.2", 0, 10) == b"data"
+        is_sealed = {info.name: info.sealed for info in run.store.segments("sc/")}
+        assert [name for name, sealed in is_sealed.items() if not sealed] == ["sc/st/4.#epoch.3", "sc/st/5.#epoch.3"]
+        state = run.keeper.state
+    with opened(tmp_path) as again:
+        assert again.keeper.state == state
+
+
 def test_segments_follow_their_streams(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.create()
@@ -143,6 +160,29 @@ def test_a_start_ends_what_a_crash_has_left(tmp_path: Path) -> None:
         assert run.names() == ["sc/other/0.#epoch.0", FIRST, new]
 
 
+def test_a_start_truncates_to_the_cut_that_is_in_the_ledger(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.create()
+        run.store.append(FIRST, [b"0123456789"])
+        run.keeper.commit(TruncateStream("sc", "st", {0: 4}))
+        run.store.delete(FIRST)
+        run.store.create(FIRST)
+        run.store.append(FIRST, [b"0123456789"])
+        run.keeper.repair()
+        assert run.store.info(FIRST).start == 4
+
+
+def test_a_cut_beyond_the_end_of_a_segment_is_refused_and_not_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.create(2)
+        run.store.append(FIRST, [b"0123456789"])
+        with pytest.raises(Refusal, match="ends at 0, before 1"):
+            run.keeper.commit(TruncateStream("sc", "st", {0: 10, 1: 1}))
+        assert run.keeper.state.scopes["sc"]["st"].cut is None
+        run.keeper.commit(TruncateStream("sc", "st", {0: 10, 1: 0}))
+        assert run.store.info(FIRST).start == 10
+
+
 def test_a_stream_never_gets_segments_that_have_data_already(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         run.keeper.commit(CreateScope("sc"))
@@ -153,6 +193,24 @@ def test_a_stream_never_gets_segments_that_have_data_already(tmp_path: Path) -> 
         with pytest.raises(Refusal, match="not empty"):
             run.keeper.commit(CreateStream("sc", "more", Config()))
         assert [*run.keeper.state.scopes["sc"]] == ["st"]
+
+
+@pytest.mark.parametrize("failing", ["sc/st/2.#epoch.0", PRAVEGA_LEDGER])
+def test_a_command_that_fails_leaves_no_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    with opened(tmp_path) as run:
+        run.keeper.commit(CreateScope("sc"))
+
+        def full(call: Callable[..., object], name: str, *rest: object, **more: object) -> object:
+            if name == failing:
+                raise DiskFull("the disk is full")
+            return call(name, *rest, **more)
+
+        monkeypatch.setattr(run.store, "create", partial(full, run.store.create))
+        monkeypatch.setattr(run.store, "append", partial(full, run.store.append))
+        with pytest.raises(DiskFull):
+            run.keeper.commit(CreateStream("sc", "st", Config(segments_min=3)))
+        assert run.names() == []
+        assert run.keeper.state.scopes == {"sc": {}}
 
 
 def test_a_ledger_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:

@@ -25,9 +25,8 @@ from penstock.pravega.machine import (
     TruncateStream,
     UpdateStream,
     apply,
-    targets,
 )
-from penstock.pravega.state import Config, State, Stream
+from penstock.pravega.state import Config, Noted, State, Stream
 
 SECOND = 1 << 32
 """Added to a number, the id of a segment of the second epoch."""
@@ -128,6 +127,13 @@ def test_successors_are_known_with_all_that_they_continue() -> None:
         ((0,), ((0.0, 0.3), (0.2, 0.5))),
         ((0,), ((0.0, 1.0),)),
         ((0,), ()),
+        ((0, 0), ((0.0, 0.5),)),
+        ((0, 0), ()),
+        ((0, 0), ((0.0, 0.3), (0.2, 0.5))),
+        ((0,), ((0.5, 0.0),)),
+        ((0,), ((0.0, float("nan")),)),
+        ((0, 1), ((0.0, 0.5), (0.5, 1.5))),
+        ((0, 1), ((-1.0, 1.0),)),
     ],
 )
 def test_a_scaling_that_would_lose_keys_is_refused(
@@ -163,6 +169,13 @@ def test_a_cut_that_mixes_epochs_keeps_what_it_names_and_its_successors() -> Non
     assert {one.id for one in run.stream.successors(0)} == {*new}
 
 
+def test_a_truncation_does_not_move_the_head_back() -> None:
+    run = Controlled(segments=2)
+    run(TruncateStream("sc", "st", {0: 5, 1: 6}))
+    run(TruncateStream("sc", "st", {0: 3, 1: 8}))
+    assert run.stream.head() == {0: 5, 1: 8}
+
+
 @pytest.mark.parametrize("cut", [{}, {0: 1}, {0: 1, 9: 1}, {0: -1, 1: 0}])
 def test_a_cut_that_does_not_cover_all_keys_is_refused(cut: dict[int, int]) -> None:
     assert Controlled(segments=2).refuses(TruncateStream("sc", "st", cut)) is Reason.PRECONDITION
@@ -189,14 +202,27 @@ def test_aborting_and_sealing_delete_a_transaction_s_segments() -> None:
     assert run.stream.ended == {"ab": False, "cd": False}
 
 
-def test_a_transaction_that_is_older_than_a_scaling_needs_its_key_ranges_back() -> None:
+def test_a_transaction_that_is_older_than_a_scaling_gets_its_key_ranges_back_for_its_commit() -> None:
     run = Controlled()
     run(Begin("sc", "st", "ab", 1000))
     run.scale((0, 0.5), (0.5, 1))
-    assert targets(run.stream, run.stream.transactions["ab"]) is None
-    assert run.refuses(Commit("sc", "st", "ab")) is Reason.PRECONDITION
-    run.scale((0, 1))
-    assert run(Commit("sc", "st", "ab")).merge == (("sc/st/3.#epoch.2", "sc/st/0.#epoch.0#transaction.ab"),)
+    effects = run(Commit("sc", "st", "ab", "w", 5))
+    assert effects == Effects(
+        create=("sc/st/3.#epoch.2", "sc/st/4.#epoch.3", "sc/st/5.#epoch.3"),
+        merge=(("sc/st/3.#epoch.2", "sc/st/0.#epoch.0#transaction.ab"),),
+        seal=("sc/st/1.#epoch.1", "sc/st/2.#epoch.1", "sc/st/3.#epoch.2"),
+    )
+    assert [one.range for one in run.stream.active] == [(0, 0.5), (0.5, 1)]
+    assert run.stream.epoch == 3
+    assert run.stream.times["w"].time == 5
+
+
+def test_a_commit_that_has_no_room_for_both_of_its_epochs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Controlled()
+    run(Begin("sc", "st", "ab", 1000))
+    run.scale((0, 0.5), (0.5, 1))
+    monkeypatch.setattr(machine, "EPOCHS_MAX", 3)
+    assert run.refuses(Commit("sc", "st", "ab")) is Reason.LIMIT
 
 
 def test_a_writer_s_time_does_not_go_back() -> None:
@@ -204,6 +230,24 @@ def test_a_writer_s_time_does_not_go_back() -> None:
     run(NoteTime("sc", "st", "w", 5, {0: 10}))
     assert run.refuses(NoteTime("sc", "st", "w", 4, {0: 11})) is Reason.PRECONDITION
     assert run.stream.times["w"].cut == {0: 10}
+
+
+def test_a_commit_with_an_earlier_time_keeps_the_later_one() -> None:
+    run = Controlled()
+    run(NoteTime("sc", "st", "w", 5, {0: 10}))
+    run(Begin("sc", "st", "ab", 1000))
+    run(Commit("sc", "st", "ab", "w", 4))
+    assert run.stream.ended == {"ab": True}
+    assert run.stream.times["w"] == Noted(5, {0: 10})
+
+
+def test_a_writer_s_name_and_position_are_bounded() -> None:
+    run = Controlled()
+    long = "w" * (machine.WRITER_CHARS_MAX + 1)
+    run(Begin("sc", "st", "ab", 1000))
+    assert run.refuses(NoteTime("sc", "st", long, 5, {0: 10})) is Reason.LIMIT
+    assert run.refuses(Commit("sc", "st", "ab", long, 5)) is Reason.LIMIT
+    assert run.refuses(NoteTime("sc", "st", "w", 5, {0: 10, 7: 1})) is Reason.NO_SEGMENT
 
 
 def test_limits_are_refusals(monkeypatch: pytest.MonkeyPatch) -> None:

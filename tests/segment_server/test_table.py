@@ -73,6 +73,14 @@ def test_an_update_with_a_wrong_version_changes_nothing() -> None:
     assert content(log.table) == {b"a": (b"1", 0)}
 
 
+def test_of_several_failed_conditions_a_wrong_version_is_reported() -> None:
+    log = Log()
+    log.put((b"a", b"1"))
+    for keys in ((b"a", b"none"), (b"none", b"a")):
+        with pytest.raises(BadVersion):
+            log.put(*((key, b"2") for key in keys), version=5)
+
+
 def test_a_key_that_is_several_times_in_an_update_has_one_version_and_its_last_value() -> None:
     log = Log()
     versions = log.put((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
@@ -137,13 +145,48 @@ def test_a_log_that_is_cut_off_is_damaged(cut: int) -> None:
         Table().replay(log.data[:-cut], 0)
 
 
+def test_a_reader_behind_a_compaction_learns_of_removals_and_a_new_one_does_not() -> None:
+    log = Log()
+    log.put((b"a", b"1"))
+    log.put((b"long", b"1" * 2000))
+    log.put((b"b", b"2"))
+    seen = log.end
+    log.put((b"a", b"gone"))
+    log.remove(b"a", b"long")
+    for _ in range(2):
+        log.compact()
+        assert sorted(one for one in log.delta(seen) if one[2] == NO_VERSION) == [
+            (b"a", b"gone", NO_VERSION),
+            (b"long", b"", NO_VERSION),
+        ]
+        assert [key for key, _, _ in log.delta(0)] == [b"b"]
+        assert [one.key for one in log.table.after(-1)] == [b"b"]
+
+
+def test_compaction_keeps_only_so_many_removals_that_it_is_not_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "COMPACT_BYTES", 1000)
+    log = Log()
+    for number in range(100):
+        log.put((b"%d" % number, b"x"))
+        log.remove(b"%d" % number)
+    log.compact()
+    assert 0 < len(log.data) <= 250
+    assert log.delta(1)[-1] == (b"99", b"x", NO_VERSION)
+
+
 KEYS = st.sampled_from([b"a", b"b", b"c"])
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "remove", "compact"]), KEYS, st.binary(max_size=3)), max_size=20))
-def test_a_reader_of_deltas_has_what_the_table_has(steps: list[tuple[str, bytes, bytes]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "remove", "compact"]), KEYS, st.binary(max_size=3), st.booleans()),
+        max_size=20,
+    )
+)
+def test_a_reader_of_deltas_has_what_the_table_has(steps: list[tuple[str, bytes, bytes, bool]]) -> None:
+    """Although it never forgets what it knows, when it is asked to after a compaction."""
     log, seen, position = Log(), dict[bytes, tuple[bytes, int]](), 0
-    for step, key, value in steps:
+    for step, key, value, is_read in steps:
         match step:
             case "put":
                 log.put((key, value))
@@ -151,8 +194,9 @@ def test_a_reader_of_deltas_has_what_the_table_has(steps: list[tuple[str, bytes,
                 log.remove(key)
             case _:
                 log.compact()
-        if step == "compact":  # whoever has not read before it starts over
-            seen, position = {}, 0
+        assert content(log.opened()) == content(log.table)
+        if not is_read:
+            continue
         changes = log.table.delta(position, log.start, 100)
         for change in changes:
             if change.is_removed:
@@ -161,4 +205,3 @@ def test_a_reader_of_deltas_has_what_the_table_has(steps: list[tuple[str, bytes,
                 seen[change.key] = change.value, change.version
             position = change.end
         assert seen == content(log.table)
-        assert content(log.opened()) == content(log.table)

@@ -1,5 +1,6 @@
 """Tables and transient segments over a real socket."""
 
+import asyncio
 import uuid
 
 import pytest
@@ -7,14 +8,17 @@ import pytest
 from penstock.protocol.segment import (
     ANY_VERSION,
     NO_VERSION,
+    VERSIONED,
     AppendSetup,
     ConditionalBlockEnd,
     CreateSegment,
     CreateTable,
     CreateTransientSegment,
     DataAppended,
+    DeleteSegment,
     DeleteTable,
     ErrorMessage,
+    Hello,
     MergeSegments,
     Message,
     NoSuchSegment,
@@ -46,7 +50,7 @@ from penstock.protocol.segment import (
     UpdateTable,
 )
 from penstock.segment_server import table, tables
-from tests.segment_server.conftest import Connect, Peer, Running
+from tests.segment_server.conftest import Connect, Peer, Running, Serve
 
 WRITER = uuid.UUID(int=5).bytes
 
@@ -123,6 +127,20 @@ async def test_a_delta_continues_where_the_one_before_ended(versioned: Peer) -> 
     assert last == TableDeltaRead("t", (), should_clear=False, reached_end=True, position=third.position)
 
 
+async def test_a_delta_with_as_many_entries_as_a_reply_may_have_is_not_the_end(
+    versioned: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_READ_ENTRIES_MAX", 2)
+    await ask(versioned, CreateTable("t"))
+    await put(versioned, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    first = await ask(versioned, ReadTableDelta("t", 0, 100))
+    assert isinstance(first, TableDeltaRead)
+    assert (len(first.entries), first.reached_end) == (2, False)
+    second = await ask(versioned, ReadTableDelta("t", first.position, 100))
+    assert isinstance(second, TableDeltaRead)
+    assert (len(second.entries), second.reached_end) == (1, True)
+
+
 async def test_a_table_is_compacted_and_read_again_from_its_segment(
     versioned: Peer, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +207,18 @@ async def test_a_transient_segment_is_gone_with_its_connection(connect: Connect,
     await peer.close()
     while running.store.exists(created.segment):
         await ask(other, ReadTable("none", ()))
+
+
+async def test_a_deleted_transient_segment_does_not_count(serve: Serve) -> None:
+    running = await serve(appenders_max=1)
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", running.port), VERSIONED)
+    await ask(peer, Hello(17, 5))
+    await ask(peer, CreateSegment("s"))
+    for _ in range(2):
+        created = await ask(peer, CreateTransientSegment(WRITER, "s"))
+        assert isinstance(created, SegmentCreated)
+        assert isinstance(await ask(peer, DeleteSegment(created.segment)), SegmentDeleted)
+    await peer.close()
 
 
 async def test_a_request_of_a_later_version_is_unsupported_and_the_connection_goes_on(versioned: Peer) -> None:

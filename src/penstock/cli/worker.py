@@ -411,7 +411,7 @@ def controller_settings(host: str, port: int, advertise: str, store: str | None)
             "--controller-port is for a worker with its journal on a disk: in a cluster, segments move between workers",
             "Leave out --store, or --controller-port.",
         )
-    if find_spec("grpc") is None or find_spec("google.protobuf") is None:
+    if any(find_spec(name) is None for name in ("grpc", "google")) or find_spec("google.protobuf") is None:
         raise RequestError("--controller-port needs gRPC", "Install it: pip install 'penstock-streams[pravega]'")
     return ControllerSettings(host=host, port=port, segment_host=advertise or reachable(host))
 

@@ -31,6 +31,8 @@ COMPACT_BYTES = 4 << 20
 _FORM = re.compile(r"([^/]+)/([^/]+)/[0-9]+\.#epoch\.[0-9]+(#.*)?")
 """Of the names of segments that a stream has, or had: scope and stream."""
 
+Cut = tuple[str, int]
+"""A segment, and the offset where it is to begin."""
 Changed = Callable[[Iterable[str], Position], None]
 """Readers of these segments must look again, once the journal is durable up to there."""
 
@@ -73,13 +75,15 @@ class Keeper:
         return state
 
     def repair(self) -> None:
-        """Seal and delete what a crash has left open."""
+        """Seal, truncate and delete what a crash has left."""
         self._delete(self._orphans())
         for scope, streams in self.state.scopes.items():
             for name, stream in streams.items():
                 active = {one.id for one in stream.active}
                 ended = [number for number in stream.existing() if number not in active]
                 self._seal(segment_name(scope, name, number) for number in ended)
+                cut = stream.cut or {}
+                self._truncate((segment_name(scope, name, number), offset) for number, offset in cut.items())
 
     def _orphans(self) -> list[str]:
         """Segments with the names of a stream that neither it nor one of its transactions has."""
@@ -99,18 +103,26 @@ class Keeper:
     def commit(self, command: Command) -> None:
         """Raises Refusal as `apply` does, or DiskFull or StoreFailed. Reply only after `settled`."""
         state, effects = apply(self.state, command)
-        self._create(effects.create)
+        self._check_lengths(effects.truncate)
+        created = self._create(effects.create)
         if isinstance(command, DeleteStream):  # otherwise a stream of the same name could get what is left of this one
             self._delete(effects.delete)
         if state is not self.state:
-            self._write(framed(_encode(command)), effects)
+            self._write_or_delete(framed(_encode(command)), effects, created)
             self.state = state
         self._seal(effects.seal)
-        self._truncate(effects)
+        self._truncate(effects.truncate)
         self._delete(effects.delete)
         self.position = Position(self._store.journal.end)
         self._changed([*effects.seal, *effects.delete, *(name for name, _ in effects.truncate)], self.position)
         self._compact_if_due()
+
+    def _write_or_delete(self, entry: bytes, effects: Effects, created: Iterable[str]) -> None:
+        try:
+            self._write(entry, effects)
+        except PenstockError:
+            self._take_back(created)
+            raise
 
     def _write(self, entry: bytes, effects: Effects) -> None:
         if not self._store.exists(LEDGER):
@@ -132,23 +144,44 @@ class Keeper:
         except PenstockError as error:  # the command is in the ledger, which just keeps growing
             log.warning("no snapshot of the ledger could be written: %s", error)
 
-    def _create(self, names: Sequence[str]) -> None:
-        """What exists already is empty: a crash came before the command. Raises Refusal if it is not."""
-        taken = [name for name in names if self._store.exists(name)]
+    def _create(self, names: Sequence[str]) -> list[str]:
+        """Returns those that were created: all that did not exist, or none. What exists already is empty: a crash came
+        before the command. Raises Refusal if it is not.
+        """
+        taken = {name for name in names if self._store.exists(name)}
         for name in taken:
             if self._store.length(name):
                 raise Refusal(Reason.PRECONDITION, f"segment {name!r} exists already, and is not empty")
-        for name in names:
-            if name not in taken:
-                self._store.create(name)
+        created: list[str] = []
+        try:
+            for name in names:
+                if name not in taken:
+                    self._store.create(name)
+                    created.append(name)
+        except PenstockError:
+            self._take_back(created)
+            raise
+        return created
+
+    def _take_back(self, created: Iterable[str]) -> None:
+        """Delete segments of a command that failed; what cannot be deleted is empty, and used by the next one."""
+        with suppress(PenstockError):
+            self._delete(created)
 
     def _seal(self, names: Iterable[str]) -> None:
         for name in names:
             with suppress(NoSuchSegment):
                 self._store.seal(name)
 
-    def _truncate(self, effects: Effects) -> None:
-        for name, offset in effects.truncate:
+    def _check_lengths(self, truncate: Iterable[Cut]) -> None:
+        """Raises Refusal for an offset that a segment does not have."""
+        for name, offset in truncate:
+            if self._store.exists(name) and offset > self._store.length(name):
+                text = f"segment {name!r} ends at {self._store.length(name)}, before {offset}"
+                raise Refusal(Reason.PRECONDITION, text)
+
+    def _truncate(self, truncate: Iterable[Cut]) -> None:
+        for name, offset in truncate:
             with suppress(NoSuchSegment):
                 self._store.truncate(name, min(offset, self._store.length(name)))
 

@@ -41,6 +41,8 @@ ENDED_MAX = 1000
 """Transactions of a stream that have ended, and whose end clients can still ask for."""
 WRITERS_MAX = 1000
 """Of a stream whose times are known; the oldest are forgotten."""
+WRITER_CHARS_MAX = 256
+"""Of a writer's name."""
 _TAGS_MAX, _TAG_CHARS_MAX = 128, 256
 _EPSILON = 1e-9
 """Of key ranges: clients compute them in floating point."""
@@ -56,6 +58,7 @@ class Reason(Enum):
     SEALED = "stream is sealed"
     NO_TRANSACTION = "transaction not found"
     INVALID_NAME = "name is not valid"
+    NO_SEGMENT = "segment not found"
     PRECONDITION = "not possible now"
     LIMIT = "limit reached"
 
@@ -213,7 +216,7 @@ def _changed(
         case Abort():
             return _abort(stream, command)
         case NoteTime():
-            return replace(stream, times=_with_time(stream, command.writer, command.time, command.cut)), Effects()
+            return _note_time(stream, command), Effects()
         case _:
             assert_never(command)
 
@@ -322,10 +325,12 @@ def _truncate(stream: Stream, command: TruncateStream) -> tuple[Stream, Effects]
         raise Refusal(Reason.PRECONDITION, "the stream cut does not cover every routing key once")
     if not command.cut.keys() <= before.keys():
         return stream, Effects()  # those are truncated already
-    stream = replace(stream, cut=command.cut)
+    old = stream.cut or {}
+    new = {number: max(offset, old.get(number, 0)) for number, offset in command.cut.items()}
+    stream = replace(stream, cut=new)
     after = stream.existing()
     gone = [one for number, one in before.items() if number not in after]
-    cut = tuple((segment_name(command.scope, command.stream, n), offset) for n, offset in command.cut.items())
+    cut = tuple((segment_name(command.scope, command.stream, number), offset) for number, offset in new.items())
     return _forgetful(stream), Effects(truncate=cut, delete=_names(command.scope, command.stream, gone))
 
 
@@ -341,12 +346,15 @@ def _scale(stream: Stream, command: Scale) -> tuple[Stream, Effects]:
     active = {segment.id: segment for segment in stream.active}
     if not command.sealed or not set(command.sealed) <= active.keys():
         raise Refusal(Reason.PRECONDITION, "a segment that is to be replaced is not active")
-    if _covered(command.ranges) != _covered(active[number].range for number in command.sealed):
+    if len(set(command.sealed)) < len(command.sealed):
+        raise Refusal(Reason.PRECONDITION, "a segment that is to be replaced is named twice")
+    new_ranges = _covered(command.ranges)
+    if not new_ranges or new_ranges != _covered(active[number].range for number in command.sealed):
         raise Refusal(Reason.PRECONDITION, "the new key ranges are not those of the replaced segments")
     if len(active) - len(command.sealed) + len(command.ranges) > SEGMENTS_MAX or len(stream.epochs) >= EPOCHS_MAX:
         raise Refusal(Reason.LIMIT, f"a stream has at most {SEGMENTS_MAX} segments and {EPOCHS_MAX} scalings")
     new = new_segments(stream.epoch + 1, stream.numbers, sorted(command.ranges))
-    old = [active[number] for number in sorted(set(command.sealed))]
+    old = [active[number] for number in sorted(command.sealed)]
     epoch = sorted([*(one for one in active.values() if one not in old), *new], key=lambda one: one.low)
     scaled = replace(stream, epochs=(*stream.epochs, tuple(epoch)), numbers=stream.numbers + len(new))
     scope, name = command.scope, command.stream
@@ -354,7 +362,7 @@ def _scale(stream: Stream, command: Scale) -> tuple[Stream, Effects]:
 
 
 def _covered(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What they cover, if none overlap; otherwise nothing. Rounded, so that results can be compared."""
+    """What they cover if all are valid and none overlap, otherwise nothing. Rounded, so that results are comparable."""
     covered: list[tuple[float, float]] = []
     for low, high in sorted(ranges):
         if not 0.0 <= low < high <= 1.0 or (covered and low < covered[-1][1] - _EPSILON):
@@ -379,17 +387,15 @@ def _begin(stream: Stream, command: Begin) -> tuple[Stream, Effects]:
     return replace(stream, transactions={**stream.transactions, command.transaction: begun}), Effects(create=names)
 
 
-def opened(stream: Stream, transaction: str) -> Transaction:
+def _opened(stream: Stream, transaction: str) -> Transaction:
     """Raises Refusal."""
     if transaction not in stream.transactions:
         raise Refusal(Reason.NO_TRANSACTION, f"there is no open transaction {transaction}")
     return stream.transactions[transaction]
 
 
-def targets(stream: Stream, transaction: Transaction) -> dict[int, int] | None:
-    """The active segment for each of a transaction's, by id; None if the stream was scaled since it has begun: then it
-    must get segments with the transaction's key ranges first.
-    """
+def _targets(stream: Stream, transaction: Transaction) -> dict[int, int] | None:
+    """The active segment for each of a transaction's, by id; None if the stream was scaled since it has begun."""
     active = {segment.range: segment.id for segment in stream.active}
     if any(segment.range not in active for segment in transaction.segments):
         return None
@@ -397,23 +403,42 @@ def targets(stream: Stream, transaction: Transaction) -> dict[int, int] | None:
 
 
 def _commit(stream: Stream, command: Commit) -> tuple[Stream, Effects]:
+    """If the stream was scaled since the transaction has begun, it gets an epoch with the transaction's key ranges, and
+    one with its own again: the events come after those of all segments before, and before those of all segments after.
+    """
+    transaction = _opened(stream, command.transaction)
+    into = _targets(stream, transaction)
+    if into is not None:
+        return _merge(stream, command, transaction, into)
+    active = stream.active
+    stream, first = _replace_all(stream, command, transaction.segments)
+    into = _targets(stream, transaction)
+    assert into is not None
+    stream, merged = _merge(stream, command, transaction, into)
+    stream, last = _replace_all(stream, command, active)
+    return stream, Effects(first.create + last.create, merged.merge, first.seal + last.seal)
+
+
+def _replace_all(stream: Stream, command: Commit, like: Epoch) -> tuple[Stream, Effects]:
+    old = tuple(one.id for one in stream.active)
+    return _scale(stream, Scale(command.scope, command.stream, old, tuple(one.range for one in like)))
+
+
+def _merge(stream: Stream, command: Commit, transaction: Transaction, into: dict[int, int]) -> tuple[Stream, Effects]:
     scope, name = command.scope, command.stream
-    transaction = opened(stream, command.transaction)
-    into = targets(stream, transaction)
-    if into is None:
-        raise Refusal(Reason.PRECONDITION, "the stream was scaled since the transaction has begun")
     merges = tuple(
         (segment_name(scope, name, into[one.id]), transaction_name(scope, name, one.id, command.transaction))
         for one in transaction.segments
     )
     stream = _without(stream, command.transaction, is_committed=True)
-    if command.writer and command.time:
-        stream = replace(stream, times=_with_time(stream, command.writer, command.time, {}))
+    known = stream.times.get(command.writer)
+    if command.writer and command.time and (known is None or known.time < command.time):
+        stream = _with_time(stream, command.writer, Noted(command.time, {}))
     return stream, Effects(merge=merges)
 
 
 def _abort(stream: Stream, command: Abort) -> tuple[Stream, Effects]:
-    transaction = opened(stream, command.transaction)
+    transaction = _opened(stream, command.transaction)
     names = _transaction_names(command.scope, command.stream, command.transaction, transaction.segments)
     return _without(stream, command.transaction, is_committed=False), Effects(delete=names)
 
@@ -427,13 +452,21 @@ def _ended(stream: Stream, now: dict[str, bool]) -> dict[str, bool]:
     return dict([*stream.ended.items(), *now.items()][-ENDED_MAX:])
 
 
-def _with_time(stream: Stream, writer: str, time: int, cut: dict[int, int]) -> dict[str, Noted]:
+def _note_time(stream: Stream, command: NoteTime) -> Stream:
     """A writer's time does not go back."""
-    known = stream.times.get(writer)
-    if known is not None and known.time > time:
-        raise Refusal(Reason.PRECONDITION, f"writer {writer!r} has noted {known.time} already")
+    known = stream.times.get(command.writer)
+    if known is not None and known.time > command.time:
+        raise Refusal(Reason.PRECONDITION, f"writer {command.writer!r} has noted {known.time} already")
+    if not command.cut.keys() <= stream.segments().keys():
+        raise Refusal(Reason.NO_SEGMENT, "the position has segments that the stream does not have")
+    return _with_time(stream, command.writer, Noted(command.time, command.cut))
+
+
+def _with_time(stream: Stream, writer: str, noted: Noted) -> Stream:
+    if len(writer) > WRITER_CHARS_MAX:
+        raise Refusal(Reason.LIMIT, f"a writer's name has at most {WRITER_CHARS_MAX} characters")
     others = [(key, one) for key, one in stream.times.items() if key != writer]
-    return dict([*others, (writer, Noted(time, cut))][-WRITERS_MAX:])
+    return replace(stream, times=dict([*others, (writer, noted)][-WRITERS_MAX:]))
 
 
 def _names(scope: str, stream: str, segments: Iterable[Segment]) -> tuple[str, ...]:

@@ -29,8 +29,6 @@ from penstock.pravega.machine import (
     TruncateStream,
     UpdateStream,
     found,
-    opened,
-    targets,
 )
 from penstock.pravega.messages import CLASSES, Code, Ping, ScaleStatus, TransactionState
 from penstock.pravega.settings import ControllerSettings
@@ -43,6 +41,7 @@ Method = Callable[[Any, "Caller"], Any]
 
 _UPDATE_CODES = {Reason.NO_STREAM: 2, Reason.NO_SCOPE: 3}
 _TXN_CODES = {Reason.NO_STREAM: 2, Reason.NO_SCOPE: 2, Reason.NO_TRANSACTION: 3}
+_TIME_CODES = {Reason.PRECONDITION: 1, Reason.NO_SEGMENT: 2}
 _LOW_BITS = 63
 """Of a transaction's id: a client takes the lower half for a signed number, and extends its sign."""
 _MASK = 2**64 - 1
@@ -277,28 +276,11 @@ class Service:
         if self._has_ended(scope, name, transaction, committed=True):
             return CLASSES["Status"]()
         try:
-            self._commit(scope, name, transaction, request.writerId, request.timestamp)
+            self._keeper.commit(Commit(scope, name, transaction, request.writerId, request.timestamp))
         except Refusal as refusal:
             return CLASSES["Status"](status=_TXN_CODES.get(refusal.reason, Code.FAILURE))
         self._deadlines.pop((scope, name, transaction), None)
         return CLASSES["Status"]()
-
-    def _commit(self, scope: str, name: str, transaction: str, writer: str, time_: int) -> None:
-        """If the stream was scaled meanwhile, it gets segments with the transaction's key ranges for a moment: their
-        events come after those of all segments before, and before those of all segments after.
-        """
-        stream = found(self._keeper.state, scope, name)
-        begun, active = opened(stream, transaction), stream.active
-        is_rolling = targets(stream, begun) is None
-        if is_rolling:
-            self._replace_all(scope, name, begun.segments)
-        self._keeper.commit(Commit(scope, name, transaction, writer, time_))
-        if is_rolling:
-            self._replace_all(scope, name, active)
-
-    def _replace_all(self, scope: str, name: str, segments: Iterable[Segment]) -> None:
-        old = tuple(one.id for one in found(self._keeper.state, scope, name).active)
-        self._keeper.commit(Scale(scope, name, old, tuple(one.range for one in segments)))
 
     def abortTransaction(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         scope, name = self._named(request.streamInfo, caller, Role.WRITE)
@@ -340,7 +322,7 @@ class Service:
         try:
             self._keeper.commit(NoteTime(scope, name, request.writer, request.timestamp, _cut(request.position)))
         except Refusal as refusal:
-            return CLASSES["Result"](result=1 if refusal.reason is Reason.PRECONDITION else 3)
+            return CLASSES["Result"](result=_TIME_CODES.get(refusal.reason, 3))
         return CLASSES["Result"]()
 
     def removeWriter(self, request: Any, caller: Caller) -> Any:  # noqa: N802

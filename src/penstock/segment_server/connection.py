@@ -196,6 +196,7 @@ class Managing:
 
     def _delete(self, request: DeleteSegment) -> Handled:
         position = self._store.delete(request.segment)
+        self._transient.discard(request.segment)
         self._caller.audit(request.segment, "delete")
         return SegmentDeleted(request.segment, request.request_id), position
 

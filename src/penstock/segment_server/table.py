@@ -27,6 +27,14 @@ _COMPACT_FACTOR = 4
 """They are removed when they are also this many times as large as what counts: it costs a fraction of them."""
 
 
+_REMOVED_MAX = 1000
+_REMOVED_FRACTION = 4
+"""Compaction keeps the last removals, as many as this and in this fraction of COMPACT_BYTES: clients which have not
+read them yet do not forget what they know, although they are asked to."""
+_REMOVED_VALUE_BYTES_MAX = 1024
+"""A longer last value of a removed key is not kept."""
+
+
 class KeyMissing(ConditionFailed):
     """A version was expected of a key that does not exist."""
 
@@ -41,7 +49,7 @@ class Change:
 
     key: bytes
     value: bytes
-    """Of a removed key, the last one."""
+    """Of a removed key, the last one, or empty if that was long."""
     version: int
     offset: int
     """Where the change is in the log."""
@@ -106,7 +114,8 @@ class Table:
             return
         if not old.is_removed:
             self._forget(old)
-        self._changes[key] = Change(key, old.value, old.version, offset, end, old.since, is_removed=True)
+        value = old.value if len(old.value) <= _REMOVED_VALUE_BYTES_MAX else b""
+        self._changes[key] = Change(key, value, old.version, offset, end, old.since, is_removed=True)
 
     def _forget(self, change: Change) -> None:
         self.live_bytes -= change.size
@@ -116,10 +125,14 @@ class Table:
 
     def update(self, entries: Sequence[TableEntry], at: int) -> tuple[bytes, tuple[int, ...]]:
         """The bytes that set all of them, if they are appended at this offset, and their versions. Of a key that is
-        there several times, the last value counts, and all have its version. Raises KeyMissing and BadVersion.
+        there several times, the last value counts, and all have its version. Raises BadVersion if any key has another
+        version than the expected one, otherwise KeyMissing if one does not exist.
         """
-        for entry in entries:
-            self._check(bytes(entry.key), entry.version)
+        failures = [self._failure(bytes(entry.key), entry.version) for entry in entries]
+        for kind in (BadVersion, KeyMissing):
+            for failure in failures:
+                if isinstance(failure, kind):
+                    raise failure
         versions: dict[bytes, int] = {}
         parts = []
         for key, value in {bytes(entry.key): bytes(entry.value) for entry in entries}.items():
@@ -133,35 +146,52 @@ class Table:
         none. Raises KeyMissing and BadVersion.
         """
         for key, version in keys:
-            self._check(bytes(key), version)
+            if failure := self._failure(bytes(key), version):
+                raise failure
         found = [key for key in dict.fromkeys(bytes(key) for key, _ in keys) if self.get(key) is not None]
         return b"".join(_HEAD.pack(_REMOVE, len(key), 0, _OWN) + key for key in found)
 
-    def _check(self, key: bytes, expected: int) -> None:
+    def _failure(self, key: bytes, expected: int) -> ConditionFailed | None:
         if expected == ANY_VERSION:
-            return
+            return None
         found = self.get(key)
         if found is None:
-            if expected != NO_VERSION:
-                raise KeyMissing(f"version {expected} was expected of a key that does not exist")
-        elif expected != found.version:
-            raise BadVersion(f"a key has version {found.version}, not {expected}")
+            is_met = expected == NO_VERSION
+            return None if is_met else KeyMissing(f"version {expected} was expected of a key that does not exist")
+        return None if expected == found.version else BadVersion(f"a key has version {found.version}, not {expected}")
 
     def is_compaction_due(self, log_bytes: int) -> bool:
         return log_bytes - self.live_bytes > max(COMPACT_BYTES, _COMPACT_FACTOR * self.live_bytes)
 
     def compacted(self, size: int) -> Iterator[bytes]:
-        """The entries that stand for all of it, in parts of about this size."""
+        """The entries that stand for all of it, in parts of about this size. A key that was removed lately is set and
+        removed again: so readers that knew it learn of it, wherever they are, and new ones do not.
+        """
         parts: list[bytes] = []
         waiting = 0
-        for one in self._live():
+        removed = self._last_removed()
+        for one in self._changes.values():
+            if one.is_removed and one.key not in removed:
+                continue
             parts += (_HEAD.pack(_PUT, len(one.key), len(one.value), one.version), one.key, one.value)
+            if one.is_removed:
+                parts += (_HEAD.pack(_REMOVE, len(one.key), 0, _OWN), one.key)
             waiting += one.size
             if waiting >= size:
                 yield b"".join(parts)
                 parts, waiting = [], 0
         if parts:
             yield b"".join(parts)
+
+    def _last_removed(self) -> set[bytes]:
+        """Those that compaction keeps."""
+        found, size = set[bytes](), 0
+        for one in islice((one for one in reversed(self._changes.values()) if one.is_removed), _REMOVED_MAX):
+            size += one.size + _HEAD.size + len(one.key)
+            if size > COMPACT_BYTES // _REMOVED_FRACTION:
+                break
+            found.add(one.key)
+        return found
 
     # What is read.
 

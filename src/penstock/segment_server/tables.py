@@ -223,7 +223,7 @@ class TableRequests:
 
     def _delta(self, request: ReadTableDelta) -> Handled:
         table, start = self._tables.open(request.segment), self._store.info(request.segment).start
-        changes = table.delta(request.position, start, _READ_ENTRIES_MAX)
+        changes = table.delta(request.position, start, _READ_ENTRIES_MAX + 1)  # one more: so the end is known
         found = _limited(changes, request.count)
         reply = TableDeltaRead(
             request.segment,
