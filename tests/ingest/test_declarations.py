@@ -53,6 +53,8 @@ async def test_an_invalid_declaration_is_refused(serve: Serve, connect: Connect)
         await declaring.watermark("source", 10)
     with pytest.raises(RequestError, match="source 'source' not found"):
         await declaring.end("source")
+    with pytest.raises(RequestError, match="source 'source#1' not found"):
+        await declaring.end("source#1")
     peer = await connect(scene.running)
     with pytest.raises(RequestError, match="no stream of source 'source' is open"):
         await declaring.watermark("source", 10)

@@ -266,6 +266,26 @@ async def test_a_program_with_streams_here_is_not_sent_away(cluster: Cluster, pe
     await send(second, 2, 1)
 
 
+@pytest.mark.parametrize("version", [MIGRATING_VERSION, "0.0.1"])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["old first", "new first"])
+async def test_a_new_stream_goes_with_the_program_to_the_partition_of_its_old_one(
+    cluster: Cluster, peers: list[Peer], order: tuple[int, int], version: str
+) -> None:
+    there = await connect(cluster.shards[1], peers)
+    await opened(there, 1)
+    await send(there, 1, 1)
+    await there.close()
+    registry = cluster.shards[0].partitions._registries[SOURCE]._claims
+    await eventually(lambda: registry.holder(1) is None)
+    astray = await connect(cluster.shards[0], peers, version)
+    astray.send(*(Notify(number, "") for number in order))
+    assert isinstance(await next_of(astray, Migrate, Restart), Migrate | Restart)
+    await astray.close()
+    again = await connect(cluster.shards[1], peers)
+    assert (await opened(again, 1), await opened(again, 2)) == (1, NOTHING_YET)
+    assert not cluster.shards[0].running.sources.log(SOURCE).streams
+
+
 async def test_streams_of_a_killed_shard_are_free_when_it_is_back(cluster: Cluster, peers: list[Peer]) -> None:
     first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
     await opened(second, 1)

@@ -39,6 +39,18 @@ async def test_a_restart_forgets_nothing(serve: Serve, monkeypatch: pytest.Monke
     ]
 
 
+async def test_a_snapshot_is_also_due_if_every_process_writes_little(
+    running: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES", 200)
+    monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES_PER_STREAM", 0)
+    starts = []
+    for number in range(1, 31):  # each of them opens it again, and claims the same stream once
+        await registry(running).apply([claim(1, 0, number)])
+        starts.append(running.store.info(claims_segment("orders")).start)
+    assert 1 < len({*starts}) < 10
+
+
 async def test_a_successor_gets_what_its_predecessors_had(running: RunningGateway) -> None:
     claims = registry(running)
     await claims.apply([claim(1, 1, 1), claim(2, 1, 2), claim(3, 0, 1), Begin(1, 2)])

@@ -9,8 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
+from penstock.client.coordinator.connection import Connection
 from penstock.cluster.places import Thing
 from penstock.cluster.records import WorkerRecord
+from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Place
 from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
@@ -158,3 +160,16 @@ async def test_pipelines_that_start_are_announced_to_their_own_shards(monkeypatc
     routes = _HostRoutes(HostOfShards())  # type: ignore[arg-type]
     await routes.announce("", Announce(pipelines={name: ["s"] for name in "abcd"}))
     assert sent == {0: ["a", "c"], 1: ["b", "d"]}
+
+
+async def test_a_refusal_of_a_shard_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(self: Connection, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
+        raise LimitExceeded("too many pipelines")
+
+    monkeypatch.setattr(Connection, "ask", ask)
+    place = Place(shard=1, owner="w", term=1, addresses={"http": "127.0.0.1:1"})
+    with pytest.raises(LimitExceeded, match="too many pipelines"):
+        await cluster_status.post_to_shards("/starting", [(place, Announce(pipelines={}))], "", is_tls=False)
+    nowhere = Place(shard=2, owner="", term=1)
+    with pytest.raises(Unavailable, match="shard 2: nobody serves it now"):
+        await cluster_status.post_to_shards("/starting", [(nowhere, Announce(pipelines={}))], "", is_tls=False)

@@ -9,6 +9,7 @@ from penstock.client.credentials import TLS_VARIABLES
 from penstock.client.segments import SegmentClient
 from penstock.cluster.places import Thing
 from penstock.core.tls_handshakes import with_tls
+from penstock.protocol.segment import VERSIONED, GetSegmentInfo
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.certificates import ReloadedContext, TlsFiles, requires_certificate
 from penstock.worker.directory import SEGMENT
@@ -50,6 +51,21 @@ async def test_a_client_of_segments_with_tls_is_passed_on(tmp_path: Path, monkey
             address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             found = await asyncio.to_thread(append_and_read, address)
     assert found == [b"%d" % number * 100 for number in range(100)]
+
+
+async def test_a_client_is_closed_if_the_files_of_tls_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TLS_VARIABLES[0], str(tmp_path / "missing.pem"))
+    settings = ServerSettings(port=0, ssl=server_context())
+    port = SegmentPort(settings, OneShard("127.0.0.1:1"))  # type: ignore[arg-type]
+    server = await asyncio.get_running_loop().create_server(port.connection, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(VERSIONED.encode(GetSegmentInfo("raw")))
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
 
 
 def test_whether_clients_must_have_certificates_is_known_of_files_that_may_change(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ class Declarations:
         """Declare that the source has ended for good. Raises RequestError if it does not exist. A partition that has no
         stream yet is created: readers wait for the end of all of them.
         """
-        is_partition = partition_of(source).number or source in self._sources.join_as
-        (self._sources.configured(source) if is_partition else self._sources.existing(source)).finish()
+        is_here = self._sources.join_as.get(partition_of(source).source) == source
+        (self._sources.configured(source) if is_here else self._sources.existing(source)).finish()
         await self._durable()
 
     def _declare(self, log: SourceLog, time_us: int, ids: list[int]) -> None:

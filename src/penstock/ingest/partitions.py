@@ -11,7 +11,7 @@ tries again. No stream is opened without the registry.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -40,6 +40,7 @@ from penstock.ingest.stream_claims import (
     ClaimStep,
     Command,
     Elsewhere,
+    Granted,
     Next,
     PartitionClaims,
     Replaced,
@@ -243,13 +244,10 @@ class SourcePartition:
         answers = await self._registry.apply(commands)
         if len(answers) != len(commands):
             raise Unavailable("the registry has answered something else")
-        owners = set[ClaimingOwner]()
-        try:
-            for command, answer in zip(commands, answers, strict=True):
-                await self._answered(command, answer, owners)
-        finally:
-            for owner in owners:
-                owner.claims_answered()
+        passed_on = self._answered(commands, answers)
+        elsewhere = {one.answer.partition for one in passed_on if isinstance(one.answer, Elsewhere)}
+        found = {partition: await self._find(partition) for partition in elsewhere}
+        _pass_on(passed_on, found)
         return False
 
     async def _inherited(self) -> list[Command]:
@@ -264,25 +262,19 @@ class SourcePartition:
         )
         return [command for command in given_up if command is not None]
 
-    async def _answered(self, command: Command, answer: Answer, owners: set[ClaimingOwner]) -> None:
-        if isinstance(command, Begin):
-            return
-        step = self._claims.answered(command, answer)
-        if step is Next.STOP:
-            assert isinstance(answer, Replaced)
-            raise _replaced(answer)
-        if step in (Next.NOTHING, Next.ASK_AGAIN):
-            return
-        owner, _ = self._asking.pop(command.stream_id, (None, 0.0))
-        if owner is None:  # it does not want the stream any more, which is about to be given up
-            return
-        owners.add(owner)
-        if step is Next.WRITE:
-            owner.claimed(command.stream_id, self._claims.last_id(command.stream_id))
-        elif isinstance(answer, Elsewhere):
-            owner.claim_refused(command.stream_id, await self._find(answer.partition))
-        else:
-            owner.claim_refused(command.stream_id, None)
+    def _answered(self, commands: Sequence[Command], answers: Sequence[Answer]) -> list["_Answered"]:
+        """What owners wait for. A stream without an owner is not wanted any more, and about to be given up."""
+        replaced = next((answer for answer in answers if isinstance(answer, Replaced)), None)
+        if replaced is not None:
+            raise _replaced(replaced)
+        found = list[_Answered]()
+        for command, answer in zip(commands, answers, strict=True):
+            if isinstance(command, Begin) or self._claims.answered(command, answer) in (Next.NOTHING, Next.ASK_AGAIN):
+                continue
+            owner, _ = self._asking.pop(command.stream_id, (None, 0.0))
+            if owner is not None:
+                found.append(_Answered(owner, command.stream_id, answer))
+        return found
 
     def _granted(self, stream_id: int, owner: ClaimingOwner) -> None:
         owner.claimed(stream_id, NOTHING_YET)
@@ -306,6 +298,29 @@ class SourcePartition:
 
     def __str__(self) -> str:
         return f"partition {self.of.number} of source {self.of.source!r}"
+
+
+class _Answered(NamedTuple):
+    """The answer to a claim that somebody waits for."""
+
+    owner: ClaimingOwner
+    stream_id: int
+    answer: Answer
+
+
+def _pass_on(answered: Sequence[_Answered], found: Mapping[int, Address | None]) -> None:
+    """`found`: where other partitions are. Grants come last: a program that is sent elsewhere gets nothing here."""
+    try:
+        for owner, stream_id, answer in answered:
+            if not isinstance(answer, Granted):
+                elsewhere = found[answer.partition] if isinstance(answer, Elsewhere) else None
+                owner.claim_refused(stream_id, elsewhere)
+        for owner, stream_id, answer in answered:
+            if isinstance(answer, Granted):
+                owner.claimed(stream_id, answer.last_id)
+    finally:
+        for owner in {one.owner for one in answered}:
+            owner.claims_answered()
 
 
 def _replaced(answer: Replaced) -> Unavailable:

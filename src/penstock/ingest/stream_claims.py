@@ -20,7 +20,7 @@ Both machines decide, and do no input or output. A command that has changed the 
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -243,31 +243,45 @@ class StreamClaims:
         for stream_id, found in self._streams.items():
             yield msgspec.msgpack.encode([_STREAM, stream_id, *msgspec.structs.astuple(found)])
 
-    def restore(self, row: bytes) -> None:
-        """Apply a row of a snapshot, or a command that has changed the registry. Raises Damaged."""
+    def restore(self, row: bytes) -> bool:
+        """Apply a row of a snapshot, or a command that has changed the registry. Returns whether it is a command.
+        Raises Damaged. There may be millions of rows, and the worker waits for them.
+        """
         try:
             match msgspec.msgpack.decode(row):
                 case [int(kind), int(partition), int(term), int(number)] if kind == _PARTITION:
                     self._newest[partition] = term, number
-                case [int(kind), int(stream_id), *fields] if kind == _STREAM:
-                    names = ClaimedStream.__struct_fields__
-                    self._streams[stream_id] = msgspec.convert(dict(zip(names, fields, strict=True)), ClaimedStream)
-                case [*fields]:
+                    return False
+                case [
+                    int(kind),
+                    int(stream_id),
+                    int(partition),
+                    int(term),
+                    int(number),
+                    int(last_id),
+                    bool(complete),
+                ] if kind == _STREAM:
+                    self._streams[stream_id] = ClaimedStream(partition, term, number, last_id, complete)
+                    return False
+                case fields:
                     self.apply(_command(fields))
-                case _:
-                    raise ValueError("it is not an array")
+                    return True
         except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
             raise Damaged(f"an entry of the registry of streams is not valid: {error}") from None
 
 
-_COMMANDS: dict[int, type[Claim] | type[Relinquish] | type[Begin]] = {1: Claim, 2: Relinquish, 3: Begin}
 _PARTITION, _STREAM = 10, 11
-_NUMBERS = {kind: number for number, kind in _COMMANDS.items()}
 
 
 def encode(command: Command) -> bytes:
     """As it is sent, and stored in the ledger: MessagePack, the number of its kind and its fields in order."""
-    return msgspec.msgpack.encode([_NUMBERS[type(command)], *astuple(command)])
+    match command:
+        case Claim(stream_id, claim):
+            return msgspec.msgpack.encode((1, stream_id, claim))
+        case Relinquish(stream_id, claim, term, last_id, is_complete):
+            return msgspec.msgpack.encode((2, stream_id, claim, term, last_id, is_complete))
+        case Begin(partition, term):
+            return msgspec.msgpack.encode((3, partition, term))
 
 
 def decode(data: bytes) -> Command:
@@ -300,10 +314,16 @@ def _hints(kind: type[Answer]) -> list[Any]:
     return [*kind.__annotations__.values()]
 
 
-def _command(fields: list[Any]) -> Command:
-    kind = _COMMANDS[fields[0] if fields else 0]
-    names = kind.__dataclass_fields__
-    return msgspec.convert(dict(zip(names, fields[1:], strict=True)), kind)
+def _command(fields: Any) -> Command:
+    match fields:
+        case [1, int(stream_id), [int(partition), int(term), int(number)]]:
+            return Claim(stream_id, ClaimId(partition, term, number))
+        case [2, int(stream_id), [int(partition), int(term), int(number)], int(own), int(last_id), bool(is_complete)]:
+            return Relinquish(stream_id, ClaimId(partition, term, number), own, last_id, is_complete)
+        case [3, int(partition), int(term)]:
+            return Begin(partition, term)
+        case _:
+            raise ValueError("it is not a command")
 
 
 # The side that asks: one partition, under one term of its shard.

@@ -16,6 +16,7 @@ from penstock.ingest.declarations import AFTER_SECONDS_MAX
 from penstock.protocol.api.codec import Done, Empty
 from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
+from penstock.protocol.stored.names import partition_of
 from penstock.worker.routes import Routed, get, post, principal_of
 
 _U64_MAX = 2**64 - 1
@@ -100,9 +101,9 @@ class _Sources:
 
     async def end(self, name: str, _: Empty) -> None:
         """In all partitions of the source."""
-        others = await self._worker.other_partitions(name)
-        if others:
-            await self._worker.partitions().serve(name)
+        others, of = await self._worker.other_partitions(name), partition_of(name)
+        if others or of.number:
+            await self._worker.partitions().serve(of.source)
         for other in others:
             await other.ask("end", Empty(), Done, AFTER_SECONDS_MAX)
         await self._worker.declarations().end(name)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Place
 from penstock.protocol.api.status import ApplicationStatus, ShardStatus, WorkerStatus
 from penstock.worker.directory import HTTP
@@ -159,36 +159,41 @@ class _Families:
 async def post_to_shards(
     path: str, requests: Sequence[tuple[Place, msgspec.Struct]], token: str, *, is_tls: bool
 ) -> None:
-    """To each its own request. Raises Unavailable if a process does not answer; the others have theirs."""
+    """To each its own request. Raises Unavailable if a process does not answer, and what the first one that refuses its
+    request replies; the others have theirs.
+    """
     found = await asyncio.gather(
         *(asyncio.to_thread(_reply, place, token, path, is_tls, msgspec.json.encode(body)) for place, body in requests)
     )
-    missing = [
-        f"shard {one.shard}: {why}" for (one, _), why in zip(requests, found, strict=True) if isinstance(why, str)
-    ]
-    if missing:
+    replies = [(place.shard, reply) for (place, _), reply in zip(requests, found, strict=True)]
+    for _, reply in replies:
+        if isinstance(reply, RequestError):
+            raise reply
+    if missing := [f"shard {shard}: {why}" for shard, why in replies if not isinstance(why, bytes)]:
         raise Unavailable(f"not for all shards: {'; '.join(missing)}", "Try again in some seconds.")
 
 
 def _status(place: Place, token: str, is_tls: bool) -> WorkerStatus | str:
     found = _reply(place, token, "/status", is_tls)
     try:
-        return found if isinstance(found, str) else _WORKER_STATUS.decode(found)
+        return _WORKER_STATUS.decode(found) if isinstance(found, bytes) else str(found)
     except msgspec.MsgspecError as error:
         return f"its process is of another version: {error}"
 
 
-def _reply(place: Place, token: str, path: str, is_tls: bool, body: bytes | None = None) -> bytes | str:
-    """The reply of its owner, or why there is none. With a body it is a POST."""
+def _reply(place: Place, token: str, path: str, is_tls: bool, body: bytes | None = None) -> bytes | PenstockError:
+    """The reply of its owner, its refusal (RequestError), or why there is none. With a body it is a POST."""
     where = place.addresses.get(HTTP, "")
     if not where:
-        return "nobody serves it now"
+        return Unavailable("nobody serves it now")
     address, _ = parse_worker(where)
     connection = Connection(address, _STATUS_SECONDS_MAX, https_context(address.host) if is_tls else None, token)
     try:
         return connection.ask("GET" if body is None else "POST", path, body)
+    except RequestError as error:
+        return error
     except PenstockError as error:
-        return f"its process at {where} does not answer: {error}"
+        return Unavailable(f"its process at {where} does not answer: {error}")
     finally:
         connection.close()
 

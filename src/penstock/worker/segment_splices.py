@@ -58,6 +58,10 @@ class SegmentPort:
         found = await self.directory.addresses(await self.directory.likely(thing))
         return None if found is None or SEGMENT not in found else Address.parse(found[SEGMENT])
 
+    def tls_to(self, owner: Address) -> ssl.SSLContext | None:
+        """None without TLS. Raises RequestError for files that cannot be used."""
+        return None if self.settings.ssl is None else https_context(owner.host)
+
 
 class _SpliceAfterHello(Splice):
     """The Hello of the process is dropped: the client has had ours."""
@@ -139,8 +143,11 @@ class SplicedConnection(asyncio.Protocol):
             del self._early[: HEADER_SIZE + length]
 
     async def _pass_on(self, request: Message) -> None:
+        tls = None
         try:
             owner = await self._port.find(request)
+            if owner is not None:
+                tls = self._port.tls_to(owner)
         except PenstockError as error:
             log.warning("a client of segments waits: %s", error)
             owner = None
@@ -152,7 +159,6 @@ class SplicedConnection(asyncio.Protocol):
         self._deadline.cancel()
         self.idle_since = None
         kind = _SpliceAfterHello if self._hello else Splice
-        tls = None if self._port.settings.ssl is None else https_context(owner.host)
         self._splice = kind(self._transport, owner, self._hello + bytes(self._early), tls)
 
     def eof_received(self) -> bool:

@@ -71,6 +71,11 @@ class Replies(Protocol):
         """Its streams belong to another partition of the source, which is served there."""
         ...
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the program is on its way elsewhere, or gone: nothing more is opened for it here."""
+        ...
+
     def acknowledge(self, stream_ids: AckColumn, last_ids: AckColumn) -> None:
         """Acknowledge these streams up to these messages, after earlier acknowledgements."""
         ...

@@ -168,7 +168,7 @@ class SourceSession:
         self._to_ack: list[Run] = []
         self._ends: dict[int, Offset] = {}
         self._lag = AckLag()
-        self._is_half_closed = self._awaits_release = False
+        self._is_half_closed = self._awaits_release = self._is_sent_away = False
         self._unpaid_bytes = 0
         self._refusals = Pauses(REFUSALS)
         self._refused_until: asyncio.TimerHandle | None = None
@@ -429,7 +429,12 @@ class SourceSession:
             self._successor = address
             self.move(SessionEvent.MOVE)
         else:
+            self._is_sent_away = True
             self._loop.call_soon(self.restart, str(address))  # not while its streams are handled
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._is_sent_away or self._move.is_moving or self._session.is_over
 
     def move(self, event: SessionEvent) -> None:
         """Does nothing to a session that is over."""

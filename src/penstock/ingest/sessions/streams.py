@@ -125,8 +125,15 @@ class SessionStreams:
     # The registry of a source with several partitions answers.
 
     def claimed(self, stream_id: int, last_id: int) -> None:
+        """A program that leaves does not get it: the stream would be bound to this partition, where nobody sends."""
         name = self._claiming.pop(stream_id, None)
-        if name is not None:
+        if name is None:
+            return
+        if self._replies.is_leaving:
+            stream = self._streams.pop(stream_id)
+            self._release(stream_id)
+            self._refuse(stream)
+        else:
             self._start(stream_id, name, last_id)
 
     def claim_refused(self, stream_id: int, elsewhere: Address | None) -> None:
