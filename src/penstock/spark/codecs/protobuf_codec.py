@@ -24,12 +24,13 @@ class Protobuf(ByJson):
     title = "Protocol Buffers"
 
     def reader(self) -> Callable[[bytes], bytes]:
-        message, errors = self._message(), self._errors()
+        message = self._message()
+        errors = (*self._errors(), ValueError)  # ValueError: a time beyond the years that its text has
 
         def read(value: bytes) -> bytes:
             try:
                 return json_of(_plain(message.FromString(value)))
-            except (*errors, ValueError) as error:  # ValueError: a time beyond the years that its text has
+            except errors as error:
                 raise Misfit(f"is not a valid message {self.options.message}: {error}") from None
 
         return read
