@@ -335,7 +335,7 @@ BAD = {
     "an impossible number of segments": deployed(connector("c", segments=10**9)).as_json(),
     "an unknown acknowledgement": deployed(connector("c", ack="never")).as_json(),
     "a negative quota": deployed(connector("c", quota_bytes=-1)).as_json(),
-    "an unknown codec": deployed(connector("c", codec="yaml")).as_json(),
+    "an unknown codec": deployed(connector("c", codec="morse")).as_json(),
     "a schema that is not DDL": deployed(connector("c", schema="id ??")).as_json(),
     "a start at no time": source_of(connector("c")).as_json()
     | {"pipelines": {"p": {**deployed(pipeline("p", settings={"starting": "yesterday"})).as_json()["pipelines"]["p"]}}},

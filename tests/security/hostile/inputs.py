@@ -8,6 +8,7 @@ import inspect
 import json
 import random
 import typing
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
@@ -37,6 +38,8 @@ from penstock.protocol.segment import (
     Message,
     Part,
     Request,
+    TableEntry,
+    TableKey,
     frame_events,
 )
 from penstock.worker.http import Watched, application
@@ -171,6 +174,7 @@ def json_value(kind: msgspec.inspect.Type, values: Values) -> Any:
 _SCALARS: dict[type[msgspec.inspect.Type], Callable[[Values], Any]] = {
     msgspec.inspect.IntType: Values.number,
     msgspec.inspect.StrType: Values.text,
+    msgspec.inspect.BytesType: lambda values: b64encode(values.data()).decode(),
     msgspec.inspect.FloatType: lambda values: values.rng.choice((0.0, -1.5, 1e-300, 1e300, 0.25)),
     msgspec.inspect.BoolType: lambda values: values.is_one_in(2),
     msgspec.inspect.NoneType: lambda _: None,
@@ -306,6 +310,11 @@ _MEMBERS: dict[object, Callable[[Values], object]] = {
     tuple[LocatedRow, ...]: lambda values: tuple(
         values.repeated(lambda: LocatedRow(*(values.number() for _ in LocatedRow._fields)))
     ),
+    tuple[TableKey, ...]: lambda values: tuple(values.repeated(lambda: TableKey(values.data(), values.number()))),
+    tuple[TableEntry, ...]: lambda values: tuple(
+        values.repeated(lambda: TableEntry(values.data(), values.number(), values.data()))
+    ),
+    tuple[int, ...]: lambda values: tuple(values.repeated(values.number)),
 }
 """Makes the values of a type that members of messages have."""
 

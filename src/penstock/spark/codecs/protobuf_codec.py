@@ -25,7 +25,10 @@ class Protobuf(ByJson):
 
     def reader(self) -> Callable[[bytes], bytes]:
         message = self._message()
-        errors = (*self._errors(), ValueError)  # ValueError: a time beyond the years that its text has
+        errors: tuple[type[Exception], ...] = (
+            *self._errors(),
+            ValueError,
+        )  # ValueError: a time beyond the years that its text has
 
         def read(value: bytes) -> bytes:
             try:
