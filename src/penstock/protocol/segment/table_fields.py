@@ -4,6 +4,7 @@ A key is `i32 length of what follows · i32 length · bytes · i64 version`, a v
 length · bytes`.
 """
 
+from abc import abstractmethod
 from struct import Struct
 from typing import Any
 
@@ -67,11 +68,11 @@ class _List(Field):
         values[self.name] = tuple(found)
         return at
 
-    def _write_one(self, value: Any) -> tuple[Buffer, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _write_one(self, value: Any) -> tuple[Buffer, ...]: ...
 
-    def _read_one(self, payload: memoryview, at: int) -> tuple[Any, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read_one(self, payload: memoryview, at: int) -> tuple[Any, int]: ...
 
 
 class TableKeys(_List):

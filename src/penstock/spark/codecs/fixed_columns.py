@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,12 +47,12 @@ class FixedColumns(Codec):
 
         return encode
 
-    def decode(self, values: pa.BinaryArray) -> Columns:
-        raise NotImplementedError
+    @abstractmethod
+    def decode(self, values: pa.BinaryArray) -> Columns: ...
 
+    @abstractmethod
     def write(self, row: Mapping[str, Any]) -> str:
         """Raises RequestError for a row that the format cannot represent."""
-        raise NotImplementedError
 
     def needed(self, row: Mapping[str, Any], name: str) -> Any:
         if row[name] is None:
