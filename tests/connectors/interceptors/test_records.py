@@ -1,6 +1,7 @@
 """Interceptors of records: what is bad is a dead letter alone, within limits."""
 
 import gzip
+import random
 import sys
 import zlib
 from typing import Any
@@ -222,3 +223,12 @@ def test_patterns_are_those_of_re2() -> None:
     assert fed("regex-extract", b"1\xc3\xa9", pattern=r"(?P<x>\pN)\C*\z") == ([b"1"], [])
     with pytest.raises(RequestError, match=r"write \(\?:…\)"):
         fed("regex-extract", pattern="(a)(?P<x>b)")
+
+
+def test_a_stream_that_was_harmless_so_far_may_not_expand_beyond_the_limit() -> None:
+    stream = DecompressedStream(DecompressOptions())
+    compressor = zstandard.ZstdCompressor().compressobj()
+    harmless = compressor.compress(random.Random(1).randbytes(MIB))
+    assert stream.feed(harmless + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    with pytest.raises(BadBytes, match="expansion_max"):
+        stream.feed(compressor.compress(bytes(64 * MIB)) + compressor.flush())

@@ -421,24 +421,27 @@ class DecompressedStream(Incoming):
     feed_bytes = STREAM_FEED_BYTES
     _FREE = 1 << 20
     """Bytes that any input may become: small inputs compress best."""
+    _LEFT_MAX = 8 << 20
+    """The most that earlier inputs leave to later ones: a block, of at most 4 MiB, comes out as a whole when its last
+    byte is there."""
 
     def __init__(self, options: DecompressOptions) -> None:
         self._options = options
         self._members = Members(options.algorithm, plain=options.plain)
-        self._fed = self._returned = 0
+        self._allowance = self._FREE
 
     @property
     def buffered(self) -> int:
         return 0 if self._members.is_between else 1
 
     def feed(self, data: bytes) -> list[bytes]:
-        self._fed += len(data)
-        limit = self._fed * self._options.expansion_max + self._FREE
+        earned = len(data) * self._options.expansion_max
+        self._allowance = earned + min(self._allowance, self._LEFT_MAX)
         found: list[bytes] = []
         try:
             for piece in self._members.feed(data):
-                self._returned += len(piece)
-                if self._returned > limit:
+                self._allowance -= len(piece)
+                if self._allowance < 0:
                     raise BadRecord(f"more than {self._options.expansion_max} bytes from each one (expansion_max)")
                 if piece:
                     found.append(piece)
@@ -447,7 +450,7 @@ class DecompressedStream(Incoming):
         return found
 
     def finish(self) -> list[bytes]:
-        self._fed = self._returned = 0
+        self._allowance = self._FREE
         try:
             rest = self._members.finish()
         except BadRecord as bad:
