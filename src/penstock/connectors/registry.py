@@ -29,7 +29,16 @@ _INTERCEPTORS = "penstock.connectors.interceptors."
 
 _MODULES_OF_EXTRAS = {
     "ws": ("websockets",),
-    "http": ("httpx",),
+    "http": ("httpx", "httpx_sse"),
+    "kafka": ("confluent_kafka",),
+    "nats": ("nats",),
+    "mqtt": ("paho",),
+    "redis": ("redis",),
+    "amqp": ("aio_pika",),
+    "sql": ("sqlalchemy",),
+    "otlp": ("grpc", "opentelemetry.proto"),
+    "cron": ("cronsim",),
+    "email": ("aiosmtplib",),
     "postgres": ("psycopg",),
     "parquet": ("pyarrow",),
     "delta": ("deltalake", "pyarrow"),
