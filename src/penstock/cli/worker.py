@@ -298,6 +298,12 @@ def worker(
         help="Let callback sinks run Python files in the worker: whoever may deploy can then run code here.",
         rich_help_panel=_DEPLOYMENTS,
     ),
+    allow_exec: bool = typer.Option(
+        False,
+        "--allow-exec",
+        help="Let connectors of type exec run programs: whoever may deploy can then run programs here.",
+        rich_help_panel=_DEPLOYMENTS,
+    ),
     file_root: list[Path] | None = typer.Option(
         None,
         metavar="DIR",
@@ -393,6 +399,7 @@ def worker(
         exposed=insecure,
         own_files=own,
         own_store=store or "",
+        programs=allow_exec,
     )
     set_up_logging(log_file, log_level, log_format)
     link = LinkOptions.from_environment()

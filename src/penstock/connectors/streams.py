@@ -1,7 +1,7 @@
 """Operations on streams that many types of sources share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +61,17 @@ async def ready_or_draining(stream: Stream, host: Host) -> bool:
     if not stream.may_send:
         await first_of(stream.ready(), host.draining())
     return not host.is_draining
+
+
+async def put_messages(
+    stream: Stream, host: Host, messages: Sequence[bytes], metadata: Sequence[Mapping[str, Any]] | None = None
+) -> None:
+    """Whole messages: each passes the interceptors alone; without interceptors they are stored in one step."""
+    if not host.has_interceptors:
+        await stream.put(messages, metadata=metadata)
+        return
+    for place, message in enumerate(messages):
+        await stream.send(message, metadata=None if metadata is None else metadata[place])
 
 
 async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:

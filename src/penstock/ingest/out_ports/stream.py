@@ -219,6 +219,11 @@ class OutStream:
             for rows in record_slices(values.sizes()):
                 await self._append(values[rows])
 
+    async def reject(self, data: bytes, reason: str) -> None:
+        async with self._turn:
+            self._check_open()
+            await self._dead_letter(data, reason)
+
     async def finish(self) -> int:
         async with self._turn:
             self._check_open()
