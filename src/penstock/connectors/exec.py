@@ -10,7 +10,7 @@ import signal
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, 
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.row_formats import encode
-from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
+from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into, readable, writable
 from penstock.connectors.values import SomeSeconds
 from penstock.core.types import Guarantee
 
@@ -324,7 +324,7 @@ class Program:
                 if is_last:
                     return None
             stopped = self._stopped.wait() if pipe == self._stdout else self.exited()
-            await first_of(_readable(pipe), self.exited(), stopped)
+            await first_of(readable(pipe), self.exited(), stopped)
 
     async def write(self, data: bytes) -> None:
         """Returns when the program has read it. Raises OSError."""
@@ -333,7 +333,7 @@ class Program:
             try:
                 rest = rest[os.write(self._stdin, rest) :]
             except BlockingIOError:
-                await _writable(self._stdin)
+                await writable(self._stdin)
         pause, longest = _POLL_SECONDS
         while _unread(self._stdin):
             if not _has_reader(self._stdin):
@@ -375,22 +375,3 @@ def _has_reader(pipe: int) -> bool:
     poll = select.poll()
     poll.register(pipe, select.POLLERR)
     return not any(found & select.POLLERR for _, found in poll.poll(0))
-
-
-async def _readable(pipe: int) -> None:
-    loop = asyncio.get_running_loop()
-    await _until(pipe, loop.add_reader, loop.remove_reader)
-
-
-async def _writable(pipe: int) -> None:
-    loop = asyncio.get_running_loop()
-    await _until(pipe, loop.add_writer, loop.remove_writer)
-
-
-async def _until(pipe: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-    ready = asyncio.get_running_loop().create_future()
-    add(pipe, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        remove(pipe)

@@ -27,6 +27,27 @@ async def first_of(*awaited: Awaitable[Any]) -> int:
     return place
 
 
+async def readable(descriptor: int) -> None:
+    """Returns when something can be read from it, or it has ended."""
+    loop = asyncio.get_running_loop()
+    await _until(descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def writable(descriptor: int) -> None:
+    """Returns when something can be written to it, or nobody reads it any more."""
+    loop = asyncio.get_running_loop()
+    await _until(descriptor, loop.add_writer, loop.remove_writer)
+
+
+async def _until(descriptor: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+    ready = asyncio.Event()
+    add(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(descriptor)
+
+
 _ROOM_SECONDS = (0.05, 2.0)
 """Between two attempts to open a stream when there is no room: the first pause and the longest."""
 

@@ -65,7 +65,8 @@ class Frames:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are complete. Raises BadFrame."""
-        data, at, found = self.rest + data, 0, []
+        found: list[bytes] = []
+        data, at = self.rest + data, 0
         while at < len(data):
             if data[at] in _BLANKS:
                 at += 1

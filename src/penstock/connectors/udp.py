@@ -20,6 +20,7 @@ from penstock.connectors.streams import (
     first_of,
     open_when_there_is_room,
     put_messages,
+    readable,
     ready_or_draining,
 )
 from penstock.connectors.url_forms import UrlForm, address
@@ -71,15 +72,6 @@ class DatagramSocket:
     @property
     def address(self) -> str:
         return address_of(self.sock.getsockname())
-
-    async def readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(self.sock, lambda: ready.done() or ready.set_result(None))
-        try:
-            await ready
-        finally:
-            loop.remove_reader(self.sock)
 
     def receive(self, host: Host) -> Received:
         """What has arrived, at most TURN_DATAGRAMS and about TURN_BYTES. Does not wait."""
@@ -138,7 +130,7 @@ async def receive_all(source: DatagramSocket, host: Host, name: str) -> None:
                 received = source.receive(host)
                 await _store(received, stream, host)
                 if not received.datagrams:
-                    await first_of(source.readable(), host.draining())
+                    await first_of(readable(source.sock.fileno()), host.draining())
             await _store(source.receive(host), stream, host)
             await stream.cut_off(DRAINED)
         except BadBytes:

@@ -55,8 +55,8 @@ class FileOptions(Options):
     """Wait until a line is complete. Mode `tail`."""
     compression: Literal["none", "auto", "gzip", "zstd", "xz", "lz4"] = "none"
     """Mode `read`: how files are compressed; `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`), and reads
-    all others as they are. Mode `write`: how parts are compressed, `gzip`, `zstd` or `xz`; each epoch is a member of its
-    own, so what is committed can always be decompressed. zstd and lz4 need
+    all others as they are. Mode `write`: how parts are compressed, `gzip`, `zstd` or `xz`; each epoch is a member of
+    its own, so what is committed can always be decompressed. zstd and lz4 need
     `pip install 'penstock-streams[compression]'`."""
     format: Literal["lines", "raw", "frames"] = "lines"
     """`lines`: a newline after each value. `raw`: nothing between values. `frames`: a big-endian u32 with the length
