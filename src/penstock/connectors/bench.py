@@ -84,10 +84,15 @@ class Bench(Connector[BenchOptions]):
 
     async def run(self, host: Host) -> None:
         host.connected()
-        if host.has_out:
-            await self._send_all(await self._values(), host)
-        else:
-            await self._report_all(host)
+        reporting = asyncio.create_task(self._report_all(host))
+        try:
+            if host.has_out:
+                await self._send_all(await self._values(), host)
+            if host.has_in:
+                await reporting
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
 
     # The source.
 

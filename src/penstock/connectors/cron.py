@@ -16,7 +16,7 @@ from penstock.connectors.streams import ready_or_draining, until_draining
 from penstock.core.types import Guarantee
 
 _CAUGHT_UP_AT_ONCE = 1000
-"""Missed times that are stored in one step: a year of minutes takes 526 of them."""
+"""Missed times that are found, and stored, in one step: a year of minutes takes 526 of them."""
 
 _WAIT_SECONDS_MAX = 60.0
 """The longest wait before the clock is read again: it may be set, and a machine may sleep."""
@@ -83,7 +83,8 @@ class Cron(Connector[CronOptions]):
         due = [*islice(takewhile(lambda at: at <= self.clock(), self.times_after(since)), _CAUGHT_UP_AT_ONCE)]
         if not due:
             return since
-        sent = due if self.options.missed == "catch_up" else due[-1:]
+        is_all = self.options.missed == "catch_up"
+        sent = due if is_all else due[-1:] if len(due) < _CAUGHT_UP_AT_ONCE else []  # the last one is not among them
         await stream.put([self._value(at) for at in sent], ids=sent, event_times_us=[at * 1_000_000 for at in sent])
         return due[-1]
 

@@ -193,8 +193,9 @@ class Syslog(Connector[SyslogOptions]):
         log.info("%s listens on %s", host.name, self.mask.text(", ".join(self.addresses)))
         try:
             host.connected()
-            receiving = receive_all(datagrams, host, "udp") if datagrams is not None else host.draining()
-            await asyncio.gather(receiving, host.draining())
+            if datagrams is not None:
+                await receive_all(datagrams, host, "udp")
+            await host.draining()
             if server is not None:
                 server.close()
             self._peers.stop_reading()

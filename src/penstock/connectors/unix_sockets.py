@@ -31,6 +31,15 @@ _CREDENTIALS = struct.Struct("3i")
 class UnixConnection(Connection):
     """Data counts as sent when the program at the other end has read it."""
 
+    _credentials: tuple[int, ...] = (0, -1, -1)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        sock = transport.get_extra_info("socket")
+        with suppress(OSError):  # it is gone again
+            packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self._credentials = _CREDENTIALS.unpack(packed)
+        super().connection_made(transport)
+
     @property
     def peer(self) -> str:
         """By the kernel's word: `pid 123 uid 1000`."""
@@ -41,17 +50,6 @@ class UnixConnection(Connection):
     def metadata(self) -> dict[str, Any]:
         pid, uid, gid = self._credentials
         return {"peer": self.peer, "pid": pid, "uid": uid, "gid": gid}
-
-    @property
-    def _credentials(self) -> tuple[int, int, int]:
-        sock = self.transport.get_extra_info("socket")
-        try:
-            pid, uid, gid = _CREDENTIALS.unpack(
-                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            )
-        except (OSError, ValueError):  # it is closed
-            return 0, -1, -1
-        return pid, uid, gid
 
     def _is_closed(self, sock: socket.socket) -> bool:
         """A peer that closes takes what it has not read with it, and then nothing is left to be acknowledged."""

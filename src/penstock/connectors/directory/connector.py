@@ -163,13 +163,21 @@ class _Watch:
                 await stream.close()
 
     async def _forget(self, listing: Listing) -> None:
+        if self._options.changed == "again":  # only the last version counts
+            for file in listing.files:
+                self._drop(self._record.others(file))
         gone = self._record.gone(listing, time.monotonic(), self._options.forget_after)
         for name in gone:
             if self._host.stream_state(name) is StreamState.STARTED:
                 self._host.count("vanished_files")
                 log.error("%s: %s vanished before it was read to its end", self._host.name, name.rpartition("#")[0])
                 await self._end_begun([name])
-            elif self._host.forget_stream(name) or self._host.stream_state(name) is StreamState.UNKNOWN:
+        self._drop(gone)
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """Forget the streams that every pipeline has completed."""
+        for name in names:
+            if self._host.forget_stream(name) or self._host.stream_state(name) is StreamState.UNKNOWN:
                 self._record.forget(name)
 
     # Files that every pipeline has completed.

@@ -42,20 +42,27 @@ class Contents:
         self._skip = 0 if algorithm is None else position
         self._members = None if algorithm is None else Members(algorithm, plain=False)
         self._pieces: Iterator[bytes] = iter(())
+        self._failure: BadRecord | None = None
 
     def read(self) -> bytes:
-        """The next bytes; b"" at the end. Blocks. Raises OSError, BadRecord if it is not what it should be."""
+        """The next bytes; b"" at the end. Blocks. Raises OSError, and BadRecord after everything that could be
+        decompressed.
+        """
         if self._members is None:
             return self._raw()
-        found, size = [], 0
-        while size < self._chunk_bytes:
-            piece = next(self._pieces, None)
-            if piece is None and not self._feed(self._members):
-                break
-            piece = self._wanted(piece or b"")
-            found.append(piece)
-            size += len(piece)
-        return b"".join(found)
+        found = bytearray()
+        try:
+            while len(found) < self._chunk_bytes and self._failure is None:
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    found += self._wanted(piece)
+                elif not self._feed(self._members):
+                    break
+        except BadRecord as error:
+            self._failure = error
+        if self._failure is not None and not found:
+            raise self._failure
+        return bytes(found)
 
     def _raw(self) -> bytes:
         data = self._read_at(self._at, self._chunk_bytes)
