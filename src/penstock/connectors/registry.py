@@ -50,7 +50,7 @@ _MODULES_OF_EXTRAS = {
 CONNECTORS: Registry[Connector[Any]] = Registry(
     "connector type",
     {
-        "bench": _TYPES + "bench:Bench",
+        "bench": _TYPES + "load_test:Bench",
         "callback": _TYPES + "callback:Callback",
         "connector-protocol": _TYPES + "connector_protocol.connector:ConnectorProtocol",
         "cron": _TYPES + "cron:Cron",

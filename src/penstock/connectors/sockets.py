@@ -293,7 +293,7 @@ class ClientTls(Options):
     """The name in the server's certificate, if it is not the host."""
 
 
-class Address(Options):
+class ListenOptions(Options):
     """Where a server on the network listens, and for whom."""
 
     host: HostName = "127.0.0.1"
@@ -327,7 +327,7 @@ class PeerOptions(Options):
     """Send everything to all connections, instead of each reply to the connection that its event came from."""
 
 
-class ServerOptions(PeerOptions, Address):  # the options of the last base come first in the documentation
+class ServerOptions(PeerOptions, ListenOptions):  # the options of the last base come first in the documentation
     """A server on the network whose connections are streams."""
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.connectors.api import Port
-from penstock.connectors.bench import Bench
 from penstock.connectors.cron import Cron
 from penstock.connectors.directory.connector import Directory
 from penstock.connectors.exec import Exec
+from penstock.connectors.load_test import Bench
 from penstock.connectors.syslog import Syslog
 from penstock.connectors.udp import UdpClient, UdpServer
 from penstock.connectors.unix_sockets import UnixClient, UnixServer

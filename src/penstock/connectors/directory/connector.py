@@ -155,7 +155,7 @@ class _Watch:
                 log.error("%s: %s has changed since it was read, and %s", self._host.name, file.key, what)
 
     async def _end_begun(self, names: Sequence[str]) -> None:
-        """Streams of files that will never be read on must not hold the watermark."""
+        """Streams of files that will never be read on must not block the watermark."""
         for name in names:
             if self._host.stream_state(name) is StreamState.STARTED:
                 stream = await self._host.open_stream(name, resume=True)
@@ -165,7 +165,8 @@ class _Watch:
     async def _forget(self, listing: Listing) -> None:
         if self._options.changed == "again":  # only the last version counts
             for file in listing.files:
-                self._drop(self._record.others(file))
+                if self._host.stream_state(file.stream) is not StreamState.UNKNOWN:
+                    self._drop(self._record.others(file))
         gone = self._record.gone(listing, time.monotonic(), self._options.forget_after)
         for name in gone:
             if self._host.stream_state(name) is StreamState.STARTED:

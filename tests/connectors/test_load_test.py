@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.connectors.api import Lost, Outgoing
-from penstock.connectors.bench import Arrived, Bench, BenchOptions
+from penstock.connectors.load_test import Arrived, Bench, BenchOptions
 from tests.connectors.recording_host import RecordingHost, running
 from tests.support.waiting import eventually
 
@@ -61,7 +61,7 @@ async def test_what_arrives_is_counted_by_its_latency(caplog: pytest.LogCaptureF
     host, tested = RecordingHost(has_out=False), bench(report="10ms")
     tested.clock = lambda: 1000.0
     times = [1000_000_000 - latency for latency in (500, 1000, 1001, 4_000, 70_000_000)]
-    with caplog.at_level(logging.INFO, "penstock.connectors.bench"):
+    with caplog.at_level(logging.INFO, "penstock.connectors.load_test"):
         async with running(tested, host):
             await tested.deliver(Outgoing(None, [b"abc"] * 5, [0] * 5, event_times_us=times), host)
             await tested.deliver(Outgoing(None, [b"joined, so without times"], [0]), host)
