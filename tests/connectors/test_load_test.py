@@ -29,7 +29,7 @@ async def test_it_sends_so_many_events_of_a_size_in_so_many_streams_and_ends() -
 
 async def test_the_lines_of_a_file_are_replayed_over_and_over(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("a\nb\n\nc")
-    host = RecordingHost()
+    host = RecordingHost(has_in=False)
     async with running(bench(path=str(tmp_path / "lines"), count=7), host) as run:
         await asyncio.wait_for(run, 30)
     assert host.streams[0].events == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]

@@ -45,11 +45,11 @@ async def test_each_datagram_passes_the_interceptors_alone_and_bad_ones_end_only
     async with hosting(tmp_path, "udp-server", {"port": 0}, interceptors_in=chain) as hosted:
         await hosted.connected()
         with sending(hosted) as one:
-            one.send(b"\0\0\0\0\0\0\0\1a\0\0\0\0\0\0\0\1b")
-            one.send(b"\xff" * 8)
+            one.send(b"\0\0\0\1a\0\0\0\1b")
+            one.send(b"\xff" * 4)
             await eventually(lambda: len(hosted.dead_letters()) == 1)
-            one.send(b"\0\0\0\0\0\0\0\1c")
-            await eventually(lambda: hosted.values() == [b"a", b"b", b"c"])
+            one.send(b"\0\0\0\1c")
+            await eventually(lambda: sorted(hosted.values()) == [b"a", b"b", b"c"])
 
 
 async def test_what_the_kernel_has_no_room_for_is_lost_and_counted() -> None:
@@ -114,4 +114,4 @@ async def test_a_server_that_is_not_there_stops_nothing() -> None:
 
 
 def test_a_url_names_a_server() -> None:
-    assert parse_sink("udp://127.0.0.1:8125").type == "udp-client"
+    assert isinstance(parse_sink("udp://127.0.0.1:8125").connector, UdpClient)

@@ -147,7 +147,7 @@ class Exec(Connector[ExecOptions]):
             return None
         stopping = asyncio.create_task(_stop_reading(program, host))
         try:
-            await read_into(stream, program.read, host)
+            await first_of(read_into(stream, program.read, host), program.lost.wait())
         except BadBytes:
             host.count("bad_streams")
             await stream.close()
@@ -198,8 +198,10 @@ class Exec(Connector[ExecOptions]):
         try:
             written = await first_of(program.write(encode(outgoing, self.options.format)), program.exited())
         except OSError as error:
+            program.lost.set()
             raise Lost(f"{self.options.command[0]} has closed its standard input: {error.strerror}") from error
         if written == 1:
+            program.lost.set()
             raise Lost(f"{self.options.command[0]} has ended")
 
 
@@ -267,6 +269,9 @@ class Program:
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._exited = asyncio.ensure_future(process.wait())
         self._stopped = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Values cannot be written to it. While its stream may not send, its output is not read, and this is the only
+        sign that it has ended: whether the stream may ever send again can depend on the next program."""
 
     @classmethod
     async def start(cls, command: list[str], environment: dict[str, str], directory: Path | None) -> "Program":

@@ -167,7 +167,7 @@ class TestUdpServer(ConnectorConformance):
 
 class SyslogSending(TcpConnecting):
     def config(self) -> Mapping[str, Any]:
-        return {"port": 0, "transport": "tcp"}
+        return {"port": 0, "transport": "tcp", "framing": "lines"}  # a line of these tests may begin with a digit
 
 
 class TestSyslog(ConnectorConformance):
@@ -180,10 +180,10 @@ class TestSyslog(ConnectorConformance):
     def test_garbage_is_a_dead_letter_and_ends_only_its_stream(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             good, bad = await peer.line(frame), await peer.line(frame)
-            await bad.send(b"fine\n99999999 garbage")
+            await bad.send(b"fine\n" + b"garbage" * 10_000)
             await frame.until(lambda: frame.instance.host.dead_letters.count == 1, "the dead letter")
             (dead_letter,) = await frame.dead_letter_events()
-            assert dead_letter.value == b"99999999 garbage"
+            assert b"garbage" in dead_letter.value
             assert "message_bytes_max" in dead_letter.metadata["reason"]
             await good.send(b"still here\n")
             assert {event.value for event in await frame.until_stored(2)} == {b"fine", b"still here"}
@@ -235,7 +235,7 @@ class TestBench(ConnectorConformance):
             frame.image(tmp_path / "crashed")
             await frame.stop()
             async with Frame(tmp_path / "crashed", Bench, peer.config()) as after:
-                await after.until(lambda: after.instance.host.status().state == "ended", "the end")
+                await after.until(lambda: after.instance.host.log.has_finished, "the end")
                 ids = [event.event_id for event in await after.events()]
                 assert ids == [*range(1, 3001)]
 
