@@ -19,7 +19,7 @@ class DirectoryOptions(Options):
 
     A file is known by its name, its size and the time of its last change (in a bucket: by its ETag). One that changes
     after it was read, or while it is read, is not read again: it is logged as an error, and counted in `changed_files`
-    of the status, because nobody can tell which of its events are new. `changed: again` reads it again from its
+    of the status, because it is not known which of its events are new. `changed: again` reads it again from its
     beginning, as another stream.
 
     The record of what was read is part of the source, and as durable as its events. A file that was removed is
