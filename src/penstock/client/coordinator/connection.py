@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -23,8 +24,9 @@ from penstock.client.segments.failures import (
 from penstock.core import errors
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
+from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.codec import decode_reply, encode
-from penstock.protocol.api.history import Principal, WorkerHistory
+from penstock.protocol.api.history import Principal, SegmentPage, WorkerHistory
 from penstock.protocol.api.status import WorkerStatus
 
 T = TypeVar("T")
@@ -324,6 +326,14 @@ class WorkerClient:
     def history(self) -> WorkerHistory:
         """The worker's /history."""
         return self._get("/history", WorkerHistory)
+
+    def cluster(self) -> ClusterStatus:
+        """The worker's /cluster. Raises RequestError for a worker that has everything itself."""
+        return self._get("/cluster", ClusterStatus)
+
+    def segments(self, prefix: str = "", after: str = "") -> SegmentPage:
+        """A page of the segments after this name, in the order of names."""
+        return self._get("/segments?" + urlencode({"prefix": prefix, "after": after}), SegmentPage)
 
     def principal(self) -> Principal:
         """As whom the worker knows this client."""

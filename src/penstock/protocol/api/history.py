@@ -1,6 +1,7 @@
-"""The reply to GET /history: how fast everything has flowed in the last hour, and the last epochs of each pipeline."""
+"""Replies to GET /history, /segments and /principal: what people look at beside the status."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,8 @@ class EpochTimes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to GET /history: how fast everything has flowed in the last hour, and the last epochs."""
+
     seconds: float
     """From one sample to the next."""
     times: Sequence[float]
@@ -29,6 +32,15 @@ class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
     `pipeline/NAME/lag_bytes` and `latency_seconds`."""
     epochs: Mapping[str, Sequence[EpochTimes]]
     """By pipeline: the last ones that are complete, oldest first."""
+
+
+class SegmentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to GET /segments: some of them, by name."""
+
+    segments: Sequence[Mapping[str, Any]]
+    more: bool
+    after: str
+    """Where the next page starts."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
