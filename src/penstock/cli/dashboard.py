@@ -1,22 +1,22 @@
 """`penstock dashboard`: serves pages that show a worker in a browser."""
 
-import subprocess
-import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from penstock.cli.connect import DataOption, WorkerOption, member_to_read
+from penstock.cli.dashboard_process import check_installed
 from penstock.core.address import is_loopback
-from penstock.core.errors import RequestError
-from penstock.core.plugins import NotInstalled
-
-if TYPE_CHECKING:
-    from penstock.dashboard.server import DashboardSettings
+from penstock.core.errors import RequestError, Unavailable
 
 PORT = 7180
+
+_START_SECONDS_MAX = 600.0
+"""A worker may have to read a large journal first."""
+_LOOK_SECONDS = 0.3
 
 _EXAMPLES = """
 [bold]Examples[/]
@@ -42,6 +42,7 @@ def dashboard(
     tls_key: Annotated[Path | None, typer.Option(help="Its key.", metavar="FILE")] = None,
     worker: WorkerOption = None,
     data: DataOption = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for a worker that is about to start.")] = False,
 ) -> None:
     """Show a worker or a cluster in a browser, until Ctrl-C.
 
@@ -53,33 +54,27 @@ def dashboard(
             f"the dashboard would send tokens to {host} without TLS",
             "Use --tls-cert and --tls-key, or a loopback host.",
         )
-    settings = _settings(member_to_read(worker, data), host, port, allow_host or [], tls_cert, tls_key)
-    from penstock.dashboard.server import serve  # here: it takes a second to import
+    check_installed()
+    from penstock.dashboard.server import DashboardSettings, serve  # here: it takes a second to import
 
-    serve(settings, _print)
+    address = _found(worker, data, _START_SECONDS_MAX if wait else 0.0)
+    files = (None if one is None else str(one) for one in (tls_cert, tls_key))
+    serve(DashboardSettings(address, host, port, tuple(allow_host or ()), *files), _print)
 
 
-def _settings(
-    worker: str, host: str, port: int, allow_hosts: list[str], cert: Path | None, key: Path | None
-) -> "DashboardSettings":
-    try:
-        from penstock.dashboard.server import DashboardSettings
-    except ImportError as error:
-        raise NotInstalled(
-            f"the dashboard needs {error.name}, which is not installed",
-            "Install it: pip install 'penstock-streams[dashboard]'",
-        ) from None
-    names = tuple(allow_hosts)
-    return DashboardSettings(worker, host, port, names, cert and str(cert), key and str(key))  # type: ignore[arg-type]
+def _found(worker: str | None, data: Path | None, seconds: float) -> str:
+    """The worker's HTTP address."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return member_to_read(worker, data)
+        except Unavailable:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
 def _print(url: str) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(f"dashboard: {url}", soft_wrap=True)
     console.print("The link works once. Ctrl-C ends the dashboard; the worker goes on.")
-
-
-def start_dashboard(worker: str, port: int) -> "subprocess.Popen[bytes]":
-    """In a process of its own, so that nobody who looks at a worker slows it down."""
-    command = [sys.executable, "-m", "penstock", "dashboard", "--worker", worker, "--port", str(port)]
-    return subprocess.Popen(command)

@@ -13,6 +13,9 @@ _GREY = "#888"
 """Readable on light and on dark."""
 
 
+_FAINT = "#8883"
+
+
 def _titled(title: str) -> dict[str, Any]:
     return {
         "animation": False,
@@ -40,7 +43,7 @@ def over_time(history: WorkerHistory, series: Mapping[str, str], title: str) -> 
     return {
         **_titled(title if lines else f"{title}: nothing yet"),
         "xAxis": {"type": "time", "splitLine": {"show": False}, "axisLabel": {"hideOverlap": True}},
-        "yAxis": {"type": "value", "min": 0, "splitLine": {"lineStyle": {"opacity": 0.25}}},
+        "yAxis": {"type": "value", "min": 0, "splitLine": {"lineStyle": {"color": _FAINT}}},
         "series": lines,
     }
 
@@ -52,9 +55,15 @@ def epoch_bars(epochs: Sequence[EpochTimes]) -> dict[str, Any]:
         **_titled("seconds of each epoch" if shown else "epochs: none complete yet"),
         "tooltip": {"trigger": "axis", "axisPointer": {"type": "shadow"}},
         "xAxis": {"type": "category", "data": [str(one.number) for one in shown]},
-        "yAxis": {"type": "value", "splitLine": {"lineStyle": {"opacity": 0.25}}},
+        "yAxis": {"type": "value", "splitLine": {"lineStyle": {"color": _FAINT}}},
         "series": [
-            {"name": name, "type": "bar", "stack": "epoch", "data": [phases(one)[number] for one in shown]}
+            {
+                "name": name,
+                "type": "bar",
+                "stack": "epoch",
+                "barMaxWidth": 40,
+                "data": [phases(one)[number] for one in shown],
+            }
             for number, name in enumerate(_PHASES)
         ],
     }

@@ -34,7 +34,7 @@ _STYLE = """
 .flow .line { fill: none; stroke: var(--penstock-line); stroke-width: 1.5; }
 .flow .trouble rect, .flow .line.trouble { stroke: var(--penstock-trouble); stroke-width: 3; stroke-dasharray: 7 4; }
 .trouble-text { color: var(--penstock-trouble); }
-pre.bytes { white-space: pre-wrap; word-break: break-all; font-size: 12px; }
+pre.bytes { overflow-x: auto; font-size: 12px; }
 .nicegui-content { padding: 12px; }
 """
 
@@ -64,6 +64,8 @@ class Dashboard:
                 await build(session)
             except PenstockError as error:
                 complain(error)
+            who = f"{session.principal.name}: {session.principal.role}"
+            ui.label(f"{who} · {_KEYS_HELP}").classes("text-xs text-gray-500")
 
     def _header(self, session: Session, title: str) -> None:
         ui.add_css(_STYLE)
@@ -84,10 +86,6 @@ class Dashboard:
                 ui.menu_item("Light or dark", dark.toggle)
                 ui.menu_item(f"Log out {session.principal.name}", self._log_out)
         ui.keyboard(on_key=lambda event: _follow_key(event, dark))
-        with ui.footer().classes("bg-transparent py-0 px-3"):
-            ui.label(f"{session.principal.name}: {session.principal.role} · {_KEYS_HELP}").classes(
-                "text-xs text-gray-500"
-            )
 
     def _log_out(self) -> None:
         self.sessions.leave(app.storage.browser["id"])

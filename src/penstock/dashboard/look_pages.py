@@ -57,7 +57,8 @@ def bytes_view(value: bytes) -> None:
     def show(form: str) -> None:
         shown.clear()
         with shown:
-            ui.label(forms[form](value)).classes("font-mono").style("white-space: pre-wrap")
+            wrap = "pre" if form == "hex" else "pre-wrap"
+            ui.label(forms[form](value)).classes("font-mono").style(f"white-space: {wrap}")
 
     ui.toggle([*forms], value="text", on_change=lambda event: show(event.value)).props("dense no-caps")
     show("text")
