@@ -22,7 +22,7 @@ def _titled(title: str) -> dict[str, Any]:
         "title": {"text": title, "left": 4, "top": 0, "textStyle": {"color": _GREY, "fontSize": 13}},
         "tooltip": {"trigger": "axis"},
         "legend": {"top": 0, "right": 8, "type": "scroll", "left": "40%", "textStyle": {"color": _GREY}},
-        "grid": {"left": 8, "right": 16, "top": 32, "bottom": 4, "containLabel": True},
+        "grid": {"left": 8, "right": 28, "top": 32, "bottom": 4, "containLabel": True},
     }
 
 

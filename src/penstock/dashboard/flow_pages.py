@@ -51,7 +51,7 @@ async def overview(session: Session) -> None:
         sentences.clear()
         with sentences:
             _say(status)
-        _show(rates, charts.over_time(history, _each(status.sources, "source", "events"), "events/s"))
+        _show(rates, charts.over_time(history, _each(_own(status.sources), "source", "events"), "events/s"))
         names = [one.name for one in status.pipelines]
         _show(lags, charts.over_time(history, _each(names, "pipeline", "lag_bytes"), "bytes behind"))
         about.clear()
@@ -346,6 +346,10 @@ def _show(chart: ui.echart, options: dict[str, Any]) -> None:
     chart.options.clear()
     chart.options.update(options)
     chart.update()
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("system.")]
 
 
 def _each(names: Iterable[str], kind: str, what: str, most: int = 12) -> dict[str, str]:

@@ -89,7 +89,8 @@ def _sources(status: WorkerStatus) -> Iterable[str]:
     """Those that pipelines read, then those that nobody reads yet."""
     read = [source for one in status.pipelines for names in one.inputs.values() for source in names]
     known = [name for name in read if not name.startswith("pipeline:")]
-    return [*dict.fromkeys([*known, *(name for name in status.sources if not name.endswith(".err"))])][:BOXES_MAX]
+    others = [name for name in status.sources if not name.endswith(".err") and not name.startswith("system.")]
+    return [*dict.fromkeys([*known, *others])][:BOXES_MAX]
 
 
 def _source(name: str, status: WorkerStatus, *, is_blocking: bool) -> Box:

@@ -21,16 +21,23 @@ PAGES = (
 """Path, title, and the key that opens it."""
 
 _STYLE = """
-:root { --penstock-line: #64748b; --penstock-trouble: #c81e1e; --penstock-box: #f8fafc; --penstock-text: #0f172a; }
+:root {
+  --penstock-line: #64748b; --penstock-trouble: #c81e1e; --penstock-box: #f8fafc; --penstock-text: #0f172a;
+  --penstock-page: #fff;
+}
 .body--dark {
   --penstock-line: #94a3b8; --penstock-trouble: #f87171; --penstock-box: #1e293b; --penstock-text: #e2e8f0;
+  --penstock-page: #121212;
 }
 .flow { max-width: none; }
 .flow rect { fill: var(--penstock-box); stroke: var(--penstock-line); stroke-width: 1.5; }
 .flow .box:hover rect, .flow .box:focus rect { stroke-width: 3; }
 .flow text { fill: var(--penstock-text); font: 13px system-ui, sans-serif; }
 .flow .title { font-weight: 600; font-size: 14px; }
-.flow .label { font-size: 11px; text-anchor: middle; fill: var(--penstock-line); }
+.flow .label {
+  font-size: 11px; text-anchor: middle; fill: var(--penstock-line);
+  paint-order: stroke; stroke: var(--penstock-page); stroke-width: 5px;
+}
 .flow .line { fill: none; stroke: var(--penstock-line); stroke-width: 1.5; }
 .flow .trouble rect, .flow .line.trouble { stroke: var(--penstock-trouble); stroke-width: 3; stroke-dasharray: 7 4; }
 .trouble-text { color: var(--penstock-trouble); }
@@ -172,6 +179,7 @@ def table(
         for name, title in columns
     ]
     found = ui.table(columns=shown, rows=[], row_key=key, pagination=pagination)
+    found.add_slot("no-data", '<span class="text-grey">none</span>')
     if on_row is not None:
         found.on("rowClick", lambda event: on_row(event.args[1]))
         found.classes("cursor-pointer")
