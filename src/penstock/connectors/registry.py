@@ -58,9 +58,12 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "http-server": _TYPES + "http_server.connector:HttpServer",
         "iceberg": _TYPES + "iceberg.connector:Iceberg",
         "metronome": _TYPES + "metronome:Metronome",
+        "mqtt": _TYPES + "mqtt.connector:Mqtt",
+        "nats": _TYPES + "nats.connector:Nats",
         "null": _TYPES + "null:Null",
         "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
+        "rabbitmq": _TYPES + "rabbitmq:RabbitMq",
         "segment": _TYPES + "segment:Segment",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
         "stdio": _TYPES + "stdio:Stdio",
@@ -74,6 +77,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
 
 SCHEMES: Mapping[str, str] = MappingProxyType(
     {
+        "amqp": "rabbitmq",
         "connector": "connector-protocol",
         "http": "http-client",
         "https": "http-client",
