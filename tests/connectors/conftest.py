@@ -5,27 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.brokers.servers import Mosquitto, NatsServer, RabbitMqServer
+from penstock.testing.brokers import Mosquitto, NatsServer, RabbitMqServer
+from tests.connectors.brokers.servers import need
+from tests.support.ports import free_port
 
 
 @pytest.fixture
 def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    need(NatsServer)
     folder = tmp_path / "nats"
     folder.mkdir()
-    with NatsServer(folder) as server:
+    with NatsServer(folder, free_port=free_port) as server:
         yield server
 
 
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    need(Mosquitto)
     folder = tmp_path / "mosquitto"
     folder.mkdir()
-    with Mosquitto(folder) as server:
+    with Mosquitto(folder, free_port=free_port) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMqServer]:
     """It takes seconds to start: one for all tests, which use queues of their own."""
-    with RabbitMqServer(tmp_path_factory.mktemp("rabbitmq")) as server:
+    need(RabbitMqServer)
+    with RabbitMqServer(tmp_path_factory.mktemp("rabbitmq"), free_port=free_port) as server:
         yield server

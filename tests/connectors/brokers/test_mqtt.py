@@ -18,10 +18,12 @@ from penstock.connectors.mqtt.options import MqttOptions, is_filter, is_topic
 from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
+from penstock.testing.brokers import Mosquitto
 from penstock.testing.frame import Frame, Setup
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.scene import killed_scene
-from tests.connectors.brokers.servers import QUICKLY, Mosquitto
+from tests.connectors.brokers.servers import QUICKLY, need
+from tests.support.ports import free_port
 from tests.support.tls import CA
 from tests.support.waiting import SECONDS_MAX, until
 
@@ -180,7 +182,8 @@ async def test_a_password_and_tls_are_used(tmp_path: Path) -> None:
     CA.cert_pem.write_to_path(str(folder / "ca.pem"))
     CA.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
     tls = (f"certfile {folder}/server.pem", f"keyfile {folder}/server.pem")
-    with Mosquitto(folder, *tls) as server:
+    need(Mosquitto)
+    with Mosquitto(folder, *tls, free_port=free_port) as server:
         config = options_of(server, topics=["in"], topic="in", tls={"ca": str(folder / "ca.pem")})
         async with Frame(tmp_path / "plain", Mqtt, {**config, "tls": None}) as frame:
             await frame.until(lambda: frame.instance.host.status().state == "disconnected")

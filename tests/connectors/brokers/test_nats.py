@@ -25,10 +25,12 @@ from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 from penstock.delivery.outbox.rows import Row, encode_rows
 from penstock.protocol.stored.event import NO_TIME
+from penstock.testing.brokers import NatsServer
 from penstock.testing.frame import Frame, GivenEpoch
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.scene import killed_scene
-from tests.connectors.brokers.servers import QUICKLY, NatsServer
+from tests.connectors.brokers.servers import QUICKLY, need
+from tests.support.ports import free_port
 from tests.support.tls import CA
 from tests.support.waiting import until
 
@@ -247,7 +249,8 @@ async def test_a_password_and_tls_are_used(tmp_path: Path) -> None:
     CA.cert_pem.write_to_path(str(folder / "ca.pem"))
     CA.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
     tls = f'tls {{ cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem" }}'
-    with NatsServer(folder, f'authorization {{ user: me, password: "right" }}\n{tls}') as server:
+    need(NatsServer)
+    with NatsServer(folder, f'authorization {{ user: me, password: "right" }}\n{tls}', free_port) as server:
         config = source_of(server, user="me", tls={"ca": str(folder / "ca.pem")})
         async with Frame(tmp_path / "wrong", Nats, {**config, "password": "wrong"}) as frame:
             await frame.until(lambda: "cannot be reached" in frame.instance.host.status().reason)

@@ -13,10 +13,11 @@ from aio_pika.abc import AbstractChannel
 from penstock.connectors.rabbitmq import RabbitMq
 from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
+from penstock.testing.brokers import RabbitMqServer
 from penstock.testing.frame import Frame
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.scene import killed_scene
-from tests.connectors.brokers.servers import QUICKLY, RabbitMqServer
+from tests.connectors.brokers.servers import QUICKLY
 from tests.support.waiting import SECONDS_MAX
 
 

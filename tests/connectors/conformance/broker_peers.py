@@ -14,10 +14,11 @@ from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from paho.mqtt.enums import CallbackAPIVersion
 
+from penstock.testing.brokers import Mosquitto, NatsServer, RabbitMqServer
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
-from tests.connectors.brokers.servers import Mosquitto, NatsServer, RabbitMqServer
 from tests.support.cutting_proxy import CuttingProxy
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS_MAX, eventually
 
 
@@ -55,7 +56,7 @@ class NatsPeer(BrokerPeer):
     """Each line is a message: the sequence of a message is the id of one event."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = NatsServer(folder)
+        self._server = NatsServer(folder, free_port=free_port)
         self._client: nats.NATS | None = None
         self._rest = b""
         self._received: list[bytes] = []
@@ -123,7 +124,7 @@ class MqttPeer(BrokerPeer):
     """What is sent at once is a message. Its client receives what leaves, also what was published while it was away."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self._server = Mosquitto(folder)
+        self._server = Mosquitto(folder, free_port=free_port)
         self._options = options
         self._client: paho.Client | None = None
         self._received: list[bytes] = []

