@@ -1,8 +1,8 @@
 """Connectors to brokers, beside the plain client library in the way that its documentation shows it: the same messages
 from and to the same real server, on this machine. A broker that is not installed is left out.
 
-What is measured is the CPU time of this process: with a connector that includes the store, with the plain library nothing
-but the library.
+What is measured is the CPU time of this process: with a connector that includes the store, with the plain library only
+the library.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ FLOWS: Sequence[tuple[type[Flow], type[Broker]]] = (
 @contextmanager
 def broker_cases(events: int) -> Iterator[list[Case]]:
     """The servers run while it is entered."""
-    with ExitStack() as running, tempfile.TemporaryDirectory(prefix="penstock-brokers-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-brokers-") as folder, ExitStack() as running:
         cases: list[Case] = []
         for flow, server in FLOWS:
             if find(server.program) is not None:

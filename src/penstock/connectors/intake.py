@@ -99,38 +99,38 @@ class Intake(Generic[T]):
         else:
             self._host.count("discarded_messages", len(arrived))
             last_ids = {}
-        self._stored.put_nowait(_Stored(last_ids, [one.token for one in arrived if one.token is not None]))
+        if last_ids is not None:
+            self._stored.put_nowait(_Stored(last_ids, [one.token for one in arrived if one.token is not None]))
 
-    async def _store(self, arrived: Sequence[Received[T]]) -> dict[Stream, int]:
+    async def _store(self, arrived: Sequence[Received[T]]) -> dict[Stream, int] | None:
+        """None if something was not stored, because there was no room for a stream before a drain: it comes again."""
         by_stream: dict[str, list[Received[T]]] = {}
         for message in arrived:
             by_stream.setdefault(message.stream, []).append(message)
         last_ids: dict[Stream, int] = {}
         for name, messages in by_stream.items():
-            if self._host.has_interceptors:
-                for message in messages:
-                    await self._send(name, message, last_ids)
-            elif (stream := await self._stream(name)) is not None:
-                last_ids[stream] = await stream.put(
-                    [one.value for one in messages], metadata=[one.metadata for one in messages]
-                )
+            for part in [messages] if not self._host.has_interceptors else [[one] for one in messages]:
+                stream = await self._stream(name)
+                if stream is None:
+                    return None
+                last_ids[stream] = await self._put(stream, name, part)
         return last_ids
 
-    async def _send(self, name: str, message: Received[T], last_ids: dict[Stream, int]) -> None:
+    async def _put(self, stream: Stream, name: str, messages: Sequence[Received[T]]) -> int:
         """Interceptors get each message alone: what they would buffer could not be acknowledged."""
-        stream = await self._stream(name)
-        if stream is None:
-            return
+        if not self._host.has_interceptors:
+            return await stream.put([one.value for one in messages], metadata=[one.metadata for one in messages])
+        (message,) = messages
         try:
             await stream.send(message.value, metadata=message.metadata)
-            last_ids[stream] = await stream.finish()
+            return await stream.finish()
         except BadBytes:
             self._host.count("bad_messages")
-            last_ids[stream] = stream.last_id
             del self._streams[name]
+            return stream.last_id
 
     async def _stream(self, name: str) -> Stream | None:
-        """None if the connector was drained before there was room for a stream: the message comes again."""
+        """None if the connector was drained before there was room for a stream."""
         stream = self._streams.pop(name, None) or await open_when_there_is_room(self._host, name)
         if stream is not None:
             self._streams[name] = stream

@@ -74,7 +74,7 @@ class Mqtt(Connector[MqttOptions]):
     async def run(self, host: Host) -> None:
         is_source = bool(self.options.topics) and host.has_out
         intake: Intake[int] = Intake(host, self._acknowledge, self._resume)
-        session = Session(self.options, lambda message: self._receive(message, intake, host), is_source=is_source)
+        session = Session(self.options, lambda message: self._receive(message, intake, host))
         try:
             had_session = await session.open()
             self._session = session

@@ -39,12 +39,12 @@ class Publication(NamedTuple):
 class Session:
     """Everything is called in the event loop. Each step raises Lost if the broker refuses or is gone."""
 
-    def __init__(self, options: MqttOptions, on_message: OnMessage, *, is_source: bool) -> None:
+    def __init__(self, options: MqttOptions, on_message: OnMessage) -> None:
         from paho.mqtt.client import CallbackAPIVersion, Client
         from paho.mqtt.enums import MQTTProtocolVersion
 
         self._options = options
-        self._is_persistent = is_source and options.has_session
+        self._is_persistent = options.has_session
         self._is_v5 = options.version == "5"
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
@@ -170,7 +170,12 @@ class Session:
         """Reads until nothing more becomes a message: the loop calls again if there is more."""
         for _ in range(PACKETS_AT_ONCE):
             before = self._packets
-            self._client.loop_read()
+            try:
+                self._client.loop_read()
+            except Exception as error:  # the library raises it for packets that are not valid
+                self._detach()
+                self._gone(f"it has sent a packet that is not valid: {error!r}")
+                return
             if self._packets == before or not self._is_reading:
                 break
         pending = getattr(self._client.socket(), "pending", None)  # of TLS: the loop does not see it

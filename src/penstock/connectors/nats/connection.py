@@ -11,7 +11,6 @@ from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.sockets import client_context
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
     from nats.js import JetStreamContext
 
 PING_SECONDS = 20
@@ -96,7 +95,7 @@ class Connection:
         try:
             async with asyncio.timeout(PING_SECONDS):
                 await self.client.close()
-        except Exception:  # noqa: BLE001, S110  it is gone in any case
+        except Exception:  # noqa: S110  it is gone in any case
             pass
 
 

@@ -10,7 +10,6 @@ from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import Place, UrlForm, at_server
 from penstock.core.types import Guarantee
 
-
 _PORT = 4222
 
 
