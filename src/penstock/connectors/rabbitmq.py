@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 from urllib.parse import SplitResult
 
 from pydantic import Field, model_validator
@@ -23,7 +23,8 @@ from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection
-    from aiormq.abc import AbstractChannel, DeliveredMessage
+    from aiormq.abc import DeliveredMessage
+    from aiormq.channel import Channel
 
 KEY = "{key}"
 """Stands for the key of a row in the routing key of a sink."""
@@ -149,7 +150,7 @@ class RabbitMq(Connector[RabbitMqOptions]):
     def __init__(self, options: RabbitMqOptions) -> None:
         super().__init__(options)
         self._where = f"rabbitmq://{options.host}:{options.port}"
-        self._publishing: AbstractChannel | None = None
+        self._publishing: Channel | None = None
 
     @classmethod
     def capabilities(cls, options: RabbitMqOptions) -> Capabilities:
@@ -215,11 +216,11 @@ class RabbitMq(Connector[RabbitMqOptions]):
 
     async def _channel(
         self, connection: "AbstractConnection", gone: "asyncio.Future[str]", *, confirms: bool
-    ) -> "AbstractChannel":
+    ) -> "Channel":
         channel = connection.channel(publisher_confirms=confirms, on_return_raises=True)
         with self._errors():
             await channel.initialize(timeout=self.options.timeout)
-            found = await channel.get_underlay_channel()
+            found = cast("Channel", await channel.get_underlay_channel())
         _when_closed(channel, gone)
         return found
 
@@ -250,12 +251,12 @@ class RabbitMq(Connector[RabbitMqOptions]):
         host.connected()
         await intake.run(self._raise_when(gone), stop)
 
-    async def _declare(self, channel: "AbstractChannel") -> None:
+    async def _declare(self, channel: "Channel") -> None:
         options, declared = self.options, self.options.declare
         if declared is None:
             await channel.queue_declare(options.queue, passive=True, timeout=options.timeout)
             return
-        arguments = {"x-queue-type": declared.type} if declared.type != "classic" else None
+        arguments: dict[str, Any] | None = {"x-queue-type": declared.type} if declared.type != "classic" else None
         await channel.queue_declare(
             options.queue, durable=declared.durable, arguments=arguments, timeout=options.timeout
         )
@@ -264,9 +265,7 @@ class RabbitMq(Connector[RabbitMqOptions]):
 
     # The port `in`.
 
-    async def _open_publishing(
-        self, connection: "AbstractConnection", gone: "asyncio.Future[str]"
-    ) -> "AbstractChannel":
+    async def _open_publishing(self, connection: "AbstractConnection", gone: "asyncio.Future[str]") -> "Channel":
         channel = await self._channel(connection, gone, confirms=True)
         if self.options.exchange:
             with self._errors():

@@ -91,9 +91,9 @@ def client_of(server: Mosquitto, topic: str = "", *, client_id: str = "") -> Ite
     received: list[Any] = []
     ready = threading.Event()
     client.on_message = lambda _client, _data, message: received.append(message)
-    client.on_connect = lambda *_: client.subscribe(topic, 1) if topic else ready.set()
+    client.on_connect = lambda *_: client.subscribe(topic, 1) if topic else ready.set()  # type: ignore[assignment]
     client.on_subscribe = lambda *_: ready.set()
-    keeps = Properties(PacketTypes.CONNECT)
+    keeps = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     keeps.SessionExpiryInterval = 3600 if client_id else 0
     client.connect("127.0.0.1", server.port, clean_start=not client_id, properties=keeps)
     client.loop_start()
@@ -115,7 +115,7 @@ def options_of(server: Mosquitto, **options: Any) -> dict[str, Any]:
 
 
 async def test_topic_retain_and_properties_of_a_message_are_kept(mosquitto: Mosquitto, tmp_path: Path) -> None:
-    properties = Properties(PacketTypes.PUBLISH)
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.UserProperty = [("unit", "celsius")]
     properties.ContentType = "text/plain"
     with client_of(mosquitto) as (client, _):

@@ -130,7 +130,7 @@ async def messages(stream: JetStreamContext, name: str, subject: str) -> list[An
             found.append(await stream.get_msg(name, sequence, subject, next=True))
         except NatsError:
             return found
-        sequence = found[-1].seq + 1
+        sequence = (found[-1].seq or 0) + 1
 
 
 def numbered(first: int, end: int) -> list[bytes]:

@@ -49,7 +49,7 @@ async def publish(channel: AbstractChannel, queue: str, values: Sequence[bytes],
 
 async def received(channel: AbstractChannel, queue: str, count: int) -> list[aio_pika.abc.AbstractIncomingMessage]:
     """This many, and everything after them that is there."""
-    found = []
+    found: list[aio_pika.abc.AbstractIncomingMessage] = []
     async with asyncio.timeout(SECONDS_MAX):
         place = await channel.get_queue(queue)
         while len(found) < count:
@@ -73,7 +73,7 @@ async def test_a_queue_is_declared_and_bound_and_properties_are_kept(
     async with channel_of(rabbitmq_server) as channel, Frame(tmp_path, RabbitMq, config) as frame:
         await frame.connected()
         exchange = await channel.get_exchange("amq.topic")
-        headers = {"number": 1, "bytes": b"b"}
+        headers: Any = {"number": 1, "bytes": b"b"}
         message = aio_pika.Message(b"value", message_id="m1", content_type="text/plain", headers=headers)
         await exchange.publish(message, "orders.new")
         (event,) = await frame.until_stored(1)

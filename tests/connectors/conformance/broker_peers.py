@@ -10,6 +10,7 @@ import aio_pika
 import nats
 import paho.mqtt.client as paho
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from paho.mqtt.enums import CallbackAPIVersion
@@ -57,7 +58,7 @@ class NatsPeer(BrokerPeer):
 
     def __init__(self, folder: Path) -> None:
         self._server = NatsServer(folder, free_port=free_port)
-        self._client: nats.NATS | None = None
+        self._client: Client | None = None
         self._rest = b""
         self._received: list[bytes] = []
         self._at = 0
@@ -138,9 +139,9 @@ class MqttPeer(BrokerPeer):
         self._client = client = paho.Client(CallbackAPIVersion.VERSION2, client_id="peer", clean_session=False)
         subscribed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        client.on_subscribe = lambda *_: loop.call_soon_threadsafe(subscribed.set)
-        client.on_message = lambda _client, _data, message: self._received.append(message.payload)
-        client.on_connect = lambda *_: client.subscribe("out", 1)
+        client.on_subscribe = lambda *_: loop.call_soon_threadsafe(subscribed.set)  # type: ignore[assignment]
+        client.on_message = lambda _client, _data, message: self._received.append(bytes(message.payload))
+        client.on_connect = lambda *_: client.subscribe("out", 1)  # type: ignore[assignment]
         client.connect("127.0.0.1", self._server.port)
         client.loop_start()
         await asyncio.wait_for(subscribed.wait(), SECONDS_MAX)

@@ -164,7 +164,7 @@ def _topic_of(message: "MQTTMessage") -> str:
 def _more(message: "MQTTMessage") -> Mapping[str, Any]:
     """The properties of version 5 that people use."""
     properties = message.properties
-    if properties is None or properties.isEmpty():
+    if properties is None or properties.isEmpty():  # type: ignore[no-untyped-call]
         return {}
     found: dict[str, Any] = {}
     if pairs := getattr(properties, "UserProperty", None):

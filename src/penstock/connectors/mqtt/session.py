@@ -40,8 +40,8 @@ class Session:
     """Everything is called in the event loop. Each step raises Lost if the broker refuses or is gone."""
 
     def __init__(self, options: MqttOptions, on_message: OnMessage) -> None:
-        from paho.mqtt.client import CallbackAPIVersion, Client
-        from paho.mqtt.enums import MQTTProtocolVersion
+        from paho.mqtt.client import Client
+        from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
         self._options = options
         self._is_persistent = options.has_session
@@ -92,6 +92,7 @@ class Session:
         await self._dial()
         self._attach()
         had_session, refusal = await self._answer(self._connected)
+        assert isinstance(had_session, bool)
         if refusal:
             raise Lost(f"{self.where} refuses the connection: {refusal}")
         return had_session
@@ -118,7 +119,8 @@ class Session:
             raise Lost(f"{self.where} cannot be reached: {reason}") from error
 
     def _connect(self) -> None:
-        options, more = self._options, {}
+        options = self._options
+        more: dict[str, Any] = {}
         if self._is_v5:
             more = {"clean_start": not self._is_persistent, "properties": self._connect_properties()}
         self._client.connect(options.host, options.port, keepalive=max(1, round(options.keep_alive)), **more)
@@ -127,7 +129,7 @@ class Session:
         from paho.mqtt.packettypes import PacketTypes
         from paho.mqtt.properties import Properties
 
-        found = Properties(PacketTypes.CONNECT)
+        found = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         found.ReceiveMaximum = self._options.receive_maximum
         if self._is_persistent:
             found.SessionExpiryInterval = min(round(self._options.session_expiry), 0xFFFF_FFFF)
@@ -146,13 +148,21 @@ class Session:
         if sock is None:
             raise Lost(f"{self.where} has closed the connection")
         self._descriptor = sock.fileno()
-        client.on_socket_register_write = lambda *_: self._loop.add_writer(self._descriptor, client.loop_write)
-        client.on_socket_unregister_write = lambda *_: self._loop.remove_writer(self._descriptor)
+        client.on_socket_register_write = lambda *_: self._start_writing()
+        client.on_socket_unregister_write = lambda *_: self._stop_writing()
         client.on_socket_close = lambda *_: self._detach()
         self.resume_reading()
         if client.want_write():
-            self._loop.add_writer(self._descriptor, client.loop_write)
+            self._start_writing()
         self._ticking = asyncio.create_task(self._tick())
+
+    def _start_writing(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.add_writer(self._descriptor, self._client.loop_write)
+
+    def _stop_writing(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_writer(self._descriptor)
 
     def _detach(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

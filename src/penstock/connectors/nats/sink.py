@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.connectors.api import Lost
 from penstock.connectors.nats.connection import Connection, server_errors
@@ -162,7 +162,7 @@ class Publisher:
         if message.subject not in self._open:
             return
         self._open.discard(message.subject)
-        answer = json.loads(message.data) if message.data else {"error": _NO_STREAM}
+        answer: dict[str, Any] = json.loads(message.data) if message.data else {"error": _NO_STREAM}
         if "error" in answer:
             error = answer["error"]
             self._refusal = self._refusal or (error.get("err_code", 0), error.get("description", "no reason"))

@@ -298,7 +298,7 @@ class Source:
         info = await self._info()
         removed = removed_between(self._seen, info.state.first_seq, ids[0])
         self._report_removed(removed)
-        deleted = ids[-1] - self._seen - len(ids) - removed
+        deleted = ids[-1] - self._seen - len(ids)
         if deleted > 0 and not self._options.filter:
             self._host.count("deleted_messages", deleted)
             if not self._deletions_logged:
@@ -317,6 +317,7 @@ class Source:
         else:
             self._host.count("removed_messages", removed)
             log.warning("%s: %s", self._host.name, text)
+        self._seen += removed
 
     async def _catch_up(self, consumer: str) -> None:
         """With a filter, sequences that do not match pass unseen. If nothing is pending, everything up to the stream's
@@ -331,10 +332,10 @@ class Source:
 
 
 def _check_retention(info: "StreamInfo", where: str) -> None:
-    retention = info.config.retention
-    if retention is not None and retention.value != _LIMITS:
+    retention = info.config.retention or _LIMITS
+    if retention != _LIMITS:
         raise Lost(
-            f"{where} has the retention {retention.value}: its messages are removed when consumers acknowledge them, "
+            f"{where} has the retention {retention}: its messages are removed when consumers acknowledge them, "
             "and a source acknowledges nothing",
             "Read a mirror of it with the retention `limits`.",
         )
