@@ -217,7 +217,7 @@ class RabbitMq(Connector[RabbitMqOptions]):
     async def _channel(
         self, connection: "AbstractConnection", gone: "asyncio.Future[str]", *, confirms: bool
     ) -> "Channel":
-        channel = connection.channel(publisher_confirms=confirms, on_return_raises=True)
+        channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
         with self._errors():
             await channel.initialize(timeout=self.options.timeout)
             found = cast("Channel", await channel.get_underlay_channel())

@@ -217,7 +217,11 @@ class RabbitMqServer(Broker):
         if self._mapper is None:
             address = ["-port", str(self._mapper_port), "-address", "127.0.0.1"]
             self._mapper = subprocess.Popen([find("epmd") or "epmd", *address])
-        super().start()
+        try:
+            super().start()
+        except BaseException:
+            self.stop()
+            raise
 
     def _listens(self) -> bool:
         """It resets connections that come before it has started completely."""

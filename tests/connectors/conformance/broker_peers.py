@@ -151,6 +151,7 @@ class MqttPeer(BrokerPeer):
         if client is not None:
             client.disconnect()
             await asyncio.to_thread(client.loop_stop)
+            await asyncio.to_thread(self._server.save)
         await asyncio.to_thread(self._server.kill)
 
     async def publish(self, data: bytes) -> None:
