@@ -255,7 +255,9 @@ class RabbitMqFlow(Flow):
             await self._publish(await connection.channel(), name)
 
 
-FLOWS: Sequence[tuple[type[Flow], type[Broker]]] = (
+Flows = Sequence[tuple[type[Flow], type[Broker]]]
+
+FLOWS: Flows = (
     (NatsFlow, NatsServer),
     (MqttFlow, Mosquitto),
     (RabbitMqFlow, RabbitMqServer),
@@ -263,11 +265,11 @@ FLOWS: Sequence[tuple[type[Flow], type[Broker]]] = (
 
 
 @contextmanager
-def broker_cases(events: int) -> Iterator[list[Case]]:
+def broker_cases(events: int, flows: Flows = FLOWS) -> Iterator[list[Case]]:
     """The servers run while it is entered."""
     with tempfile.TemporaryDirectory(prefix="penstock-brokers-") as folder, ExitStack() as running:
         cases: list[Case] = []
-        for flow, server in FLOWS:
+        for flow, server in flows:
             if find(server.program) is not None:
                 own = Path(folder) / server.program
                 own.mkdir()

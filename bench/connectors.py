@@ -14,7 +14,7 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
-from bench.brokers import broker_cases
+from bench.brokers import FLOWS, Flows, broker_cases
 from bench.formats import Case, codec_cases, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 
@@ -41,8 +41,10 @@ class Rates:
     plain: float
 
 
-def run(effort: Effort, directory: Path | None = None, console: Console | None = None) -> ConnectorsReport:
-    with broker_cases(effort.events) as brokers:
+def run(
+    effort: Effort, directory: Path | None = None, console: Console | None = None, flows: Flows = FLOWS
+) -> ConnectorsReport:
+    with broker_cases(effort.events, flows) as brokers:
         cases = [*codec_cases(effort.events), *interceptor_cases(effort.events), *brokers]
         with progress(console, len(cases) * effort.rounds) as note:
             found = interleave(cases, effort.rounds, _measured, note)

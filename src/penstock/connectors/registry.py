@@ -77,7 +77,6 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
 
 SCHEMES: Mapping[str, str] = MappingProxyType(
     {
-        "amqp": "rabbitmq",
         "connector": "connector-protocol",
         "http": "http-client",
         "https": "http-client",
