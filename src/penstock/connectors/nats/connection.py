@@ -124,6 +124,8 @@ def server_errors(where: str) -> Iterator[None]:
 
 def _text(error: BaseException) -> str:
     """For people: errors of the server's API have a description, and some others no text at all."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
     described = getattr(error, "description", None) or str(error).removeprefix("nats: ")
     if isinstance(error, ssl.SSLError):
         described = f"TLS: {error.reason or error}"
