@@ -7,17 +7,22 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+from paho.mqtt import publish
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
+from penstock.testing.brokers import Mosquitto
 from tests.application.example_runs import Example, need_spark
+from tests.connectors.brokers.servers import need
 from tests.connectors.stores.lakes import DeltaStore
+from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
 from tests.support.ports import free_port
 
@@ -122,6 +127,39 @@ def test_errors_of_syslog_are_given_to_a_program(tmp_path: Path) -> None:
         example.run.until(lambda: alerts.exists() and len(alerts.read_text().splitlines()) == 2)
         assert example.interrupt() == 130
     assert {json.loads(line)["message"] for line in alerts.read_text().splitlines()} == {"the disk is full", "panic"}
+
+
+def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(Mosquitto)
+    if find("postgres") is None or find("initdb") is None:
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    database, folder = PostgresServer(), tmp_path / "mosquitto"
+    folder.mkdir()
+    monkeypatch.setenv("PGHOST", database.socket_folder)
+    monkeypatch.setenv("PGUSER", "postgres")
+    with closing(psycopg.connect(dbname="postgres", autocommit=True)) as connection:
+        connection.execute("CREATE DATABASE sensors")
+
+    def rows() -> list[tuple[str, int, float]]:
+        with closing(psycopg.connect(dbname="sensors")) as connection, suppress(psycopg.errors.UndefinedTable):
+            found = "SELECT sensor, sum(readings), sum(readings * celsius) FROM readings GROUP BY sensor ORDER BY 1"
+            return connection.execute(found).fetchall()
+        return []
+
+    try:
+        with (
+            Mosquitto(folder, free_port=free_port) as broker,
+            Example("mqtt_sensors", tmp_path, "per-sensor", port_1883=broker.port) as example,
+        ):
+            for sensor, celsius in (("kitchen", 20), ("kitchen", 22), ("hall", 18)):
+                reading = json.dumps({"sensor": sensor, "celsius": celsius})
+                publish.single(f"sensors/{sensor}", reading, qos=1, port=broker.port)
+            example.run.until(lambda: rows() == [("hall", 1, 18.0), ("kitchen", 2, 42.0)])
+            assert example.interrupt() == 130
+    finally:
+        database.stop()
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

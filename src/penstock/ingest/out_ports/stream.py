@@ -377,6 +377,7 @@ class OutStream:
 
     async def _dead_letter(self, data: bytes, reason: str) -> None:
         await self._storage.dead_letter(data, reason, self.ref, self.name, self._metadata)
+        self._places.extend(self.last_id, self._storage.end_position)
 
     # Waiting for what was sent.
 
