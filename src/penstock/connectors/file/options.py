@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
-from penstock.connectors.values import Size, SomeSeconds
+from penstock.connectors.values import Size, SomeSeconds, check_modes
 
 _OF_MODES = {
     "chunk": ("read", "tail"),
@@ -59,9 +59,5 @@ class FileOptions(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in sorted(self.model_fields_set & _OF_MODES.keys()):
-            if self.mode not in _OF_MODES[name]:
-                raise ValueError(
-                    f"{name} is only for mode {' and '.join(_OF_MODES[name])}, and the mode is {self.mode}"
-                )
+        check_modes(self, self.mode, _OF_MODES)
         return self
