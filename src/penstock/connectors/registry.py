@@ -62,6 +62,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
         "segment": _TYPES + "segment:Segment",
+        "sql": _TYPES + "sql.connector:Sql",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
         "stdio": _TYPES + "stdio:Stdio",
         "tcp-client": _TYPES + "tcp_client:TcpClient",
