@@ -68,7 +68,7 @@ class SqlSink:
     """A NonVotingSink, exactly once where the table has transactions: an epoch that was committed is left out."""
 
     def __init__(self, options: SqlOptions, name: str, schema: SchemaOf = no_schema) -> None:
-        self._writer = _Writer(options, name, schema)
+        self._writer = Writer(options, name, schema)
         self._thread = OneThread(name)
 
     async def deliver(self, epoch: Epoch) -> None:
@@ -85,7 +85,7 @@ class SqlSink:
         self._thread.stop(self._writer.close)
 
 
-class _Writer:
+class Writer:
     """Blocking, one call at a time. After an error everything of the epoch is rolled back, and it starts over."""
 
     def __init__(self, options: SqlOptions, name: str, schema: SchemaOf) -> None:
