@@ -23,7 +23,7 @@ TIE_BITS = 10
 REREAD_US = 1_000_000
 """Read again after a restart: longer than the numbers of a billion rows with the same time."""
 
-ROW_BYTES_MAX = 8 << 20
+ROW_BYTES_MAX = 8_000_000
 """An event must fit into a record of a segment."""
 
 

@@ -112,7 +112,11 @@ def test_an_event_that_is_too_large_names_what_it_leaves_out() -> None:
     assert (event["after"], event["left_out"], key) == ({"id": 1, "text": None}, ["text"], b'{"id":1}')
     whole = Relation(7, "shop", "orders", "f", ORDERS.columns)
     event, _ = _event(Table(whole).delete(Delete(7, [b"1", b"x" * (EVENT_BYTES_MAX + 1)], False), TAIL))
-    assert (event["before"], event["after"], event["left_out"]) == ({"id": 1}, None, ["text"])
+    assert (event["before"], event["after"], event["left_out"]) == ({"id": 1, "text": None}, None, ["text"])
+    wide = Relation(7, "shop", "wide", "d", tuple(Column(f"c{n}", 25, n == 0) for n in range(40)))
+    value, _ = Table(wide).insert(b"insert", [b"key", *([b"x" * 200_000] * 39)], TAIL)
+    assert len(value) <= EVENT_BYTES_MAX
+    assert json.loads(value)["after"]["c0"] == "key"
 
 
 def test_a_key_that_is_too_long_is_left_out() -> None:

@@ -43,7 +43,7 @@ CHANGES = 1 << 62
 """Added to an LSN, which has fewer than 62 bits: at a gigabyte per second they last for 146 years."""
 
 COLUMN_BYTES_MAX = 1 << 20
-"""In an event that is too large, longer values are left out."""
+"""In an event that is too large, longer values are left out first."""
 
 EVENT_BYTES_MAX = 4 << 20
 """An event must fit into a record of a segment, and a peer's frame."""
@@ -143,25 +143,26 @@ class Table:
         return _encode(found), b',"unchanged":' + _encode(lacking)
 
     def _shortened(self, op: bytes, old: dict[str, Json] | None, new: Row | None, tail: bytes) -> bytes:
-        """Without long values, which are named: the stream must not stop at them."""
-        long = [
-            name
-            for (name, _), value in zip(self.columns, new or (), strict=False)
-            if isinstance(value, bytes) and len(value) > COLUMN_BYTES_MAX
-        ]
-        short: Row = [
-            None if isinstance(value, bytes) and len(value) > COLUMN_BYTES_MAX else value for value in new or ()
-        ]
-        before = None if old is None else {name: one for name, one in old.items() if _size(one) <= COLUMN_BYTES_MAX}
-        after, more = (b"null", b"") if new is None else self._new(short)
-        left_out = sorted({*long, *((old or {}).keys() - (before or {}).keys())})
+        """Without its longest values, which are named: the stream must not stop at them."""
+        longest = COLUMN_BYTES_MAX
+        while len(event := self._without(longest, op, old, new, tail)) > EVENT_BYTES_MAX:
+            longest //= 4
+        return event
+
+    def _without(self, longest: int, op: bytes, old: dict[str, Json] | None, new: Row | None, tail: bytes) -> bytes:
+        """Values that are longer are null."""
+        row = [None if isinstance(value, bytes) and len(value) > longest else value for value in new or ()]
+        changed = {name for (name, _), one, two in zip(self.columns, row, new or (), strict=False) if one is not two}
+        before = {name: None if _size(one) > longest else one for name, one in (old or {}).items()}
+        changed |= {name for name, one in before.items() if old is not None and one is not old[name]}
+        after, more = (b"null", b"") if new is None else self._new(row)
         return b'{"op":"%s","table":%s,"before":%s,"after":%s%s,"left_out":%s%s' % (
             op,
             self._name,
-            _encode(before),
+            _encode(None if old is None else before),
             after,
             more,
-            _encode(left_out),
+            _encode(sorted(changed)),
             tail,
         )
 

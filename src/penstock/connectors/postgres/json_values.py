@@ -20,9 +20,11 @@ from penstock.connectors.postgres.pgoutput import Value
 
 SETTINGS = (
     "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1 "
-    "-c lc_monetary=C"
+    "-c lc_monetary=C -c idle_in_transaction_session_timeout=0"
 )
-"""libpq's `options`: the texts of values do not depend on the role or the database."""
+"""libpq's `options`: the texts of values do not depend on the role or the database, and a snapshot that waits for room
+is not ended.
+"""
 
 Json: TypeAlias = Raw | str | bool | None
 """What msgspec encodes without looking at it again."""

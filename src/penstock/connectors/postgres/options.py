@@ -66,10 +66,11 @@ class PostgresOptions(Options):
     replica identity (empty if that is `FULL` or `NOTHING`). `before` has the old identity if it was changed or the row
     was deleted, with `REPLICA IDENTITY FULL` the whole row, and is otherwise null. Large values that were not changed
     are not sent by the server: such columns are missing in `after`, and named in the field `unchanged`. If an event
-    would have more than 4 MiB, values of more than 1 MiB are null and named in `left_out`.
+    would have more than 4 MiB, its longest values are null, and named in `left_out`.
     The server keeps its log until all pipelines have completed an epoch with the changes. A slot that is no longer used
     must be dropped: otherwise the server's disk fills up. If the worker is killed in the middle of the snapshot, the
-    next one starts over, with an event `truncate` for each table before it. Changes of tables, such as added columns,
+    next one starts over, with an event `truncate` for each table before it (until then the slot is called
+    `SLOT_snapshot`). Changes of tables, such as added columns,
     need nothing: rows have the columns that the table had at that time.
 
     In modes `poll` and `changes`, numbers, booleans and JSON are such in JSON; timestamps are ISO 8601 text, in UTC if

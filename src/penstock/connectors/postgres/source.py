@@ -55,9 +55,9 @@ class ChangesSource:
         stream = await self._host.open_stream(f"slot {self._options.slot}", resume=True)
         try:
             has_snapshot = await self._thread.call(self._session.open, stream.last_id)
-            self._host.connected()
             if not has_snapshot or await self._snapshot(stream):
                 await self._thread.call(self._session.start)
+                self._host.connected()
                 await self._acknowledged(stream)
         finally:
             self._thread.stop(self._session.close)
@@ -65,6 +65,7 @@ class ChangesSource:
 
     async def _snapshot(self, stream: Stream) -> bool:
         """False: it was drained in the middle. The next one starts over."""
+        self._host.connected()
         while await ready_or_draining(stream, self._host):
             batch = await self._thread.call(self._session.read_snapshot)
             if batch is None:
