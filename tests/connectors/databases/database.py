@@ -1,9 +1,7 @@
 """A database in a real PostgreSQL server, and a connector that reads it in a process that can be killed."""
 
 import asyncio
-import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,11 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from penstock.testing.frame import Event, Frame
+from tests.connectors.databases.reading_process import read
 from tests.connectors.stores.postgres_server import PostgresServer
 from tests.support.waiting import SECONDS_MAX, until
+
+FORK = multiprocessing.get_context("fork")
 
 
 class Database:
@@ -75,27 +76,21 @@ async def stored_in(frame: Frame, count: int) -> list[Event]:
 
 
 class ReadingProcess:
-    """A connector in a frame in a process of its own, which is killed."""
+    """A connector in a frame in a process of its own, which is killed. It is forked: nothing has to be imported."""
 
     def __init__(self, folder: Path, type_name: str, config: Mapping[str, Any]) -> None:
-        arguments = [sys.executable, "-m", "tests.connectors.databases.reading_process"]
-        self._process = subprocess.Popen(
-            [*arguments, str(folder), type_name, json.dumps(config)], stdout=subprocess.PIPE, text=True
-        )
+        self._stored = FORK.Value("q", 0)
+        self._process = FORK.Process(target=read, args=(folder, type_name, config, self._stored), daemon=True)
+        self._process.start()
 
     def until_stored(self, count: int) -> None:
         """Returns when it has stored this many events since its start."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if int(line) >= count:
-                return
-        raise AssertionError(f"it has ended: {self._process.wait(SECONDS_MAX)}")
+        until(lambda: self._stored.value >= count, lambda: f"{self._stored.value}, {self._process.exitcode}")
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(SECONDS_MAX)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._process.join(SECONDS_MAX)
+        self._process.close()
 
 
 def killed_again_and_again(

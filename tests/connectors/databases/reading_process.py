@@ -1,11 +1,7 @@
-"""Runs a connector in the real frame, completes what it stores, and prints how much it is, until it is killed.
-
-python -m tests.connectors.databases.reading_process FOLDER TYPE CONFIG
-"""
+"""What runs in a process that is killed: a connector in the real frame, which completes what it stores."""
 
 import asyncio
-import json
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +10,16 @@ from penstock.protocol.stored.names import connector_segment
 from penstock.testing.frame import NAME, Frame
 
 
-async def main(folder: str, type_name: str, config: dict[str, Any]) -> None:
-    async with Frame(Path(folder), CONNECTORS.get(type_name), config) as frame:
+def read(folder: Path, type_name: str, config: Mapping[str, Any], stored: Any) -> None:
+    """Until it is killed. `stored` gets the number of events."""
+    asyncio.run(_read(folder, type_name, config, stored))
+
+
+async def _read(folder: Path, type_name: str, config: Mapping[str, Any], stored: Any) -> None:
+    async with Frame(folder, CONNECTORS.get(type_name), config) as frame:
         while True:
             complete(frame)
-            print(frame.instance.host.counters.events, flush=True)
+            stored.value = frame.instance.host.counters.events
             await asyncio.sleep(0.01)
 
 
@@ -26,7 +27,3 @@ def complete(frame: Frame) -> None:
     """Like pipelines, but what is complete stays: the test looks at all of it."""
     segments = [name for route in range(2) if frame.store.exists(name := connector_segment(NAME, route))]
     frame.sources.completion(NAME).advance({name: int(frame.store.info(name).length) for name in segments})
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))

@@ -46,6 +46,12 @@ def current(database: Database) -> int:
     return parse_lsn(lsn)
 
 
+async def following(database: Database) -> None:
+    """The snapshot is over: it no longer locks its tables, for which a statement of the test would wait for ever."""
+    active = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = 'slot_{database.name}' AND active"
+    await eventually(lambda: database.query(active))
+
+
 async def until_events(frame: Frame, count: int) -> list[Event]:
     host = frame.instance.host
     await eventually(lambda: host.counters.events >= count, lambda: f"{host.counters.events}: {host.status()}")
@@ -57,7 +63,7 @@ async def test_all_rows_come_first_and_then_every_kind_of_change(database: Datab
     database.query("ALTER TABLE t ALTER doc SET STORAGE EXTERNAL")
     database.query("INSERT INTO t VALUES (1, repeat('x', 9000), 1.50, '2026-01-31 11:00+01', '\\xff', '{\"a\": [1]}')")
     async with Frame(tmp_path / "data", Postgres, database.changes(tables=["t"])) as frame:
-        await until_events(frame, 1)
+        await following(database)
         database.query("UPDATE t SET n = 'NaN' WHERE id = 1")
         database.query("UPDATE t SET id = 2, doc = 'short' WHERE id = 1")
         database.query("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -119,7 +125,7 @@ async def test_killed_workers_and_servers_lose_and_repeat_nothing(database: Data
     config = database.changes(tables=["t"], snapshot=False)
     async with Frame(tmp_path / "data", Postgres, config) as frame:
         await frame.connected()
-        await eventually(lambda: database.query("SELECT FROM pg_replication_slots WHERE active"))
+        await following(database)
 
     def write(number: int) -> None:
         database.query("INSERT INTO t SELECT FROM generate_series(1, 3000)")  # one transaction
@@ -132,7 +138,9 @@ async def test_killed_workers_and_servers_lose_and_repeat_nothing(database: Data
     database.query("INSERT INTO t DEFAULT VALUES")
     async with Frame(tmp_path / "data", Postgres, config) as frame:
         events = await stored_in(frame, 9061)
-    assert ids_of(events) == list(range(1, 9062))
+    # A crash of the server may leave a gap in a sequence.
+    assert ids_of(events) == [one for (one,) in database.query("SELECT id FROM t ORDER BY id")]
+    assert len(events) == 9061
     ids = [event.event_id for event in events]
     assert ids == sorted({*ids})
 
@@ -142,21 +150,21 @@ async def test_transactions_that_overlap_come_in_the_order_of_their_commits(data
     config = database.changes(tables=["t"])
     with database.session() as large, database.session() as small:
         async with Frame(tmp_path / "data", Postgres, config) as frame:
-            await eventually(lambda: database.query("SELECT FROM pg_replication_slots WHERE active"))
+            await following(database)
             large.execute("BEGIN")
-            large.execute("INSERT INTO t SELECT generate_series(1000, 60999)")
+            large.execute("INSERT INTO t SELECT generate_series(1000, 3999)")
             small.execute("INSERT INTO t VALUES (1)")
             large.execute("COMMIT")
             small.execute("INSERT INTO t VALUES (2)")
-            events = await until_events(frame, 60_002)
-    assert ids_of(events) == [1, *range(1000, 61000), 2]
+            events = await until_events(frame, 3002)
+    assert ids_of(events) == [1, *range(1000, 4000), 2]
     ids = [event.event_id for event in events]
     assert ids == sorted({*ids}), "the large transaction has more changes than bytes until the next commit"
     async with Frame(tmp_path / "data", Postgres, config) as frame:  # the server sends everything again
         database.query("INSERT INTO t VALUES (3)")
         events = await until_events(frame, 1)
         assert ids_of(events)[-2:] == [2, 3]
-        assert len(events) == 60_003
+        assert len(events) == 3003
 
 
 async def test_the_server_is_acknowledged_when_pipelines_have_completed_and_while_nothing_happens(
@@ -165,7 +173,7 @@ async def test_the_server_is_acknowledged_when_pipelines_have_completed_and_whil
     database.query("CREATE TABLE t (id bigint PRIMARY KEY)")
     database.query("CREATE TABLE other (id bigint)")
     async with Frame(tmp_path / "data", Postgres, database.changes(tables=["t"])) as frame:
-        await eventually(lambda: database.query("SELECT FROM pg_replication_slots WHERE active"))
+        await following(database)
         database.query("INSERT INTO t VALUES (1)")
         after = current(database)
         await until_events(frame, 1)
@@ -211,7 +219,7 @@ async def test_a_snapshot_has_the_columns_and_rows_of_the_publication_and_partit
     database.query("INSERT INTO p VALUES (7)")
     database.query('CREATE PUBLICATION published FOR TABLE "T.1" (id, "the name") WHERE (id > 1), p')
     async with Frame(tmp_path / "data", Postgres, database.changes()) as frame:
-        await eventually(lambda: database.query("SELECT FROM pg_replication_slots WHERE active"))
+        await following(database)
         database.query("INSERT INTO \"T.1\" VALUES (3, 'c', 's'), (0, 'd', 's')")
         database.query("INSERT INTO p VALUES (8)")
         events = await until_events(frame, 4)
@@ -226,7 +234,7 @@ async def test_a_snapshot_has_the_columns_and_rows_of_the_publication_and_partit
 async def test_a_drain_acknowledges_what_pipelines_complete_then(database: Database, tmp_path: Path) -> None:
     database.query("CREATE TABLE t (id bigint PRIMARY KEY)")
     async with Frame(tmp_path / "data", Postgres, database.changes(tables=["t"])) as frame:
-        await eventually(lambda: database.query("SELECT FROM pg_replication_slots WHERE active"))
+        await following(database)
         database.query("INSERT INTO t VALUES (1)")
         after = current(database)
         await until_events(frame, 1)

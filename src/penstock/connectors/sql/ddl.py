@@ -49,7 +49,7 @@ def folding(dialect: sa.Dialect) -> Callable[[str], str]:
 
 
 def statements(connection: sa.Connection, options: SqlOptions, schema: RowSchema) -> tuple[bool, list[str]]:
-    """Whether the table exists, and what it lacks."""
+    """Whether the table exists, and what it lacks, as its driver takes it: some need a `%` twice."""
     dialect = connection.dialect
     fold, quote = folding(dialect), dialect.identifier_preparer.quote
     columns = {
@@ -70,7 +70,8 @@ def describe(options: SqlOptions, schema: RowSchema) -> TableDdl:
     try:
         with engine.connect() as connection:
             exists, lacking = statements(connection, options, schema)
-            return TableDdl(options.table, exists, lacking)
+            is_doubled = connection.dialect.paramstyle in ("format", "pyformat")
+            return TableDdl(options.table, exists, [one.replace("%%", "%") if is_doubled else one for one in lacking])
     except sa.exc.SQLAlchemyError as error:
         raise RequestError(f"{options.table}: {error}", "Is the database there?") from error
     finally:
