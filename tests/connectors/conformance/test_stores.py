@@ -91,9 +91,12 @@ class TestSqlitePoll(StoreConformance):
     peer = SqlitePolled
 
 
-class TestSql(TestSqlite):
+class TestSql(StoreConformance):
     connector = Sql
     peer = SqlRows
+
+    def given(self, value: bytes) -> bytes:
+        return json.dumps({"value": value.decode()}).encode()
 
 
 class TestParquet(StoreConformance):

@@ -35,7 +35,7 @@ class Database:
     def query(self, statement: str) -> list[Any]:
         if self._session is None or self._session.closed:
             self._session = self.session()
-        cursor = self._session.execute(statement)  # type: ignore[call-overload]
+        cursor = self._session.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
     def config(self, **more: Any) -> dict[str, Any]:
