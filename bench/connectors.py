@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import process_time
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.brokers import FLOWS, Flows, broker_cases
-from bench.formats import Case, codec_cases, interceptor_cases
+from bench.databases import database_cases
+from bench.formats import Case, codec_cases, event_rows, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 
 WORST = "worst"
@@ -44,8 +46,9 @@ class Rates:
 def run(
     effort: Effort, directory: Path | None = None, console: Console | None = None, flows: Flows = FLOWS
 ) -> ConnectorsReport:
-    with broker_cases(effort.events, flows) as brokers:
+    with TemporaryDirectory(prefix="penstock-bench-") as folder, broker_cases(effort.events, flows) as brokers:
         cases = [*codec_cases(effort.events), *interceptor_cases(effort.events), *brokers]
+        cases += database_cases(event_rows(effort.events), Path(folder))
         with progress(console, len(cases) * effort.rounds) as note:
             found = interleave(cases, effort.rounds, _measured, note)
     settings = surroundings(directory or Path.cwd()) | {"events": effort.events}

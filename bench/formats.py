@@ -62,7 +62,7 @@ class Case:
     """Around each of them, and not measured: they get whether it is ours."""
 
 
-def _rows(count: int) -> list[dict[str, Any]]:
+def event_rows(count: int) -> list[dict[str, Any]]:
     return [
         {"id": n, "name": f"item {n % 97}", "price": n / 4, "at": f"2026-01-02T03:{n // 60 % 60:02}:{n % 60:02}Z"}
         for n in range(count)
@@ -73,7 +73,7 @@ def _rows(count: int) -> list[dict[str, Any]]:
 
 
 def codec_cases(count: int) -> Iterator[Case]:
-    rows = _rows(count)
+    rows = event_rows(count)
     read = msgspec.json.decode
     avro = fastavro.parse_schema(AVRO)
     yield _decoding("json", {}, DDL, [json.dumps(row).encode() for row in rows], lambda values: [*map(read, values)])
@@ -160,7 +160,7 @@ def _plain_words(values: list[bytes]) -> object:
 
 
 def interceptor_cases(count: int) -> Iterator[Case]:
-    records = [json.dumps(row).encode() for row in _rows(count)]
+    records = [json.dumps(row).encode() for row in event_rows(count)]
     lines = b"\n".join(records) + b"\n"
     split = {"type": "split"}
     yield _incoming("split", [split], lines, lambda: lines.split(b"\n"))

@@ -21,6 +21,7 @@ from penstock.connectors.file import read_committed_parts
 from penstock.testing.brokers import Mosquitto
 from tests.application.example_runs import Example, need_spark
 from tests.connectors.brokers.servers import need
+from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
 from tests.connectors.stores.lakes import DeltaStore
 from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
@@ -160,6 +161,29 @@ def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
             assert example.interrupt() == 130
     finally:
         database.stop()
+
+
+def test_changes_of_a_postgresql_table_are_rows_of_a_delta_table(
+    tmp_path: Path,
+    postgres_server: PostgresServer,  # noqa: F811  the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, table = postgres_server.socket_folder, DeltaStore(str(tmp_path / "lake" / "orders"))
+    monkeypatch.setenv("PGHOST", place)
+    monkeypatch.setenv("PGUSER", "postgres")
+    with psycopg.connect(host=place, user="postgres", dbname="postgres", autocommit=True) as server:
+        server.execute("CREATE DATABASE shop")
+    with psycopg.connect(host=place, user="postgres", dbname="shop", autocommit=True) as shop:
+        shop.execute("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric)")
+        shop.execute("INSERT INTO orders VALUES (1, 'a', 9.5)")
+        with Example("postgres_changes", tmp_path, "history") as example:
+            example.run.until(lambda: len(table.rows()) == 1)
+            shop.execute("UPDATE orders SET amount = 10 WHERE id = 1")
+            shop.execute("DELETE FROM orders")
+            example.run.until(lambda: len(table.rows()) == 3)
+            assert example.interrupt() == 130
+    found = [(row["op"], row["id"], row["amount"]) for row in sorted(table.rows(), key=lambda row: row["commit_time"])]
+    assert found == [("snapshot", 1, 9.5), ("update", 1, 10.0), ("delete", 1, None)]
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

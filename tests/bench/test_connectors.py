@@ -13,7 +13,15 @@ from tests.connectors.brokers.servers import need
 def test_every_case_has_a_ratio_and_the_worst_one_a_goal() -> None:
     report = run(Effort(rounds=1, events=50, total_s_max=30), flows=())
     found = json.loads(report.to_json())
-    assert {"decode json", "decode avro", "in decompress zstd", "in split"} <= {*found["mb_per_s"]}
+    assert {
+        "decode json",
+        "decode avro",
+        "in decompress zstd",
+        "in split",
+        "in sqlite",
+        "in postgres changes",
+        "out sql",
+    } <= {*found["mb_per_s"]}
     assert found["ratios"][WORST] == min(found["ratios"].values())
     assert all(rate > 0 for rate in found["mb_per_s"].values())
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ def page_of(types: Types, name: str) -> TypePage:
 
 
 def _of_options(model: type[BaseModel]) -> str:
-    """The model's own docstring, not an inherited one."""
-    return " ".join((model.__dict__.get("__doc__") or "").split())
+    """The model's own docstring, not an inherited one, with its paragraphs."""
+    paragraphs = cleandoc(model.__dict__.get("__doc__") or "").split("\n\n")
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
 
 
 def _ways(types: Types, name: str, options: type[BaseModel]) -> dict[str, str]:

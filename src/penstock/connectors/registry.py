@@ -69,6 +69,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "postgres": _TYPES + "postgres.connector:Postgres",
         "rabbitmq": _TYPES + "rabbitmq:RabbitMq",
         "segment": _TYPES + "segment:Segment",
+        "sql": _TYPES + "sql.connector:Sql",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
         "stdio": _TYPES + "stdio:Stdio",
         "syslog": _TYPES + "syslog:Syslog",

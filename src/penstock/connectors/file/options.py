@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
-from penstock.connectors.values import Size, SomeSeconds
+from penstock.connectors.values import Size, SomeSeconds, check_modes
 
 _OF_MODES = {
     "chunk": ("read", "tail"),
@@ -71,9 +71,5 @@ class FileOptions(Options):
     def _check(self) -> Self:
         if self.mode == "write" and self.compression in ("auto", "lz4"):
             raise ValueError("the compression of parts is gzip, zstd, xz or none")
-        for name in sorted(self.model_fields_set & _OF_MODES.keys()):
-            if self.mode not in _OF_MODES[name]:
-                raise ValueError(
-                    f"{name} is only for mode {' and '.join(_OF_MODES[name])}, and the mode is {self.mode}"
-                )
+        check_modes(self, self.mode, _OF_MODES)
         return self

@@ -103,6 +103,7 @@ class OutPort:
     async def _begin(self, stream: OutStream) -> None:
         known = self._log.streams[stream.ref.stream_id]
         (placed,) = self._log.append([Batch(known.route, [started(stream.ref.stream_id, known)])])
+        stream.continues(placed)
         await self.storage.durable(placed.position)
         if stream.closed.is_set():  # its end must not be reported before its start
             raise RequestError(f"stream {stream.name!r} of connector {self.name!r} was closed before it started")

@@ -103,6 +103,13 @@ class OutStream:
         """Where its connector continues to read: what only makes sense from its beginning is read again from there."""
         return 0 if self._chain.is_transformed else position(self.last_id)
 
+    def continues(self, start: Placed) -> None:
+        """It was opened again, and its start is stored there. What it had sent before is complete when everything
+        before that is.
+        """
+        if self.resumes and self.last_id:
+            self._places.add(Place(self.last_id, start.position, start.before))
+
     # Whether it may send.
 
     def gate_changed(self, may_send: bool) -> None:
