@@ -53,6 +53,9 @@ class RecordingStream:
         self.events += values
         return len(self.events)
 
+    async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
+        self.host.reported.append(("dead letter", (data, reason)))
+
     async def finish(self) -> int:
         return self._keep(self._chain.finish())
 

@@ -198,6 +198,11 @@ class Stream(Protocol):
         dropped and counted. Without `ids`, events are numbered consecutively. Waits and returns like `send`.
         """
 
+    async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
+        """Stores what cannot become an event, with the reason; the stream goes on. With the id that the event would
+        have, the stream continues after it: `last_id` is at least this, and a dead letter up to there is dropped.
+        """
+
     async def finish(self) -> int:
         """The peer has sent everything, or this request is over: what interceptors buffer becomes an event, or a dead
         letter if it is only a part of one. Returns the last id, like `send`.
