@@ -57,6 +57,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "http-client": _TYPES + "http_client:HttpClient",
         "http-server": _TYPES + "http_server.connector:HttpServer",
         "iceberg": _TYPES + "iceberg.connector:Iceberg",
+        "kafka": _TYPES + "kafka.connector:Kafka",
         "metronome": _TYPES + "metronome:Metronome",
         "null": _TYPES + "null:Null",
         "parquet": _TYPES + "parquet.connector:Parquet",
