@@ -62,6 +62,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "null": _TYPES + "null:Null",
         "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
+        "redis": _TYPES + "redis.connector:RedisStreams",
         "segment": _TYPES + "segment:Segment",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
         "stdio": _TYPES + "stdio:Stdio",

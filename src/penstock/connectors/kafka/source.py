@@ -24,7 +24,7 @@ from penstock.connectors.kafka.consumer import (
     Records,
 )
 from penstock.connectors.kafka.options import KafkaOptions
-from penstock.connectors.streams import DRAINED, first_of
+from penstock.connectors.streams import DRAINED, CompletedIds, first_of
 from penstock.connectors.threaded import OneThread
 from penstock.core.errors import NoRoom, PenstockError
 
@@ -44,12 +44,9 @@ class Partition:
         self.name = name
         self.stream = stream
         self.is_paused = False
-        self.completed = self.committed = 0
-        """Offsets after the last record that is complete, and that Kafka knows of; 0: nothing since it was opened."""
+        self.completed = CompletedIds(stream)
         self._waiting: deque[Records] = deque()
         self._storing: asyncio.Task[None] | None = None
-        self._stored = asyncio.Event()
-        self._following = asyncio.create_task(self._follow())
 
     @property
     def is_blocked(self) -> bool:
@@ -89,15 +86,7 @@ class Partition:
             keys=records.keys,
             metadata=records.metadata,
         )
-        self._stored.set()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._stored.wait()
-            self._stored.clear()
-            last = self.stream.last_id
-            await self.stream.complete(last)
-            self.completed = last
+        self.completed.stored()
 
     async def leave(self, reason: str, *, is_drained: bool = False) -> None:
         """Close the stream without ending it. What waits is stored first if it is drained, else it is read again."""
@@ -110,7 +99,7 @@ class Partition:
 
     def stop(self) -> None:
         """Release everything at once."""
-        self._following.cancel()
+        self.completed.stop()
         if self._storing is not None:
             self._storing.cancel()
 
@@ -235,11 +224,9 @@ class KafkaSource:
         return paused, resumed
 
     def _to_commit(self) -> Mapping[PartitionName, int]:
-        found = {}
-        for name, partition in self._partitions.items():
-            if partition.completed > partition.committed:
-                found[name] = partition.committed = partition.completed
-        return found
+        """An event's id is the offset after its record."""
+        found = {name: partition.completed.take() for name, partition in self._partitions.items()}
+        return {name: offset for name, offset in found.items() if offset is not None}
 
     async def _commit_until_cancelled(self, consumer: PartitionConsumer) -> None:
         """After a drain: pipelines still complete what was read."""
