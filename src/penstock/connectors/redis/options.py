@@ -1,13 +1,10 @@
-"""The options of `redis`, and a client with them."""
+"""The options of `redis`."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from penstock.connectors.api import Options
 from penstock.connectors.sockets import ClientTls
@@ -99,16 +96,3 @@ class RedisOptions(Options):
     def place(self) -> str:
         """For people."""
         return str(self.unix_socket) if self.unix_socket is not None else f"{self.host}:{self.port}"
-
-    def connect(self) -> "Redis[bytes]":
-        """A client, which connects when it is used. It repeats nothing by itself."""
-        found: dict[str, Any] = {"db": self.db, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
-        found |= {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
-        found |= {"username": self.username or None}
-        found |= {"password": None if self.password is None else self.password.get_secret_value()}
-        if self.unix_socket is not None:
-            return Redis(unix_socket_path=str(self.unix_socket), **found)
-        if self.tls is not None:
-            files = {"ca_certs": self.tls.ca, "certfile": self.tls.cert, "keyfile": self.tls.key or self.tls.cert}
-            found |= {"ssl": True} | {f"ssl_{name}": str(path) for name, path in files.items() if path is not None}
-        return Redis(host=self.host, port=self.port, **found)

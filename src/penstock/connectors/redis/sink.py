@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
+from penstock.connectors.redis.client import connect
 from penstock.connectors.redis.options import RedisOptions
 from penstock.connectors.sink_api import Block, Epoch, SinkLost
 
@@ -84,7 +85,7 @@ class RedisSink:
 
     def __init__(self, options: RedisOptions, name: str) -> None:
         self._options = options
-        self._client = options.connect()
+        self._client = connect(options)
         self._script = self._client.register_script(SCRIPT)
         self._key = f"{options.stream}:penstock:{name}"
         self._mark: str | None = None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.connectors.api import Host, Lost, Stream
+from penstock.connectors.redis.client import connect
 from penstock.connectors.redis.options import RedisOptions
 from penstock.connectors.streams import DRAINED, CompletedIds, first_of
 from penstock.core.errors import NoRoom
@@ -135,7 +136,7 @@ class RedisSource:
     def __init__(self, options: RedisOptions, host: Host) -> None:
         self._options = options
         self._host = host
-        self._client = options.connect()
+        self._client = connect(options)
         self._streams: dict[str, OpenStream] = {}
 
     async def run(self) -> None:
@@ -143,14 +144,10 @@ class RedisSource:
             with self._lost():
                 await self._open_all()
                 self._host.connected()
-                committing = asyncio.create_task(self._commit_always())
-                try:
-                    await first_of(self._read(), committing)
-                    for one in self._streams.values():
-                        await one.stream.cut_off(DRAINED)
-                    await committing  # until it is cancelled: pipelines still complete what was read
-                finally:
-                    committing.cancel()
+                await first_of(self._read(), self._commit_always())
+                for one in self._streams.values():
+                    await one.stream.cut_off(DRAINED)
+                await self._commit_always()  # until it is cancelled: pipelines still complete what was read
         finally:
             for one in self._streams.values():
                 one.completed.stop()
@@ -222,7 +219,9 @@ class RedisSource:
                 continue
             found = await self._client.xread(ready, count=self._options.batch_max, block=BLOCK_MS)  # type: ignore[arg-type]
             for key, entries in found:
-                await self._streams[key.decode()].take(entries, self._options)
+                one = self._streams[key.decode()]
+                if one.stream.may_send:  # else it is read again: nothing may wait for one stream
+                    await one.take(entries, self._options)
 
     # What is complete.
 
