@@ -1,4 +1,4 @@
-"""`script/bench connectors`: codecs and interceptors, each beside the plain library that does its talking.
+"""`script/bench connectors`: codecs, interceptors and brokers, each beside the plain library that does its talking.
 
 In one process, on one core: MB of encoded events in a second of CPU time. A ratio is ours ÷ the plain library's.
 """
@@ -14,6 +14,7 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
+from bench.brokers import broker_cases
 from bench.formats import Case, codec_cases, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 
@@ -41,9 +42,10 @@ class Rates:
 
 
 def run(effort: Effort, directory: Path | None = None, console: Console | None = None) -> ConnectorsReport:
-    cases = [*codec_cases(effort.events), *interceptor_cases(effort.events)]
-    with progress(console, len(cases) * effort.rounds) as note:
-        found = interleave(cases, effort.rounds, _measured, note)
+    with broker_cases(effort.events) as brokers:
+        cases = [*codec_cases(effort.events), *interceptor_cases(effort.events), *brokers]
+        with progress(console, len(cases) * effort.rounds) as note:
+            found = interleave(cases, effort.rounds, _measured, note)
     settings = surroundings(directory or Path.cwd()) | {"events": effort.events}
     return ConnectorsReport(found, settings)
 
@@ -78,7 +80,9 @@ class ConnectorsReport(Report):
         return {"mb_per_s": {name: round(median(one.ours for one in rates), 1) for name, rates in self.found.items()}}
 
     def tables(self) -> Iterable[Table]:
-        table = figures("Codecs and interceptors, on one core", "", "MB/s", "plain library", "ratio", "goal")
+        table = figures(
+            "Codecs, interceptors and connectors, on one core", "", "MB/s", "plain library", "ratio", "goal"
+        )
         for name, rates in self.found.items():
             ours, plain = (median(values) for values in zip(*((one.ours, one.plain) for one in rates), strict=True))
             table.add_row(name, f"{ours:,.0f}", f"{plain:,.0f}", self.ratio_cell(name), "")

@@ -14,6 +14,8 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from tests.application.example_runs import Example, need_spark
+from tests.connectors.brokers import kafka_topics
+from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.stores.lakes import DeltaStore
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
 from tests.support.ports import free_port
@@ -84,6 +86,24 @@ def test_lines_of_a_directory_s_logs_are_rows_of_a_delta_table(tmp_path: Path) -
         assert example.interrupt() == 130
     found = sorted((row["day"], row["level"], row["tags"]) for row in table.rows())
     assert found == [("2026-01-31", "error", [("host", "a")]), ("2026-02-01", "info", None)]
+
+
+def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_path: Path) -> None:
+    with KafkaCluster() as cluster:
+        for topic in ("payments", "large-payments"):
+            cluster.topic(topic, 2)
+        port = int(cluster.brokers.rpartition(":")[2])
+        payments = [f'{{"id": {number}, "currency": "eur", "amount": {1000 + number}}}' for number in range(6)]
+        for first in (0, 3):
+            for number, payment in enumerate(payments[first : first + 3]):
+                kafka_topics.write(cluster.brokers, "payments", [payment.encode()], number % 2)
+            with Example("kafka_to_kafka", tmp_path, "large", port_9092=port) as example:  # killed at the end
+                example.run.until(lambda: len(_large_payments(cluster)) == first + 3)  # noqa: B023  called here
+        assert sorted(one["id"] for one in _large_payments(cluster)) == [*range(6)]
+
+
+def _large_payments(cluster: KafkaCluster) -> list[dict[str, Any]]:
+    return [json.loads(one.value or b"") for one in kafka_topics.read(cluster.brokers, "large-payments", 2)]
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The port `in` of `kafka`, with librdkafka's cluster: it does not hide what an aborted transaction has written, so what
-a crash leaves is always seen.
+"""The port `in` of `kafka`, with librdkafka's cluster, which does not hide what an aborted transaction has written:
+what a crash leaves is always seen.
 """
 
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -26,6 +27,9 @@ PRODUCE = 0
 TOO_LARGE = 10
 """The broker's error: a message is too large."""
 
+NUMBERS = count()
+"""Of topics: each test has its own."""
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[KafkaCluster]:
@@ -34,8 +38,8 @@ def cluster() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-def topic(cluster: KafkaCluster, request: pytest.FixtureRequest) -> str:
-    name = f"topic-{abs(hash(request.node.name))}"
+def topic(cluster: KafkaCluster) -> str:
+    name = f"topic-{next(NUMBERS)}"
     cluster.topic(name, 4)
     return name
 
@@ -79,7 +83,7 @@ def write_for_ever(brokers: str, topic: str) -> None:
     writer.begin("pipeline:1:7", 0)
     (block,) = _blocks([b"%d" % row for row in range(2000)])
     writer.write(block)
-    writer._opened().flush(5)  # noqa: SLF001
+    writer._opened().flush(5)
     print("written", flush=True)
     signal.pause()
 
@@ -92,12 +96,8 @@ def _blocks(rows: list[bytes]) -> list[Any]:
     return [Block(decode(epoch(7, rows).data, 0, Kind.STORED, PLAIN), 0)]
 
 
-@pytest.mark.process
-async def test_a_worker_that_is_killed_in_an_epoch_leaves_nothing_that_is_written_twice(
-    cluster: KafkaCluster, topic: str
-) -> None:
-    write(cluster.brokers, topic, [b"from another producer"])
-    program = f"from {__name__} import write_for_ever; write_for_ever({cluster.brokers!r}, {topic!r})"
+def _kill_a_writer(brokers: str, topic: str) -> None:
+    program = f"from {__name__} import write_for_ever; write_for_ever({brokers!r}, {topic!r})"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -105,6 +105,14 @@ async def test_a_worker_that_is_killed_in_an_epoch_leaves_nothing_that_is_writte
         finally:
             os.kill(process.pid, signal.SIGKILL)
             process.wait(SECONDS_MAX)
+
+
+@pytest.mark.process
+async def test_a_worker_that_is_killed_in_an_epoch_leaves_nothing_that_is_written_twice(
+    cluster: KafkaCluster, topic: str
+) -> None:
+    write(cluster.brokers, topic, [b"from another producer"])
+    _kill_a_writer(cluster.brokers, topic)
     assert len(values(cluster, topic)) == 2001, "the cluster shows what was never committed"
     sink = make_sink(cluster, topic)
     rows = [b"%d" % row for row in range(3000)]
@@ -151,7 +159,7 @@ async def test_a_record_that_the_broker_refuses_stops_the_sink(cluster: KafkaClu
     sink = make_sink(cluster, topic)
     await sink.deliver(epoch(0, [b"a"]))
     cluster.fail(PRODUCE, TOO_LARGE)
-    with pytest.raises(SinkLost, match="(?i)too large"):
+    with pytest.raises(SinkLost, match=r"(?i)too large"):
         await sink.deliver(epoch(1, [b"b"], start=1))
     await sink.deliver(epoch(1, [b"b"], start=1))
     await sink.close()

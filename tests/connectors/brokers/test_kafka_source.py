@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,19 @@ GROUP = "shop"
 RETAINED_BYTES = 5 << 20
 """Of a partition: then the cluster deletes the oldest records."""
 
+NUMBERS = count()
+"""Of topics: each test has its own."""
+
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[KafkaCluster]:
-    with KafkaCluster() as cluster:
-        yield cluster
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as found:
+        yield found
 
 
 @pytest.fixture
-def cluster(shared: KafkaCluster) -> KafkaCluster:
-    """With a topic of this test's own."""
-    return shared
-
-
-@pytest.fixture
-def topic(cluster: KafkaCluster, request: pytest.FixtureRequest) -> str:
-    name = f"topic-{abs(hash(request.node.name))}"
+def topic(cluster: KafkaCluster) -> str:
+    name = f"topic-{next(NUMBERS)}"
     cluster.topic(name, 2)
     return name
 

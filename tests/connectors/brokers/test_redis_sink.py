@@ -62,7 +62,7 @@ async def test_the_rest_of_an_epoch_follows_what_was_written_of_it(
         if written == 2:
             raise ConnectionResetError("the worker is killed")
         written += 1
-        await RedisSink._add(sink, mark, chunk)  # noqa: SLF001
+        await RedisSink._add(sink, mark, chunk)
 
     monkeypatch.setattr(sink, "_add", break_off)
     with pytest.raises(SinkLost):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from penstock.connectors.api import About, Capabilities, Connector, Host
 from penstock.connectors.kafka.options import KafkaOptions
 from penstock.connectors.tables import SchemaOf
+from penstock.connectors.url_forms import UrlForm, topic
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ class Kafka(Connector[KafkaOptions]):
         _ALL,
         extra="kafka",
         example={"brokers": ["kafka:9092"], "topics": ["orders"], "group": "shop"},
+        url=UrlForm(
+            written="kafka://HOST:PORT/TOPIC",
+            place=topic,
+            fields=("brokers", "topic"),
+            credentials="Use a connector in YAML, with `sasl:` and a reference to the password.",
+        ),
     )
 
     @classmethod

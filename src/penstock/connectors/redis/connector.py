@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from penstock.connectors.api import About, Capabilities, Connector, Host
 from penstock.connectors.redis.options import RedisOptions
 from penstock.connectors.tables import SchemaOf
+from penstock.connectors.url_forms import UrlForm, redis_stream
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ class RedisStreams(Connector[RedisOptions]):
         _ALL,
         extra="redis",
         example={"host": "redis.example", "streams": ["orders"]},
+        url=UrlForm(
+            written="redis://HOST:PORT/STREAM",
+            place=redis_stream,
+            fields=("host", "port", "stream"),
+            credentials="Use a connector in YAML, with a reference to the password.",
+        ),
     )
 
     @classmethod
