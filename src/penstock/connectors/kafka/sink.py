@@ -14,7 +14,7 @@ That does not depend on what a crash has left: if the broker has aborted the tra
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -54,7 +54,7 @@ class WrittenRows:
 
     def __init__(self, sink: str) -> None:
         self._prefix = sink.encode() + b":"
-        self._rows: dict[bytes, bytearray] = {}
+        self._rows: dict[bytes, set[int]] = {}
 
     def add(self, record_id: bytes) -> None:
         """Ids of other sinks are ignored."""
@@ -62,13 +62,10 @@ class WrittenRows:
             return
         epoch, _, number = record_id[len(self._prefix) :].rpartition(b":")
         if number.isdigit():
-            rows, row = self._rows.setdefault(epoch, bytearray()), int(number)
-            rows.extend(bytes(max(0, row + 1 - len(rows))))
-            rows[row] = 1
+            self._rows.setdefault(epoch, set()).add(int(number))
 
-    def of(self, epoch: str) -> bytearray:
-        """A byte for each row, up to the last that was found: 1 if it was."""
-        return self._rows.get(epoch.encode(), bytearray())
+    def of(self, epoch: str) -> Set[int]:
+        return self._rows.get(epoch.encode(), frozenset())
 
 
 def short_name(epoch: str) -> str:
@@ -109,7 +106,7 @@ class EpochWriter:
         self._ends: list[TopicPartition] = []
         """The ends of the partitions before an earlier epoch: the next mark."""
         self._written = WrittenRows(name)
-        self._present = bytearray()
+        self._present: Set[int] = frozenset()
         self._prefix = b""
         self._row = 0
         self._is_open = False
@@ -139,7 +136,7 @@ class EpochWriter:
         tombstones, prefix, present, row = self._options.tombstones, self._prefix, self._present, self._row
         with self._failing("the epoch cannot be written"):
             for time_us, key, value in zip(times, block.keys.rows(), block.values.rows(), strict=True):
-                if row >= len(present) or not present[row]:
+                if row not in present:
                     data = None if tombstones and not value else value
                     own = [*headers, (ID, prefix + b"%d" % row)]
                     self._produce(producer, topic, data, key or None, max(0, time_us // 1000), own)
