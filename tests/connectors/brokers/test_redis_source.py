@@ -116,11 +116,11 @@ async def test_entries_that_were_trimmed_before_they_were_read_are_suspected(
 # Entries and ids.
 
 
-@given(st.integers(0, (1 << 43) - 1), st.integers(0, (1 << 20) - 1))
+@given(st.integers(0, (1 << 43) - 2), st.integers(0, (1 << 20) - 1))
 def test_ids_are_in_the_order_of_the_entries_and_can_be_turned_back(milliseconds: int, sequence: int) -> None:
     raw = b"%d-%d" % (milliseconds, sequence)
     assert entry_id(event_id(raw)) == raw
-    assert event_id(raw) < event_id(b"%d-0" % (milliseconds + 1)) or milliseconds == (1 << 43) - 1
+    assert event_id(raw) < event_id(b"%d-0" % (milliseconds + 1))
 
 
 @pytest.mark.parametrize("raw", [b"1-1048576", b"8796093022208-0"])

@@ -22,6 +22,7 @@ class BrokerConformance(ConnectorConformance):
     breaks_off = False
     streams_end = False
     feels_it = False
+    in_buffers_bytes = 3 << 20  # librdkafka's cluster keeps 5 MiB of a partition
     interceptors_in: ClassVar[Sequence[InterceptorSpec]] = ()
     interceptors_out: ClassVar[Sequence[InterceptorSpec]] = ()
 
@@ -40,7 +41,6 @@ class BrokerConformance(ConnectorConformance):
 
 class TestKafka(BrokerConformance):
     connector = Kafka
-    in_buffers_bytes = 3 << 20  # the cluster keeps 5 MiB of a partition
 
     def make_peer(self, folder: Path) -> Peer:
         return self.kept(KafkaPeer())

@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 """How long to wait for the first record; other calls wait for it."""
 
+FULL_MS = 20
+"""How long librdkafka fetches nothing when it has read ahead enough. Its own default is a second, in which a fast
+pipeline has taken everything."""
+
 _PERMANENT = frozenset({ALL_BROKERS_DOWN, AUTHENTICATION, FATAL})
 """Errors of the client as a whole that end the connection. It recovers from others by itself."""
 
@@ -118,6 +122,7 @@ class PartitionConsumer:
             "isolation.level": options.isolation,
             "partition.assignment.strategy": "cooperative-sticky",
             "queued.max.messages.kbytes": max(1, options.prefetch >> 10),
+            "fetch.queue.backoff.ms": FULL_MS,
             "error_cb": self._note,
         }
         self._consumer = Consumer(settings | options.librdkafka, logger=log)

@@ -307,11 +307,13 @@ class EpochWriter:
         """After any error nothing is known of the producer's state: the next epoch begins with a new one."""
         try:
             yield
-        except (KafkaException, SinkLost) as error:
+        except SinkLost:
             self._drop()
-            if isinstance(error, SinkLost):
-                raise
-            raise self._lost(what, self._failure or error_of(error)) from error
+            raise
+        except KafkaException as error:
+            reason = self._failure or error_of(error)  # before records that are dropped are reported, too
+            self._drop()
+            raise self._lost(what, reason) from error
 
     def _lost(self, what: str, error: KafkaError) -> SinkLost:
         text, hint = f"topic {self._options.topic!r}: {what}: {error.str()}", None
