@@ -14,15 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from redis.asyncio import Redis
 
 from bench.formats import Case
 from penstock.connectors.api import Connector
 from penstock.connectors.kafka.connector import Kafka
 from penstock.connectors.redis.connector import RedisStreams
 from penstock.connectors.tables import no_schema
-from penstock.testing.frame import Frame
+from penstock.testing.frame import Frame, GivenEpoch
 from tests.connectors.brokers.epochs import epoch
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.redis_server import RedisServer
@@ -31,16 +31,21 @@ PARTITIONS = 4
 TOPIC, COPIES = "in", "out"
 """What is read, and what is written to."""
 SECONDS_MAX = 60.0
+EVENTS_MIN = 20_000
+"""With fewer, connecting would be most of the work."""
 
 
 @contextmanager
 def broker_cases(events: int) -> Iterator[list[Case]]:
     """With brokers that run meanwhile. Redis is left out where there is no server."""
-    values = [b'{"id": %d, "name": "item %d", "price": %d}' % (n, n % 97, n) for n in range(events)]
+    numbers = range(max(events, EVENTS_MIN))
+    values = [b'{"id": %d, "name": "item %d", "price": %d}' % (n, n % 97, n) for n in numbers]
     with ExitStack() as stack:
         cases = [*_kafka_cases(stack.enter_context(KafkaCluster()), values)]
         if shutil.which("redis-server") is not None:
             cases += _redis_cases(stack.enter_context(RedisServer()), values)
+        for case in cases:  # what is imported and compiled when it is first used is not measured
+            case.ours()
         yield cases
 
 
@@ -51,11 +56,11 @@ def _kafka_cases(cluster: KafkaCluster, values: Sequence[bytes]) -> Iterator[Cas
     _produce(cluster.brokers, TOPIC, values)
     source = own | {"topics": [TOPIC], "group": "bench"}
     yield Case("in kafka", size, lambda: _read(Kafka, source, len(values)), lambda: _consume(cluster, len(values)))
-    numbers = count()
+    numbers, results = count(), epoch(0, values)
 
     def write() -> None:
         options = own | {"topic": COPIES, "transactional_id": f"bench-{next(numbers)}"}
-        _write(Kafka, options, values)
+        _write(Kafka, options, results)
 
     yield Case("out kafka", size, write, lambda: _produce(cluster.brokers, COPIES, values))
 
@@ -65,10 +70,10 @@ def _redis_cases(server: RedisServer, values: Sequence[bytes]) -> Iterator[Case]
     _add(server, TOPIC, values)
     source = own | {"streams": [TOPIC]}
     yield Case("in redis", size, lambda: _read(RedisStreams, source, len(values)), lambda: _range(server))
-    numbers = count()
+    numbers, results = count(), epoch(0, values)
 
     def write() -> None:
-        _write(RedisStreams, own | {"stream": f"{COPIES}-{next(numbers)}"}, values)
+        _write(RedisStreams, own | {"stream": f"{COPIES}-{next(numbers)}"}, results)
 
     yield Case("out redis", size, write, lambda: _add(server, f"plain-{next(numbers)}", values))
 
@@ -85,11 +90,11 @@ def _read(connector: type[Connector[Any]], config: dict[str, Any], events: int) 
         asyncio.run(read(Path(folder)))
 
 
-def _write(connector: type[Connector[Any]], config: dict[str, Any], values: Sequence[bytes]) -> None:
+def _write(connector: type[Connector[Any]], config: dict[str, Any], results: GivenEpoch) -> None:
     async def write() -> None:
         made = connector(connector.about.options.model_validate(config))
         sink: Any = made.make_sink("bench/sink", no_schema)
-        await sink.deliver(epoch(0, values))
+        await sink.deliver(results)
         await sink.close()
 
     asyncio.run(write())
@@ -128,7 +133,12 @@ def _add(server: RedisServer, key: str, values: Sequence[bytes]) -> None:
 
 
 def _range(server: RedisServer) -> None:
-    with redis.Redis(unix_socket_path=str(server.socket), protocol=2) as client:
-        last: Any = "0-0"
-        while found := client.xread({TOPIC: last}, count=1000):
-            last = found[0][1][-1][0]
+    """With asyncio, like ours: a worker has one event loop."""
+
+    async def read() -> None:
+        async with Redis(unix_socket_path=str(server.socket), protocol=2) as client:
+            last: Any = "0-0"
+            while found := await client.xread({TOPIC: last}, count=1000):
+                last = found[0][1][-1][0]
+
+    asyncio.run(read())
