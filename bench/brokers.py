@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from redis.asyncio import Redis
@@ -138,7 +138,9 @@ def _range(server: RedisServer) -> None:
     async def read() -> None:
         async with Redis(unix_socket_path=str(server.socket), protocol=2) as client:
             last: Any = "0-0"
-            while found := await client.xread({TOPIC: last}, count=1000):
-                last = found[0][1][-1][0]
+            found: list[Any] = [None]
+            while found:
+                found = cast("list[Any]", await client.xread({TOPIC: last}, count=1000))
+                last = found[0][1][-1][0] if found else last
 
     asyncio.run(read())

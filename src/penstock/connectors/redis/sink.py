@@ -106,7 +106,7 @@ class RedisSink:
     async def _written(self, epoch: Epoch) -> int:
         """How many rows of the epoch are there."""
         if self._mark is None:
-            found = await self._client.get(self._key)
+            found: Any = await self._client.get(self._key)
             if found is None and epoch.start:
                 self._note_loss()
             self._mark = "" if found is None else found.decode()

@@ -217,7 +217,7 @@ class RedisSource:
                 waiting = (one.stream.ready() for one in self._streams.values())
                 await first_of(*waiting, self._host.draining())
                 continue
-            found = await self._client.xread(ready, count=self._options.batch_max, block=BLOCK_MS)  # type: ignore[arg-type]
+            found: Any = await self._client.xread(ready, count=self._options.batch_max, block=BLOCK_MS)  # type: ignore[arg-type]
             for key, entries in found:
                 one = self._streams[key.decode()]
                 if one.stream.may_send:  # else it is read again: nothing may wait for one stream
