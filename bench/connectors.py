@@ -17,6 +17,7 @@ from rich.table import Table
 
 from bench.brokers import FLOWS, Flows, broker_cases
 from bench.databases import database_cases
+from bench.event_logs import event_log_cases
 from bench.formats import Case, codec_cases, event_rows, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 
@@ -46,8 +47,12 @@ class Rates:
 def run(
     effort: Effort, directory: Path | None = None, console: Console | None = None, flows: Flows = FLOWS
 ) -> ConnectorsReport:
-    with TemporaryDirectory(prefix="penstock-bench-") as folder, broker_cases(effort.events, flows) as brokers:
-        cases = [*codec_cases(effort.events), *interceptor_cases(effort.events), *brokers]
+    with (
+        TemporaryDirectory(prefix="penstock-bench-") as folder,
+        broker_cases(effort.events, flows) as brokers,
+        event_log_cases(effort.events) as logs,
+    ):
+        cases = [*codec_cases(effort.events), *interceptor_cases(effort.events), *brokers, *logs]
         cases += database_cases(event_rows(effort.events), Path(folder))
         with progress(console, len(cases) * effort.rounds) as note:
             found = interleave(cases, effort.rounds, _measured, note)

@@ -20,6 +20,8 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
 from penstock.testing.brokers import Mosquitto
 from tests.application.example_runs import Example, need_spark
+from tests.connectors.brokers import kafka_topics
+from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.servers import need
 from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
 from tests.connectors.stores.lakes import DeltaStore
@@ -184,6 +186,24 @@ def test_changes_of_a_postgresql_table_are_rows_of_a_delta_table(
             assert example.interrupt() == 130
     found = [(row["op"], row["id"], row["amount"]) for row in sorted(table.rows(), key=lambda row: row["commit_time"])]
     assert found == [("snapshot", 1, 9.5), ("update", 1, 10.0), ("delete", 1, None)]
+
+
+def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_path: Path) -> None:
+    with KafkaCluster() as cluster:
+        for topic in ("payments", "large-payments"):
+            cluster.topic(topic, 2)
+        port = int(cluster.brokers.rpartition(":")[2])
+        payments = [f'{{"id": {number}, "currency": "eur", "amount": {1000 + number}}}' for number in range(6)]
+        for first in (0, 3):
+            for number, payment in enumerate(payments[first : first + 3]):
+                kafka_topics.write(cluster.brokers, "payments", [payment.encode()], number % 2)
+            with Example("kafka_to_kafka", tmp_path, "large", port_9092=port) as example:  # killed at the end
+                example.run.until(lambda: len(_large_payments(cluster)) == first + 3)  # noqa: B023  called here
+        assert sorted(one["id"] for one in _large_payments(cluster)) == [*range(6)]
+
+
+def _large_payments(cluster: KafkaCluster) -> list[dict[str, Any]]:
+    return [json.loads(one.value or b"") for one in kafka_topics.read(cluster.brokers, "large-payments", 2)]
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

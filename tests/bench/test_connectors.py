@@ -21,6 +21,8 @@ def test_every_case_has_a_ratio_and_the_worst_one_a_goal() -> None:
         "in sqlite",
         "in postgres changes",
         "out sql",
+        "in kafka",
+        "out kafka",
     } <= {*found["mb_per_s"]}
     assert found["ratios"][WORST] == min(found["ratios"].values())
     assert all(rate > 0 for rate in found["mb_per_s"].values())

@@ -54,8 +54,9 @@ class RecordingStream:
         self.events += values
         return len(self.events)
 
-    async def reject(self, data: bytes, reason: str) -> None:
+    async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
         self.rejected.append((data, reason))
+        self.host.reported.append(("dead letter", (data, reason)))
 
     async def finish(self) -> int:
         return self._keep(self._chain.finish())

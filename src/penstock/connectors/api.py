@@ -211,9 +211,9 @@ class Stream(Protocol):
         dropped and counted. Without `ids`, events are numbered consecutively. Waits and returns like `send`.
         """
 
-    async def reject(self, data: bytes, reason: str) -> None:
-        """A dead letter: bytes of the peer that cannot become an event. The stream continues. Waits for
-        room, but not for sinks.
+    async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
+        """Stores what cannot become an event, with the reason; the stream goes on. With the id that the event would
+        have, the stream continues after it: `last_id` is at least this, and a dead letter up to there is dropped.
         """
 
     async def finish(self) -> int:

@@ -110,3 +110,35 @@ async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]],
             await stream.send(data)
         else:
             host.count("discarded_bytes", len(data))
+
+
+class CompletedIds:
+    """How far a stream is complete, for peers that want to know: followed in a task of its own."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._completed = self._taken = 0
+        self._stored = asyncio.Event()
+        self._following = asyncio.create_task(self._follow())
+
+    def stored(self) -> None:
+        """Something was sent."""
+        self._stored.set()
+
+    def take(self) -> int | None:
+        """The last id up to which everything is complete; None if that is the same as the last time."""
+        if self._completed == self._taken:
+            return None
+        self._taken = self._completed
+        return self._taken
+
+    def stop(self) -> None:
+        self._following.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._stored.wait()
+            self._stored.clear()
+            last = self._stream.last_id
+            await self._stream.complete(last)
+            self._completed = last

@@ -280,5 +280,5 @@ async def _read(peer: Peer, stream: Stream, frames: Frames, host: Host) -> None:
 
 async def _end(stream: Stream, rest: bytes, reason: str) -> None:
     if rest:
-        await stream.reject(rest, reason)
+        await stream.dead_letter(rest, reason)
     await stream.cut_off(reason)

@@ -66,6 +66,22 @@ def address(parts: SplitResult) -> Place:
     return Place({"host": host, "port": port}, _query(parts))
 
 
+def topic(parts: SplitResult) -> Place:
+    """`kafka://HOST:PORT,HOST:PORT/TOPIC`"""
+    brokers, name = [one for one in parts.netloc.split(",") if one], unquote(parts.path.removeprefix("/"))
+    if "@" in parts.netloc or not brokers or not name or "/" in name:
+        raise RequestError("this does not name brokers and a topic", f"Write {parts.scheme}://HOST:PORT/TOPIC.")
+    return Place({"brokers": brokers, "topic": name}, _query(parts))
+
+
+def redis_stream(parts: SplitResult) -> Place:
+    """`redis://HOST:PORT/STREAM`"""
+    found = {"host": _host(parts), "port": _port(parts), "stream": unquote(parts.path.removeprefix("/"))}
+    if not found["stream"]:
+        raise RequestError("the key of the stream is missing", f"Write {parts.scheme}://HOST:PORT/STREAM.")
+    return Place({key: value for key, value in found.items() if value is not None}, _query(parts))
+
+
 def function(parts: SplitResult) -> Place:
     """`callback:PATH.py:FUNCTION`"""
     file, _, name = unquote(parts.path).rpartition(":")

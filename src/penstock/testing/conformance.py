@@ -67,6 +67,8 @@ class Conforming:
     """Whether the connector connects to the peer, and connects again after the peer was down."""
     feels_it: ClassVar[bool] = True
     """Whether a line that is not read notices: what it sends beyond some buffers is not accepted. False for files."""
+    in_buffers_bytes: ClassVar[int] = IN_BUFFERS_BYTES
+    """What a line sends to see that it is not read: more than all buffers, and no more than the peer keeps."""
     interceptors_in: ClassVar[Sequence[InterceptorSpec]] = (
         InterceptorSpec(type="split", config={"record_bytes_max": RECORD_BYTES_MAX}),
     )
@@ -403,7 +405,7 @@ class SourceConformance(Conforming):
         async def scenario(frame: Frame, peer: Peer) -> None:
             line = await peer.line(frame)
             record = b"x" * 1000
-            count = IN_BUFFERS_BYTES // len(record)
+            count = self.in_buffers_bytes // len(record)
             sending = asyncio.create_task(send_many(line, record, count))
             try:
                 await frame.until(lambda: not frame.instance.host.room.there, "the quota")

@@ -100,7 +100,7 @@ async def pump(contents: Contents, stream: Stream, host: Host) -> bool:
         try:
             data = await asyncio.to_thread(contents.read)
         except BadRecord as error:
-            await stream.reject(b"", f"the file cannot be decompressed: {error}")
+            await stream.dead_letter(b"", f"the file cannot be decompressed: {error}")
             await stream.finish()
             raise BadBytes(str(error), b"") from error
         if not data:

@@ -226,10 +226,14 @@ class OutStream:
             for rows in record_slices(values.sizes()):
                 await self._append(values[rows])
 
-    async def reject(self, data: bytes, reason: str) -> None:
+    async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
         async with self._turn:
             self._check_open()
+            if event_id is not None and event_id <= self.last_id:
+                return
             await self._dead_letter(data, reason)
+            if event_id is not None:
+                await self._skip_to(event_id)
 
     async def finish(self) -> int:
         async with self._turn:
@@ -375,8 +379,12 @@ class OutStream:
     async def _advance(self) -> None:
         end = self._chain.consumed << CUT_BITS
         if self.resumes and end > self.last_id:
-            await self._stored(partial(self._marks, [], end))
-            self._known.last_id = end
+            await self._skip_to(end)
+
+    async def _skip_to(self, event_id: int) -> None:
+        """The last id advances without an event."""
+        await self._stored(partial(self._marks, [], event_id))
+        self._known.last_id = event_id
 
     def _marks(self, marks: Sequence[Mark], last_id: int | None = None) -> Record:
         streams = NO_COLUMNS if last_id is None else columns(self.ref.stream_id, last_id, NO_TIME)

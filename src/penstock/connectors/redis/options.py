@@ -1,0 +1,98 @@
+"""The options of `redis`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from penstock.connectors.api import Options
+from penstock.connectors.sockets import ClientTls
+from penstock.connectors.values import SomeSeconds
+
+_OF_SOURCE = ("group", "start", "timestamps", "trim", "batch_max")
+_OF_SINK = ("key_field", "maxlen", "exact_maxlen", "when_lost")
+
+
+class RedisOptions(Options):
+    """With `streams` it is a source, with `stream` a sink; a connector can be both. One server, not a Redis cluster.
+
+    As a source, each Redis stream is a stream. The id of an event is that of the entry, `MILLISECONDS-SEQUENCE`, as
+    MILLISECONDS × 2^20 + SEQUENCE; reading continues after the last stored event. An entry without the field, or with a
+    sequence number of 2^20 or more, is a dead letter. The other fields of an entry are the event's metadata. Redis does
+    not say which entries it has trimmed: if nothing up to the last stored event is there any more, a warning in the log
+    says that unread entries may be missing, too.
+
+    As a sink, a script writes up to 2,000 rows at a time together with the mark of how far it is, in the key
+    `STREAM:penstock:PIPELINE/SINK`: rows that are there already are not written again. What Redis has acknowledged must
+    survive its crash: use `appendonly yes` and `appendfsync always`.
+    """
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The server."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 6379
+    """Its port."""
+    unix_socket: Path | None = None
+    """The path of its socket, instead of host and port."""
+    db: Annotated[int, Field(ge=0)] = 0
+    """The number of the database."""
+    username: str = ""
+    """The user, if the server has several."""
+    password: SecretStr | None = None
+    """Write a reference, such as `${REDIS_PASSWORD}` or `${file:/run/secrets/redis}`."""
+    tls: ClientTls | None = None
+    """Encrypt the connection. `{}` trusts the system's authorities."""
+    timeout: SomeSeconds = 10.0
+    """For connecting, and for each answer."""
+    streams: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """The keys of the Redis streams to read."""
+    stream: str = ""
+    """The key of the Redis stream to write to."""
+    field: Annotated[str, Field(min_length=1)] | None = "value"
+    """The field of an entry with the event's value. `null`, only for a source: the value is a JSON object of all
+    fields."""
+    group: str = ""
+    """Set the position of this consumer group when epochs complete, so that other tools can show it. The group is
+    created if it does not exist. It is not used for reading."""
+    start: Literal["earliest", "latest"] = "earliest"
+    """Where to start in a stream of which the worker has nothing."""
+    timestamps: bool = True
+    """Whether the milliseconds of an entry's id are its event's time. Otherwise it is the time of arrival."""
+    trim: bool = False
+    """Delete entries from Redis when their epoch is complete. Only if nobody else reads them."""
+    batch_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """How many entries of a stream are read at once."""
+    key_field: str = "key"
+    """The field for an event's key; empty: keys are not written. Events without a key have no such field."""
+    maxlen: Annotated[int, Field(ge=1)] | None = None
+    """Trim the stream to this number of entries when writing."""
+    exact_maxlen: bool = False
+    """Trim to exactly `maxlen`, which is slower; otherwise to a little more."""
+    when_lost: Literal["fail", "continue"] = "fail"
+    """If Redis has lost the sink's mark, and so perhaps what was written before: `fail` stops the sink; `continue`
+    goes on with the current epoch."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        if not self.streams and not self.stream:
+            yield "give `streams` to read, or a `stream` to write to"
+        if not self.streams and (given := self.model_fields_set & {*_OF_SOURCE}):
+            yield f"{min(given)} is only for a source, and there are no `streams`"
+        if not self.stream and (given := self.model_fields_set & {*_OF_SINK}):
+            yield f"{min(given)} is only for a sink, and there is no `stream`"
+        if self.stream and self.field is None:
+            yield "a sink needs a `field` for the value"
+        if self.exact_maxlen and self.maxlen is None:
+            yield "exact_maxlen needs a maxlen"
+        if self.tls is not None and self.tls.server_name:
+            yield "tls.server_name is not supported here: use the name in the certificate as the host"
+
+    @property
+    def place(self) -> str:
+        """For people."""
+        return str(self.unix_socket) if self.unix_socket is not None else f"{self.host}:{self.port}"
