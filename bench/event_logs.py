@@ -1,4 +1,4 @@
-"""Connectors to Kafka and to Redis streams for `script/bench connectors`: events in and out, beside the plain client library.
+"""Kafka and Redis streams for `script/bench connectors`: events in and out, beside the plain client library.
 
 Each case has a new client, and ours a new store. Only the CPU time of this process counts: the broker is another one.
 """
