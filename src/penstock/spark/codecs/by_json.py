@@ -18,11 +18,13 @@ import yaml
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import valid_texts
 from penstock.spark.codecs.codec import CODECS, DATA, ROWS
 from penstock.spark.codecs.documents import without
-from penstock.spark.codecs.fixed_columns import row_by_row
-from penstock.spark.codecs.json_codec import Json, not_utf8
+from penstock.spark.codecs.fixed_columns import decoded_rows, merged, row_by_row
+from penstock.spark.codecs.json_codec import Json
 from penstock.spark.codecs.json_writer import JsonWriter, is_json
+from penstock.spark.codecs.pair_kernel import NOT_PLAIN, bytes_and_offsets, logfmt_pairs, texts_at
 from penstock.spark.codecs.scalars import Misfit
 from penstock.spark.codecs.variants import BAD, LEVELS_MAX
 
@@ -169,10 +171,17 @@ def _count_nodes(document: Any) -> None:
 
 # logfmt
 
-_PAIR = re.compile(r'\s*([^\s="]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?=\s|$)')
-_BARE = re.compile(r'[^\s="\\]+')
+_BLANKS = " \t\n\f\r"
+_PAIR = re.compile(
+    rf'[{_BLANKS}]*+([^{_BLANKS}="]++)(?:=(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|([^{_BLANKS}"]*+)))?(?=[{_BLANKS}]|\Z)',
+    re.DOTALL,
+)
+"""The parts of quoted values are possessive: others would take a hundred bytes of memory for each character."""
+_BARE = re.compile(rf'[^{_BLANKS}="\\]+')
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _MEANT = {"n": "\n", "t": "\t", "r": "\r"}
+_MAP = (Field(DATA, Kind("map", of=(STRING, STRING))),)
+_NOT_UTF8 = "is not valid UTF-8"
 
 
 class Logfmt(ByJson):
@@ -183,7 +192,7 @@ class Logfmt(ByJson):
 
     def fields(self, schema: Fields | None) -> Fields:
         if schema is None:
-            return (Field(DATA, Kind("map", of=(STRING, STRING))),)
+            return _MAP
         for field in schema:
             if field.kind.name in ("array", "map", "struct", "variant", "binary"):
                 raise RequestError(
@@ -192,9 +201,9 @@ class Logfmt(ByJson):
         return JSON.fields(schema)
 
     def decoder(self, schema: Fields | None) -> Decode:
-        fields = self.fields(schema)
+        self.fields(schema)
         if schema is None:
-            return lambda values: row_by_row(values, lambda value: ([*_words(value).items()],), fields)
+            return _maps_of_words
         decode, bare = JSON.decoder(schema), {field.name for field in schema if field.kind.name not in _AS_TEXT}
         return lambda values: decoded_by_json(values, lambda value: _typed_words(value, bare), decode, "logfmt")
 
@@ -211,11 +220,36 @@ _AS_TEXT = ("string", "char", "varchar", "timestamp", "timestamp_ntz", "date", "
 _SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false")
 
 
+def _maps_of_words(values: pa.BinaryArray) -> Columns:
+    """Plain lines at once, and others one by one."""
+    texts, rows, bad = valid_texts(values)
+    data, offsets = bytes_and_offsets(texts)
+    true_at = len(data)
+    data = np.concatenate((data, np.frombuffer(b"true", np.uint8)))
+    counts = np.empty(len(texts), np.int64)
+    # A pair follows a blank, or begins its line.
+    room = np.count_nonzero(data[offsets[0] : offsets[-1]] <= ord(" ")) + len(texts) + 1
+    places = [np.empty(room, np.int64) for _ in range(4)]
+    found = logfmt_pairs(data, offsets, true_at, counts, *places)
+    keys, key_ends, items, item_ends = (of[:found] for of in places)
+    is_plain = counts != NOT_PLAIN
+    ends = np.concatenate(([0], np.cumsum(counts[is_plain]))).astype(np.int32)
+    maps = pa.MapArray.from_arrays(pa.array(ends), texts_at(data, keys, key_ends), texts_at(data, items, item_ends))
+    parts = [(Columns([maps]), rows[is_plain])]
+    if not is_plain.all():
+        parts.append(decoded_rows(values, rows[~is_plain], _maps_one_by_one))
+    return merged(parts, dict.fromkeys(bad, _NOT_UTF8))
+
+
+def _maps_one_by_one(values: pa.BinaryArray) -> Columns:
+    return row_by_row(values, lambda value: ([*_words(value).items()],), _MAP)
+
+
 def _words(value: bytes) -> dict[str, str]:
     try:
-        text = value.decode().rstrip()
+        text = value.decode().rstrip(_BLANKS)
     except UnicodeDecodeError:
-        raise Misfit("is not valid UTF-8") from None
+        raise Misfit(_NOT_UTF8) from None
     found, at = {}, 0
     while at < len(text):
         match = _PAIR.match(text, at)
@@ -288,7 +322,7 @@ class JsonLines(Codec):
 
 def _decoded_lines(values: pa.BinaryArray, decode: Decode, kind: pa.DataType, *, has_schema: bool) -> Columns:
     documents = values.to_pylist()
-    failed = dict.fromkeys(not_utf8(values, documents), "is not valid JSON lines")
+    failed = dict.fromkeys(valid_texts(values).bad, "is not valid JSON lines")
 
     def columns(given: Any) -> Columns:
         lines = [[line for line in event.split(b"\n") if line.strip()] for event in given]

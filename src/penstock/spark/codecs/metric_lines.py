@@ -7,26 +7,31 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, VARIANT, Field, Kind
 from penstock.spark.codecs.api import Columns
+from penstock.spark.codecs.arrow_texts import valid_texts
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.fixed_columns import (
     DOUBLE,
     TAGS,
     TIMESTAMP,
     FixedColumns,
+    decoded_rows,
     instants,
     maps,
+    merged,
     micros_of,
     row_by_row,
     shown,
 )
 from penstock.spark.codecs.json_writer import is_json
-from penstock.spark.codecs.patterns import extract
+from penstock.spark.codecs.pair_kernel import NOT_PLAIN, bytes_and_offsets, influx_lines, texts_at, texts_of
+from penstock.spark.codecs.patterns import NOT_UTF8, extract, without_empty
 from penstock.spark.codecs.scalars import Misfit
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?"
@@ -233,6 +238,7 @@ _UNESCAPED = re.compile(r"\\([,= \\])")
 _IN_TEXT = re.compile(r'\\(["\\])')
 _TRUE, _FALSE = ("t", "T", "true", "True", "TRUE"), ("f", "F", "false", "False", "FALSE")
 _INTEGER = re.compile(r"-?\d{1,19}[iu]")
+_PLAIN_DIGITS = {"ns": 19, "us": 17, "ms": 14, "s": 11}
 _FRACTIONS = {"ns": (1, 1000), "us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1)}
 
 
@@ -243,6 +249,27 @@ class Influx(FixedColumns):
     of = (Field("measurement", STRING), Field("tags", TAGS), Field("fields", VARIANT), Field("time", TIMESTAMP))
 
     def decode(self, values: pa.BinaryArray) -> Columns:
+        """Plain lines at once, and others by patterns."""
+        texts, rows, bad = valid_texts(values)
+        data, offsets = bytes_and_offsets(texts)
+        places = tuple(np.empty(len(texts), np.int64) for _ in range(4))
+        ends, out = np.empty(len(texts) + 1, np.int64), np.empty(3 * len(data) + 2 * len(texts) + 1, np.uint8)
+        influx_lines(data, offsets, _PLAIN_DIGITS[self.options.precision], places, ends, out)
+        is_plain = places[0] != NOT_PLAIN
+        names, tags, times, time_ends = (of[is_plain] for of in places)
+        documents = texts_of(out, ends)
+        arrays = [
+            texts_at(data, offsets[:-1][is_plain], names),
+            maps(without_empty(texts_at(data, names, tags)), _influx_tags),
+            documents if is_plain.all() else documents.filter(pa.array(is_plain)),
+            instants(without_empty(texts_at(data, times, time_ends)), self.options.precision),
+        ]
+        parts = [(Columns(arrays), rows[is_plain])]
+        if not is_plain.all():
+            parts.append(decoded_rows(values, rows[~is_plain], self._by_pattern))
+        return merged(parts, dict.fromkeys(bad, NOT_UTF8))
+
+    def _by_pattern(self, values: pa.BinaryArray) -> Columns:
         pattern = _INFLUX.replace("TIME", _TIMES[self.options.precision])
         found = extract(values, pattern, "is not a line of InfluxDB: measurement,tag=value field=value time")
         documents: list[str | None] = []
