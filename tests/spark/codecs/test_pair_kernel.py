@@ -15,27 +15,37 @@ from penstock.spark.codecs.metric_lines import Influx
 
 LINES = st.lists(st.text(alphabet='ab0917.-+eiutTfrse=," \\\t\n\v#{}\u00a0é\x01|:', max_size=30), max_size=4)
 FIELD = st.sampled_from(
-    ["a=1", "a=1i", "b=-0i", "b=007", "c=0.5", "c=.5", "c=0.00001", "c=1.50", "d=t", "d=False", "d=TRUE", 'e="x y"']
-    + ['e="\\"q"', "f=1e5", "f=-12.25", "g=9007199254740993i", "g=12345678901234567.5", "h=0.0", "h=-0", "i=x", "j=2u"]
+    [
+        "a=1",
+        "a=1i",
+        "b=-0i",
+        "b=007",
+        "c=0.5",
+        "c=.5",
+        "c=0.00001",
+        "c=1.50",
+        "d=t",
+        "d=False",
+        "d=TRUE",
+        'e="x"',
+        'e="\\"q"',
+        "f=1e5",
+        "f=-12.25",
+        "h=0.0",
+        "h=-0",
+        "i=x",
+        "g=9007199254740993i",
+        "g=12345678901234567.5",
+        "j=2u",
+    ]
 )
+TIMES = ("", " 1", "  1767355200000000000", " 9999999999999999999", " 0999999999999999999", " -5", " -", " x", " 1 \n")
 INFLUX_LINES = st.lists(
     st.builds(
         lambda head, fields, time: f"{head} {','.join(fields)}{time}",
         st.sampled_from(["m", "m,a=b", "m,a=b,c=d", "m,a=b,a=c", "#m", "m,a", "a\\ b", "m=1", "m,é=ü"]),
         st.lists(FIELD, min_size=1, max_size=4),
-        st.sampled_from(
-            [
-                "",
-                " 1",
-                "  1767355200000000000",
-                " 9999999999999999999",
-                " 0999999999999999999",
-                " -5",
-                " -",
-                " x",
-                " 1 \n",
-            ]
-        ),
+        st.sampled_from(TIMES),
     ),
     max_size=4,
 )

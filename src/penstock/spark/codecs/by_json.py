@@ -4,6 +4,7 @@ schema or into a VARIANT; rows become JSON, and that the format.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable
@@ -51,11 +52,30 @@ def decoded_by_json(values: pa.BinaryArray, to_json: Callable[[bytes], bytes], d
 
 
 def json_of(value: Any) -> bytes:
-    """Raises Misfit for what JSON has no form for."""
+    """NaN and infinities are texts, as in Spark's JSON. Raises Misfit for what JSON has no form for."""
     try:
-        return _encoded(value)
+        text = _encoded(value)
+        return _encoded(_with_named(value)) if b"null" in text else text  # msgspec has null for them
     except (*BAD, TypeError, ValueError, OverflowError) as error:
         raise Misfit(f"has a value that JSON cannot have: {error}") from None
+
+
+def number_or_name(value: float) -> float | str:
+    """The name of NaN or an infinity, which `special` reads."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _with_named(value: Any) -> Any:
+    match value:
+        case float():
+            return number_or_name(value)
+        case dict():
+            return {key: _with_named(each) for key, each in value.items()}
+        case list() | tuple() | set():
+            return [_with_named(each) for each in value]
+    return value
 
 
 class ByJson(Codec):

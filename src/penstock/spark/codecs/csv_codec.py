@@ -176,7 +176,8 @@ def _records(rows: pa.RecordBatch, options: CsvOptions) -> pa.BinaryArray:
 def _written(column: pa.Array, name: str, options: CsvOptions) -> pa.StringArray:
     texts = plain_texts(column, name, "csv")
     quote = options.quote
-    if is_text(column.type) or options.delimiter not in ",;|\t" or quote in "+-.:0123456789":
+    is_usual = options.delimiter in ",;|\t" and quote not in "+-.:0123456789" and not options.null
+    if is_text(column.type) or not is_usual:
         doubled = pc.replace_substring(texts, quote, quote * 2)
         special = rf"[{re.escape(quote)}{re.escape(options.delimiter)}\r\n]"
         in_quotes = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, options.null))

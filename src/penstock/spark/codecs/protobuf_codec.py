@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from penstock.core.errors import RequestError
 from penstock.core.plugins import needed
-from penstock.spark.codecs.by_json import ByJson, json_of
+from penstock.spark.codecs.by_json import ByJson, json_of, number_or_name
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.scalars import Misfit
 
@@ -97,7 +96,7 @@ def _value(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return number_or_name(value) if isinstance(value, float) else value
 
 
 @cache
