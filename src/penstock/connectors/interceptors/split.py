@@ -35,6 +35,7 @@ class SplitOptions(Options):
 class Split(Interceptor[SplitOptions]):
     about = AboutInterceptor("split", "Splits bytes into events at a delimiter.", SplitOptions)
     cuts = True
+    takes_parts = True
 
     def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002  records may cross those before it
         return Splitting(self.options)
