@@ -14,10 +14,12 @@ import pytest
 from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.spark.codecs import row_files
-from penstock.spark.codecs.by_json import Logfmt, Yaml
+from penstock.spark.codecs.by_json import Yaml
 from penstock.spark.codecs.csv_codec import Csv
+from penstock.spark.codecs.influx import Influx
+from penstock.spark.codecs.logfmt import Logfmt
 from penstock.spark.codecs.logs import Cef, Syslog
-from penstock.spark.codecs.metric_lines import Graphite, Influx
+from penstock.spark.codecs.metric_lines import Graphite
 from penstock.spark.codecs.registry import codec
 from penstock.spark.codecs.row_files import Arrow, Parquet
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.codecs import by_json, metric_lines
+from penstock.spark.codecs import influx as lines_of_influx
+from penstock.spark.codecs import logfmt
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec_options import InfluxOptions
-from penstock.spark.codecs.metric_lines import Influx
+from penstock.spark.codecs.influx import Influx
 
 LINES = st.lists(st.text(alphabet='ab0917.-+eiutTfrse=," \\\t\n\v#{}\u00a0é\x01|:', max_size=30), max_size=4)
 FIELD = st.sampled_from(
@@ -60,7 +61,7 @@ def _shown(found: Columns) -> Any:
 @example(['a="b" c', "a=b a=c", 'a"b', 'a="b"c', " ", "", "=b", 'a="b', "a=b=c", "\u00a0=1"])
 def test_words_of_logfmt_are_those_that_python_finds(lines: list[str]) -> None:
     values = pa.array([line.encode() for line in lines], pa.binary())
-    assert _shown(by_json._maps_of_words(values)) == _shown(by_json._maps_one_by_one(values))
+    assert _shown(logfmt._maps_of_words(values)) == _shown(logfmt._maps_one_by_one(values))
 
 
 @settings(max_examples=100, deadline=None)
@@ -75,9 +76,9 @@ def test_plain_events_are_left_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -
     def refused(*_: Any) -> Any:
         raise AssertionError("an event went to Python")
 
-    monkeypatch.setattr(by_json, "_words", refused)
-    monkeypatch.setattr(metric_lines, "extract", refused)
-    words = by_json.Logfmt().decoder(None)(pa.array([b'level=info msg="two words" debug\n']))
+    monkeypatch.setattr(logfmt, "_words", refused)
+    monkeypatch.setattr(lines_of_influx, "extract", refused)
+    words = logfmt.Logfmt().decoder(None)(pa.array([b'level=info msg="two words" debug\n']))
     assert words.arrays[0].to_pylist() == [[("level", "info"), ("msg", "two words"), ("debug", "true")]]
     lines = Influx().decode(pa.array([b'm,a=b x=1i,y=-2,z=0.25,t=true,s="two, words" 1767355200000000000\n']))
     assert json.loads(lines.arrays[2][0].as_py()) == {"x": 1, "y": -2.0, "z": 0.25, "t": True, "s": "two, words"}
@@ -85,6 +86,6 @@ def test_plain_events_are_left_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -
 
 def test_events_that_are_not_utf8_fail_alone_and_slices_keep_their_rows() -> None:
     values = pa.array([b"left=out", b"a=1", b"\xff=1", b"a=2 a=3"], pa.binary())[1:]
-    found = by_json.Logfmt().decoder(None)(values)
+    found = logfmt.Logfmt().decoder(None)(values)
     assert found.arrays[0].to_pylist() == [[("a", "1")], [("a", "3")]]
     assert found.failed == {1: "is not valid UTF-8"}
