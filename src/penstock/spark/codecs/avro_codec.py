@@ -91,6 +91,13 @@ class Avro(Codec):
 
         return encode
 
+    def check(self) -> None:
+        _library()
+        if self.options.avro_schema is not None:
+            _parsed(self.options.avro_schema)
+        if self.options.registry is not None:
+            Registry(self.options.registry)  # only its address
+
     def _own_fields(self) -> Fields | None:
         if self.options.avro_schema is None:
             return None

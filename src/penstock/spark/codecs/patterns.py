@@ -65,6 +65,9 @@ class Regex(Codec):
     def fields(self, schema: Fields | None) -> Fields:  # noqa: ARG002
         return tuple(Field(name, STRING) for name in check_pattern(self.options.pattern))
 
+    def check(self) -> None:
+        check_pattern(self.options.pattern)
+
     def decoder(self, schema: Fields | None) -> Decode:
         names, pattern = [field.name for field in self.fields(schema)], self.options.pattern
 
@@ -173,6 +176,9 @@ class Grok(Codec):
         raise RequestError(
             f"grok cannot write {', '.join(columns.names)}", "Write the text yourself, with the codec string."
         )
+
+    def check(self) -> None:
+        self._expanded()
 
     def _expanded(self) -> tuple[str, Fields]:
         """The pattern for RE2, and its fields. Raises RequestError."""
