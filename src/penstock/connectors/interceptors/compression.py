@@ -55,6 +55,9 @@ _ZSTD_FEED_BYTES = 1 << 10
 """zstandard returns all that its input contains: a kilobyte cannot contain more than 32 MiB (a block of 128 KiB has at
 least four bytes)."""
 
+_ZSTD_WRITE_BYTES = 1 << 16
+"""The buffer that each call of zstandard takes. Most calls with so little input return nothing, so it is not larger."""
+
 _XZ_MEMORY_MAX = 128 << 20
 """What a stream of xz may ask for as its dictionary: the largest preset asks for 64 MiB."""
 
@@ -137,7 +140,7 @@ class _Zstd(Decompressor):
     def __init__(self) -> None:
         library = needed("zstandard", "zstd", "compression")
         self._error = library.ZstdError
-        self._inner = library.ZstdDecompressor(max_window_size=_XZ_MEMORY_MAX).decompressobj()
+        self._inner = library.ZstdDecompressor(max_window_size=_XZ_MEMORY_MAX).decompressobj(_ZSTD_WRITE_BYTES)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), _ZSTD_FEED_BYTES):
