@@ -15,6 +15,7 @@ import httpx
 import psycopg
 import pytest
 from paho.mqtt import publish
+from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
@@ -24,7 +25,7 @@ from tests.connectors.brokers import kafka_topics
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.servers import need
 from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
-from tests.connectors.stores.lakes import DeltaStore
+from tests.connectors.stores.lakes import DeltaStore, ParquetStore
 from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
 from tests.support.ports import free_port
@@ -204,6 +205,42 @@ def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_pa
 
 def _large_payments(cluster: KafkaCluster) -> list[dict[str, Any]]:
     return [json.loads(one.value or b"") for one in kafka_topics.read(cluster.brokers, "large-payments", 2)]
+
+
+def test_metrics_over_tcp_are_totals_in_parquet_files(tmp_path: Path) -> None:
+    port, table = free_port(), ParquetStore(str(tmp_path / "metrics"))
+    with Example("statsd_metrics", tmp_path, "totals", port_8125=port) as example:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"web.requests:1|c\nweb.requests:2|c|@0.5\nweb.latency:320|ms\nno metric\n")
+        example.run.until(lambda: sum(row["samples"] for row in table.rows()) == 3)
+        with CoordinatorClient(example.worker) as coordinator:
+            assert len(coordinator.dead_letters("totals", "err", limit=2).dead_letters) == 1
+        assert example.interrupt() == 130
+    assert sorted((row["kind"], row["total"], row["highest"]) for row in table.rows()) in (
+        [("c", 5.0, 2.0), ("ms", 320.0, 320.0)],
+        [("c", 1.0, 1.0), ("c", 4.0, 2.0), ("ms", 320.0, 320.0)],  # a window has ended between them
+    )
+
+
+def test_orders_in_avro_are_rows_of_an_iceberg_table(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "avro_lake.avsc").write_text((EXAMPLES / "avro_lake.avsc").read_text())
+    catalog = f"sqlite:///{tmp_path}/orders.db"
+    with (
+        Example("avro_lake", tmp_path, "checked", port_8080=port) as example,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
+        closing(SqlCatalog("default", uri=catalog)) as tables,
+    ):
+        assert client.post("/", content=b"\2\4de\0\0\0\0\0\0#@").status_code == 202, "as the comment has it"
+        assert client.post("/", content=b"\4\4fr" + bytes(8)).status_code == 202, "without a price"
+        example.run.until(lambda: tables.table_exists("shop.orders") and _orders(tables))
+        assert _orders(tables) == [{"id": 1, "country": "de", "price": 9.5}]
+        assert example.interrupt() == 130
+
+
+def _orders(tables: SqlCatalog) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tables.load_table("shop.orders").scan().to_arrow().to_pylist()
+    return found
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

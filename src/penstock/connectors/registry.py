@@ -198,7 +198,7 @@ class Chains:
     @property
     def takes_messages(self) -> bool:
         """Whether the first interceptor must get a message whole."""
-        return self.messages and bool(self.towards_us) and not self.towards_us[0].cuts
+        return self.messages and bool(self.towards_us) and not self.towards_us[0].takes_parts
 
     def incoming(self, *, resumes: bool = False, position: int = 0) -> IncomingChain:
         """See IncomingChain."""

@@ -100,6 +100,12 @@ class SmallTypes:
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
         return frozenset({INTERCEPTORS[name][0]})
 
+    def check_interceptor(self, name: str, options: BaseModel) -> None:
+        """All of them work."""
+
+    def check_codec(self, codec: str) -> None:
+        """All of them work."""
+
     def codecs(self) -> tuple[str, ...]:
         return ("json", "string", "csv")
 

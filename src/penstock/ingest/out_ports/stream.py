@@ -180,7 +180,7 @@ class OutStream:
 
     def _pieces(self, data: Buffer) -> Iterator[bytes]:
         step = self._chain.feed_bytes
-        if not self._storage.chains.towards_us or self._storage.chains.messages or len(data) <= step:
+        if not self._storage.chains.towards_us or self._storage.chains.takes_messages or len(data) <= step:
             if data:
                 yield bytes(data)
             return
