@@ -130,7 +130,7 @@ class _HostRoutes:
             uptime_seconds=host.uptime_seconds,
             ports=host.ports,
             tls=is_tls,
-            problems=[*host.problems(), *found.problems],
+            problems=[*host.problems(), *host.directory.problems, *found.problems],
         )
 
     async def pipelines(self, request: Request) -> dict[str, Any]:
