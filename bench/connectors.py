@@ -1,4 +1,4 @@
-"""`script/bench connectors`: codecs and interceptors, each beside the plain library that does its talking.
+"""`script/bench connectors`: codecs, interceptors and connectors, each beside the plain library that does its talking.
 
 In one process, on one core: MB of encoded events in a second of CPU time. A ratio is ours ÷ the plain library's.
 """
@@ -14,6 +14,7 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
+from bench.brokers import FLOWS, Flows, broker_cases
 from bench.formats import Case, codec_cases, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 
@@ -40,10 +41,13 @@ class Rates:
     plain: float
 
 
-def run(effort: Effort, directory: Path | None = None, console: Console | None = None) -> ConnectorsReport:
-    cases = [*codec_cases(effort.events), *interceptor_cases(effort.events)]
-    with progress(console, len(cases) * effort.rounds) as note:
-        found = interleave(cases, effort.rounds, _measured, note)
+def run(
+    effort: Effort, directory: Path | None = None, console: Console | None = None, flows: Flows = FLOWS
+) -> ConnectorsReport:
+    with broker_cases(effort.events, flows) as brokers:
+        cases = [*codec_cases(effort.events), *interceptor_cases(effort.events), *brokers]
+        with progress(console, len(cases) * effort.rounds) as note:
+            found = interleave(cases, effort.rounds, _measured, note)
     settings = surroundings(directory or Path.cwd()) | {"events": effort.events}
     return ConnectorsReport(found, settings)
 
@@ -54,9 +58,14 @@ def _measured(case: Case) -> Rates:
 
 def _rate(case: Case, *, is_ours: bool) -> float:
     work = case.ours if is_ours else case.plain
-    began = process_time()
-    work()
-    return case.size / MEGABYTE / max(process_time() - began, 1e-6)
+    case.before(is_ours)
+    try:
+        began = process_time()
+        work()
+        seconds = process_time() - began
+    finally:
+        case.after(is_ours)
+    return case.size / MEGABYTE / max(seconds, 1e-6)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,9 @@ class ConnectorsReport(Report):
         return {"mb_per_s": {name: round(median(one.ours for one in rates), 1) for name, rates in self.found.items()}}
 
     def tables(self) -> Iterable[Table]:
-        table = figures("Codecs and interceptors, on one core", "", "MB/s", "plain library", "ratio", "goal")
+        table = figures(
+            "Codecs, interceptors and connectors, on one core", "", "MB/s", "plain library", "ratio", "goal"
+        )
         for name, rates in self.found.items():
             ours, plain = (median(values) for values in zip(*((one.ours, one.plain) for one in rates), strict=True))
             table.add_row(name, f"{ours:,.0f}", f"{plain:,.0f}", self.ratio_cell(name), "")

@@ -46,6 +46,10 @@ PIECE_BYTES = 1 << 15
 """What a connection is read by."""
 
 
+def _nothing(is_ours: bool) -> None:
+    """Most cases need nothing around them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     name: str
@@ -53,6 +57,9 @@ class Case:
     """Bytes of encoded events."""
     ours: Callable[[], object]
     plain: Callable[[], object]
+    before: Callable[[bool], object] = _nothing
+    after: Callable[[bool], object] = _nothing
+    """Around each of them, and not measured: they get whether it is ours."""
 
 
 def _rows(count: int) -> list[dict[str, Any]]:

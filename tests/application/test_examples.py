@@ -1,20 +1,28 @@
 """The applications in examples/, with Spark and with real clients."""
 
+import gzip
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+from paho.mqtt import publish
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.connectors.file import read_committed_parts
+from penstock.testing.brokers import Mosquitto
 from tests.application.example_runs import Example, need_spark
+from tests.connectors.brokers.servers import need
 from tests.connectors.stores.lakes import DeltaStore
+from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
 from tests.support.ports import free_port
 
@@ -84,6 +92,74 @@ def test_lines_of_a_directory_s_logs_are_rows_of_a_delta_table(tmp_path: Path) -
         assert example.interrupt() == 130
     found = sorted((row["day"], row["level"], row["tags"]) for row in table.rows())
     assert found == [("2026-01-31", "error", [("host", "a")]), ("2026-02-01", "info", None)]
+
+
+def test_csv_files_of_a_directory_are_windows_of_their_own_time(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    lines = (EXAMPLES / "access_log.csv").read_text()
+    (history / "2026-01.csv.gz").write_bytes(gzip.compress(lines.encode()))
+    (history / "2026-02.csv").write_text(lines.replace("31/Jan", "01/Feb"))
+    with Example("csv_backfill", tmp_path, "per-day", is_awaited=False) as example:
+        clients = {line.partition(",")[0] for line in lines.splitlines()}
+        example.run.until(lambda: len(_unpacked(tmp_path / "busiest")) == 2 * len(clients))
+        assert example.interrupt() == 130
+    rows = _unpacked(tmp_path / "busiest")
+    days = {row["window_start"][:10] for row in rows}
+    assert (days, sum(row["requests"] for row in rows)) == ({"2026-01-31", "2026-02-01"}, 2 * len(lines.splitlines()))
+
+
+def _unpacked(folder: Path) -> list[dict[str, Any]]:
+    parts = read_committed_parts(folder) if (folder / "state" / "log").exists() else []
+    data = b"".join(gzip.decompress(part.path.read_bytes()[: part.size]) for part in parts)
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def test_errors_of_syslog_are_given_to_a_program(tmp_path: Path) -> None:
+    port, alerts = free_port(), tmp_path / "alerts.txt"
+    with Example("syslog_alerts", tmp_path, "errors", port_5514=port) as example:
+        with socket.create_connection(("127.0.0.1", port), 10) as sender:
+            sender.sendall(
+                b"<27>Jan 31 10:00:00 db app[7]: the disk is full\n<30>Jan 31 10:00:00 db app[7]: all is well\n"
+            )
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"<24>1 2026-01-31T10:00:00Z db app - - - panic", ("127.0.0.1", port))
+        example.run.until(lambda: alerts.exists() and len(alerts.read_text().splitlines()) == 2)
+        assert example.interrupt() == 130
+    assert {json.loads(line)["message"] for line in alerts.read_text().splitlines()} == {"the disk is full", "panic"}
+
+
+def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(Mosquitto)
+    if find("postgres") is None or find("initdb") is None:
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    database, folder = PostgresServer(), tmp_path / "mosquitto"
+    folder.mkdir()
+    monkeypatch.setenv("PGHOST", database.socket_folder)
+    monkeypatch.setenv("PGUSER", "postgres")
+    with closing(psycopg.connect(dbname="postgres", autocommit=True)) as connection:
+        connection.execute("CREATE DATABASE sensors")
+
+    def rows() -> list[tuple[str, int, float]]:
+        with closing(psycopg.connect(dbname="sensors")) as connection, suppress(psycopg.errors.UndefinedTable):
+            found = "SELECT sensor, sum(readings), sum(readings * celsius) FROM readings GROUP BY sensor ORDER BY 1"
+            return connection.execute(found).fetchall()
+        return []
+
+    try:
+        with (
+            Mosquitto(folder, free_port=free_port) as broker,
+            Example("mqtt_sensors", tmp_path, "per-sensor", port_1883=broker.port) as example,
+        ):
+            for sensor, celsius in (("kitchen", 20), ("kitchen", 22), ("hall", 18)):
+                reading = json.dumps({"sensor": sensor, "celsius": celsius})
+                publish.single(f"sensors/{sensor}", reading, qos=1, port=broker.port)
+            example.run.until(lambda: rows() == [("hall", 1, 18.0), ("kitchen", 2, 42.0)])
+            assert example.interrupt() == 130
+    finally:
+        database.stop()
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, SegmentPort, StreamRef
+from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, SegmentPort, StreamRef, StreamState
 from penstock.connectors.registry import Chains
 from penstock.core.types import Buffer
 from tests.support.waiting import eventually
@@ -22,6 +22,7 @@ class RecordingStream:
         self.last_id = 0
         self.events: list[bytes] = []
         self.ids: list[int] = []
+        self.rejected: list[tuple[bytes, str]] = []
         self.cut_off_because: str | None = None
         self.is_closed = False
         self._chain = host.chains.incoming()
@@ -52,6 +53,9 @@ class RecordingStream:
     def _keep(self, values: Sequence[bytes]) -> int:
         self.events += values
         return len(self.events)
+
+    async def reject(self, data: bytes, reason: str) -> None:
+        self.rejected.append((data, reason))
 
     async def finish(self) -> int:
         return self._keep(self._chain.finish())
@@ -112,6 +116,17 @@ class RecordingHost:
         stream = RecordingStream(self, len(self.streams) + 1, name, metadata or {})
         self.streams.append(stream)
         return stream
+
+    def stream_names(self) -> list[str]:
+        return [stream.name for stream in self.streams]
+
+    def stream_state(self, name: str) -> StreamState:
+        found = [stream for stream in self.streams if stream.name == name]
+        ended = StreamState.COMPLETE if found and found[-1].is_closed else StreamState.STARTED
+        return ended if found else StreamState.UNKNOWN
+
+    def forget_stream(self, name: str) -> bool:
+        return self.stream_state(name) is StreamState.COMPLETE
 
     def finished(self) -> None:
         self.has_finished = True

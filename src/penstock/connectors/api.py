@@ -155,6 +155,19 @@ class StreamGone(PenstockError):
         self.places = places
 
 
+class StreamState(Enum):
+    """How far a stream that resumes is, by its name."""
+
+    UNKNOWN = "unknown"
+    """There was none of this name, or it is forgotten."""
+    STARTED = "started"
+    """It continues at its position when it is opened again."""
+    ENDED = "ended"
+    """Everything of it is stored."""
+    COMPLETE = "complete"
+    """And every pipeline has completed an epoch that contains its last event."""
+
+
 class Stream(Protocol):
     """An ordered sequence of events into the system, while it is open."""
 
@@ -199,6 +212,11 @@ class Stream(Protocol):
     ) -> int:
         """Whole events, bypassing the interceptors. `ids` are strictly increasing; events that are stored already are
         dropped and counted. Without `ids`, events are numbered consecutively. Waits and returns like `send`.
+        """
+
+    async def reject(self, data: bytes, reason: str) -> None:
+        """A dead letter: bytes of the peer that cannot become an event. The stream continues. Waits for
+        room, but not for sinks.
         """
 
     async def finish(self) -> int:
@@ -336,6 +354,17 @@ class Host(Protocol):
         """A new stream with an id that was never used; with `resume` the stream of this name, at its position. Signals
         `stream-started`. `metadata` (peer, content type …) is stored with all its events. Returns when the start of the
         stream is stored; `Stream.ready` returns when it may send. Raises NoRoom.
+        """
+
+    def stream_names(self) -> list[str]:
+        """The streams that resume and are not forgotten, open or not. Of a longer name, the first 200 characters."""
+
+    def stream_state(self, name: str) -> StreamState:
+        """Of a stream that resumes."""
+
+    def forget_stream(self, name: str) -> bool:
+        """Forget a stream that is COMPLETE: if it is ever opened again, it starts from its beginning. Without this, the
+        table of streams grows with every new name. False if there is no such stream.
         """
 
     def finished(self) -> None:

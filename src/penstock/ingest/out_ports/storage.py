@@ -214,6 +214,11 @@ class SourceStorage:
     def durable_position(self) -> Position:
         return self._sources.store.journal.durable
 
+    @property
+    def end_position(self) -> Position:
+        """The end of what is stored, durable or not."""
+        return self._sources.store.journal.end
+
     def completed(self, route: int) -> float:
         """Up to where every pipeline has completed the segment."""
         return self._completion.completed(route)

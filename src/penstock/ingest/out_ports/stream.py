@@ -219,6 +219,11 @@ class OutStream:
             for rows in record_slices(values.sizes()):
                 await self._append(values[rows])
 
+    async def reject(self, data: bytes, reason: str) -> None:
+        async with self._turn:
+            self._check_open()
+            await self._dead_letter(data, reason)
+
     async def finish(self) -> int:
         async with self._turn:
             self._check_open()
@@ -372,6 +377,7 @@ class OutStream:
 
     async def _dead_letter(self, data: bytes, reason: str) -> None:
         await self._storage.dead_letter(data, reason, self.ref, self.name, self._metadata)
+        self._places.extend(self.last_id, self._storage.end_position)
 
     # Waiting for what was sent.
 
