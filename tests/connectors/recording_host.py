@@ -99,6 +99,8 @@ class RecordingHost:
     def has_interceptors(self) -> bool:
         return bool(self.chains.towards_us)
 
+    shares_port = False
+
     @property
     def takes_messages(self) -> bool:
         return self.chains.takes_messages

@@ -87,6 +87,8 @@ def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
         yield "on stream-started", can.on_stream_started
     if can.is_linked:
         yield "replies", "go to the connection that the event came from"
+    if can.every_worker:
+        yield "in a cluster", "one worker listens, or all with `listen: every-worker`"
     yield "interceptors", ", ".join(sorted(can.interceptors)) or "none"
     yield "codec", "must be named" if can.has_codec else "need not be named"
 

@@ -93,6 +93,9 @@ class Capabilities:
     a pipeline or at none. A sink that does not vote receives an epoch after the decision."""
     partitions: bool = False
     """Whether peers may come to any worker of a cluster: then the streams of its source can be spread over shards."""
+    every_worker: bool = False
+    """Whether every worker of a cluster can run it (`listen: every-worker`): it listens as `Host.shares_port` says, and
+    its streams do not resume."""
     claims: frozenset[str] = frozenset()
     """What only one connector can have, such as `127.0.0.1:9000`: a conflict is reported before the second
     one fails.
@@ -330,6 +333,10 @@ class Host(Protocol):
     @property
     def takes_messages(self) -> bool:
         """Whether the interceptors must get each message by one `send`, because the first works on whole records."""
+
+    @property
+    def shares_port(self) -> bool:
+        """Whether other processes of this machine may listen on the same port for this connector: use SO_REUSEPORT."""
 
     @property
     def is_draining(self) -> bool:

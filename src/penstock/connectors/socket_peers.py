@@ -32,6 +32,7 @@ PEER_CAPABILITIES = Capabilities(
     sink=Guarantee.AT_MOST_ONCE,
     is_linked=True,
     own_event_times=False,
+    every_worker=True,
     on_stream_started="Opens every stream; closes a stream of its own while its peer does not read.",
 )
 """Of every server whose connections are streams."""

@@ -134,7 +134,7 @@ class _HostRoutes:
             uptime_seconds=host.uptime_seconds,
             ports=host.ports,
             tls=is_tls,
-            problems=[*host.problems(), *found.problems],
+            problems=[*host.problems(), *host.directory.problems, *found.problems],
         )
 
     async def history(self, request: Request) -> WorkerHistory:

@@ -88,11 +88,29 @@ class ConnectorCheck:
         self._document.complain(path, text, "Add idle_timeout: 1m, or leave when_all_idle out.")
 
     def _check_partitions(self, section: ConnectorSection | None, capabilities: Capabilities | None) -> None:
-        if section is None or capabilities is None or section.partitions == 1 or capabilities.partitions:
+        if section is None or capabilities is None:
+            return
+        if section.listen == "every-worker":
+            self._check_listen(section, capabilities)
+            return
+        if section.partitions == 1 or capabilities.partitions:
             return
         text = f"{self._item.what}: partitions: {section.partitions} is not possible: one worker receives its events"
         hint = "Leave partitions out. Sources of the type connector-protocol can have several."
+        if capabilities.every_worker:
+            hint = "Leave partitions out, or add listen: every-worker."
         self._document.complain((*self._item.path, "partitions"), text, hint)
+
+    def _check_listen(self, section: ConnectorSection, capabilities: Capabilities) -> None:
+        what, path = f"{self._item.what}: listen: every-worker", (*self._item.path, "listen")
+        if not capabilities.every_worker:
+            self._document.complain(
+                path, f"{what} is not possible: {section.type} does not listen", "Leave listen out."
+            )
+        elif section.partitions == 1:
+            self._document.complain(
+                path, f"{what} needs partitions", "Add partitions: the number of shards that listen, on all workers."
+            )
 
     def _capabilities(self) -> Capabilities | None:
         kind = self._value.get("type")
@@ -243,6 +261,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         breaker=_breaker(section),
         segments=section.segments,
         partitions=section.partitions,
+        listen=section.listen,
         quota_bytes=section.quota,
         window_bytes=section.window,
         ack=section.ack,

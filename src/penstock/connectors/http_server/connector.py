@@ -352,6 +352,7 @@ class HttpServer(Connector[HttpServerOptions]):
             own_event_times=False,
             own_interceptors=True,
             sends_messages=True,
+            every_worker=True,
             on_stream_started="Opens every stream. A reply whose client is gone is a dead letter.",
         ),
         example={"port": 8080, "path": "/events"},
@@ -383,7 +384,14 @@ class HttpServer(Connector[HttpServerOptions]):
         factory = protocol_factory(clients, options.head_bytes_max, options.idle, options.dead_peer_after)
         loop, context = asyncio.get_running_loop(), server_context(options.tls)
         with listening_at(options.host, options.port):
-            server = await loop.create_server(factory, options.host, options.port, ssl=context, backlog=_BACKLOG)
+            server = await loop.create_server(
+                factory,
+                options.host,
+                options.port,
+                ssl=context,
+                backlog=_BACKLOG,
+                reuse_port=host.shares_port or None,
+            )
         self.addresses = [address_of(sock.getsockname()) for sock in server.sockets]
         log.info("%s listens on %s", host.name, self.mask.text(", ".join(self.addresses)))
         try:

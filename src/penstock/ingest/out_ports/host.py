@@ -266,6 +266,10 @@ class SourceHost:
         return self.chains.takes_messages
 
     @property
+    def shares_port(self) -> bool:
+        return self.spec.listen == "every-worker"
+
+    @property
     def downstream(self) -> Downstream:
         return NoPipelines() if self.spec.ack == AckMode.DURABLE.value else self._downstream
 
