@@ -106,11 +106,12 @@ def two_readers(m: Manager, scope: str, count: str) -> Any:
     events: dict[str, list[str]] = {"a": [], "b": []}
 
     async def reading(name: str, reader: Any) -> None:
+        asked: Any = None  # never cancelled: the client would lose what it has read meanwhile
         while sum(map(len, events.values())) < total:
-            try:
-                slice_ = await asyncio.wait_for(reader.get_segment_slice_async(), 1)
-            except TimeoutError:
+            asked = asked or asyncio.ensure_future(reader.get_segment_slice_async())
+            if not (await asyncio.wait([asked], timeout=1))[0]:
                 continue
+            slice_, asked = asked.result(), None
             if slice_ is not None:
                 events[name] += [event.data().decode() for event in slice_]
                 reader.release_segment(slice_)
