@@ -66,7 +66,7 @@ class StreamScene(Scene):
     async def stage_for(self, span: Span, data: bytes, batch: int = 0, part: str = "0-0") -> Staged:
         number = span.segment.split("/")[2].partition(".")[0]
         one = await self.stage(data, batch, port=f"out.{number}", part=part)
-        return Staged(one.port, one.segment, one.length, 1, span.segment)
+        return Staged("out", one.segment, one.length, 1, span.segment)
 
     def content(self, name: str) -> bytes:
         return self.store.read(name, 0, 1 << 20) if self.store.length(name) else b""
@@ -277,6 +277,7 @@ def test_an_epoch_is_merged_into_the_segments_of_its_target_once() -> None:
             assert scene.content(FIRST) == raw(b"one")
             assert FIRST in scene.woken
             assert scene.names("staging/") == []
+            assert scene.coordinator.flow.pipelines["p"].rows_out == {"out": 1}
 
     asyncio.run(main())
 

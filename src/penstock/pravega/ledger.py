@@ -108,7 +108,7 @@ def _check_format(one: object) -> None:
         raise UnreadableFormat(f"the ledger (segment {LEDGER!r})", found, FORMAT, _START_OVER)
 
 
-def _snapshot(state: State) -> Iterator[bytes]:
+def snapshot(state: State) -> Iterator[bytes]:
     """The entries that stand for all before them."""
     data = _encode(state)
     yield framed(_encode(_Version(FORMAT)))
@@ -248,7 +248,7 @@ class Keeper:
             return
         start, size = self._store.length(LEDGER), 0
         try:
-            for entry in _snapshot(self.state):
+            for entry in snapshot(self.state):
                 self._store.append(LEDGER, [entry], draining=True)
                 size += len(entry)
             self._store.truncate(LEDGER, start)

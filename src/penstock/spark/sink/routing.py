@@ -91,6 +91,9 @@ def _binary(column: Any) -> Any:
 
 
 # Where the clients place a key: a fraction, from a hash (Murmur3, 128 bits) of its UTF-16 code units.
+#
+# The clients in Rust and Python hash as many code units as the key has bytes in UTF-8: behind the last one of a key
+# that is not ASCII there are zeros. Those in Java do not, and place such a key elsewhere.
 
 
 def hashes(keys: Any) -> NDArray[np.float64]:
@@ -102,47 +105,52 @@ def hashes(keys: Any) -> NDArray[np.float64]:
     starts = np.asarray(found.offsets)
     data = np.frombuffer(found.data, np.uint8)[starts[0] : starts[-1]]
     units, places = _utf16(data, starts - starts[0])
-    return _fractions(units, places[:-1], np.diff(places))[distinct.indices.to_numpy()]
+    return _fractions(units, places, np.diff(starts))[distinct.indices.to_numpy()]
 
 
 def _utf16(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
     """All keys, one after the other, and where each of them starts."""
     if not len(data) or data.max() <= _ASCII_MAX:
         return data.astype(np.uint16), starts
+    begins = (data & 0xC0) != 0x80
     try:
         text = data.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise RequestError(f"a key is not valid UTF-8: {error}", "Routing keys are text: use hex(key).") from None
-    of_byte = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)  # what begins a character, twice if it has two
+    except UnicodeDecodeError:
+        text = None
+    if text is None or not begins[starts[:-1][np.diff(starts) > 0]].all():
+        raise RequestError("a key is not valid UTF-8", "Routing keys are text: use hex(key).")
+    of_byte = begins.astype(np.int64) + (data >= 0xF0)  # a character has two units if it has four bytes
     places = np.concatenate(([0], np.cumsum(of_byte)))[starts]
     return np.frombuffer(text.encode("utf-16-le"), np.uint16), places
 
 
-def _fractions(units: NDArray[np.uint16], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Keys of the same number of blocks are hashed together, block by block."""
-    found = np.empty(len(starts), np.float64)
-    blocks = counts // (2 * _UNITS)
-    padded = np.concatenate((units, np.zeros(2 * _UNITS, np.uint16)))
-    for count in np.unique(blocks).tolist():
-        rows = np.flatnonzero(blocks == count)
-        first = _murmur(padded, starts[rows], counts[rows], count)
-        found[rows] = (first >> np.uint64(12)).astype(np.float64) / float(1 << 52)
+def _fractions(units: NDArray[np.uint16], places: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Keys of the same number of blocks are hashed together, block by block. `sizes`: in code units, with zeros."""
+    found = np.empty(len(sizes), np.float64)
+    starts, counts, blocks = places[:-1], np.diff(places), sizes // (2 * _UNITS)
+    padded = np.concatenate((units, np.zeros(1, np.uint16)))
+    for number in np.unique(blocks).tolist():
+        rows = np.flatnonzero(blocks == number)
+        columns = np.arange(2 * _UNITS * (number + 1))
+        table = padded[np.minimum(starts[rows, None] + columns, len(units))]
+        table[columns >= counts[rows, None]] = 0
+        halves = table.astype("<u2").view("<u8").T.astype(np.uint64)
+        found[rows] = (_murmur(halves, sizes[rows]) >> np.uint64(12)).astype(np.float64) / float(1 << 52)
     return found
 
 
-def _murmur(units: NDArray[np.uint16], starts: NDArray[np.int64], counts: NDArray[np.int64], blocks: int) -> _U64:
-    """The upper half of the hashes of keys with so many whole blocks. What is left of each is padded with zeros."""
-    columns = np.arange(2 * _UNITS * (blocks + 1))
-    table = units[np.minimum(starts[:, None] + columns, len(units) - 1)]
-    table[columns >= counts[:, None]] = 0
-    halves = np.ascontiguousarray(table.astype("<u2")).view("<u8").T.astype(np.uint64)
-    h1, h2 = np.full(len(starts), _SEED), np.full(len(starts), _SEED)
+def _murmur(halves: _U64, sizes: NDArray[np.int64]) -> _U64:
+    """The upper half of the hashes of keys with equally many blocks, of two halves each; the last one is incomplete,
+    and ends with zeros.
+    """
+    blocks = len(halves) // 2 - 1
+    h1, h2 = np.full(len(sizes), _SEED), np.full(len(sizes), _SEED)
     for block in range(blocks):
         h1 = _rotated(h1 ^ _mixed1(halves[2 * block]), 27) + h2
         h1 = h1 * np.uint64(5) + np.uint64(0x52DCE729)
         h2 = _rotated(h2 ^ _mixed2(halves[2 * block + 1]), 31) + h1
         h2 = h2 * np.uint64(5) + np.uint64(0x38495AB5)
-    size = (2 * counts).astype(np.uint64)
+    size = (2 * sizes).astype(np.uint64)
     h1, h2 = h1 ^ _mixed1(halves[-2]) ^ size, h2 ^ _mixed2(halves[-1]) ^ size
     h1 = h1 + h2
     h2 = h2 + h1

@@ -157,7 +157,8 @@ class _Staged:
 
 
 def _finished(one: _Staged) -> StagedPort:
-    return StagedPort(one.port, one.appending.segment, one.length, one.rows, one.target)
+    port = one.port.rpartition(".")[0] if one.target else one.port  # each segment of a target has a number
+    return StagedPort(port, one.appending.segment, one.length, one.rows, one.target)
 
 
 class Staging:
