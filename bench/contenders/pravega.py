@@ -65,7 +65,7 @@ class ProgramTarget:
         program = _Program(fileno=ours.detach())
         with theirs:
             command = [sys.executable, "-m", "bench.contenders.pravega", *arguments]
-            program.process = subprocess.Popen(command, stdin=theirs, stdout=theirs)
+            program.process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno())
         if program.recv(1) != b".":
             raise BenchmarkFailed("Pravega's client ended before it was connected")
         return ProgramLink(program, self.events)

@@ -125,13 +125,13 @@ def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path, monkeyp
         appends = 0
         append = first.store.append
 
-        def full(name: str, data: list[bytes], **more: bool) -> object:
+        def full(name: str, data: list[bytes], *, draining: bool) -> object:
             nonlocal appends
             appends += b"part" in data[0][:14]
             if appends == 3:
                 appends += 1
                 raise DiskFull("the disk is full")
-            return append(name, data, **more)
+            return append(name, data, draining=draining)
 
         monkeypatch.setattr(first.store, "append", full)
         for number in range(40):

@@ -247,11 +247,11 @@ def test_the_lowest_time_of_the_active_writers_is_marked_where_all_of_them_are()
     run(NoteTime("sc", "st", "a", 5, {0: 10}))
     run(NoteTime("sc", "st", "b", 3, {1: 7}))
     run(NoteTime("sc", "st", "b", 9, {0: 4, 1: 8}))
-    assert run.stream.marks == (TimeMark(5, {0: 10}),)
+    assert [*run.stream.marks] == [TimeMark(5, {0: 10})]
     run(NoteTime("sc", "st", "a", 6, {0: 11}))
     run(RemoveWriter("sc", "st", "a"))
     run(RemoveWriter("sc", "st", "a"))
-    assert run.stream.marks[1:] == (TimeMark(6, {0: 11, 1: 8}), TimeMark(9, {0: 4, 1: 8}))
+    assert [*run.stream.marks[1:]] == [TimeMark(6, {0: 11, 1: 8}), TimeMark(9, {0: 4, 1: 8})]
     run(RemoveWriter("sc", "st", "b"))
     assert len(run.stream.marks) == 3
 

@@ -1,5 +1,7 @@
 """Rows for a stream of Pravega's clients, without Spark."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -12,7 +14,7 @@ from tests.coordinator.scene import raw
 HALVES = [Span("left", 0.0, 0.5), Span("right", 0.5, 1.0)]
 
 
-def batch(**columns: list[str | bytes | None]) -> pa.RecordBatch:
+def batch(**columns: Sequence[str | bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -221,8 +221,8 @@ class Flow:
         for one in merged:
             one.merged_at = now
         arrived = min((one.arrived for one in merged if one.arrived is not None), default=now)
-        for one in staged:
-            flow.rows_out[one.port] = flow.rows_out.get(one.port, 0) + (one.rows or 0)
+        for port, (_, rows) in _by_port(staged).items():
+            flow.rows_out[port] = flow.rows_out.get(port, 0) + rows
         for port, (length, rows) in _by_port(one for one in staged if not one.target).items():
             end = epoch.ends[port]
             self._arrivals.note(output_segment(name, port), end, arrived, begin=end - length, rows=rows)

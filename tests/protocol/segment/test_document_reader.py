@@ -100,7 +100,7 @@ def test_a_split_event_is_found_after_many_small_events_and_after_large_ones(siz
     before = frame_events([b"x" * size] * 100 + ([DOCUMENT.encode(first)] if lookalike else []))
     whole = before + DOCUMENT.encode(event)
     content = before + DOCUMENT.encode(first)
-    (append,) = receive(block(len(content), content, len(whole), document(rest)))
+    (append,) = receive(block(len(content), content, len(whole), document(rest)), block_size_max=1 << 20)
     assert stored(append) == whole
 
 

@@ -105,7 +105,8 @@ def hashes(keys: Any) -> NDArray[np.float64]:
     starts = np.asarray(found.offsets)
     data = np.frombuffer(found.data, np.uint8)[starts[0] : starts[-1]]
     units, places = _utf16(data, starts - starts[0])
-    return _fractions(units, places, np.diff(starts))[distinct.indices.to_numpy()]
+    rows: NDArray[np.int64] = distinct.indices.to_numpy()
+    return _fractions(units, places, np.diff(starts))[rows]
 
 
 def _utf16(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
