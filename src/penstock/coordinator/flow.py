@@ -5,7 +5,7 @@ All of it is in memory and counted since the worker started; no decision depends
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -229,7 +229,7 @@ class Flow:
         flow.open.append(_Epoch(pipeline.next_epoch, now, min(known, default=None)))
         return rows, size
 
-    def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Iterable[Staged]) -> None:
+    def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Sequence[Staged]) -> None:
         """Its output counts as having arrived when its input did: so the latency of a pipeline that reads the output
         is measured from the original events.
         """
@@ -238,8 +238,9 @@ class Flow:
         for one in merged:
             one.merged_at = now
         arrived = min((one.arrived for one in merged if one.arrived is not None), default=now)
-        for port, (length, rows) in _by_port(staged).items():
+        for port, (_, rows) in _by_port(staged).items():
             flow.rows_out[port] = flow.rows_out.get(port, 0) + rows
+        for port, (length, rows) in _by_port(one for one in staged if not one.target).items():
             end = epoch.ends[port]
             self._arrivals.note(output_segment(name, port), end, arrived, begin=end - length, rows=rows)
 

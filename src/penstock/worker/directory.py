@@ -49,7 +49,7 @@ def thing_of(source: str) -> Thing | None:
     parsed = Source.parse(source)
     if parsed.form is Form.OUTPUT:
         return Thing(Kind.PIPELINE, parsed.name.partition("/")[0])
-    if parsed.form is Form.SEGMENT:
+    if parsed.form in (Form.SEGMENT, Form.PRAVEGA):
         return Thing(Kind.SEGMENT, parsed.name)
     if parsed.name.startswith(SYSTEM_PREFIX):
         return None

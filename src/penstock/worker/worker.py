@@ -252,6 +252,8 @@ class Worker:
         try:
             self.ports[CONTROLLER] = await controller.start(self.ports[SEGMENT], self._server.changed)
             self._controller = controller
+            if self._coordinator is not None:
+                self._coordinator.streams.controller = controller.pipelines
         except Damaged as error:
             log.error("Pravega's clients are refused: %s", error)
             self._controller_damage = error
