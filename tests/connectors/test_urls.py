@@ -194,6 +194,7 @@ def test_every_type_with_a_port_in_has_a_url() -> None:
         "parquet:PATH": (Guarantee.EXACTLY_ONCE, True),
         "postgresql://USER@HOST:PORT/DATABASE": (Guarantee.EXACTLY_ONCE, True),
         "segment:NAME": (Guarantee.AT_LEAST_ONCE, False),
+        "sql:": (Guarantee.EXACTLY_ONCE, False),
         "sqlite:PATH": (Guarantee.IDEMPOTENT, True),
         "stdout:": (Guarantee.AT_LEAST_ONCE, False),
         "tcp://HOST:PORT": (Guarantee.AT_LEAST_ONCE, False),
