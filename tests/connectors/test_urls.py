@@ -199,6 +199,7 @@ def test_every_type_with_a_port_in_has_a_url() -> None:
         "rabbitmq://HOST[:PORT]/ROUTING-KEY": (Guarantee.AT_LEAST_ONCE, False),
         "redis://HOST:PORT/STREAM": (Guarantee.EXACTLY_ONCE, False),
         "segment:NAME": (Guarantee.AT_LEAST_ONCE, False),
+        "sql:": (Guarantee.EXACTLY_ONCE, False),
         "sqlite:PATH": (Guarantee.IDEMPOTENT, True),
         "stdout:": (Guarantee.AT_LEAST_ONCE, False),
         "tcp://HOST:PORT": (Guarantee.AT_LEAST_ONCE, False),
