@@ -53,19 +53,25 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "callback": _TYPES + "callback:Callback",
         "connector-protocol": _TYPES + "connector_protocol.connector:ConnectorProtocol",
         "delta": _TYPES + "delta.connector:Delta",
+        "email": _TYPES + "email:Email",
         "file": _TYPES + "file.connector:File",
         "http-client": _TYPES + "http_client:HttpClient",
         "http-server": _TYPES + "http_server.connector:HttpServer",
         "iceberg": _TYPES + "iceberg.connector:Iceberg",
         "metronome": _TYPES + "metronome:Metronome",
         "null": _TYPES + "null:Null",
+        "otlp": _TYPES + "otlp.connector:Otlp",
         "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
         "segment": _TYPES + "segment:Segment",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
+        "sse-client": _TYPES + "sse_client:SseClient",
+        "sse-server": _TYPES + "sse_server:SseServer",
         "stdio": _TYPES + "stdio:Stdio",
         "tcp-client": _TYPES + "tcp_client:TcpClient",
         "tcp-server": _TYPES + "tcp_server:TcpServer",
+        "webhook-client": _TYPES + "webhook.client:WebhookClient",
+        "webhook-server": _TYPES + "webhook.server:WebhookServer",
         "ws-client": _TYPES + "ws_client:WsClient",
         "ws-server": _TYPES + "ws_server:WsServer",
     },
@@ -111,12 +117,19 @@ INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
 def require(type_: type[Connector[Any]]) -> None:
     """Raises NotInstalled, with the command that installs what is missing."""
     extra = type_.about.extra
-    missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if find_spec(module) is None]
+    missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if not _is_installed(module)]
     if missing:
         raise NotInstalled(
             f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed here",
             f"Install it where the worker runs: pip install 'penstock-streams[{extra}]'",
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that contains it
+        return False
 
 
 # From the specs of a deployment to live connectors and chains of interceptors.

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from penstock.connectors.registry import CONNECTORS
 from penstock.testing.conformance import ConnectorConformance
-from tests.connectors.conformance import test_http, test_small_ones, test_sockets, test_stores
+from tests.connectors.conformance import test_http, test_small_ones, test_sockets, test_stores, test_web
 
 
 def suites() -> Iterator[type[ConnectorConformance]]:
-    for module in (test_http, test_small_ones, test_sockets, test_stores):
+    for module in (test_http, test_small_ones, test_sockets, test_stores, test_web):
         for found in vars(module).values():
             if isinstance(found, type) and issubclass(found, ConnectorConformance) and "connector" in vars(found):
                 yield found
