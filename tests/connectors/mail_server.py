@@ -37,7 +37,8 @@ class MailServer:
     async def handle_DATA(self, _: Any, __: Any, envelope: Any) -> str:  # noqa: N802
         answer = self.answers.pop(0) if self.answers else None
         if answer is None:
-            self.messages.append(cast("EmailMessage", email.message_from_bytes(envelope.content, policy=default)))
+            data = envelope.content.replace(b"\r\n", b"\n")
+            self.messages.append(cast("EmailMessage", email.message_from_bytes(data, policy=default)))
         return answer or "250 OK"
 
     def _authenticate(self, _: Any, __: Any, ___: Any, ____: str, given: LoginPassword) -> AuthResult:

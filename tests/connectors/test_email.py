@@ -110,6 +110,7 @@ async def test_html_is_sent_with_fields_escaped(tmp_path: Path) -> None:
     assert message.get_content() == "<b>&lt;script&gt;</b>\n"
 
 
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")  # it does not see TLS around SMTP
 @pytest.mark.parametrize("encryption", ["starttls", "tls"])
 async def test_the_connection_is_encrypted_and_logs_in(tmp_path: Path, encryption: str) -> None:
     authority = trustme.CA()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.connectors.secrets import has_references
 from penstock.connectors.sockets import ClientTls, HostName, client_context
 from penstock.connectors.unfinished import Unfinished
 from penstock.connectors.values import SomeSeconds
@@ -37,6 +38,8 @@ _SUBJECT_CHARS_MAX = 200
 
 def _template(text: str) -> str:
     """Raises ValueError."""
+    if has_references(text):  # its value is checked where it is known
+        return text
     try:
         parts = [*string.Formatter().parse(text)]
     except ValueError:
@@ -160,8 +163,7 @@ class EmailOptions(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _address(self.sender)
-        for one in self.to:
+        for one in (self.sender, *self.to):
             if "{" not in one:
                 _address(one)
         is_local = self.host in ("localhost", "127.0.0.1", "::1")

@@ -15,7 +15,7 @@ from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import ServerOptions, address_of, check_exposure, claims_of, listening_at
-from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
+from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into, size_of
 from penstock.core.errors import PenstockError
 from penstock.core.logs import one_line
 from penstock.core.types import Guarantee
@@ -51,9 +51,9 @@ class Peer(Protocol):
     def listens(self) -> bool:
         """Whether data can still be sent to it."""
 
-    async def read(self) -> bytes | None:
-        """None: it has sent everything, or `stop_reading` was called and all data received before was returned. Nothing
-        is lost when it is cancelled.
+    async def read(self) -> bytes | Sequence[bytes] | None:
+        """Any part of a stream of bytes, or whole messages. None: it has sent everything, or `stop_reading` was called
+        and all data received before was returned. Nothing is lost when it is cancelled.
         """
 
     def stop_reading(self) -> None: ...
@@ -122,7 +122,7 @@ async def _stop_reading(peer: Peer, host: Host) -> None:
 
 async def _discard(peer: Peer, host: Host) -> None:
     while (data := await peer.read()) is not None:
-        host.count("discarded_bytes", len(data))
+        host.count("discarded_bytes", size_of(data))
 
 
 log = logging.getLogger(__name__)

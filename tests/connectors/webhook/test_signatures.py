@@ -40,7 +40,7 @@ def test_the_style_of_github_is_a_plain_hmac_of_the_body() -> None:
 
 
 def test_the_example_in_the_documentation_of_github_is_verified() -> None:
-    headers = {"x-hub-signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b04e17e"}
+    headers = {"x-hub-signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}
     verify(signature("github", "It's a Secret to Everybody"), headers, b"Hello, World!", NOW)
 
 

@@ -33,8 +33,10 @@ async def store_body(
     RefusedRequest for a request whose events are too large, because each carries the metadata, or whose body the
     interceptors refuse.
     """
+    if not host.has_interceptors:
+        return await stream.send(body, metadata=metadata)
     try:
-        if host.has_interceptors and not host.takes_messages:
+        if not host.takes_messages:
             await _store_in_steps(stream, body, metadata, options.stored_bytes_max, after)
         else:
             await stream.send(body, metadata=metadata)

@@ -287,6 +287,8 @@ def _with_base64(value: Any, depth: int = 0) -> Any:
     """JSON of OTLP as JSON of protobuf: ids are in base64 there. Raises ValueError."""
     if depth > _DEPTH_MAX:
         raise ValueError("it is nested too deeply")
+    if not depth and not isinstance(value, dict):
+        raise ValueError("it is not an object")
     if isinstance(value, list):
         return [_with_base64(one, depth + 1) for one in value]
     if not isinstance(value, dict):

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
+from penstock.connectors.secrets import has_references
 from penstock.connectors.values import SomeSeconds
 from penstock.core.errors import PenstockError
 
@@ -48,7 +49,11 @@ class Signature(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for secret in self.secrets if self.style == "standard" else ():
+        if self.style != "standard":
+            return self
+        for secret in self.secrets:
+            if has_references(secret):  # its value is checked where it is known
+                continue
             try:
                 _key(self.style, secret)
             except (binascii.Error, ValueError):
