@@ -228,7 +228,7 @@ async def test_a_client_that_comes_back_continues_after_its_last_event(
 
 
 async def test_a_client_that_does_not_read_holds_up_nobody_and_is_disconnected(tmp_path: Path) -> None:
-    async with publishing(tmp_path, replay_bytes="1MiB") as (hosted, url):
+    async with publishing(tmp_path, replay_bytes="1MiB", keep_alive="10m") as (hosted, url):
         host, _, port = url.removeprefix("http://").partition("/")[0].rpartition(":")
         slow, writer = await asyncio.open_connection(host, int(port), limit=1000)
         writer.write(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n")

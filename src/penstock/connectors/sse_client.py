@@ -88,20 +88,19 @@ class _Reading:
     async def aiter_text(self) -> AsyncIterator[str]:
         texts = self._response.aiter_text()
         draining = asyncio.ensure_future(self._host.draining())
+        reading: asyncio.Future[str | None] | None = None
         try:
             while await self._is_ready():
                 reading = asyncio.ensure_future(anext(texts, None))
                 await asyncio.wait([reading, draining], return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    reading.cancel()
-                    await asyncio.gather(reading, return_exceptions=True)
-                    return
-                if (text := reading.result()) is None:
+                if not reading.done() or (text := reading.result()) is None:
                     return
                 self._count(text)
                 yield text
         finally:
-            draining.cancel()
+            for task in (draining, *([] if reading is None else [reading])):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _is_ready(self) -> bool:
         """Raises Lost for an event that is too large."""

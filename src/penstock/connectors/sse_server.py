@@ -145,7 +145,11 @@ class _Client:
 
     async def _serve(self, request: Request, send: Send) -> None:
         """Until the client is gone, or too slow."""
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"connection", b"close"),  # a client that is too slow is disconnected with the end of the response
+        ]
         origin = request.headers.get("origin", "")
         if origin in self._server.options.origins:
             headers += [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]

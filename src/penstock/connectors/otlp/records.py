@@ -308,7 +308,7 @@ def response(signal: Signal, events: Events, *, is_json: bool) -> bytes:
         setattr(reply.partial_success, signal.rejected, events.rejected)
         reply.partial_success.error_message = events.reason
     if is_json:
-        return json_format.MessageToJson(reply, indent=None).encode()
+        return msgspec.json.encode(json_format.MessageToDict(reply))
     encoded: bytes = reply.SerializeToString()
     return encoded
 

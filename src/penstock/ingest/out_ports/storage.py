@@ -320,7 +320,7 @@ class SourceStorage:
     @property
     def has_room(self) -> bool:
         """Whether there is room in the window and in the source. Streams ask before everything that they send: the
-        answer yes holds for the rest of this turn of the event loop.
+        answer yes holds until something is stored, or the turn of the event loop ends.
         """
         if self._known_room:
             return self.window.is_open
@@ -342,6 +342,7 @@ class SourceStorage:
         self._appended(events, size, position)
 
     def _appended(self, events: int, size: int, position: Position) -> None:
+        self._known_room = False
         self.window.sent(position, size)
         self._counters.events += events
         self._counters.bytes += size
