@@ -68,7 +68,7 @@ def test_a_port_that_is_taken_between_the_look_and_the_start_is_avoided(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         default = {"connector": 0, "segment": port, "http": 0}
-        monkeypatch.setattr(embedded, "_DEFAULT_PORTS", default)
+        monkeypatch.setattr(embedded, "DEFAULT_PORTS", default)
         monkeypatch.setattr(embedded, "_ports", lambda: default)
         with embedded_worker(tmp_path / "data", SMALL) as worker:
             assert port not in worker.ports.values()

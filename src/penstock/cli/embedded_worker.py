@@ -36,8 +36,8 @@ _WAITING_LOOK_SECONDS = 0.2
 """Between two looks whether it listens: it may be a standby for weeks."""
 
 _LAST_WORDS_CHARS = 2000
-_DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
-_FREE_PORTS = dict.fromkeys(_DEFAULT_PORTS, 0)
+DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
+_FREE_PORTS = dict.fromkeys(DEFAULT_PORTS, 0)
 _OWN_WORKER = ("--allow-callbacks", "--file-root=/")
 """It belongs to our user and has our user's rights: it runs only what the user has just asked for."""
 _PR_SET_PDEATHSIG = 1
@@ -112,7 +112,7 @@ class _Start:
                 return FoundWorker(started.http, started.ports, process)
             except BaseException as error:
                 _stop(process)
-                if ports is not _DEFAULT_PORTS or PORT_TAKEN not in str(error):
+                if ports is not DEFAULT_PORTS or PORT_TAKEN not in str(error):
                     raise
         return self.worker(_FREE_PORTS)  # another program has taken a port since we looked
 
@@ -178,14 +178,14 @@ def _relay(process: "subprocess.Popen[bytes]") -> None:
 
 def _ports() -> dict[str, int]:
     """The default ports if all are free, so that sources find them."""
-    for port in _DEFAULT_PORTS.values():
+    for port in DEFAULT_PORTS.values():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 return _FREE_PORTS
-    return _DEFAULT_PORTS
+    return DEFAULT_PORTS
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from penstock.backup.contents import JOURNAL
+from penstock.cli.dashboard_process import DashboardPortOption, dashboard_beside
 from penstock.cli.event_times import (
     EventTimeOption,
     IdleTimeoutOption,
@@ -251,6 +252,7 @@ def worker(
         metavar="PORT",
         help="Port of a controller for Pravega's clients; 0 picks a free one. Default: none. Needs the extra pravega.",
     ),
+    dashboard_port: DashboardPortOption = None,
     http_host: HttpHostOption = "127.0.0.1",
     http_allow_host: HttpAllowHostOption = None,
     token_file: TokenFileOption = None,
@@ -401,7 +403,8 @@ def worker(
     if bucket is not None and link is not None:
         bucket = replace(bucket, host=link.host)
     servers = replace(servers, permissions=permissions, log_format=log_format)
-    _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
+    with dashboard_beside(dashboard_port, "--data", str(data)):
+        _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
 
 
 def controller_settings(host: str, port: int, advertise: str, store: str | None) -> ControllerSettings:

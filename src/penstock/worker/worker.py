@@ -41,6 +41,7 @@ from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.deployment import ConnectorSpec, Deployed, Deployment
+from penstock.protocol.api.history import WorkerHistory
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
@@ -52,13 +53,14 @@ from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
 from penstock.store.spares import OUT_OF_SPACE
 from penstock.store.store import SegmentStore
-from penstock.worker import flow, http, metrics
+from penstock.worker import flow, history, http, metrics
 from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.bucket_shard import BucketShard
 from penstock.worker.departure import Departure
 from penstock.worker.directory import CONNECTOR, CONTROLLER, HTTP, SEGMENT, Directory
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
+from penstock.worker.history import History
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners
 from penstock.worker.loop_watch import LoopWatch
@@ -197,6 +199,8 @@ class Worker:
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
         sampling = self.supervisor.every("rates", SAMPLE_SECONDS, self._rates.sample)
+        self._history = History(self._measured, time.time)
+        recording = self.supervisor.every("history", history.SAMPLE_SECONDS, self._history.sample)
         server = HttpServer(http.application(self, self.settings), self.settings, self.supervisor)
         self._loop_watch.start()  # until the ports are open, a stall delays nobody
         own = {name: None if self._listeners is None else self._listeners.take(name) for name in _PORTS}
@@ -218,6 +222,7 @@ class Worker:
         await self._stopping.wait()
         self._is_leaving = self.departure is not None and self.departure.is_leaving
         await sampling.stop()
+        await recording.stop()
         await watching.stop()
         if keeping is not None:
             await keeping.stop()
@@ -568,6 +573,9 @@ class Worker:
     def _counts(self) -> dict[Key, int]:
         return flow.counts(self._source_view, self._flow)
 
+    def _measured(self) -> dict[str, float]:
+        return flow.measured(self._rates, self._flow, self._pipelines())
+
     @property
     def _flow(self) -> Flow | None:
         return None if self._coordinator is None else self._coordinator.flow
@@ -667,6 +675,9 @@ class Worker:
             windows=self._windows(),
             rates=flow.rates_status(self._rates, self._flow),
         )
+
+    def history(self) -> WorkerHistory:
+        return self._history.reply(self._flow)
 
     def _application_status(self) -> ApplicationStatus | None:
         if self._application_damage is not None:

@@ -1,0 +1,95 @@
+"""`penstock doctor`: on this machine, and on machines that lack something."""
+
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import doctor
+from penstock.cli.app import app
+from tests.support.running_worker import RunningWorker
+
+
+def found(check: Iterator[doctor.Finding]) -> list[tuple[str, str]]:
+    return [(one.level, one.text) for one in check]
+
+
+def test_a_machine_that_runs_the_tests_is_in_order(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--data", str(tmp_path / "data"), "--json"])
+    findings = {one["about"]: one for one in json.loads(result.stdout) if one["about"]}
+    assert result.exit_code == 0
+    assert {findings[name]["level"] for name in ("versions", "Java", "Spark", "clock")} == {"ok"}
+    assert "pyspark 4." in findings["Spark"]["text"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_it_looks_at_the_worker_of_the_directory(worker: RunningWorker, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{worker.ports['http']}"
+    result = CliRunner().invoke(app, ["doctor", "--worker", address, "--data", str(tmp_path / "data")])
+    assert f"{address} answers, and accepts this user's token" in result.stdout
+
+
+def test_a_worker_that_was_named_and_does_not_answer_is_a_problem(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        result = CliRunner().invoke(app, ["doctor", "--worker", address, "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no worker answers" in result.stdout
+
+
+def test_a_machine_without_java_is_told_where_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("penstock.spark.run.java._packaged", lambda: None)
+    [finding] = doctor.java()
+    assert (finding.level, finding.text) == ("error", "Spark needs Java 17 or newer, and there is none")
+    assert finding.hint
+
+
+def test_packages_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"pyspark": "3.5.1", "pandas": "2.2.3", "pyarrow": "18.0.0", "protobuf": "7.0.0"}
+    monkeypatch.setattr(doctor, "version", versions.__getitem__)
+    [(level, text)] = found(doctor.spark())
+    assert level == "error"
+    assert text.startswith("pyspark 3.5.1 is installed, and ")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    [(level, text)] = found(doctor.disk(tmp_path))
+    assert level == "error"
+    assert "cannot be written: Permission denied" in text
+
+
+def test_a_disk_that_is_nearly_full_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_FREE_MIN", 1 << 62)
+    assert [level for level, _ in found(doctor.disk(tmp_path / "not" / "yet"))] == ["warning"]
+
+
+def test_a_clock_that_was_never_set_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 86_400.0)
+    assert found(doctor.clock(tmp_path)) == [("error", "it is set to 1970-01-02 00:00:00 UTC")]
+
+
+def test_a_disk_with_another_clock_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time() + 60
+    monkeypatch.setattr(time, "time", lambda: now)
+    [(level, text)] = found(doctor.clock(tmp_path))
+    assert (level, "the disk's clock differs by -60.0 s" in text) == ("warning", True)
+
+
+def test_ports_that_another_program_has_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(doctor, "DEFAULT_PORTS", {"http": port})
+        assert found(doctor.ports(tmp_path)) == [("note", f"in use: {port} (http)")]
