@@ -13,6 +13,22 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from tests.support.ports import free_port
 
 
+class _Controller(Controller):  # type: ignore[misc]
+    """Knows its connections."""
+
+    def factory(self) -> Any:
+        made = super().factory()
+        self.connections = [*getattr(self, "connections", []), made]
+        return made
+
+    def stop(self) -> None:
+        """With all connections, which it would leave open."""
+        for connection in getattr(self, "connections", []):
+            if connection.transport is not None:
+                self.loop.call_soon_threadsafe(connection.transport.abort)
+        super().stop()
+
+
 class MailServer:
     def __init__(
         self,
@@ -32,7 +48,7 @@ class MailServer:
             options |= {"ssl_context": context} if is_tls else {"tls_context": context, "require_starttls": True}
         if login is not None:
             options |= {"authenticator": self._authenticate, "auth_required": True, "auth_require_tls": not is_tls}
-        self._controller = Controller(self, hostname="127.0.0.1", port=self.port, **options)
+        self._controller = _Controller(self, hostname="127.0.0.1", port=self.port, **options)
 
     async def handle_DATA(self, _: Any, __: Any, envelope: Any) -> str:  # noqa: N802
         answer = self.answers.pop(0) if self.answers else None

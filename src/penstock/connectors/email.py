@@ -221,6 +221,17 @@ class Email(Connector[EmailOptions]):
         self._where = f"{options.host}:{self._port}"
         self._progress = Unfinished(_Progress)
         self._pace = Pace(options.per_minute)
+        self._client: aiosmtplib.SMTP | None = None
+        """A connection that the last delivery has left open, for the next one."""
+
+    async def run(self, host: Host) -> None:
+        try:
+            host.connected()
+            await asyncio.Event().wait()  # accepted events leave after a drain: until it is cancelled
+        finally:
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
         progress = self._progress.take(outgoing.name)
@@ -233,7 +244,7 @@ class Email(Connector[EmailOptions]):
             raise StreamGone(progress.reason, places=progress.refused)
 
     async def _deliver(self, outgoing: Outgoing, progress: _Progress, host: Host) -> None:
-        client = await self._connect()
+        client = await self._connected()
         try:
             for places in _groups(len(outgoing.values), self.options.digest):
                 if places.start < progress.sent:
@@ -243,8 +254,22 @@ class Email(Connector[EmailOptions]):
                     progress.refused += places
                     progress.reason = progress.reason or reason
                 progress.sent = places.stop
-        finally:
-            await _disconnect(client)
+        except BaseException:
+            client.close()  # whatever state it is in
+            raise
+        self._client = client
+
+    async def _connected(self) -> "aiosmtplib.SMTP":
+        """The open connection, if the server has not closed it, or a new one. Raises Lost."""
+        import aiosmtplib
+
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(aiosmtplib.SMTPException, OSError):
+                await client.noop()
+                return client
+            client.close()
+        return await self._connect()
 
     async def _connect(self) -> "aiosmtplib.SMTP":
         import aiosmtplib
@@ -264,7 +289,7 @@ class Email(Connector[EmailOptions]):
         try:
             await client.connect()
         except (aiosmtplib.SMTPException, OSError) as error:
-            await _disconnect(client)
+            client.close()
             raise Lost(f"{self._where} cannot be used: {_text(error)}") from None
         return client
 
@@ -323,14 +348,6 @@ def _groups(count: int, size: int) -> Iterator[range]:
         yield range(first)
     for start in range(first, count, size):
         yield range(start, start + size)
-
-
-async def _disconnect(client: "aiosmtplib.SMTP") -> None:
-    import aiosmtplib
-
-    with suppress(aiosmtplib.SMTPException, OSError):
-        await client.quit()
-    client.close()
 
 
 def _text(error: BaseException) -> str:

@@ -209,6 +209,10 @@ class SseServer(HttpListener[SseServerOptions]):
     def connection(self, peer: str, host: Host) -> _Client:  # noqa: ARG002  clients are not told apart
         return _Client(self, host)
 
+    def refuses(self, host: Host) -> bool:  # noqa: ARG002
+        """Never: there may be values for it after a drain."""
+        return False
+
     async def serve(self, host: Host) -> None:
         host.connected()
         await asyncio.Event().wait()  # accepted events leave after a drain: until it is cancelled

@@ -196,6 +196,10 @@ class HttpListener(Connector[L], ABC):
         """
         return self.options.auth is None and host.downstream.not_ready() is None
 
+    def refuses(self, host: Host) -> bool:
+        """Whether new connections are refused now."""
+        return host.is_draining
+
     @property
     def scheme(self) -> str:
         return "http" if self.options.tls is None else "https"
@@ -242,7 +246,7 @@ class HttpListener(Connector[L], ABC):
 
     def connected(self, protocol: HttpProtocol, peer: str) -> Connection | None:
         assert self._host is not None
-        if len(self._connections) >= self.options.connections_max or self._host.is_draining:
+        if len(self._connections) >= self.options.connections_max or self.refuses(self._host):
             self._host.count("refused_connections")
             return None
         auth = self.options.auth
