@@ -14,16 +14,23 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
 from paho.mqtt import publish
 from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
+from penstock.connectors.webhook.signatures import Signature, sign, verify
 from penstock.testing.brokers import Mosquitto
 from tests.application.example_runs import Example, need_spark
 from tests.connectors.brokers import kafka_topics
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.servers import need
+from tests.connectors.http_serving import serving as alerts_receiver
 from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
 from tests.connectors.stores.lakes import DeltaStore, ParquetStore
 from tests.connectors.stores.postgres_server import PostgresServer, find
@@ -275,6 +282,50 @@ def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epoc
                 "no event time: the field \"time\" ('time') is not a text with the format %d/%b/%Y:%H:%M:%S %z",
             )
         ]
+
+
+def test_errors_in_logs_of_opentelemetry_reach_a_webhook_with_a_valid_signature(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        alerts_receiver() as receiver,
+        Example("otlp_alerts", tmp_path, "errors", port_4318=port, port_9000=receiver.port) as example,
+    ):
+        for severity, text in ((SeverityNumber.INFO, "fine"), (SeverityNumber.ERROR, "no disk")):
+            send_log(f"http://127.0.0.1:{port}/v1/logs", severity, text)
+        example.run.until(lambda: receiver.bodies)
+        assert example.interrupt() == 130
+    (alert,) = map(json.loads, receiver.bodies)
+    assert (alert["service"], alert["level"], alert["message"]) == ("shop", "ERROR", "no disk")
+    secret = Signature(secrets=("b25seSBmb3IgdGVzdHM=",))
+    verify(secret, receiver.asked[0].headers, receiver.bodies[0], time.time())
+
+
+def test_signed_webhooks_are_stored_before_they_are_answered_and_written_to_files(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Example("webhook_inbox", tmp_path, "who-did-what", port_8080=port) as example,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
+    ):
+        body = b'{"action": "opened", "repository": {"full_name": "a/b"}, "sender": {"login": "me"}}'
+        headers = sign(Signature(style="github", secrets=("only for tests",)), "delivery-1", body, time.time())
+        assert client.post("/hooks", content=body).status_code == 401
+        assert client.post("/hooks", content=body, headers=headers).status_code == 202
+        assert client.post("/hooks", content=body, headers=headers).status_code == 200
+        example.run.until(lambda: _written(tmp_path / "inbox"))
+        assert example.interrupt() == 130
+    (row,) = _written(tmp_path / "inbox")
+    assert (row["repository"], row["who"], row["what"]) == ("a/b", "me", "opened")
+
+
+def send_log(endpoint: str, severity: SeverityNumber, text: str) -> None:
+    """With OpenTelemetry's SDK."""
+    provider = LoggerProvider(Resource({"service.name": "shop"}))
+    provider.add_log_record_processor(SimpleLogRecordProcessor(OTLPLogExporter(endpoint, timeout=ANSWER_SECONDS_MAX)))
+    record = LogRecord(
+        timestamp=time.time_ns(), severity_number=severity, severity_text=severity.name, body=text, attributes={"n": 1}
+    )
+    provider.get_logger("test").emit(record)
+    provider.shutdown()
 
 
 def _segment(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -38,6 +38,11 @@ class RecordingStream:
         await self.ready()
         return self._keep(self._chain.feed(bytes(data)))
 
+    async def send_all(self, messages: Sequence[bytes]) -> int:
+        for message in messages:
+            await self.send(message)
+        return len(self.events)
+
     async def put(
         self,
         values: Sequence[bytes],

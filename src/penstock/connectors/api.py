@@ -201,6 +201,11 @@ class Stream(Protocol):
         step. Waits like `ready`. Returns the id of the stream's last event so far; 0 while there is none.
         """
 
+    async def send_all(self, messages: Sequence[bytes]) -> int:
+        """Whole messages, each like one `send`, which are stored together: for a connector with `sends_messages` that
+        has read several. Waits and returns like `send`.
+        """
+
     async def put(
         self,
         values: Sequence[bytes],

@@ -56,6 +56,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "cron": _TYPES + "cron:Cron",
         "delta": _TYPES + "delta.connector:Delta",
         "directory": _TYPES + "directory.connector:Directory",
+        "email": _TYPES + "email:Email",
         "exec": _TYPES + "exec:Exec",
         "file": _TYPES + "file.connector:File",
         "http-client": _TYPES + "http_client:HttpClient",
@@ -66,6 +67,7 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "mqtt": _TYPES + "mqtt.connector:Mqtt",
         "nats": _TYPES + "nats.connector:Nats",
         "null": _TYPES + "null:Null",
+        "otlp": _TYPES + "otlp.connector:Otlp",
         "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
         "rabbitmq": _TYPES + "rabbitmq:RabbitMq",
@@ -73,6 +75,8 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "segment": _TYPES + "segment:Segment",
         "sql": _TYPES + "sql.connector:Sql",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
+        "sse-client": _TYPES + "sse_client:SseClient",
+        "sse-server": _TYPES + "sse_server:SseServer",
         "stdio": _TYPES + "stdio:Stdio",
         "syslog": _TYPES + "syslog:Syslog",
         "tcp-client": _TYPES + "tcp_client:TcpClient",
@@ -81,6 +85,8 @@ CONNECTORS: Registry[Connector[Any]] = Registry(
         "udp-server": _TYPES + "udp:UdpServer",
         "unix-client": _TYPES + "unix_sockets:UnixClient",
         "unix-server": _TYPES + "unix_sockets:UnixServer",
+        "webhook-client": _TYPES + "webhook.client:WebhookClient",
+        "webhook-server": _TYPES + "webhook.server:WebhookServer",
         "ws-client": _TYPES + "ws_client:WsClient",
         "ws-server": _TYPES + "ws_server:WsServer",
     },
@@ -127,12 +133,19 @@ INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
 def require(type_: type[Connector[Any]]) -> None:
     """Raises NotInstalled, with the command that installs what is missing."""
     extra = type_.about.extra
-    missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if find_spec(module) is None]
+    missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if not _is_installed(module)]
     if missing:
         raise NotInstalled(
             f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed here",
             f"Install it where the worker runs: pip install 'penstock-streams[{extra}]'",
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that contains it
+        return False
 
 
 # From the specs of a deployment to live connectors and chains of interceptors.

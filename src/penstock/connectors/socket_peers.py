@@ -22,7 +22,7 @@ from penstock.connectors.sockets import (
     claims_of,
     listening_at,
 )
-from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
+from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into, size_of
 from penstock.core.errors import PenstockError
 from penstock.core.logs import one_line
 from penstock.core.types import Guarantee
@@ -59,9 +59,9 @@ class Peer(Protocol):
     def listens(self) -> bool:
         """Whether data can still be sent to it."""
 
-    async def read(self) -> bytes | None:
-        """None: it has sent everything, or `stop_reading` was called and all data received before was returned. Nothing
-        is lost when it is cancelled.
+    async def read(self) -> bytes | Sequence[bytes] | None:
+        """Any part of a stream of bytes, or whole messages. None: it has sent everything, or `stop_reading` was called
+        and all data received before was returned. Nothing is lost when it is cancelled.
         """
 
     def stop_reading(self) -> None: ...
@@ -130,7 +130,7 @@ async def _stop_reading(peer: Peer, host: Host) -> None:
 
 async def _discard(peer: Peer, host: Host) -> None:
     while (data := await peer.read()) is not None:
-        host.count("discarded_bytes", len(data))
+        host.count("discarded_bytes", size_of(data))
 
 
 log = logging.getLogger(__name__)

@@ -95,9 +95,10 @@ async def put_messages(
         await stream.send(message, metadata=None if metadata is None else metadata[place])
 
 
-async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:
+async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | Sequence[bytes] | None]], host: Host) -> None:
     """Reads until `read` returns None: the peer has sent everything; or nothing more should be read, and what was
-    already received from the peer is in the stream. The peer is read only when the stream may send: what does not fit
+    already received from the peer is in the stream. What it returns is any part of a stream of bytes, or several whole
+    messages. The peer is read only when the stream may send: what does not fit
     stays with the peer. If nothing is linked to `out`, its data is dropped and counted: if stored, it would never be
     removed.
     """
@@ -106,10 +107,16 @@ async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]],
         data = await read()
         if data is None:
             return
-        if host.has_out:
+        if not host.has_out:
+            host.count("discarded_bytes", size_of(data))
+        elif isinstance(data, bytes):
             await stream.send(data)
         else:
-            host.count("discarded_bytes", len(data))
+            await stream.send_all(data)
+
+
+def size_of(data: bytes | Sequence[bytes]) -> int:
+    return len(data) if isinstance(data, bytes) else sum(map(len, data))
 
 
 class CompletedIds:

@@ -12,11 +12,22 @@ from tests.connectors.conformance import (
     test_small_ones,
     test_sockets,
     test_stores,
+    test_web,
 )
 
 
 def suites() -> Iterator[type[ConnectorConformance]]:
-    for module in (test_brokers, test_event_logs, test_http, test_programs, test_small_ones, test_sockets, test_stores):
+    modules = (
+        test_brokers,
+        test_event_logs,
+        test_http,
+        test_programs,
+        test_small_ones,
+        test_sockets,
+        test_stores,
+        test_web,
+    )
+    for module in modules:
         for found in vars(module).values():
             if isinstance(found, type) and issubclass(found, ConnectorConformance) and "connector" in vars(found):
                 yield found

@@ -98,6 +98,7 @@ class OutPort:
             self.storage, ref, name, known, metadata, resumes=resume, left=self._left, ended=self._has_ended
         )
         self.streams[stream_id] = stream
+        self.storage.has_many_streams = len(self.streams) > 1
         return stream
 
     async def _begin(self, stream: OutStream) -> None:
@@ -177,6 +178,7 @@ class OutPort:
     def _left(self, stream: OutStream) -> None:
         stream_id = stream.ref.stream_id
         self.streams.pop(stream_id, None)
+        self.storage.has_many_streams = len(self.streams) > 1
         self._sources.registry.release(StreamKey(self.name, stream_id), self)
         self._log.streams.detached(stream_id)
         self._closed_one.set()
