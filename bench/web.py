@@ -320,7 +320,7 @@ def send_logs(port: int, requests: int) -> None:
     resource.resource.attributes.add(key="service.name").value.string_value = "bench"
     scope = resource.scope_logs.add()
     for number in range(LOGS_PER_REQUEST):
-        record = scope.log_records.add(time_unix_nano=1_800_000_000_000_000_000 + number, severity_number=9)  # type: ignore[arg-type]
+        record = scope.log_records.add(time_unix_nano=1_800_000_000_000_000_000 + number, severity_number=9)
         record.body.string_value = BODY.decode()
         record.attributes.add(key="n").value.int_value = number
     _send_over(port, _request("/v1/logs", "application/x-protobuf", request.SerializeToString()), 1, requests)

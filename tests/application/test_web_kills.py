@@ -20,7 +20,14 @@ import pytest
 from penstock.connectors.file import read_committed_parts
 from penstock.connectors.otlp.records import SIGNALS
 from penstock.connectors.webhook.signatures import Signature, sign, verify
-from penstock.protocol.api.deployment import Deployment, InterceptorSpec, ReconnectSpec
+from penstock.protocol.api.deployment import (
+    ConnectorSpec,
+    Deployment,
+    InterceptorSpec,
+    Link,
+    PipelineSpec,
+    ReconnectSpec,
+)
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.scene import KilledScene, killed_scene
 from tests.connectors.http_serving import serving
@@ -179,7 +186,7 @@ def test_every_event_leaves_as_a_webhook_and_as_mail_and_repetitions_can_be_reco
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     with serving() as receiver, MailServer() as mail:
         mailed = {"host": "127.0.0.1", "port": mail.port, "encryption": "off", "sender": "a@b.org", "to": ["c@d.org"]}
-        parts = [
+        parts: list[ConnectorSpec | PipelineSpec | Link] = [
             connector(
                 "lines",
                 "file",

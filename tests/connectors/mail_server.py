@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from email.message import EmailMessage
 from email.policy import default
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
@@ -13,20 +13,20 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from tests.support.ports import free_port
 
 
-class _Controller(Controller):  # type: ignore[misc]
+class _Controller(Controller):
     """Knows its connections."""
 
     def factory(self) -> Any:
-        made = super().factory()
+        made = super().factory()  # type: ignore[no-untyped-call]
         self.connections = [*getattr(self, "connections", []), made]
         return made
 
-    def stop(self) -> None:
+    def stop(self, no_assert: bool = False) -> None:
         """With all connections, which it would leave open."""
         for connection in getattr(self, "connections", []):
             if connection.transport is not None:
                 self.loop.call_soon_threadsafe(connection.transport.abort)
-        super().stop()
+        super().stop(no_assert)
 
 
 class MailServer:
@@ -54,7 +54,7 @@ class MailServer:
         answer = self.answers.pop(0) if self.answers else None
         if answer is None:
             data = envelope.content.replace(b"\r\n", b"\n")
-            self.messages.append(cast("EmailMessage", email.message_from_bytes(data, policy=default)))
+            self.messages.append(email.message_from_bytes(data, policy=default))
         return answer or "250 OK"
 
     def _authenticate(self, _: Any, __: Any, ___: Any, ____: str, given: LoginPassword) -> AuthResult:

@@ -275,16 +275,16 @@ class Email(Connector[EmailOptions]):
         import aiosmtplib
 
         options = self.options
-        login = {} if options.login is None else {"username": options.login.user, "password": options.login.password}
-        encryption = {"use_tls": options.encryption == "tls", "start_tls": options.encryption == "starttls"}
         context = client_context(options.tls) or ssl.create_default_context()
         client = aiosmtplib.SMTP(
             hostname=options.host,
             port=self._port,
             timeout=options.timeout,
             tls_context=context if options.encryption != "off" else None,
-            **login,
-            **encryption,
+            username=None if options.login is None else options.login.user,
+            password=None if options.login is None else options.login.password,
+            use_tls=options.encryption == "tls",
+            start_tls=options.encryption == "starttls",
         )
         try:
             await client.connect()

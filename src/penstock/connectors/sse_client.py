@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -98,9 +98,10 @@ class _Reading:
                 self._count(text)
                 yield text
         finally:
-            for task in (draining, *([] if reading is None else [reading])):
+            waiting: list[asyncio.Future[Any]] = [draining] if reading is None else [draining, reading]
+            for task in waiting:
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _is_ready(self) -> bool:
         """Raises Lost for an event that is too large."""
@@ -209,7 +210,7 @@ class SseClient(Connector[SseClientOptions]):
         except httpx.TimeoutException as error:
             raise Lost(f"{self._where} is silent: {type(error).__name__}") from None
         except httpx.HTTPError as error:
-            raise Lost(f"{self._where} cannot be read: {error or type(error).__name__}") from error
+            raise Lost(f"{self._where} cannot be read: {str(error) or type(error).__name__}") from error
         finally:
             await stream.cut_off(DRAINED)
 

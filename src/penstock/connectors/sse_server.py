@@ -92,7 +92,7 @@ class Replay:
 
     def chunk(self, number: int) -> tuple[bytes, int]:
         """Some events from this one on, and the number of the one after them."""
-        parts, size = [], 0
+        parts, size = list[bytes](), 0
         for at in range(number - self.start, len(self._events)):
             data = self._events[at].data
             if parts and size + len(data) > _CHUNK_BYTES:

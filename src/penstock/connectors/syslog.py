@@ -272,6 +272,7 @@ async def _read(peer: Peer, stream: Stream, frames: Frames, host: Host) -> None:
         data = await peer.read()
         if data is None:
             return
+        assert isinstance(data, bytes), "a TCP connection is a stream of bytes"
         if not host.has_out:  # if stored, it would never be removed
             host.count("discarded_bytes", len(data))
         elif messages := frames.feed(data):
