@@ -6,6 +6,7 @@ it, indented. Everything else that is called NAME belongs to it: its functions, 
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,13 +25,16 @@ class ExampleApp(NamedTuple):
     """The paragraph about what it does."""
     commands: tuple[str, ...]
     """What to type, and remarks on it; for the directory that the files are in."""
+    notes: str
+    """What else there is to say."""
     files: tuple[Traversable, ...]
 
     def texts(self) -> dict[str, str]:
         """By the names of its files; with a README."""
         found = {each.name: each.read_text(encoding="utf-8").replace(_FOLDER, "") for each in self.files}
         commands = "\n".join(f"    {one}".rstrip() for one in self.commands)
-        return found | {"README.md": f"# {self.name}\n\n{self.about}\n\n{commands}\n"}
+        parts = (f"# {self.name}", self.about, commands, self.notes)
+        return found | {"README.md": "\n\n".join(part for part in parts if part) + "\n"}
 
 
 def example_apps() -> list[ExampleApp]:
@@ -64,6 +68,7 @@ def _app(name: str, of: list[Traversable]) -> ExampleApp:
         if not line.startswith("#"):
             break
         comment.append(line.removeprefix("#"))
-    about = [line.strip() for line in comment if line.strip() and not line.startswith("  ")]
+    about = [line.strip() for line in takewhile(str.strip, comment)]
     commands = [line.strip() for line in comment if line.startswith("  ")]
-    return ExampleApp(name, " ".join(about), tuple(commands), tuple(of))
+    notes = [line.strip() for line in comment[len(about) :] if line.strip() and not line.startswith("  ")]
+    return ExampleApp(name, " ".join(about), tuple(commands), " ".join(notes), tuple(of))

@@ -38,7 +38,7 @@ class WebhookClient(HttpClient):
         extra="http",
         example={
             "url": "https://example.org/hooks",
-            "signature": {"style": "standard", "secrets": ["${file:/run/secrets/webhook}"]},
+            "signature": {"style": "github", "secrets": ["${file:/run/secrets/webhook}"]},
         },
         url=UrlForm(credentials="Take secrets from files: ${file:PATH}."),
     )
