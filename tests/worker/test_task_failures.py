@@ -139,6 +139,7 @@ TASKS: dict[str, tuple[str, Cause]] = {
     "worker/worker.py: 'compaction'": ("compaction", Stage.nothing),
     "worker/worker.py: 'free disk'": ("free disk", Stage.nothing),
     "worker/worker.py: 'rates'": ("rates", Stage.nothing),
+    "worker/worker.py: 'history'": ("history", Stage.nothing),
 }
 """By the place that starts it: its name here, and what makes it run."""
 
