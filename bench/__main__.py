@@ -20,7 +20,7 @@ BENCHMARKS = {
     "bucket": "a journal in an object store, beside bare PUTs and beside the disk; the time of a take-over",
     "cluster": "ingest into two shards beside one; what up to 1,000 workers ask of a bucket, and how fast shards move",
     "remote": "a Spark query that reads a source of another shard, beside one of its own shard",
-    "connectors": "codecs and interceptors in MB/s on one core, beside the plain libraries",
+    "connectors": "codecs, interceptors and connectors in MB/s on one core, beside the plain libraries",
     "latency": "from a message sent to its commit at a sink, beside the smallest batch and its fsyncs",
 }
 

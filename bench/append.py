@@ -1,4 +1,6 @@
-"""`script/bench append`: how fast events become durable, beside the bare loop and two peers."""
+"""`script/bench append`: how fast events become durable, beside the bare loop and two peers, and what Pravega's
+own client achieves with our worker.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +11,10 @@ from bench.contender import Contender, Effort, LoadReport, measure_all
 from bench.contenders.bare import Bare
 from bench.contenders.nats import Nats
 from bench.contenders.penstock import Penstock
+from bench.contenders.pravega import PravegaClient
 from bench.contenders.redis import Redis
 
-CONTENDERS = ("bare", "penstock", "redis", "nats")
+CONTENDERS = ("bare", "penstock", "redis", "nats", "pravega-client")
 """In the order of a round: the two whose ratio is closest run one after the other."""
 
 GOALS = {"bare": 0.5, "redis": 5.0}
@@ -39,6 +42,7 @@ def contenders(options: Options) -> list[Contender]:
         Penstock(options.block_bytes, options.window, options.connections),
         Redis(options.connections),
         Nats(),
+        PravegaClient(options.connections),
     ]
     return [contender for contender in everyone if contender.name in options.only]
 

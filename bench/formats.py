@@ -1,5 +1,7 @@
 """The work of `script/bench connectors`: the same events through a codec or an interceptor, and through the plain
 library that a program would use for it: into Python values for codecs, and bytes for interceptors.
+
+Both do the same: a bad event fails alone, numbers are numbers, and a stream arrives in pieces.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import fastavro
@@ -46,6 +49,10 @@ PIECE_BYTES = 1 << 15
 """What a connection is read by."""
 
 
+def _nothing(is_ours: bool) -> None:
+    """Most cases need nothing around them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     name: str
@@ -53,9 +60,12 @@ class Case:
     """Bytes of encoded events."""
     ours: Callable[[], object]
     plain: Callable[[], object]
+    before: Callable[[bool], object] = _nothing
+    after: Callable[[bool], object] = _nothing
+    """Around each of them, and not measured: they get whether it is ours."""
 
 
-def _rows(count: int) -> list[dict[str, Any]]:
+def event_rows(count: int) -> list[dict[str, Any]]:
     return [
         {"id": n, "name": f"item {n % 97}", "price": n / 4, "at": f"2026-01-02T03:{n // 60 % 60:02}:{n % 60:02}Z"}
         for n in range(count)
@@ -66,57 +76,63 @@ def _rows(count: int) -> list[dict[str, Any]]:
 
 
 def codec_cases(count: int) -> Iterator[Case]:
-    rows = _rows(count)
-    read = msgspec.json.decode
+    rows = event_rows(count)
     avro = fastavro.parse_schema(AVRO)
-    yield _decoding("json", {}, DDL, [json.dumps(row).encode() for row in rows], lambda values: [*map(read, values)])
-    packed = [msgpack.packb(row) for row in rows]
-    yield _decoding("msgpack", {}, DDL, packed, lambda values: [*map(msgpack.unpackb, values)])
+    yield _decoding("json", {}, DDL, [json.dumps(row).encode() for row in rows], msgspec.json.decode)
+    yield _decoding("msgpack", {}, DDL, [msgpack.packb(row) for row in rows], msgpack.unpackb)
     records = [f"{row['id']},{row['name']},{row['price']},{row['at']}".encode() for row in rows]
     yield _decoding("csv", {}, DDL, records, _plain_csv)
     documents = [yaml.safe_dump(row).encode() for row in rows[: count // 10]]
-    yield _decoding("yaml", {}, DDL, documents, lambda values: [yaml.load(one, yaml.CSafeLoader) for one in values])
+    yield _decoding("yaml", {}, DDL, documents, lambda one: yaml.load(one, yaml.CSafeLoader))
     written = [_avro(row, avro) for row in rows]
     config = {"avro_schema": json.dumps(AVRO)}
-    yield _decoding(
-        "avro",
-        config,
-        None,
-        written,
-        lambda values: [fastavro.schemaless_reader(io.BytesIO(one), avro, None) for one in values],
-    )
+    yield _decoding("avro", config, None, written, lambda one: fastavro.schemaless_reader(io.BytesIO(one), avro, None))
     yield from _line_cases(rows)
 
 
 def _line_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
-    """Formats that have no library of their own: beside one match of Python's `re` for each event."""
+    """Formats that have no library of their own: beside a match of Python's `re` for each event."""
     syslog = [f"<34>1 {row['at']} host app {row['id']} ID47 - a message of {row['name']}".encode() for row in rows]
-    pattern = rb"<(\d+)>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|\[.*\]) (.*)"
-    yield _decoding("syslog", {}, None, syslog, _matching(pattern))
+    pattern = r"<(\d+)>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|\[.*\]) (.*)"
+    yield _decoding("syslog", {}, None, syslog, _matching(pattern, (int, datetime.fromisoformat)))
     lines = [f"m,host=h{row['id'] % 9} price={row['price']},n={row['id']}i {_NS}".encode() for row in rows]
     yield _decoding("influx", {}, None, lines, _plain_influx)
     metrics = [f"a.b.c{row['id'] % 50}:{row['price']}|g".encode() for row in rows]
-    yield _decoding("statsd", {}, None, metrics, _matching(rb"([^:]+):([^|]+)\|(\w+)"))
+    yield _decoding("statsd", {}, None, metrics, _matching(r"([^:]+):([^|]+)\|(\w+)", (str, float)))
     graphite = [f"a.b.c{row['id'] % 50} {row['price']} 1767355200".encode() for row in rows]
-    yield _decoding("graphite", {}, None, graphite, _matching(rb"(\S+) (\S+) (\d+)"))
+    yield _decoding("graphite", {}, None, graphite, _matching(r"(\S+) (\S+) (\d+)", (str, float, int)))
     words = [f'level=info id={row["id"]} msg="a message of {row["name"]}"'.encode() for row in rows]
     yield _decoding("logfmt", {}, None, words, _plain_words)
     access = [f'10.0.0.1 - - "GET /{row["id"]} HTTP/1.1" 200 {row["id"]}'.encode() for row in rows]
     expression = r'(?P<ip>\S+) - - "(?P<verb>\w+) (?P<path>\S+) \S+" (?P<status>\d+) (?P<size>\d+)'
-    yield _decoding("regex", {"pattern": expression}, None, access, _matching(expression.encode()))
+    yield _decoding("regex", {"pattern": expression}, None, access, _matching(expression, ()))
 
 
 def _decoding(
-    name: str, config: dict[str, Any], ddl: str | None, values: list[bytes], plain: Callable[[list[bytes]], object]
+    name: str, config: dict[str, Any], ddl: str | None, values: list[bytes], plain: Callable[[bytes], object]
 ) -> Case:
     decode = codec(with_options(name, config)).decoder(None if ddl is None else parse_ddl(ddl))
     batch = pa.array(values, pa.binary())
     assert not decode(batch).failed
-    return Case(f"decode {name}", sum(map(len, values)), lambda: decode(batch), lambda: plain(batch.to_pylist()))
+    return Case(f"decode {name}", sum(map(len, values)), lambda: decode(batch), lambda: _each(batch, plain))
 
 
-def _plain_csv(values: list[bytes]) -> object:
-    return [next(csv.reader([one.decode()])) for one in values]
+def _each(batch: pa.BinaryArray, plain: Callable[[bytes], object]) -> tuple[list[object], dict[int, str]]:
+    """As a program does it that keeps what it cannot decode."""
+    found: list[object] = []
+    failed: dict[int, str] = {}
+    for row, value in enumerate(batch.to_pylist()):
+        try:
+            found.append(plain(value))
+        except Exception as error:
+            failed[row] = str(error)
+    assert not failed
+    return found, failed
+
+
+def _plain_csv(value: bytes) -> object:
+    number, name, price, at = next(csv.reader([value.decode()]))
+    return int(number), name, float(price), at
 
 
 def _avro(row: dict[str, Any], schema: Any) -> bytes:
@@ -125,52 +141,62 @@ def _avro(row: dict[str, Any], schema: Any) -> bytes:
     return stream.getvalue()
 
 
-def _matching(pattern: bytes) -> Callable[[list[bytes]], object]:
+def _matching(pattern: str, kinds: Sequence[Callable[[str], object]]) -> Callable[[bytes], object]:
+    """`kinds` of the first groups; the others are texts."""
     match = re.compile(pattern, re.DOTALL).fullmatch
 
-    def matched(values: list[bytes]) -> object:
-        return [[part.decode() for part in found.groups()] for one in values if (found := match(one)) is not None]
+    def matched(value: bytes) -> object:
+        found = match(value.decode())
+        if found is None:
+            raise ValueError("it does not match")
+        groups = found.groups()
+        return [kind(group) for kind, group in zip(kinds, groups, strict=False)] + [*groups[len(kinds) :]]
 
     return matched
 
 
-def _plain_influx(values: list[bytes]) -> object:
-    found = []
-    for one in values:
-        head, fields, time = one.decode().split(" ")
-        measurement, *tags = head.split(",")
-        pairs = {key: value for key, _, value in (each.partition("=") for each in fields.split(","))}
-        found.append((measurement, dict(tag.split("=") for tag in tags), pairs, int(time)))
-    return found
+def _plain_influx(value: bytes) -> object:
+    """Without escapes and quotes, which the lines here do not have."""
+    head, fields, time = value.decode().split(" ")
+    measurement, *tags = head.split(",")
+    pairs = (each.partition("=") for each in fields.split(","))
+    numbers = {key: int(text[:-1]) if text.endswith("i") else float(text) for key, _, text in pairs}
+    return measurement, dict(tag.split("=") for tag in tags), numbers, int(time)
 
 
-def _plain_words(values: list[bytes]) -> object:
-    word = re.compile(r'(\w+)=("[^"]*"|\S+)')
-    return [dict(word.findall(one.decode())) for one in values]
+_WORD = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
+
+
+def _plain_words(value: bytes) -> object:
+    return {key: quoted or plain for key, quoted, plain in _WORD.findall(value.decode())}
 
 
 # Interceptors
 
 
 def interceptor_cases(count: int) -> Iterator[Case]:
-    records = [json.dumps(row).encode() for row in _rows(count)]
+    records = [json.dumps(row).encode() for row in event_rows(count)]
     lines = b"\n".join(records) + b"\n"
     split = {"type": "split"}
-    yield _incoming("split", [split], lines, lambda: lines.split(b"\n"))
+    yield _incoming("split", [split], lines, lambda: _plain_lines(lines))
     prefixed = b"".join(len(record).to_bytes(4, "big") + record for record in records)
     yield _incoming("length-prefixed", [{"type": "length-prefixed"}], prefixed, lambda: _plain_frames(prefixed))
     for name, compressed, plain in _compressed(lines):
         yield _incoming(f"decompress {name}", [{"type": "decompress"}], compressed, plain, len(lines))
     encoded = b"\n".join(map(base64.b64encode, records)) + b"\n"
     yield _incoming(
-        "split, base64", [split, {"type": "base64"}], encoded, lambda: [*map(base64.b64decode, encoded.split(b"\n"))]
+        "split, base64", [split, {"type": "base64"}], encoded, lambda: [*map(base64.b64decode, _plain_lines(encoded))]
     )
     yield _decrypting(records)
 
 
+def _pieces(data: bytes) -> list[bytes]:
+    return [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
+
+
 def _incoming(name: str, specs: list[dict[str, Any]], data: bytes, plain: Callable[[], object], size: int = 0) -> Case:
     chains = make_chains([InterceptorSpec(**one) for one in specs], [])
-    pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
+    pieces = _pieces(data)
 
     def ours() -> None:
         chain = chains.incoming()
@@ -182,19 +208,37 @@ def _incoming(name: str, specs: list[dict[str, Any]], data: bytes, plain: Callab
 
 
 def _compressed(lines: bytes) -> Iterator[tuple[str, bytes, Callable[[], object]]]:
+    """By the library's decompressor of streams; snappy's takes only whole ones."""
     import cramjam
     import lz4.frame
     import zstandard
 
+    def streaming(data: bytes, new: Callable[[], Any]) -> Callable[[], object]:
+        def decompressed() -> None:
+            inner = new()
+            for piece in _pieces(data):
+                inner.decompress(piece)
+
+        return decompressed
+
     gz, xz, zl = gzip.compress(lines), lzma.compress(lines), zlib.compress(lines)
     zs, l4 = zstandard.ZstdCompressor().compress(lines), lz4.frame.compress(lines)
     sn = bytes(cramjam.snappy.compress(lines))
-    yield "gzip", gz, lambda: gzip.decompress(gz)
-    yield "zlib", zl, lambda: zlib.decompress(zl)
-    yield "xz", xz, lambda: lzma.decompress(xz)
-    yield "zstd", zs, lambda: zstandard.ZstdDecompressor().decompress(zs)
-    yield "lz4", l4, lambda: lz4.frame.decompress(l4)
-    yield "snappy", sn, lambda: cramjam.snappy.decompress(sn)
+    yield "gzip", gz, streaming(gz, lambda: zlib.decompressobj(zlib.MAX_WBITS | 16))
+    yield "zlib", zl, streaming(zl, zlib.decompressobj)
+    yield "xz", xz, streaming(xz, lzma.LZMADecompressor)
+    yield "zstd", zs, streaming(zs, lambda: zstandard.ZstdDecompressor().decompressobj())
+    yield "lz4", l4, streaming(l4, lz4.frame.LZ4FrameDecompressor)
+    yield "snappy", sn, lambda: bytes(cramjam.snappy.decompress(sn))
+
+
+def _plain_lines(data: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    rest = b""
+    for piece in _pieces(data):
+        *lines, rest = (rest + piece).split(b"\n")
+        found += lines
+    return found
 
 
 def _plain_frames(data: bytes) -> list[bytes]:

@@ -23,7 +23,7 @@ from tests.support.tokens import TOKEN_FILE, set_token_variables
 SLOW_MARKERS = ("process", "spark")
 """In the order in which they run, after the fast tests."""
 
-SERVERS = frozenset({"postgres_server", "seaweedfs"})
+SERVERS = frozenset({"mosquitto", "nats_server", "postgres_server", "rabbitmq_server", "seaweedfs"})
 """The fixtures of tests that need a server, which is a process."""
 
 SESSION_GROUP = "spark"

@@ -1,22 +1,39 @@
 """The applications in examples/, with Spark and with real clients."""
 
+import gzip
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from paho.mqtt import publish
+from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.connectors.file import read_committed_parts
+from penstock.connectors.webhook.signatures import Signature, sign, verify
+from penstock.testing.brokers import Mosquitto
 from tests.application.example_runs import Example, need_spark
 from tests.connectors.brokers import kafka_topics
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
-from tests.connectors.stores.lakes import DeltaStore
+from tests.connectors.brokers.servers import need
+from tests.connectors.http_serving import serving as alerts_receiver
+from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
+from tests.connectors.stores.lakes import DeltaStore, ParquetStore
+from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
 from tests.support.ports import free_port
 
@@ -88,6 +105,97 @@ def test_lines_of_a_directory_s_logs_are_rows_of_a_delta_table(tmp_path: Path) -
     assert found == [("2026-01-31", "error", [("host", "a")]), ("2026-02-01", "info", None)]
 
 
+def test_csv_files_of_a_directory_are_windows_of_their_own_time(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    lines = (EXAMPLES / "access_log.csv").read_text()
+    (history / "2026-01.csv.gz").write_bytes(gzip.compress(lines.encode()))
+    (history / "2026-02.csv").write_text(lines.replace("31/Jan", "01/Feb"))
+    with Example("csv_backfill", tmp_path, "per-day", is_awaited=False) as example:
+        clients = {line.partition(",")[0] for line in lines.splitlines()}
+        example.run.until(lambda: len(_unpacked(tmp_path / "busiest")) == 2 * len(clients))
+        assert example.interrupt() == 130
+    rows = _unpacked(tmp_path / "busiest")
+    days = {row["window_start"][:10] for row in rows}
+    assert (days, sum(row["requests"] for row in rows)) == ({"2026-01-31", "2026-02-01"}, 2 * len(lines.splitlines()))
+
+
+def _unpacked(folder: Path) -> list[dict[str, Any]]:
+    parts = read_committed_parts(folder) if (folder / "state" / "log").exists() else []
+    data = b"".join(gzip.decompress(part.path.read_bytes()[: part.size]) for part in parts)
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def test_errors_of_syslog_are_given_to_a_program(tmp_path: Path) -> None:
+    port, alerts = free_port(), tmp_path / "alerts.txt"
+    with Example("syslog_alerts", tmp_path, "errors", port_5514=port) as example:
+        with socket.create_connection(("127.0.0.1", port), 10) as sender:
+            sender.sendall(
+                b"<27>Jan 31 10:00:00 db app[7]: the disk is full\n<30>Jan 31 10:00:00 db app[7]: all is well\n"
+            )
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"<24>1 2026-01-31T10:00:00Z db app - - - panic", ("127.0.0.1", port))
+        example.run.until(lambda: alerts.exists() and len(alerts.read_text().splitlines()) == 2)
+        assert example.interrupt() == 130
+    assert {json.loads(line)["message"] for line in alerts.read_text().splitlines()} == {"the disk is full", "panic"}
+
+
+def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(Mosquitto)
+    if find("postgres") is None or find("initdb") is None:
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    database, folder = PostgresServer(), tmp_path / "mosquitto"
+    folder.mkdir()
+    monkeypatch.setenv("PGHOST", database.socket_folder)
+    monkeypatch.setenv("PGUSER", "postgres")
+    with closing(psycopg.connect(dbname="postgres", autocommit=True)) as connection:
+        connection.execute("CREATE DATABASE sensors")
+
+    def rows() -> list[tuple[str, int, float]]:
+        with closing(psycopg.connect(dbname="sensors")) as connection, suppress(psycopg.errors.UndefinedTable):
+            found = "SELECT sensor, sum(readings), sum(readings * celsius) FROM readings GROUP BY sensor ORDER BY 1"
+            return connection.execute(found).fetchall()
+        return []
+
+    try:
+        with (
+            Mosquitto(folder, free_port=free_port) as broker,
+            Example("mqtt_sensors", tmp_path, "per-sensor", port_1883=broker.port) as example,
+        ):
+            for sensor, celsius in (("kitchen", 20), ("kitchen", 22), ("hall", 18)):
+                reading = json.dumps({"sensor": sensor, "celsius": celsius})
+                publish.single(f"sensors/{sensor}", reading, qos=1, port=broker.port)
+            example.run.until(lambda: rows() == [("hall", 1, 18.0), ("kitchen", 2, 42.0)])
+            assert example.interrupt() == 130
+    finally:
+        database.stop()
+
+
+def test_changes_of_a_postgresql_table_are_rows_of_a_delta_table(
+    tmp_path: Path,
+    postgres_server: PostgresServer,  # noqa: F811  the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, table = postgres_server.socket_folder, DeltaStore(str(tmp_path / "lake" / "orders"))
+    monkeypatch.setenv("PGHOST", place)
+    monkeypatch.setenv("PGUSER", "postgres")
+    with psycopg.connect(host=place, user="postgres", dbname="postgres", autocommit=True) as server:
+        server.execute("CREATE DATABASE shop")
+    with psycopg.connect(host=place, user="postgres", dbname="shop", autocommit=True) as shop:
+        shop.execute("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric)")
+        shop.execute("INSERT INTO orders VALUES (1, 'a', 9.5)")
+        with Example("postgres_changes", tmp_path, "history") as example:
+            example.run.until(lambda: len(table.rows()) == 1)
+            shop.execute("UPDATE orders SET amount = 10 WHERE id = 1")
+            shop.execute("DELETE FROM orders")
+            example.run.until(lambda: len(table.rows()) == 3)
+            assert example.interrupt() == 130
+    found = [(row["op"], row["id"], row["amount"]) for row in sorted(table.rows(), key=lambda row: row["commit_time"])]
+    assert found == [("snapshot", 1, 9.5), ("update", 1, 10.0), ("delete", 1, None)]
+
+
 def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_path: Path) -> None:
     with KafkaCluster() as cluster:
         for topic in ("payments", "large-payments"):
@@ -105,6 +213,42 @@ def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_pa
 
 def _large_payments(cluster: KafkaCluster) -> list[dict[str, Any]]:
     return [json.loads(one.value or b"") for one in kafka_topics.read(cluster.brokers, "large-payments", 2)]
+
+
+def test_metrics_over_tcp_are_totals_in_parquet_files(tmp_path: Path) -> None:
+    port, table = free_port(), ParquetStore(str(tmp_path / "metrics"))
+    with Example("statsd_metrics", tmp_path, "totals", port_8125=port) as example:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"web.requests:1|c\nweb.requests:2|c|@0.5\nweb.latency:320|ms\nno metric\n")
+        example.run.until(lambda: sum(row["samples"] for row in table.rows()) == 3)
+        with CoordinatorClient(example.worker) as coordinator:
+            assert len(coordinator.dead_letters("totals", "err", limit=2).dead_letters) == 1
+        assert example.interrupt() == 130
+    assert sorted((row["kind"], row["total"], row["highest"]) for row in table.rows()) in (
+        [("c", 5.0, 2.0), ("ms", 320.0, 320.0)],
+        [("c", 1.0, 1.0), ("c", 4.0, 2.0), ("ms", 320.0, 320.0)],  # a window has ended between them
+    )
+
+
+def test_orders_in_avro_are_rows_of_an_iceberg_table(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "avro_lake.avsc").write_text((EXAMPLES / "avro_lake.avsc").read_text())
+    catalog = f"sqlite:///{tmp_path}/orders.db"
+    with (
+        Example("avro_lake", tmp_path, "checked", port_8080=port) as example,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
+        closing(SqlCatalog("default", uri=catalog)) as tables,
+    ):
+        assert client.post("/", content=b"\2\4de\0\0\0\0\0\0#@").status_code == 202, "as the comment has it"
+        assert client.post("/", content=b"\4\4fr" + bytes(8)).status_code == 202, "without a price"
+        example.run.until(lambda: tables.table_exists("shop.orders") and _orders(tables))
+        assert _orders(tables) == [{"id": 1, "country": "de", "price": 9.5}]
+        assert example.interrupt() == 130
+
+
+def _orders(tables: SqlCatalog) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tables.load_table("shop.orders").scan().to_arrow().to_pylist()
+    return found
 
 
 def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:
@@ -139,6 +283,50 @@ def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epoc
                 "no event time: the field \"time\" ('time') is not a text with the format %d/%b/%Y:%H:%M:%S %z",
             )
         ]
+
+
+def test_errors_in_logs_of_opentelemetry_reach_a_webhook_with_a_valid_signature(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        alerts_receiver() as receiver,
+        Example("otlp_alerts", tmp_path, "errors", port_4318=port, port_9000=receiver.port) as example,
+    ):
+        for severity, text in ((SeverityNumber.INFO, "fine"), (SeverityNumber.ERROR, "no disk")):
+            send_log(f"http://127.0.0.1:{port}/v1/logs", severity, text)
+        example.run.until(lambda: receiver.bodies)
+        assert example.interrupt() == 130
+    (alert,) = map(json.loads, receiver.bodies)
+    assert (alert["service"], alert["level"], alert["message"]) == ("shop", "ERROR", "no disk")
+    secret = Signature(secrets=("b25seSBmb3IgdGVzdHM=",))
+    verify(secret, receiver.asked[0].headers, receiver.bodies[0], time.time())
+
+
+def test_signed_webhooks_are_stored_before_they_are_answered_and_written_to_files(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Example("webhook_inbox", tmp_path, "who-did-what", port_8080=port) as example,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
+    ):
+        body = b'{"action": "opened", "repository": {"full_name": "a/b"}, "sender": {"login": "me"}}'
+        headers = sign(Signature(style="github", secrets=("only for tests",)), "delivery-1", body, time.time())
+        assert client.post("/hooks", content=body).status_code == 401
+        assert client.post("/hooks", content=body, headers=headers).status_code == 202
+        assert client.post("/hooks", content=body, headers=headers).status_code == 200
+        example.run.until(lambda: _written(tmp_path / "inbox"))
+        assert example.interrupt() == 130
+    (row,) = _written(tmp_path / "inbox")
+    assert (row["repository"], row["who"], row["what"]) == ("a/b", "me", "opened")
+
+
+def send_log(endpoint: str, severity: SeverityNumber, text: str) -> None:
+    """With OpenTelemetry's SDK."""
+    provider = LoggerProvider(Resource({"service.name": "shop"}))
+    provider.add_log_record_processor(SimpleLogRecordProcessor(OTLPLogExporter(endpoint, timeout=ANSWER_SECONDS_MAX)))
+    record = LogRecord(
+        timestamp=time.time_ns(), severity_number=severity, severity_text=severity.name, body=text, attributes={"n": 1}
+    )
+    provider.get_logger("test").emit(record)
+    provider.shutdown()
 
 
 def _segment(folder: Path, name: str) -> list[dict[str, Any]]:

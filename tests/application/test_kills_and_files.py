@@ -1,5 +1,6 @@
-"""A file is read while worker and sink are killed again and again: nothing is lost, and a file sink has all once."""
+"""Files are read while worker and sink are killed again and again: nothing is lost, and a file sink has all once."""
 
+import gzip
 import time
 from pathlib import Path
 from random import Random
@@ -58,3 +59,40 @@ def test_nothing_is_lost_and_what_promises_so_has_each_line_once(tmp_path: Path)
             until(lambda: len(committed(tmp_path / "out")) >= len(LINES))
             assert committed(tmp_path / "out") == LINES
             assert [*dict.fromkeys(taker.lines)] == LINES, "each for the first time in its order"
+
+
+def test_files_of_a_directory_are_read_once_and_deleted_when_they_are_delivered(tmp_path: Path) -> None:
+    inbox, parts = tmp_path / "in", 4
+    inbox.mkdir()
+    step = len(LINES) // parts
+    for number in range(parts):
+        lines = LINES[number * step : (number + 1) * step]
+        data = "".join(f"{line}\n" for line in lines).encode()
+        (inbox / f"{number}.gz").write_bytes(gzip.compress(data)) if number % 2 else (inbox / f"{number}").write_bytes(
+            data
+        )
+    config = {"path": str(inbox), "chunk": 4096, "poll": "50ms", "stable_for": 0, "done": "delete"}
+    deployment = deployed(
+        connector(
+            "lines",
+            "directory",
+            config=config,
+            codec="binary",
+            interceptors_in=(InterceptorSpec(type="split"),),
+            quota_bytes=100_000,
+        ),
+        connector("kept", "file", config={"mode": "write", "path": str(tmp_path / "out")}, codec="binary"),
+        pipeline("p"),
+        link("connector/lines/out", "pipeline/p/in"),
+        link("pipeline/p/out", "connector/kept/in"),
+    )
+    with killed_scene(tmp_path / "data", deployment) as scene:
+        random = Random(SEED)
+        for _ in range(KILLS):
+            seen = len(committed(tmp_path / "out"))
+            until(lambda seen=seen: len(committed(tmp_path / "out")) > seen)  # type: ignore[misc]
+            time.sleep(random.uniform(0, 0.1))
+            scene.kill()
+        until(lambda: len(committed(tmp_path / "out")) >= len(LINES))
+        assert committed(tmp_path / "out") == LINES, "one file after the other, each line once"
+        until(lambda: not [*inbox.iterdir()])

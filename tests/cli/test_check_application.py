@@ -125,6 +125,15 @@ binding: {id: b, links: {connector/s/out: pipeline/p/in}}
         assert written in result.output
 
 
+def test_options_of_codecs_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s;cret")
+    dialect = 'codec: csv\n    codec_config: {null: "${file:secret}"}\n    schema: a INT'
+    result = check(tmp_path, RFC.replace("codec: json", dialect))
+    assert result.exit_code == 0, result.exception
+    assert "csv" in result.output
+    assert "s;cret" not in result.output
+
+
 def test_what_does_not_run_is_noted(tmp_path: Path) -> None:
     result = check(tmp_path, 'connector: {id: alone, type: "null", codec: json}')
     assert 'note: connector "alone" is in no link, so it does not run' in result.output

@@ -3,6 +3,7 @@ passes its tests; `tests/docs` follows the tutorial, which runs the application.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from penstock import __version__
 from penstock.cli.app import app
+from penstock.cli.example_apps import example_app
 from penstock.cli.scaffold import write_connector
 from penstock.core.errors import RequestError
 
@@ -111,3 +113,49 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert "pipeline.py already exists" in str(made.exception)
     assert (tmp_path / "pipeline.py").read_text() == "mine"
     assert not (tmp_path / "app.yaml").exists()
+
+
+# Examples
+
+EXAMPLES = sorted(path.stem for path in (SOURCES.parent / "examples").glob("*.yaml"))
+
+
+def test_examples_are_listed_with_what_they_do() -> None:
+    done = CliRunner().invoke(app, ["init", "--list"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    assert all(name in done.stdout for name in EXAMPLES)
+    assert "Orders arrive over HTTP, one JSON document per line" in done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_written_whole_and_is_valid_where_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that need a variable have it named in their README."""
+    made = CliRunner().invoke(app, ["init", "--example", name, str(tmp_path / "app")])
+    assert made.exit_code == 0, made.output
+    assert f"penstock run {name}.yaml" in made.stdout
+    monkeypatch.chdir(tmp_path / "app")
+    readme = Path("README.md").read_text()
+    assert f"    penstock run {name}.yaml" in readme
+    for variable in re.findall(r"\$\{([A-Z_]+)\}", Path(f"{name}.yaml").read_text()):
+        assert variable in readme
+        monkeypatch.setenv(variable, "x")
+    checked = CliRunner().invoke(app, ["check", f"{name}.yaml"])
+    assert checked.exit_code == 0, checked.exception
+    again = CliRunner().invoke(app, ["init", "--example", name, "."])
+    assert isinstance(again.exception, RequestError)
+    assert "already exists" in str(again.exception)
+
+
+def test_an_example_that_does_not_exist_has_a_suggestion(tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["init", "--example", "shpo", str(tmp_path / "app")])
+    assert isinstance(made.exception, RequestError)
+    assert "shop" in made.exception.hint
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_table_of_examples_has_each(name: str) -> None:
+    line = f"| [{name}]({name}.yaml) | {example_app(name).about} |"
+    assert line in (SOURCES.parent / "examples" / "README.md").read_text(), f"add to examples/README.md: {line}"

@@ -13,8 +13,10 @@ from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscrib
 from penstock.coordinator.machine.state import State, Subscription
 from penstock.coordinator.machine.subscriptions import Holding, Holdings
 from penstock.ingest.stream_claims import (
+    Begin,
     ClaimId,
     ClaimStep,
+    Done,
     Elsewhere,
     Granted,
     Outcome,
@@ -23,7 +25,7 @@ from penstock.ingest.stream_claims import (
     StreamClaims,
 )
 from tests.cluster.simulation import cluster, process
-from tests.cluster.simulation.log import ShardLog, segment_of
+from tests.cluster.simulation.log import Part, Registered, ShardLog, segment_of
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -173,6 +175,66 @@ def last_id_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamClaims, "_relinquish", relinquish)
 
 
+def registry_not_durable(patch: pytest.MonkeyPatch) -> None:
+    """The registry answers before what it has decided is in its journal."""
+
+    def asked(self: process.Serving, request: process.Request, reply: Callable[[Any], None]) -> None:
+        if isinstance(request, process.AskRegistry):
+            outcome = self.state.registries[request.source].apply(request.command)
+            if outcome.is_changed:
+                self._entries.append(Registered(request.source, request.command))
+            reply(outcome.answer)
+        else:
+            original(self, request, reply)
+
+    original = process.Serving._asked
+    patch.setattr(process.Serving, "_asked", asked)
+
+
+def held_by_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A process that was replaced as the registry lists what predecessors had."""
+
+    def asked(self: process.Serving, request: process.Request, reply: Callable[[Any], None]) -> None:
+        if isinstance(request, process.AskHeld):
+            reply(self.state.registries[request.part.source].held(request.part.number, request.term))
+        else:
+            original(self, request, reply)
+
+    original = process.Serving._asked
+    patch.setattr(process.Serving, "_asked", asked)
+
+
+def held_before_its_term(patch: pytest.MonkeyPatch) -> None:
+    """A new owner gives up what predecessors had before it begins: they may claim more meanwhile."""
+    patch.setattr(PartitionClaims, "begin", lambda self: Begin(self.partition, 0))
+    patch.setattr(StreamClaims, "_begin", lambda *_: Outcome(Done(), False))
+
+
+def adopted_without_a_claim(patch: pytest.MonkeyPatch) -> None:
+    """A new owner opens streams that have ended under a predecessor as if it had claimed them."""
+
+    def inherit(self: process.Serving, part: Part, held: Any) -> None:
+        for stream in held:
+            if (part.name, stream) in self.state.ended and self.claims[part].notify(stream) is not None:
+                self.claims[part]._streams[stream].step = ClaimStep.ACTIVE
+                self._ending.add((part, stream))
+        original(self, part, held)
+
+    original = process.Serving._inherit
+    patch.setattr(process.Serving, "_inherit", inherit)
+
+
+def given_up_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """A stream is given up before what its session has stored is durable."""
+
+    def end(self: process.Serving, key: process.Key) -> None:
+        original(self, key)
+        self._when_durable.pop()()
+
+    original = process.Serving._end
+    patch.setattr(process.Serving, "_end", end)
+
+
 # Subscriptions
 
 
@@ -241,17 +303,18 @@ def planned_counts_as_done(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS = [
     Mutation("a lease expires before its owner is late", expires_early, 10),
-    Mutation("an owner is never late", never_late, 0),
-    Mutation("a candidate that slept counts its sleep", counts_requests, 185),
-    Mutation("shards stay with dead hosts", keeps_dead_hosts, 3),
-    Mutation("an owner that was replaced appends", not_fenced, 17),
-    Mutation("a remote end is reported before it is durable", not_durable, 23),
-    Mutation("anybody gives a stream up", relinquished_by_anybody, 2),
-    Mutation("a stream is granted twice", granted_twice, 0),
-    Mutation("an incomplete stream changes its partition", incomplete_streams_move, 9),
-    Mutation("streams of a predecessor are not given up", nothing_inherited, 0),
-    Mutation("the last stored id is lost", last_id_forgotten, 0),
-    Mutation("a source is released while a pipeline starts", released_while_starting, 13),
+    Mutation("an owner is never late", never_late, 13),
+    Mutation("shards stay with dead hosts", keeps_dead_hosts, 6),
+    Mutation("an owner that was replaced appends", not_fenced, 24),
+    Mutation("a remote end is reported before it is durable", not_durable, 25),
+    Mutation("anybody gives a stream up", relinquished_by_anybody, 14),
+    Mutation("a stream is granted twice", granted_twice, 3),
+    Mutation("an incomplete stream changes its partition", incomplete_streams_move, 12),
+    Mutation("streams of a predecessor are not given up", nothing_inherited, 12),
+    Mutation("the last stored id is lost", last_id_forgotten, 1),
+    Mutation("the registry answers before it is durable", registry_not_durable, 1),
+    Mutation("ended streams of a predecessor are not claimed", adopted_without_a_claim, 7),
+    Mutation("a source is released while a pipeline starts", released_while_starting, 25),
     Mutation("a pipeline starts without its subscription", started_without_an_answer, 3),
 ]
 
@@ -262,6 +325,10 @@ NOT_FOUND = [
     Mutation("a stream is active before its claim is written", opened_before_it_is_written, 0),
     Mutation("an older message about a subscription counts", any_message_counts, 0),
     Mutation("an older end of a subscription counts", any_term_counts, 0),
+    Mutation("a registry that was replaced lists streams", held_by_anybody, 0),
+    Mutation("a successor does not begin its term", held_before_its_term, 0),
+    Mutation("a stream is given up before it is durable", given_up_before_it_is_durable, 0),
+    Mutation("a candidate that slept counts its sleep", counts_requests, 185),
     Mutation("what is planned counts as complete", planned_counts_as_done, 0),
 ]
 """The simulation did not find these within 250 seeds: it is too weak there, or was not run for long enough."""

@@ -113,3 +113,13 @@ def test_a_source_gets_no_more_partitions_than_there_are_shards(bucket: Bucket) 
     assert Places(bucket).find_partitions(orders) == ()
     with pytest.raises(RequestError, match="source 'orders' has no partitions"):
         Places(bucket).get(orders._replace(partition=1))
+
+
+def test_partitions_are_spread_over_hosts(bucket: Bucket) -> None:
+    shards: dict[str, tuple[int, ...]] = {"a": (0, 1, 2), "b": (3, 4, 5), "c": (6, 7, 8)}
+    bucket.create(ASSIGNMENT, [encode(AssignmentRecord(revision=1, leader="a", count=9, shards=shards))])
+    for number in range(20):
+        found = Places(bucket).partitions(source(number), 6, wanted=7)
+        assert found[0] == 7
+        for turn in (found[:3], found[3:]):
+            assert {shard // 3 for shard in turn} == {0, 1, 2}

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, SegmentPort, StreamRef
+from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, SegmentPort, StreamRef, StreamState
 from penstock.connectors.registry import Chains
 from penstock.core.types import Buffer
 from tests.support.waiting import eventually
@@ -22,6 +22,7 @@ class RecordingStream:
         self.last_id = 0
         self.events: list[bytes] = []
         self.ids: list[int] = []
+        self.rejected: list[tuple[bytes, str]] = []
         self.cut_off_because: str | None = None
         self.is_closed = False
         self._chain = host.chains.incoming()
@@ -36,6 +37,11 @@ class RecordingStream:
     async def send(self, data: Buffer, *, metadata: Mapping[str, Any] | None = None) -> int:
         await self.ready()
         return self._keep(self._chain.feed(bytes(data)))
+
+    async def send_all(self, messages: Sequence[bytes]) -> int:
+        for message in messages:
+            await self.send(message)
+        return len(self.events)
 
     async def put(
         self,
@@ -54,6 +60,7 @@ class RecordingStream:
         return len(self.events)
 
     async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
+        self.rejected.append((data, reason))
         self.host.reported.append(("dead letter", (data, reason)))
 
     async def finish(self) -> int:
@@ -97,6 +104,8 @@ class RecordingHost:
     def has_interceptors(self) -> bool:
         return bool(self.chains.towards_us)
 
+    shares_port = False
+
     @property
     def takes_messages(self) -> bool:
         return self.chains.takes_messages
@@ -113,6 +122,17 @@ class RecordingHost:
         stream = RecordingStream(self, len(self.streams) + 1, name, metadata or {})
         self.streams.append(stream)
         return stream
+
+    def stream_names(self) -> list[str]:
+        return [stream.name for stream in self.streams]
+
+    def stream_state(self, name: str) -> StreamState:
+        found = [stream for stream in self.streams if stream.name == name]
+        ended = StreamState.COMPLETE if found and found[-1].is_closed else StreamState.STARTED
+        return ended if found else StreamState.UNKNOWN
+
+    def forget_stream(self, name: str) -> bool:
+        return self.stream_state(name) is StreamState.COMPLETE
 
     def finished(self) -> None:
         self.has_finished = True

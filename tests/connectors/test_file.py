@@ -1,6 +1,7 @@
 """`file`: real files, read, tailed across rotation and truncation, written and appended to."""
 
 import asyncio
+import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,31 @@ async def test_the_rest_of_a_removed_file_is_read(tmp_path: Path) -> None:
         path.unlink()
         await have(hosted, b"one", b"two")
         await eventually(lambda: not hosted.host.streams)
+
+
+async def test_what_copytruncate_has_copied_before_it_was_read_is_read_from_the_copy(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\n")
+    (tmp_path / "a.log.2").write_text("another first line\n" * 10)
+    async with tailing(tmp_path, str(path), poll="300ms") as hosted:
+        await have(hosted, b"one")
+        (tmp_path / "a.log.1").write_text("one\ntwo\nthree\n")  # all of it between two looks
+        path.write_text("")
+        await eventually(lambda: hosted.host.counts.get("copies_read") == 1)
+        with path.open("a") as file:
+            file.write("four\n")
+        await have(hosted, b"one", b"two", b"three", b"four")
+
+
+async def test_compressed_files_are_read_from_where_the_last_run_stopped(tmp_path: Path) -> None:
+    lines = [b"%d" % number for number in range(50_000)]
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    (tmp_path / "b").write_bytes(b"plain")
+    async with reading(tmp_path, str(tmp_path / "[ab]*"), compression="auto", chunk=1024) as hosted:
+        await eventually(lambda: hosted.values())
+        await hosted.host.drain()
+    async with reading(tmp_path, str(tmp_path / "[ab]*"), compression="auto", chunk=1024) as hosted:
+        assert sorted(await values_at_the_end(hosted)) == sorted([*lines, b"plain"])
 
 
 # Writing.

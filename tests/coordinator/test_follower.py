@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from penstock.coordinator import follower as module
-from penstock.coordinator.follower import SHARE_BYTES, TOTAL_BYTES, WINDOW_BYTES, Follower, packed, room_for
+from penstock.coordinator.follower import SHARE_BYTES, TOTAL_BYTES, WINDOW_BYTES, Budget, Follower, packed, room_for
 from penstock.protocol.api.shards import RECORD_BYTES, ClockWanted, Followed, FollowedSegment
 
 SEGMENT = "connector/s/0"
@@ -32,17 +32,21 @@ def test_all_followers_together_stay_below_the_total_and_one_share_each(monkeypa
     monkeypatch.setattr(module, "TOTAL_BYTES", 20_000)
     monkeypatch.setattr(module, "SHARE_BYTES", 2_000)
     monkeypatch.setattr(module, "REPLY_BYTES", 5_000)
-    followers = [Follower(0, f"s{number}", 1, {}, {}) for number in range(10)]
+    budget = Budget()
+    followers = [Follower(0, f"s{number}", 1, {}, {}, budget=budget) for number in range(10)]
     for _ in range(20):
         for one in followers:
-            others = sum(each.bytes for each in followers if each is not one)
-            if (request := one.request(0, ClockWanted(), others)) is not None:
+            if (request := one.request(0, ClockWanted())) is not None:
                 size = len(reply(0, 1).segments[SEGMENT].block.heads) + RECORD_BYTES
                 one.take(reply(request.after.get(SEGMENT, 0), max(request.bytes_max // size, 1)))
     assert all(one.bytes > 0 for one in followers)
-    assert sum(one.bytes for one in followers) <= 20_000 + 10 * 2_000
+    assert budget.bytes == sum(one.bytes for one in followers) <= 20_000 + 10 * 2_000
     followers[-1].read({SEGMENT: followers[-1].windows[SEGMENT].end})
-    assert followers[-1].request(0, ClockWanted(), sum(one.bytes for one in followers[:-1])) is not None
+    assert followers[-1].request(0, ClockWanted()) is not None
+    assert budget.bytes == sum(one.bytes for one in followers)
+    for one in followers:
+        one.close()
+    assert budget.bytes == 0
 
 
 def test_a_request_counts_until_it_is_answered_or_lost() -> None:
@@ -68,6 +72,16 @@ def test_a_segment_that_was_created_again_has_nothing_of_what_was_read() -> None
     one.take(numbered(9, 20))
     assert one.windows[SEGMENT].durable == 0  # below what was read: the next cut raises DataLoss
     assert one.windows[SEGMENT].end == 12
+
+
+def test_a_segment_whose_number_is_not_known_was_not_created_again() -> None:
+    one = Follower(0, "s", 1, {}, {})
+    one.take(numbered(7, 10))
+    one.read({SEGMENT: 5})
+    one.take(numbered(0, 0))
+    assert (one.windows[SEGMENT].durable, one.windows[SEGMENT].end) == (10, 10)
+    one.take(numbered(9, 20))
+    assert one.windows[SEGMENT].durable == 0
 
 
 def test_a_segment_of_which_nothing_was_read_may_be_created_again() -> None:

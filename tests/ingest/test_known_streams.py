@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from penstock.ingest import source_log
+from penstock.ingest.known_streams import next_incarnation
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message
 from penstock.store.compaction import Compactor
@@ -183,3 +184,15 @@ async def test_after_a_crash_at_any_moment_notify_ack_has_the_last_stored_id_and
         for stream_id in STREAMS:
             assert await peer.open(stream_id) == truth.point(stream_id)
         await peer.close()
+
+
+def test_partitions_of_a_source_never_have_the_same_ephemeral_ids() -> None:
+    assert [next_incarnation(now, 0, 1) for now in (0, 1, 7)] == [1, 2, 8]
+    found: list[int] = []
+    for partition in (0, 1, 249):
+        now = 0
+        for _ in range(5):
+            before, now = now, next_incarnation(now, partition, 250)
+            assert now > before
+            found.append(now)
+    assert len({*found}) == 15

@@ -22,6 +22,7 @@ from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
     EndOfStream,
+    Error,
     Frame,
     Hello,
     Message,
@@ -69,12 +70,15 @@ class Cluster:
     asked: Counter[str] = field(default_factory=Counter)
     _terms: Counter[int] = field(default_factory=Counter)
 
-    async def start(self, number: int) -> Shard:
+    async def start(self, number: int, *, holds: bool = False) -> Shard:
+        """`holds`: a pipeline reads the partition, and has completed nothing of it."""
         journal = CrashingJournal(RealFiles(self.folder / str(number)), SMALL)
         store, committer = SegmentStore(journal, SMALL), Committer(journal, SMALL.idle_proof_seconds)
         committer.start()
         durability = Durability(journal, asyncio.get_running_loop(), lambda: None)
         sources = SourceCatalog(store, durability, GatewaySettings(port=0))
+        if holds:
+            sources.completion(SOURCE if not number else f"{SOURCE}#{number}").hold({})
         gateway = Gateway(sources)
         self._terms[number] += 1
         found = PartitionedSources(sources, Directory(self, number), self, self._terms[number])
@@ -119,7 +123,7 @@ class Directory:
     async def placed_partitions(self, source: str) -> list[int]:
         return [0, 1] if source == SOURCE else []
 
-    async def source_settings(self, source: str, quota_bytes: int | None) -> None:
+    async def declared_source(self, source: str, quota_bytes: int | None) -> None:
         pass
 
     async def connector_of(self, shard: int) -> str:
@@ -310,6 +314,45 @@ async def test_an_ended_stream_of_a_killed_shard_is_free_for_all(cluster: Cluste
     await cluster.kill(1)
     await cluster.start(1)
     assert await opened(first, 1) == 5
+
+
+async def test_an_ended_stream_of_a_killed_shard_stays_until_all_pipelines_have_completed_it(
+    cluster: Cluster, peers: list[Peer]
+) -> None:
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    cluster.shards[1].running.sources.completion(f"{SOURCE}#1").hold({})
+    for stream_id in (1, 2):
+        await opened(second, stream_id)
+        second.send(Message(stream_id, 5, 1, b"", b"x"), EndOfStream(stream_id))
+    await eventually(lambda: len(cluster.stored()[1]) == 2)
+    await cluster.kill(1)
+    registry = cluster.shards[0].partitions._registries[SOURCE]._claims
+    holders = [registry.holder(1), registry.holder(2)]
+    shard = await cluster.start(1, holds=True)
+    await eventually(lambda: registry.holder(1) not in (None, holders[0]) and registry.holder(2) != holders[1])
+    assert not (await notify(first, 1)).success
+    again = await connect(shard, peers)
+    assert await opened(again, 2) == 5  # where it was
+    completed(shard, 1)
+    assert await opened(first, 1) == 5
+    assert not (await notify(first, 2)).success
+
+
+async def test_a_program_with_too_many_streams_gets_the_reason(
+    cluster: Cluster, peers: list[Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.shards[0].partitions._registries[SOURCE]._streams_max = 2
+    first, second = [await connect(cluster.shards[number], peers) for number in (0, 1)]
+    await opened(first, 1)
+    await opened(second, 2)
+    for _ in range(2):
+        second = await connect(cluster.shards[1], peers)
+        second.send(Notify(3, ""))
+        error = await next_of(second, Error)
+        assert isinstance(error, Error)
+        assert "this source has had 2 streams already (streams_per_source_max)" in error.text
+    assert caplog.text.count("source 'orders' has 2 streams already") == 1
+    await send(first, 1, 1)
 
 
 async def test_streams_wait_for_the_registry_and_are_refused_in_the_end(

@@ -1,17 +1,30 @@
 """The registry of a source's streams in the journal."""
 
+import asyncio
+
 import pytest
 
 from penstock.core.errors import Damaged
 from penstock.ingest import stored_claims
 from penstock.ingest.stored_claims import StoredClaims, claims_segment
-from penstock.ingest.stream_claims import Begin, Claim, ClaimId, Done, Granted, Outdated, Refused, Relinquish, Replaced
+from penstock.ingest.stream_claims import (
+    Begin,
+    Claim,
+    ClaimId,
+    Done,
+    Full,
+    Granted,
+    Outdated,
+    Refused,
+    Relinquish,
+    Replaced,
+)
 from penstock.protocol.connector.frames import NOTHING_YET
 from tests.ingest.conftest import RunningGateway, Serve
 
 
-def registry(running: RunningGateway, streams_max: int = 1000) -> StoredClaims:
-    return StoredClaims("orders", running.store, running.sources.durability, streams_max)
+async def registry(running: RunningGateway, streams_max: int = 1000) -> StoredClaims:
+    return await StoredClaims("orders", running.store, running.sources.durability, streams_max).open()
 
 
 def claim(stream_id: int, partition: int, number: int, term: int = 1) -> Claim:
@@ -23,14 +36,14 @@ async def test_a_restart_forgets_nothing(serve: Serve, monkeypatch: pytest.Monke
     monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES", snapshot_bytes)
     monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES_PER_STREAM", 0 if not snapshot_bytes else 256)
     running = await serve()
-    claims = registry(running)
+    claims = await registry(running)
     for number in range(1, 30):
         assert await claims.apply([claim(number, 0, number)]) == [Granted(NOTHING_YET)]
     assert await claims.apply([Relinquish(7, ClaimId(0, 1, 7), 1, 70, True)]) == [Done()]
     segment = running.store.info(claims_segment("orders"))
     assert (segment.start > 0) == (not snapshot_bytes)
     await running.crash()
-    claims = registry(await serve())
+    claims = await registry(await serve())
     assert len(claims) == 29
     assert await claims.apply([claim(7, 1, 1), claim(8, 1, 2), claim(30, 0, 29)]) == [
         Granted(70),
@@ -46,27 +59,45 @@ async def test_a_snapshot_is_also_due_if_every_process_writes_little(
     monkeypatch.setattr(stored_claims, "SNAPSHOT_BYTES_PER_STREAM", 0)
     starts = []
     for number in range(1, 31):  # each of them opens it again, and claims the same stream once
-        await registry(running).apply([claim(1, 0, number)])
+        await (await registry(running)).apply([claim(1, 0, number)])
         starts.append(running.store.info(claims_segment("orders")).start)
     assert 1 < len({*starts}) < 10
 
 
 async def test_a_successor_gets_what_its_predecessors_had(running: RunningGateway) -> None:
-    claims = registry(running)
+    claims = await registry(running)
     await claims.apply([claim(1, 1, 1), claim(2, 1, 2), claim(3, 0, 1), Begin(1, 2)])
     assert await claims.held(1, 2) == {1: ClaimId(1, 1, 1), 2: ClaimId(1, 1, 2)}
     assert await claims.held(1, 1) == Replaced(2)
 
 
-async def test_the_number_of_streams_is_limited(running: RunningGateway) -> None:
-    claims = registry(running, streams_max=1)
-    assert await claims.apply([claim(1, 0, 1), claim(2, 0, 2)]) == [Granted(NOTHING_YET), Refused(ClaimId(0, 0, 0))]
+async def test_the_number_of_streams_is_limited(running: RunningGateway, caplog: pytest.LogCaptureFixture) -> None:
+    claims = await registry(running, streams_max=1)
+    assert await claims.apply([claim(1, 0, 1), claim(2, 0, 2)]) == [Granted(NOTHING_YET), Full(1)]
+    await claims.apply([claim(3, 0, 2)])
+    assert caplog.text.count("source 'orders' has 1 streams already") == 1
     assert await claims.apply([claim(1, 0, 3)]) == [Granted(NOTHING_YET)]
 
 
 async def test_a_registry_that_ends_inside_an_entry_is_damaged(running: RunningGateway) -> None:
-    await registry(running).apply([claim(1, 0, 1)])
+    await (await registry(running)).apply([claim(1, 0, 1)])
     running.store.append(claims_segment("orders"), [b"\0\0\0\x09x"])
     await running.sources.durability.caught_up()
     with pytest.raises(Damaged, match="ends inside an entry"):
-        registry(running)
+        await registry(running)
+
+
+async def test_others_go_on_while_a_large_registry_is_read(running: RunningGateway) -> None:
+    await (await registry(running)).apply([claim(number, 0, number) for number in range(1, 1001)])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(count())
+    assert len(await registry(running)) == 1000
+    other.cancel()
+    assert turns > 1

@@ -18,6 +18,7 @@ from penstock.ingest.stream_claims import (
     Command,
     Done,
     Elsewhere,
+    Full,
     Granted,
     Next,
     Outdated,
@@ -178,6 +179,7 @@ def test_a_claim_that_was_overtaken_is_made_again() -> None:
         (Refused(ClaimId(1, 1, 1)), Next.REFUSE),
         (Elsewhere(1), Next.REDIRECT),
         (Replaced(2), Next.STOP),
+        (Full(9), Next.REFUSE),
     ],
 )
 def test_a_session_that_does_not_get_a_stream_is_answered(answer: Answer, following: Next) -> None:
@@ -185,6 +187,31 @@ def test_a_session_that_does_not_get_a_stream_is_answered(answer: Answer, follow
     asked = partition.notify(STREAM)
     assert asked is not None
     assert partition.answered(asked, answer) is following
+
+
+def test_a_new_owner_has_an_ended_stream_until_it_is_complete() -> None:
+    registry, old = StreamClaims(), claim(0, 5)
+    answers(registry, old, Begin(0, 2))
+    new = PartitionClaims(0, 2)
+    adopted = new.adopt(STREAM)
+    assert adopted is not None
+    assert new.adopting == {STREAM}
+    assert new.notify(STREAM) is None, "a session asks again"
+    assert new.answered(adopted, registry.apply(adopted).answer) is Next.ADOPTED
+    assert (new.adopting, new.step(STREAM)) == (set(), ClaimStep.ACTIVE)
+    assert registry.held(0, 2) == {}
+    assert answers(registry, claim(1, 1)) == [Refused(adopted.claim)]
+    command = new.end(STREAM, 41, is_complete=True)
+    assert command is not None
+    assert answers(registry, command, claim(1, 2)) == [Done(), Granted(41)]
+    assert PartitionClaims(0, 2).adopt(STREAM) is not None
+
+
+def test_a_stream_that_a_session_has_asked_for_is_not_adopted() -> None:
+    claims = PartitionClaims(0, 2)
+    claims.notify(STREAM)
+    assert claims.adopt(STREAM) is None
+    assert not claims.adopting
 
 
 def test_a_new_owner_gives_up_what_has_no_session() -> None:
@@ -213,7 +240,7 @@ def test_a_command_is_what_was_encoded(command: Command) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Granted(2**64 - 1), Refused(ClaimId(1, 2, 3)), Elsewhere(4), Outdated(5), Replaced(6), Done()],
+    [Granted(2**64 - 1), Refused(ClaimId(1, 2, 3)), Elsewhere(4), Outdated(5), Replaced(6), Done(), Full(7)],
 )
 def test_an_answer_is_the_same_after_it_was_sent(answer: Answer) -> None:
     found = decode_answer(encode_answer(answer))

@@ -99,6 +99,16 @@ def read_after_death(m: Manager, scope: str, group: str, *lasts: str) -> Any:
     return asyncio.run(_read(joined, "lives", lasts=frozenset(lasts)))
 
 
+def positions(m: Manager, scope: str, count: str) -> Any:
+    """A group reads so many events, and another one begins where it was: it reads those that were written since."""
+    group = m.create_reader_group("first", scope, "s")
+    before = asyncio.run(_read(group, "r", int(count)))
+    cut = group.get_streamcut()
+    write(m, scope, count, count, "5")
+    after = asyncio.run(_read(m.create_reader_group("second", scope, "s", stream_cut=cut), "r", int(count)))
+    return [before, cut.get_segment_offset_map(), after]
+
+
 def two_readers(m: Manager, scope: str, count: str) -> Any:
     """Each has some of the segments; together they read everything."""
     group = m.create_reader_group("two", scope, "s")
@@ -106,11 +116,12 @@ def two_readers(m: Manager, scope: str, count: str) -> Any:
     events: dict[str, list[str]] = {"a": [], "b": []}
 
     async def reading(name: str, reader: Any) -> None:
+        asked: Any = None  # never cancelled: the client would lose what it has read meanwhile
         while sum(map(len, events.values())) < total:
-            try:
-                slice_ = await asyncio.wait_for(reader.get_segment_slice_async(), 1)
-            except TimeoutError:
+            asked = asked or asyncio.ensure_future(reader.get_segment_slice_async())
+            if not (await asyncio.wait([asked], timeout=1))[0]:
                 continue
+            slice_, asked = asked.result(), None
             if slice_ is not None:
                 events[name] += [event.data().decode() for event in slice_]
                 reader.release_segment(slice_)
@@ -199,7 +210,19 @@ def create(m: Manager, scope: str, segments: str) -> Any:
     return m.create_stream(scope, "s", int(segments))
 
 
-SCENARIOS = [manager, write, read, read_and_die, read_after_death, two_readers, transactions, begin, byte_stream, large]
+SCENARIOS = [
+    manager,
+    write,
+    read,
+    read_and_die,
+    read_after_death,
+    positions,
+    two_readers,
+    transactions,
+    begin,
+    byte_stream,
+    large,
+]
 
 
 def main() -> None:

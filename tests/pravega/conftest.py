@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import Any
 from uuid import uuid4
 
@@ -104,7 +105,13 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    output, _ = process.communicate(timeout=SECONDS_MAX * 4)
+    """Of a program that ends; what it has printed may have been read in part by `wait_for`."""
+    assert process.stdout is not None
+    limit = Timer(SECONDS_MAX * 4, process.kill)
+    limit.start()
+    output = process.stdout.read()
+    process.wait()
+    limit.cancel()
     assert output, f"the client printed nothing: exit status {process.returncode}"
     return json.loads(output.splitlines()[-1])
 

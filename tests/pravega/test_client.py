@@ -75,6 +75,20 @@ def test_what_a_killed_reader_had_is_read_by_another_from_its_last_position(clie
     assert len(rest) == 4
 
 
+def test_a_group_that_begins_at_the_positions_of_another_reads_what_was_written_since(
+    client: Client, shared: Running
+) -> None:
+    scope = client.new_scope(2)
+    client.run("write", scope, 0, 100, 5)
+    before, offsets, after = client.run("positions", scope, 100)
+    assert_in_order(before, 100)
+    assert_in_order([*before, *after], 200)
+    with SegmentClient(shared.worker.address, token=client.token) as segments:
+        for number, offset in offsets.items():
+            events = segments.events(f"{scope}/s/{number}.#epoch.0", offset)
+            assert {bytes(event.data).decode() for event in events} <= {*after}
+
+
 def test_transactions_are_committed_as_a_whole_or_not_at_all(client: Client, shared: Running) -> None:
     scope = client.new_scope(2)
     states, events = client.run("transactions", scope)
@@ -125,7 +139,7 @@ def test_its_events_are_those_of_segments_in_both_directions(shared: Running) ->
     client = shared.client
     scope = client.new_scope(1)
     segment = f"{scope}/s/0.#epoch.0"
-    assert Source.parse(f"segment:{segment}").segment == segment
+    assert Source.parse(f"pravega:{scope}/s").owns(segment)
     client.run("write", scope, 0, 50, 3)
     with SegmentClient(shared.worker.address, token=client.token) as segments:
         assert_in_order([bytes(event.data).decode() for event in segments.events(segment)], 50)

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from penstock.core.errors import Damaged, DiskFull
+from penstock.coordinator.ledger import framed, stored_entries
+from penstock.core.errors import Damaged, DiskFull, UnreadableFormat
 from penstock.core.types import Position
 from penstock.pravega import ledger
 from penstock.pravega.ledger import Keeper
@@ -24,6 +26,7 @@ from penstock.pravega.machine import (
     Scale,
     SealStream,
     TruncateStream,
+    UpdateStream,
 )
 from penstock.pravega.state import Config
 from penstock.protocol.stored.names import PRAVEGA_LEDGER
@@ -91,12 +94,73 @@ def test_a_snapshot_stands_for_everything_before_it(tmp_path: Path, monkeypatch:
     with opened(tmp_path) as first:
         first.create()
         for number in range(50):
-            first.keeper.commit(NoteTime("sc", "st", "w", number, {}))
+            first.keeper.commit(UpdateStream("sc", "st", Config(tags=(f"tag {number}",))))
         info = first.store.info(PRAVEGA_LEDGER)
         assert first.store.length(PRAVEGA_LEDGER) - info.start < 1000
         state = first.keeper.state
     with opened(tmp_path) as second:
         assert second.keeper.state == state
+
+
+def test_a_snapshot_of_any_size_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "COMPACT_BYTES", 2000)
+    monkeypatch.setattr(ledger, "PART_BYTES", 100)
+    with opened(tmp_path) as first:
+        first.create(50)
+        for number in range(50):
+            first.keeper.commit(UpdateStream("sc", "st", Config(tags=("t" * 100, str(number)))))
+        first.store.journal.wait(first.store.journal.end)
+        entries = [*stored_entries(first.store, PRAVEGA_LEDGER)]
+        assert sum(b"part" in entry[:10] for entry in entries) > 10
+        state = first.keeper.state
+    with opened(tmp_path) as second:
+        assert second.keeper.state == state
+
+
+def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "COMPACT_BYTES", 1000)
+    monkeypatch.setattr(ledger, "PART_BYTES", 100)
+    with opened(tmp_path) as first:
+        first.create(50)
+        appends = 0
+        append = first.store.append
+
+        def full(name: str, data: list[bytes], *, draining: bool) -> object:
+            nonlocal appends
+            appends += b"part" in data[0][:14]
+            if appends == 3:
+                appends += 1
+                raise DiskFull("the disk is full")
+            return append(name, data, draining=draining)
+
+        monkeypatch.setattr(first.store, "append", full)
+        for number in range(40):
+            first.keeper.commit(UpdateStream("sc", "st", Config(tags=("t" * 100, str(number)))))
+        assert appends > 4, "after a while, another one was written"
+        state = first.keeper.state
+    with opened(tmp_path) as second:
+        assert second.keeper.state == state
+
+
+def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.store.create(PRAVEGA_LEDGER)
+        run.store.append(PRAVEGA_LEDGER, [framed(msgspec.msgpack.encode(["version", ledger.FORMAT + 1]))])
+    with pytest.raises(UnreadableFormat, match="newer version"), opened(tmp_path):
+        pass
+
+
+STORED = Path(__file__).parents[1] / "fixtures" / "pravega"
+
+
+def test_a_ledger_that_an_earlier_version_has_written_is_read(tmp_path: Path) -> None:
+    """Never change these files so that the test passes: see the README beside them."""
+    with opened(tmp_path) as run:
+        run.store.create(PRAVEGA_LEDGER)
+        run.store.append(PRAVEGA_LEDGER, [(STORED / "ledger-1.bin").read_bytes()])
+    with opened(tmp_path) as again:
+        found = msgspec.json.decode(msgspec.json.encode(again.keeper.state))
+        assert found == msgspec.json.decode((STORED / "ledger-1.json").read_bytes())
 
 
 def test_a_commit_and_its_merges_are_one_record(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from penstock.pravega.machine import (
     NoteTime,
     Reason,
     Refusal,
+    RemoveWriter,
     Scale,
     SealStream,
     TruncateStream,
     UpdateStream,
     apply,
 )
-from penstock.pravega.state import Config, Noted, State, Stream
+from penstock.pravega.state import Config, Noted, State, Stream, TimeMark
 
 SECOND = 1 << 32
 """Added to a number, the id of a segment of the second epoch."""
@@ -239,6 +240,42 @@ def test_a_commit_with_an_earlier_time_keeps_the_later_one() -> None:
     run(Commit("sc", "st", "ab", "w", 4))
     assert run.stream.ended == {"ab": True}
     assert run.stream.times["w"] == Noted(5, {0: 10})
+
+
+def test_the_lowest_time_of_the_active_writers_is_marked_where_all_of_them_are() -> None:
+    run = Controlled(2)
+    run(NoteTime("sc", "st", "a", 5, {0: 10}))
+    run(NoteTime("sc", "st", "b", 3, {1: 7}))
+    run(NoteTime("sc", "st", "b", 9, {0: 4, 1: 8}))
+    assert [*run.stream.marks] == [TimeMark(5, {0: 10})]
+    run(NoteTime("sc", "st", "a", 6, {0: 11}))
+    run(RemoveWriter("sc", "st", "a"))
+    run(RemoveWriter("sc", "st", "a"))
+    assert [*run.stream.marks[1:]] == [TimeMark(6, {0: 11, 1: 8}), TimeMark(9, {0: 4, 1: 8})]
+    run(RemoveWriter("sc", "st", "b"))
+    assert len(run.stream.marks) == 3
+
+
+def test_older_marks_of_time_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MARKS_MAX", 10)
+    run = Controlled()
+    for number in range(100):
+        run(NoteTime("sc", "st", "a", number, {0: number}))
+    times = [mark.time for mark in run.stream.marks]
+    assert len(times) <= 10
+    assert times == sorted(times)
+    assert times[-5:] == [*range(95, 100)]
+
+
+def test_the_lengths_of_segments_that_a_truncation_removes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "REMOVED_MAX", 2)
+    run = Controlled(2)
+    run.scale((0.0, 1.0))
+    run(TruncateStream("sc", "st", {SECOND | 2: 0}, {0: 10, 1: 20, SECOND | 2: 5}))
+    assert run.stream.removed == {0: 10, 1: 20}
+    run.scale((0.0, 1.0))
+    run(TruncateStream("sc", "st", {2 * SECOND | 3: 0}, {SECOND | 2: 5, 2 * SECOND | 3: 0}))
+    assert run.stream.removed == {1: 20, SECOND | 2: 5}
 
 
 def test_a_writer_s_name_and_position_are_bounded() -> None:

@@ -70,6 +70,8 @@ def test_a_principal_does_what_its_role_and_prefixes_allow(tmp_path: Path) -> No
         assert [*reading.call("listScopes").scopes] == ["mine"]
         assert code(nobody, "listScopes") is grpc.StatusCode.UNAUTHENTICATED
         stream = {"streamInfo": {"scope": "mine", "stream": "s"}, "scalingPolicy": {"minNumSegments": 101}}
+        too_many = stream | {"scalingPolicy": {"minNumSegments": 102}}
+        assert code(writing, "createStream", **too_many) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert writing.call("createStream", **stream).status == 0
         assert code(writing, "createTransaction", streamInfo=stream["streamInfo"]) is grpc.StatusCode.RESOURCE_EXHAUSTED
         token = reading.call("getDelegationToken", scope="mine", stream="s").delegationToken

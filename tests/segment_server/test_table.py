@@ -205,3 +205,18 @@ def test_a_reader_of_deltas_has_what_the_table_has(steps: list[tuple[str, bytes,
                 seen[change.key] = change.value, change.version
             position = change.end
         assert seen == content(log.table)
+
+
+def test_the_memory_of_removed_keys_counts_until_they_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_REMOVED_MAX", 0)
+    log = Log()
+    log.put((b"a", b"1"), (b"b", b"2"))
+    both = log.table.memory_bytes
+    assert log.table.removed_bytes == 0
+    log.put((b"a", b"3"))
+    assert log.table.memory_bytes == both
+    log.remove(b"a")
+    assert log.table.memory_bytes == both
+    assert log.table.removed_bytes == both // 2
+    log.compact()
+    assert (log.table.memory_bytes, log.table.removed_bytes) == (both // 2, 0)

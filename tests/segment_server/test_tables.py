@@ -172,7 +172,7 @@ async def test_tables_that_were_not_used_for_longest_are_closed_and_opened_again
     versioned: Peer, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "TABLES_BYTES_MAX", 100)
-    monkeypatch.setattr(tables, "TABLE_BYTES_MAX", 300)
+    monkeypatch.setattr(tables, "TABLE_BYTES_MAX", 700)
     for name in ("t", "u"):
         await ask(versioned, CreateTable(name))
         reply = await ask(versioned, UpdateTable(name, (TableEntry(b"k", ANY_VERSION, b"x" * 80),)))
@@ -182,6 +182,21 @@ async def test_tables_that_were_not_used_for_longest_are_closed_and_opened_again
     assert bytes(reply.entries[0].value) == b"x" * 80
     reply = await ask(versioned, UpdateTable("t", (TableEntry(b"l", ANY_VERSION, b"x" * 300),)))
     assert isinstance(reply, ErrorMessage)
+
+
+async def test_removed_keys_take_up_memory_until_others_need_it(
+    versioned: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is too short to be compacted for its own sake."""
+    monkeypatch.setattr(tables, "TABLE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(table, "_REMOVED_MAX", 1)
+    await ask(versioned, CreateTable("t"))
+    for number in range(200):
+        key = b"%d" % number
+        assert isinstance(await ask(versioned, UpdateTable("t", (TableEntry(key, ANY_VERSION, b""),))), TableUpdated)
+        assert isinstance(await ask(versioned, RemoveTableKeys("t", (TableKey(key),))), TableKeysRemoved)
+    many = tuple(TableEntry(b"%d" % number, ANY_VERSION, b"") for number in range(100))
+    assert isinstance(await ask(versioned, UpdateTable("t", many)), ErrorMessage)
 
 
 async def test_a_large_event_is_written_beside_its_segment_and_merged(versioned: Peer, running: Running) -> None:

@@ -22,6 +22,8 @@ class BucketWorker(WorkerProcess):
     def __init__(self, folder: Path, url: str, *options: str) -> None:
         shard = () if any(one.startswith("--shard") for one in options) else ("--shard", "0")
         super().__init__(folder / "machine-0", "--store", url, *shard, *options)
+        self.seconds_max = SECONDS_MAX
+        """How long a start may take."""
         self._folder = folder
         self._machines = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,7 @@ class BucketWorker(WorkerProcess):
     def start(self, *options: str) -> None:
         """Returns when it listens. `options`: for this start."""
         self.begin(*options)
-        until(lambda: self.has_ports() or not self.is_running, lambda: self.said)
+        until(lambda: self.has_ports() or not self.is_running, lambda: self.said, self.seconds_max)
         assert self.is_running, f"the worker has ended: {self.said}"
         self.read_ports()
 

@@ -34,7 +34,7 @@ class CuttingProxy:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator["CuttingProxy"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)  # the same when it runs again
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self

@@ -17,6 +17,10 @@ from tests.support.bucket_worker import BucketWorker
 from tests.support.waiting import SECONDS_MAX, until
 
 SOURCE = "letters"
+RETRY_SECONDS = 900.0
+"""Longer than any test waits: on a busy machine a shard is away for longer than programs usually wait for a worker, and
+a program that has given up would look like one that is not acknowledged.
+"""
 EVERY_SECONDS = 0.03
 """Between two messages of a stream."""
 
@@ -116,7 +120,7 @@ class Sending:
     def __init__(self, seeds: str, streams: int, name: str = SOURCE, every_seconds: float = EVERY_SECONDS) -> None:
         self.name = name
         self._every_seconds = every_seconds
-        self._source = Source(seeds, source=name, on_ack=self._acked, poll_seconds=0.005)
+        self._source = Source(seeds, source=name, on_ack=self._acked, poll_seconds=0.005, retry_seconds=RETRY_SECONDS)
         self._streams = [self._source.stream(f"stream {number}", self._messages) for number in range(streams)]
         self._has_ended = threading.Event()
         self._last_ack: dict[str, float] = {}

@@ -488,7 +488,7 @@ def main(arguments: list[str]) -> int:
             said = run(Path(folder), store.url("cluster"), random, seconds, proxy, spark=options.spark)
         except Exception:
             console.print_exception()
-            for log in sorted(Path(folder).glob("host-*/worker.log")):
+            for log in sorted([*Path(folder).glob("host-*/worker.log"), *Path(folder).glob("pipelines/run-*.log")]):
                 console.print(f"{log.parent.name}:\n{log.read_text(errors='replace')[-LOG_CHARS:]}", markup=False)
             again = f"script/test --campaign cluster --seed {options.seed}{' --spark' if options.spark else ''}"
             console.print(f"[bold red]It fails.[/] Run it again: {again}")

@@ -41,6 +41,7 @@ class Hosts:
         """Returns when it listens."""
         folder = self._folder / f"host-{len(self.all)}"
         host = BucketWorker(folder, self.url, "--shards", str(shards), *self._options)
+        host.seconds_max = self.seconds
         self.start(host)
         self.all.append(host)
         return host

@@ -4,14 +4,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from msgspec import json, structs
 from typer.testing import CliRunner
 
 from penstock.access.file import FILE, AccessFile, Open, StoredGrant, WithCluster
 from penstock.bucket.objects import Bucket
 from penstock.bucket.stores import open_bucket
 from penstock.cli.app import app
-from penstock.cluster.secret import cluster_secret
-from penstock.core.errors import PenstockError, RequestError, Unauthenticated
+from penstock.cluster.secret import cluster_secret, replace_owner
+from penstock.core.errors import PenstockError, RequestError, Unauthenticated, Unavailable
 from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.settings import STORE_FILE
 
@@ -121,6 +122,54 @@ def test_a_new_token_of_the_owner_is_valid_on_all_machines(bucket: Bucket, machi
             AccessFile(data).principal(before.owner)
     assert not here.has_changed_here()
     assert not there.has_changed_here()
+
+
+def test_a_token_that_was_replaced_while_the_store_was_away_counts_after_a_restart(
+    bucket: Bucket, machines: tuple[Path, Path]
+) -> None:
+    a, b = machines
+    for data in machines:
+        ClusterAccess(bucket, data).begin()
+    AccessFile(a).rotate_owner_token()  # the host ends before it can write it to the bucket
+    mine = (a / "token").read_text().strip()
+    ClusterAccess(bucket, a).begin()
+    ClusterAccess(bucket, b).begin()
+    assert cluster_secret(bucket).owner == mine == (b / "token").read_text().strip()
+
+
+def test_a_machine_that_was_stopped_gets_the_token_that_another_one_has_replaced(
+    bucket: Bucket, machines: tuple[Path, Path]
+) -> None:
+    a, b = machines
+    here = ClusterAccess(bucket, a)
+    here.begin()
+    ClusterAccess(bucket, b).begin()
+    AccessFile(a).rotate_owner_token()
+    here.look()
+    ClusterAccess(bucket, b).begin()
+    assert (a / "token").read_text() == (b / "token").read_text()
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_token_is_replaced_although_another_machine_does_the_same(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    cluster_secret(bucket)
+    replace, left = bucket.replace, [times]
+
+    def overtaken(key: str, data: bytes, version: str) -> str:
+        if left[0]:
+            left[0] -= 1
+            replace(key, json.encode(structs.replace(cluster_secret(bucket), owner=f"{left}")), version)
+        return replace(key, data, version)
+
+    monkeypatch.setattr(bucket, "replace", overtaken)
+    if times == 1:
+        replace_owner(bucket, "mine")
+        assert cluster_secret(bucket).owner == "mine"
+    else:
+        with pytest.raises(Unavailable, match="at the same time"):
+            replace_owner(bucket, "mine")
 
 
 def test_a_command_on_a_machine_whose_worker_is_stopped_changes_the_bucket(tmp_path: Path) -> None:

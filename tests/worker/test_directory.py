@@ -40,3 +40,21 @@ async def test_what_belongs_to_the_worker_itself_is_not_claimed(bucket: Bucket) 
     for name in ("staging/p/1/2", "pipeline/p/out", "connector/orders/0", "coordinator/ledger"):
         assert await Directory(bucket, 3).claim_segment(name) == ""
     assert [*bucket.list(PLACES)] == []
+
+
+async def test_partitions_that_contradict_the_place_are_reported_once(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Directory(bucket, 3)
+    first.declared = {"orders": 1, "new": 2}
+    await first.check_declared()
+    await first.partitions("orders")
+    assert first.problems == []
+    second = Directory(bucket, 3)
+    second.declared = {"orders": 4}
+    await second.check_declared()
+    assert await second.partitions("orders") == (3,)
+    (problem,) = second.problems
+    assert problem.startswith("source 'orders' has 1 partition, not 4 (--partitions)")
+    assert "--partitions orders=1" in problem
+    assert caplog.text.count("source 'orders' has 1 partition, not 4") == 1

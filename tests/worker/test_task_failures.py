@@ -156,9 +156,8 @@ OF_A_CLUSTER = {
     "worker/host.py: 'shard processes'",
     "coordinator/remote.py: f'releases to shard {shard}'",
     "coordinator/remote.py: f'{name} follows {source}'",
-    "ingest/partitions.py: 'settings of partitions'",
-    "ingest/partitions.py: 'partitions of sources'",
-    "ingest/partitions.py: f'streams of {of.name}'",
+    "ingest/partitions.py: name",
+    "worker/worker.py: 'settings of sources'",
 }
 """They need other processes: test_hosts.py, test_partitions.py and tests/coordinator/test_remote.py run them."""
 

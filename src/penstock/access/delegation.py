@@ -2,14 +2,18 @@
 
 Such a client gets a token for a stream from the controller, and expects a JSON Web Token: three parts with dots between
 them, the second with a time of expiry, after which it asks for another. Here the third part is the token that the
-client has presented to the controller. So a delegation token is worth exactly as much as that, and ends with it.
+client has presented to the controller: a delegation token is a secret like that, and ends with it if it is revoked.
 """
 
 import json
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+from penstock.core.errors import TokenExpired
 
 _PREFIX = "penstock."
+_SLACK_SECONDS = 300
+"""How long after its expiry a token is accepted: clocks differ, and requests take a while."""
 
 
 def delegate(token: str, expires_at: int) -> str:
@@ -22,12 +26,29 @@ def delegate(token: str, expires_at: int) -> str:
     return f"{_PREFIX}{b64encode(body.encode()).decode()}.{inner}"
 
 
-def delegated(token: str) -> str:
-    """The token that a delegation token stands for; any other token is returned as it is."""
-    if not token.startswith(_PREFIX):
+class _Delegation(NamedTuple):
+    token: str
+    expires_at: int
+
+
+def delegated(token: str, now: float | None = None) -> str:
+    """The token that a delegation token stands for; any other token is returned as it is. Raises TokenExpired if it has
+    expired at this time, in seconds since 1970.
+    """
+    found = _parsed(token) if token.startswith(_PREFIX) else None
+    if found is None:
         return token
-    _, _, inner = token.rpartition(".")
+    if now is not None and now > found.expires_at + _SLACK_SECONDS:
+        raise TokenExpired("the delegation token has expired", "Ask the controller for a new one.")
+    return found.token
+
+
+def _parsed(token: str) -> _Delegation | None:
+    """None for a token that just looks similar."""
+    _, _, rest = token.partition(".")
+    body, _, inner = rest.partition(".")
     try:
-        return urlsafe_b64decode(inner + "=" * (-len(inner) % 4)).decode()
-    except (Error, ValueError):
-        return token
+        given = json.loads(b64decode(body, validate=True))
+        return _Delegation(urlsafe_b64decode(inner + "=" * (-len(inner) % 4)).decode(), int(given["exp"]))
+    except (ValueError, TypeError, LookupError):
+        return None

@@ -62,14 +62,14 @@ class Principal:
     quota_bytes: int | None = None
     """What its sources and segments may store together, and each of them; None: the worker's default for each."""
 
-    def check_count(self, count: int) -> None:
-        """Raises QuotaReached if its quota allows no more than this number of segments: each takes memory of the
-        worker, however empty it is.
+    def check_count(self, count: int, new: int = 1) -> None:
+        """Raises QuotaReached if it has this number of segments, and its quota does not allow so many new ones: each
+        takes memory of the worker, however empty it is.
         """
         if self.quota_bytes is None:
             return
         limit = count_max(self.quota_bytes)
-        if count >= limit:
+        if count + new > limit:
             raise QuotaReached(
                 f"{self.name!r} has {count} segments: its quota of {self.quota_bytes} bytes allows {limit}"
             )

@@ -231,7 +231,12 @@ def links_of(deployment: Deployment, connector: str) -> tuple[frozenset[str], fr
 
 
 def _same_connector(name: str, old: Deployment, new: Deployment) -> bool:
-    return _built_from(old.connectors[name]) == _built_from(new.connectors[name])
+    return is_built_alike(old.connectors[name], new.connectors[name])
+
+
+def is_built_alike(one: ConnectorSpec, other: ConnectorSpec) -> bool:
+    """Whether a connector that runs need not be replaced: at most it is configured."""
+    return _built_from(one) == _built_from(other)
 
 
 def _built_from(spec: ConnectorSpec) -> ConnectorSpec:
@@ -247,6 +252,7 @@ def _built_from(spec: ConnectorSpec) -> ConnectorSpec:
         reconnect=spec.reconnect,
         segments=spec.segments,
         partitions=spec.partitions,
+        listen=spec.listen,
     )
 
 

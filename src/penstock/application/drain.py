@@ -35,12 +35,15 @@ class Drain:
         gate: ApplicationGate,
         pipelines: Callable[[], Sequence[PipelineStatus]],
         sinks: Callable[[], Sequence[SinkStatus]],
+        elsewhere: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """`elsewhere`: what instances of the connectors in other shards still have to do."""
         self._instances = instances
         self._gateway = gateway
         self._gate = gate
         self._pipelines = pipelines
         self._sinks = sinks
+        self._elsewhere = elsewhere
         self._reading: set[str] = set()
         self.waits_for: list[str] = []
         """Sentences; empty when nothing is left."""
@@ -74,6 +77,7 @@ class Drain:
     def _left(self) -> Iterator[str]:
         for name in sorted(self._reading):
             yield f"connector {name} is storing what it has read"
+        yield from self._elsewhere()
         waited = {pipeline.name: pipeline for pipeline in self._pipelines()}
         for pipeline in waited.values():
             if pipeline.lag_bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from penstock.application.drain import Drain
 from penstock.application.driver_check import DriverCheck
 from penstock.application.instance import BuiltConnector, Instance, WorkerParts, build, build_all, report
 from penstock.application.masking import masked
+from penstock.application.partition_instances import PartitionInstances
 from penstock.application.validation import check_deployment, check_ports
 from penstock.connectors.api import Connector, Downstream, SegmentPort
 from penstock.connectors.permissions import UNLIMITED, Permissions
@@ -131,6 +132,11 @@ class Runtime:
         self._drain: Drain | None = None
         self._draining: Supervised | None = None
         self._changing = asyncio.Lock()
+        self.partitions = PartitionInstances(self._around, permissions)
+        self.changed: Callable[[], None] = lambda: None
+        """Called whenever what is deployed, or its phase, has changed."""
+        self.elsewhere: Callable[[], Sequence[str]] = lambda: ()
+        """What instances of its connectors in other shards still have to do."""
         gateway.sources.guard(self._gate)
 
     def serve(self, coordinator: Coordinator, delivery: Delivery) -> None:
@@ -183,11 +189,13 @@ class Runtime:
         self._stop_drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
-                await asyncio.gather(*(one.drain() for one in self._instances.values()), return_exceptions=True)
+                drains = (one.drain() for one in self._instances.values())
+                await asyncio.gather(*drains, self.partitions.stop_reading(), return_exceptions=True)
 
     async def stop(self) -> None:
         """Closes all connections."""
         await asyncio.gather(*(one.leave() for one in self._instances.values()), return_exceptions=True)
+        await self.partitions.stop()
         await self.signals.stop()
         self.sinks.stop()
 
@@ -261,6 +269,7 @@ class Runtime:
     async def _save(self, application: Application) -> None:
         await self._file.save(application)
         self.application = application
+        self.changed()
 
     # From one deployment to the next.
 
@@ -383,7 +392,8 @@ class Runtime:
         self._draining = self._supervisor.run("drain", self._drained)
 
     async def _drained(self) -> None:
-        self._drain = Drain(self._instances, self._gateway, self._gate, self._waited_pipelines, self._delivery.sinks)
+        parts = (self._waited_pipelines, self._delivery.sinks, self.elsewhere)
+        self._drain = Drain(self._instances, self._gateway, self._gate, *parts)
         await self._drain.run()
         while self.application.phase is Phase.DRAINING:
             async with self._changing:
@@ -445,7 +455,9 @@ class Runtime:
         )
 
     def connectors(self) -> list[ConnectorStatus]:
-        return [report(one, self.signals, self._gateway.view) for _, one in sorted(self._instances.items())]
+        """Of this application, and of others' partitions here."""
+        running = sorted((self._instances | self.partitions.running).items())
+        return [report(one, self.signals, self._gateway.view) for _, one in running]
 
     def status(self) -> list[ConnectorStatus]:
         """Includes connectors that could not be built."""
@@ -455,11 +467,16 @@ class Runtime:
             for name, why in self._failures.items()
             if name in specs
         ]
+        failed += [
+            ConnectorStatus(name=name, id=spec.id, instance="", type=spec.type, state="failed", reason=why)
+            for name, (spec, why) in self.partitions.failures.items()
+        ]
         return [*failed, *self.connectors()]
 
     def problems(self) -> list[str]:
         whole = [f"the application does not run: {self._failure} {_APPLY_AGAIN}"] if self._failure else []
         failed = [f"connector {name} does not run: {why}" for name, why in self._failures.items()]
+        failed += [f"connector {name} does not run here: {why}" for name, (_, why) in self.partitions.failures.items()]
         failed += [
             f"connector {name} has used up its attempts: {why}. penstock apply starts it again"
             for name, why in self._given_up().items()
@@ -468,7 +485,7 @@ class Runtime:
 
     def _given_up(self) -> dict[str, str]:
         """Connectors that have used up their attempts, and why the last one failed."""
-        statuses = {name: one.host.status() for name, one in self._instances.items()}
+        statuses = {name: one.host.status() for name, one in (self._instances | self.partitions.running).items()}
         return {name: one.reason for name, one in statuses.items() if one.state == State.FAILED.value}
 
     def paused(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ def page_of(types: Types, name: str) -> TypePage:
 
 
 def _of_options(model: type[BaseModel]) -> str:
-    """The model's own docstring, not an inherited one."""
-    return " ".join((model.__dict__.get("__doc__") or "").split())
+    """The model's own docstring, not an inherited one, with its paragraphs."""
+    paragraphs = cleandoc(model.__dict__.get("__doc__") or "").split("\n\n")
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
 
 
 def _ways(types: Types, name: str, options: type[BaseModel]) -> dict[str, str]:
@@ -85,6 +87,8 @@ def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
         yield "on stream-started", can.on_stream_started
     if can.is_linked:
         yield "replies", "go to the connection that the event came from"
+    if can.every_worker:
+        yield "in a cluster", "one worker listens, or all with `listen: every-worker`"
     yield "interceptors", ", ".join(sorted(can.interceptors)) or "none"
     yield "codec", "must be named" if can.has_codec else "need not be named"
 

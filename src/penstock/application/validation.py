@@ -96,6 +96,12 @@ def _connector(key: str, spec: ConnectorSpec) -> Iterator[str]:
             check_column(spec.event_time)
         except RequestError as error:
             yield f"connector {key}: event_time: {error}"
+    yield from _modes(key, spec)
+
+
+def _modes(key: str, spec: ConnectorSpec) -> Iterator[str]:
+    if spec.listen == "every-worker" and spec.partitions == 1:
+        yield f"connector {key}: listen: every-worker needs partitions"
     if spec.when_all_idle == "clock" and spec.idle_timeout_seconds is None:
         yield f"connector {key}: when_all_idle: clock needs an idle_timeout"
 
@@ -144,6 +150,8 @@ def _target(deployment: Deployment, end: End) -> Iterator[str]:
         yield f"{_shown(end)} is linked, but is not in the deployment"
     elif end.port not in _SINK_PORTS:
         yield f"{_shown(end)}: a link leads to the port in of a connector"
+    elif deployment.connectors[end.name].listen == "every-worker":
+        yield f"{_shown(end)}: with listen: every-worker the port in cannot be linked"
 
 
 def _pipeline_at(deployment: Deployment, end: End) -> PipelineSpec | None:

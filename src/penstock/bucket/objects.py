@@ -33,6 +33,10 @@ class StoredObject(NamedTuple):
 class ListedObject(NamedTuple):
     key: str
     size: int
+    version: str = ""
+    """Another one whenever its content has changed; "" if the store's listing has none."""
+    modified_us: int = 0
+    """When it was written; 0 if the store's listing does not have it."""
 
 
 class Bucket(Protocol):

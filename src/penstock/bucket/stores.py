@@ -272,7 +272,9 @@ class ObjectStoreBucket:
             for page in self._clients.reads.list(folder or None, chunk_size=PAGE_OBJECTS):
                 for each in page:
                     if each["path"].startswith(wanted):
-                        yield ListedObject(each["path"][len(self._base) :], each["size"])
+                        modified_us = int(each["last_modified"].timestamp() * 1e6)
+                        version = each[self._version] or ""
+                        yield ListedObject(each["path"][len(self._base) :], each["size"], version, modified_us)
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:

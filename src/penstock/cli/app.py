@@ -25,6 +25,7 @@ _MODULES = {
     "init": "scaffold",
     "doctor": "doctor",
     "status": "status",
+    "dashboard": "dashboard",
     "tail": "tail",
     "apply": "application",
     "stop": "application",

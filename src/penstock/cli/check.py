@@ -22,6 +22,7 @@ from penstock.cli.texts import printable
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import PASSTHROUGH
 from penstock.protocol.stored.names import Form, Source
+from penstock.spark.codecs.codec import name_of
 from penstock.spark.run.failures import load_pipelines
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _connectors(loaded: "Loaded") -> Table:
         source = can.source.value if can.source is not None and linked & {"out", "err"} else ""
         sink = can.sink.value if can.sink is not None and "in" in linked else ""
         others = ", ".join(dict.fromkeys(spec.codec_map.values()))
-        codecs = [loaded.shown("connector", name, "codec", spec.codec or "")]
+        codecs = [loaded.shown("connector", name, "codec", name_of(spec.codec or ""))]  # its options may be secret
         codecs.append(loaded.shown("connector", name, "codec_map", others))
         chain = [f"in: {one.type}" for one in spec.interceptors_in] + [
             f"out: {one.type}" for one in spec.interceptors_out

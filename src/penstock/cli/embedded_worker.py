@@ -38,7 +38,7 @@ _WAITING_LOOK_SECONDS = 0.2
 _LAST_WORDS_CHARS = 2000
 DEFAULT_PORTS = {"connector": 7100, "segment": 7101, "http": 7102}
 _FREE_PORTS = dict.fromkeys(DEFAULT_PORTS, 0)
-_OWN_WORKER = ("--allow-callbacks", "--file-root=/")
+_OWN_WORKER = ("--allow-callbacks", "--allow-exec", "--file-root=/")
 """It belongs to our user and has our user's rights: it runs only what the user has just asked for."""
 _PR_SET_PDEATHSIG = 1
 _RELAY_BYTES = 64 << 10

@@ -32,7 +32,9 @@ def register(commands: typer.Typer) -> None:
 
 
 def infer_schema(
-    source: Annotated[str, typer.Argument(help="A connector, pipeline:NAME/PORT or segment:NAME.")],
+    source: Annotated[
+        str, typer.Argument(help="A connector, pipeline:NAME/PORT, segment:NAME or pravega:SCOPE/STREAM.")
+    ],
     codec: Annotated[
         Codec | None, typer.Option("--codec", help="Default: the one that most events fit.", show_default=False)
     ] = None,

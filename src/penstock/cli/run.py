@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.dashboard_process import DashboardPortOption
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.event_times import (
     EventTimeOption,
@@ -109,6 +110,7 @@ def run(
     conf: ConfOption = None,
     advertised_worker: AdvertisedOption = None,
     shared_checkpoint: SharedCheckpointOption = False,
+    dashboard_port: DashboardPortOption = None,
 ) -> None:
     """Run an application, or the pipelines of a Python file, on Spark, until Ctrl-C.
 
@@ -144,6 +146,7 @@ def run(
         conf=conf_of(conf or []),
         prune=prune,
         advertised=advertised_worker,
+        dashboard_port=dashboard_port,
     )
     signal.signal(signal.SIGTERM, end_by_sigterm)
     if run_it(file, pipeline or [], sink or [], options) == signal.SIGINT:

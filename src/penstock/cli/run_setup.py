@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from penstock.cli.connect import worker_status, worker_to_change
+from penstock.cli.dashboard_process import dashboard_beside
 from penstock.cli.embedded_worker import FoundWorker, embedded_worker
 from penstock.client.credentials import OWN_DATA, parse_worker
 from penstock.core.durations import parse_duration_ms
@@ -95,6 +96,8 @@ class RunOptions:
     conf: dict[str, str]
     prune: bool = False
     """Drop pipelines that are no longer in the application."""
+    dashboard_port: int | None = None
+    """Where to serve the dashboard; None: nowhere."""
     advertised: str | None = None
     """The worker's address as the executors of a cluster reach it; None: as it is reached here."""
 
@@ -184,7 +187,8 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
                 "Pass it to penstock worker instead.",
             )
         address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
-        yield FoundWorker(address, worker_status(address).ports)
+        with dashboard_beside(options.dashboard_port, "--worker", address):
+            yield FoundWorker(address, worker_status(address).ports)
         return
     with embedded_worker(options.place.data, options.worker_options, stdio=stdio, report=print_line) as found:
         if found.process is None and options.store is not None:
@@ -194,7 +198,8 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         print_line(f"the worker on {options.place.data} {how}: {ports}")
         if found.process is None and options.worker_options:
             print_line(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is ignored")
-        yield found
+        with dashboard_beside(options.dashboard_port, "--data", str(options.place.data)):
+            yield found
 
 
 def _check_store(found: FoundWorker, data: Path, store: str) -> None:

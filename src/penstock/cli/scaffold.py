@@ -2,6 +2,7 @@
 
 import keyword
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +11,12 @@ from string import Template
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from penstock import __version__
+from penstock.cli.example_apps import example_app, example_apps
 from penstock.connectors.registry import CONNECTORS
 from penstock.core.errors import RequestError
 
@@ -82,26 +87,49 @@ A line that is not a valid reading is kept as a dead letter: `penstock dead-lett
 _FILES = {"app.yaml": APP, "pipeline.py": PIPELINE, "README.md": README}
 
 
-def init(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where it is written.")] = Path()) -> None:
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where it is written.")] = Path(),
+    example: Annotated[
+        str | None, typer.Option("--example", metavar="NAME", help="Write this example instead.")
+    ] = None,
+    lists: Annotated[bool, typer.Option("--list", help="List the examples, and write nothing.")] = False,
+) -> None:
     """Write a small application that runs: readings over TCP, a function on Spark, files.
 
     Nothing that is there already is overwritten.
     """
-    there = [name for name in _FILES if (folder / name).exists()]
+    if lists:
+        _list_examples()
+    elif example is None:
+        _write(folder, _FILES, "app.yaml")
+    else:
+        _write(folder, example_app(example).texts(), f"{example}.yaml")
+
+
+def _list_examples() -> None:
+    table = Table("example", "what it does")
+    for each in example_apps():
+        table.add_row(each.name, escape(each.about))
+    Console(highlight=False).print(table)
+    typer.echo("Write one: penstock init --example NAME DIR")
+
+
+def _write(folder: Path, texts: Mapping[str, str], application: str) -> None:
+    there = [name for name in texts if (folder / name).exists()]
     if there:
         raise RequestError(
             f"{folder / there[0]} already exists; nothing was written", "Choose a folder without it: penstock init DIR"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in _FILES.items():
+        for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
             typer.echo(f"wrote {folder / name}")
     except OSError as error:
         raise RequestError(
             f"{folder}: {error.strerror}", "Choose a folder that can be written: penstock init DIR"
         ) from None
-    typer.echo(f"Next: {f'cd {quote(str(folder))} && ' if folder != Path() else ''}penstock run app.yaml")
+    typer.echo(f"Next: {f'cd {quote(str(folder))} && ' if folder != Path() else ''}penstock run {application}")
 
 
 # `penstock new connector`: a connector that works, with its test.

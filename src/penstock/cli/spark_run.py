@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _REQUESTS = "http-server"
 _PROGRAMS = "connector-protocol"
-_ELSEWHERE = ("pipeline:", "segment:")
+_ELSEWHERE = ("pipeline:", "segment:", "pravega:")
 """Prefixes of sources that nobody sends to directly."""
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from penstock.backup.contents import JOURNAL
+from penstock.cli.dashboard_process import DashboardPortOption, dashboard_beside
 from penstock.cli.event_times import (
     EventTimeOption,
     IdleTimeoutOption,
@@ -251,6 +252,7 @@ def worker(
         metavar="PORT",
         help="Port of a controller for Pravega's clients; 0 picks a free one. Default: none. Needs the extra pravega.",
     ),
+    dashboard_port: DashboardPortOption = None,
     http_host: HttpHostOption = "127.0.0.1",
     http_allow_host: HttpAllowHostOption = None,
     token_file: TokenFileOption = None,
@@ -296,6 +298,12 @@ def worker(
         False,
         "--allow-callbacks",
         help="Let callback sinks run Python files in the worker: whoever may deploy can then run code here.",
+        rich_help_panel=_DEPLOYMENTS,
+    ),
+    allow_exec: bool = typer.Option(
+        False,
+        "--allow-exec",
+        help="Let connectors of type exec run programs: whoever may deploy can then run programs here.",
         rich_help_panel=_DEPLOYMENTS,
     ),
     file_root: list[Path] | None = typer.Option(
@@ -393,6 +401,7 @@ def worker(
         exposed=insecure,
         own_files=own,
         own_store=store or "",
+        programs=allow_exec,
     )
     set_up_logging(log_file, log_level, log_format)
     link = LinkOptions.from_environment()
@@ -401,7 +410,8 @@ def worker(
     if bucket is not None and link is not None:
         bucket = replace(bucket, host=link.host)
     servers = replace(servers, permissions=permissions, log_format=log_format)
-    _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
+    with dashboard_beside(dashboard_port, "--data", str(data)):
+        _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
 
 
 def controller_settings(host: str, port: int, advertise: str, store: str | None) -> ControllerSettings:

@@ -7,6 +7,7 @@ A source with several partitions has one place, too, which names the shards of a
 shards are decided together, by whoever is first. No two partitions of a source are in one shard.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from enum import Enum
 from hashlib import blake2b
@@ -135,6 +136,8 @@ class Places:
         ranked = _ranked(thing, shards)
         if wanted is not None:
             ranked = [wanted, *(one for one in ranked if one != wanted)]
+        if count > 1:
+            ranked = self._spread(ranked)
         record = PlaceRecord(shard=ranked[0], others=tuple(ranked[1:count]))
         try:
             self._bucket.create(thing.key, [encode(record)])
@@ -143,6 +146,17 @@ class Places:
             assert existing is not None, "places are not deleted"
             record = existing[0]
         return self._remember(thing, record)
+
+    def _spread(self, ranked: list[int]) -> list[int]:
+        """In turn one of each host, as far as the shards are assigned now."""
+        found = read_record(self._bucket, ASSIGNMENT, AssignmentRecord)
+        hosts = {shard: host for host, own in found[0].shards.items() for shard in own} if found is not None else {}
+        turns, turn = Counter[str](), dict[int, int]()
+        for shard in ranked:
+            host = hosts.get(shard, f"shard {shard}")
+            turn[shard] = turns[host]
+            turns[host] += 1
+        return sorted(ranked, key=lambda shard: turn[shard])  # stable
 
     def likely(self, thing: Thing) -> int:
         """Its shard, or where it would be placed. Writes nothing."""

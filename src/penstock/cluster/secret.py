@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import msgspec
 
-from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists
-from penstock.core.errors import Damaged
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.core.errors import Damaged, Unavailable
 
 SECRET = "cluster/secret"  # noqa: S105  the object's name
 _TOKEN_BYTES = 32
@@ -32,14 +32,24 @@ def cluster_secret(bucket: Bucket) -> Secret:
     return _decoded(bucket.get(SECRET).data)
 
 
+_TRIES = 3
+"""To replace the owner's token, while others do the same: each try is a few milliseconds after a person's command."""
+
+
 def replace_owner(bucket: Bucket, owner: str) -> None:
-    """The owner's token is this one from now on. Raises what the store raises, VersionChanged if another process has
-    replaced it at the same time, and Damaged.
+    """The owner's token is this one from now on. Raises what the store raises, Damaged, and Unavailable if others
+    replace it again and again at the same time.
     """
     cluster_secret(bucket)
-    found = bucket.get(SECRET)
-    made = msgspec.structs.replace(_decoded(found.data), owner=owner)
-    bucket.replace(SECRET, msgspec.json.encode(made), found.version)
+    for _ in range(_TRIES):
+        found = bucket.get(SECRET)
+        made = msgspec.structs.replace(_decoded(found.data), owner=owner)
+        if found.data == (data := msgspec.json.encode(made)):  # also by an earlier try, whose answer was lost
+            return
+        with suppress(VersionChanged):
+            bucket.replace(SECRET, data, found.version)
+            return
+    raise Unavailable("other machines replace the owner's token at the same time", "Try again.")
 
 
 def _decoded(data: bytes) -> Secret:

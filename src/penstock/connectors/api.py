@@ -93,6 +93,9 @@ class Capabilities:
     a pipeline or at none. A sink that does not vote receives an epoch after the decision."""
     partitions: bool = False
     """Whether peers may come to any worker of a cluster: then the streams of its source can be spread over shards."""
+    every_worker: bool = False
+    """Whether every worker of a cluster can run it (`listen: every-worker`): it listens as `Host.shares_port` says, and
+    its streams do not resume."""
     claims: frozenset[str] = frozenset()
     """What only one connector can have, such as `127.0.0.1:9000`: a conflict is reported before the second
     one fails.
@@ -152,6 +155,19 @@ class StreamGone(PenstockError):
         self.places = places
 
 
+class StreamState(Enum):
+    """How far a stream that resumes is, by its name."""
+
+    UNKNOWN = "unknown"
+    """There was none of this name, or it is forgotten."""
+    STARTED = "started"
+    """It continues at its position when it is opened again."""
+    ENDED = "ended"
+    """Everything of it is stored."""
+    COMPLETE = "complete"
+    """And every pipeline has completed an epoch that contains its last event."""
+
+
 class Stream(Protocol):
     """An ordered sequence of events into the system, while it is open."""
 
@@ -183,6 +199,11 @@ class Stream(Protocol):
     async def send(self, data: Buffer, *, metadata: Mapping[str, Any] | None = None) -> int:
         """Raw bytes, any part of a record or many records: interceptors turn them into events, which are stored in one
         step. Waits like `ready`. Returns the id of the stream's last event so far; 0 while there is none.
+        """
+
+    async def send_all(self, messages: Sequence[bytes]) -> int:
+        """Whole messages, each like one `send`, which are stored together: for a connector with `sends_messages` that
+        has read several. Waits and returns like `send`.
         """
 
     async def put(
@@ -319,6 +340,10 @@ class Host(Protocol):
         """Whether the interceptors must get each message by one `send`, because the first works on whole records."""
 
     @property
+    def shares_port(self) -> bool:
+        """Whether other processes of this machine may listen on the same port for this connector: use SO_REUSEPORT."""
+
+    @property
     def is_draining(self) -> bool:
         """Whether reading should stop."""
 
@@ -334,6 +359,17 @@ class Host(Protocol):
         """A new stream with an id that was never used; with `resume` the stream of this name, at its position. Signals
         `stream-started`. `metadata` (peer, content type …) is stored with all its events. Returns when the start of the
         stream is stored; `Stream.ready` returns when it may send. Raises NoRoom.
+        """
+
+    def stream_names(self) -> list[str]:
+        """The streams that resume and are not forgotten, open or not. Of a longer name, the first 200 characters."""
+
+    def stream_state(self, name: str) -> StreamState:
+        """Of a stream that resumes."""
+
+    def forget_stream(self, name: str) -> bool:
+        """Forget a stream that is COMPLETE: if it is ever opened again, it starts from its beginning. Without this, the
+        table of streams grows with every new name. False if there is no such stream.
         """
 
     def finished(self) -> None:

@@ -26,6 +26,7 @@ from penstock.connectors.sockets import (
     client_context,
     is_header_value,
 )
+from penstock.connectors.unfinished import Unfinished
 from penstock.connectors.url_forms import PREFIX, UrlForm, endpoint
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.errors import NoRoom, RequestError
@@ -74,10 +75,6 @@ def reason_of(where: str, status: int, phrase: str, body: bytes) -> str:
     line = next((line for line in body.decode(errors="replace").splitlines() if line.strip()), "")
     shown = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line.strip()[:_SHOWN_CHARS])
     return f"{where} replied {status} {phrase}".rstrip() + (f": {shown}" if shown else "")
-
-
-_PROGRESS_MAX = 1000
-"""Deliveries that failed half-way and whose progress is remembered: one for each stream that waits."""
 
 
 class HttpClientOptions(Options):
@@ -164,7 +161,7 @@ class HttpClient(Connector[HttpClientOptions]):
         self._where = f"{parts.scheme}://{parts.netloc}{parts.path}"
         self._client: httpx.AsyncClient | None = None
         self._responses: Stream | None = None
-        self._progress: dict[str, _Progress] = {}
+        self._progress = Unfinished(_Progress)
         self._wait_until = 0.0
         self._is_lost = False
         """The last request failed."""
@@ -212,7 +209,7 @@ class HttpClient(Connector[HttpClientOptions]):
 
     async def _deliver(self, outgoing: Outgoing, host: Host) -> None:
         """One request for each value."""
-        progress = self._progress.pop(outgoing.name, None) or _Progress()
+        progress = self._progress.take(outgoing.name)
         try:
             for place in range(progress.sent, len(outgoing.values)):
                 await self._send(outgoing, place, progress, host)
@@ -221,17 +218,10 @@ class HttpClient(Connector[HttpClientOptions]):
                 await progress.stream.durable(progress.last_id)
         except Lost:
             self._is_lost, self._headers = True, None
-            self._remember(outgoing.name, progress)
+            self._progress.keep(outgoing.name, progress)
             raise
         if progress.refused:
             raise StreamGone(progress.reason, places=progress.refused)
-
-    def _remember(self, name: str, progress: "_Progress") -> None:
-        """Remember what was sent, so that this process does not send it again."""
-        if name:
-            self._progress[name] = progress
-            if len(self._progress) > _PROGRESS_MAX:
-                del self._progress[next(iter(self._progress))]
 
     async def _send(self, outgoing: Outgoing, place: int, progress: "_Progress", host: Host) -> None:
         response = await self._request(outgoing, place)
@@ -255,14 +245,13 @@ class HttpClient(Connector[HttpClientOptions]):
             raise Lost(f"{self._where} is not connected")
         metadata = outgoing.metadata[place] if outgoing.metadata else {}
         default = self.options.content_type or _CONTENT_TYPES[self.options.format]
-        headers = {"Content-Type": _content_type(metadata) or default}
-        if outgoing.name:
-            headers["Idempotency-Key"] = self._key(outgoing, place)
+        key = self._key(outgoing, place) if outgoing.name else ""
+        headers = {"Content-Type": _content_type(metadata) or default, **({"Idempotency-Key": key} if key else {})}
         request = self._client.build_request(
             self.options.method,
             self.options.url,
             content=outgoing.values[place],
-            headers={**headers, **await self._given_headers()},
+            headers={**headers, **await self._given_headers(), **self.sign(key, outgoing.values[place])},
         )
         try:
             return await self._respond(self._client, request)
@@ -270,6 +259,10 @@ class HttpClient(Connector[HttpClientOptions]):
             raise Lost(f"{self._where} did not answer within {self.options.timeout:g} s") from None
         except httpx.HTTPError as error:
             raise Lost(f"{self._where} cannot be reached: {_cause(error)}") from error
+
+    def sign(self, key: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002  for subclasses
+        """Headers that prove who sends the request with this idempotency key."""
+        return {}
 
     def _key(self, outgoing: Outgoing, place: int) -> str:
         """The idempotency key, which is the same when the value is sent again."""

@@ -1,5 +1,5 @@
-"""What deployments may do on the worker's machine: which files connectors may use, whether they may run code, and
-whether servers may be reachable from the network.
+"""What deployments may do on the worker's machine: which files connectors may use, whether they may run code or
+programs, and whether servers may be reachable from the network.
 """
 
 import sys
@@ -42,6 +42,8 @@ class Permissions:
     """Whether servers may listen beyond loopback without TLS, or without authentication."""
     own_store: str = ""
     """The URL of the object store with the worker's journal, which no connector may use; "" if there is none."""
+    programs: bool = True
+    """Whether connectors of type `exec` may run programs on the worker's machine."""
 
     @classmethod
     def of(
@@ -53,6 +55,7 @@ class Permissions:
         exposed: bool,
         own_files: tuple[Path | None, ...] = (),
         own_store: str = "",
+        programs: bool = False,
     ) -> "Permissions":
         """The permissions of a worker on `data`; `own_files` are files that it uses elsewhere. Raises RequestError for
         a root that is not a directory.
@@ -63,7 +66,7 @@ class Permissions:
         installed = tuple(path.resolve() for path in _installed())
         own = [path.resolve() for path in (data, *own_files) if path is not None]
         denied = tuple(dict.fromkeys([*own, *installed]))
-        return cls(callbacks, tuple(root.resolve() for root in roots), denied, exposed, own_store)
+        return cls(callbacks, tuple(root.resolve() for root in roots), denied, exposed, own_store, programs)
 
     def allows(self, path: Path) -> bool:
         """Symbolic links are followed first; a relative path starts in the working directory."""
@@ -96,6 +99,14 @@ class Permissions:
             raise NotPermitted(
                 "callbacks are not allowed: they run Python code in the worker",
                 "Start the worker with --allow-callbacks if everybody who may deploy may run code there.",
+            )
+
+    def check_programs(self) -> None:
+        """Raises NotPermitted."""
+        if not self.programs:
+            raise NotPermitted(
+                "programs are not allowed: they run on the worker's machine with all its rights",
+                "Start the worker with --allow-exec if everybody who may deploy may run programs there.",
             )
 
     def check_server(self, host: str, *, has_tls: bool, has_auth: bool) -> None:

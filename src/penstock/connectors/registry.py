@@ -50,24 +50,43 @@ _MODULES_OF_EXTRAS = {
 CONNECTORS: Registry[Connector[Any]] = Registry(
     "connector type",
     {
+        "bench": _TYPES + "load_test:Bench",
         "callback": _TYPES + "callback:Callback",
         "connector-protocol": _TYPES + "connector_protocol.connector:ConnectorProtocol",
+        "cron": _TYPES + "cron:Cron",
         "delta": _TYPES + "delta.connector:Delta",
+        "directory": _TYPES + "directory.connector:Directory",
+        "email": _TYPES + "email:Email",
+        "exec": _TYPES + "exec:Exec",
         "file": _TYPES + "file.connector:File",
         "http-client": _TYPES + "http_client:HttpClient",
         "http-server": _TYPES + "http_server.connector:HttpServer",
         "iceberg": _TYPES + "iceberg.connector:Iceberg",
         "kafka": _TYPES + "kafka.connector:Kafka",
         "metronome": _TYPES + "metronome:Metronome",
+        "mqtt": _TYPES + "mqtt.connector:Mqtt",
+        "nats": _TYPES + "nats.connector:Nats",
         "null": _TYPES + "null:Null",
+        "otlp": _TYPES + "otlp.connector:Otlp",
         "parquet": _TYPES + "parquet.connector:Parquet",
         "postgres": _TYPES + "postgres.connector:Postgres",
+        "rabbitmq": _TYPES + "rabbitmq:RabbitMq",
         "redis": _TYPES + "redis.connector:RedisStreams",
         "segment": _TYPES + "segment:Segment",
+        "sql": _TYPES + "sql.connector:Sql",
         "sqlite": _TYPES + "sqlite.connector:Sqlite",
+        "sse-client": _TYPES + "sse_client:SseClient",
+        "sse-server": _TYPES + "sse_server:SseServer",
         "stdio": _TYPES + "stdio:Stdio",
+        "syslog": _TYPES + "syslog:Syslog",
         "tcp-client": _TYPES + "tcp_client:TcpClient",
         "tcp-server": _TYPES + "tcp_server:TcpServer",
+        "udp-client": _TYPES + "udp:UdpClient",
+        "udp-server": _TYPES + "udp:UdpServer",
+        "unix-client": _TYPES + "unix_sockets:UnixClient",
+        "unix-server": _TYPES + "unix_sockets:UnixServer",
+        "webhook-client": _TYPES + "webhook.client:WebhookClient",
+        "webhook-server": _TYPES + "webhook.server:WebhookServer",
         "ws-client": _TYPES + "ws_client:WsClient",
         "ws-server": _TYPES + "ws_server:WsServer",
     },
@@ -82,6 +101,7 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
         "postgresql": "postgres",
         "stdout": "stdio",
         "tcp": "tcp-client",
+        "udp": "udp-client",
         "ws": "ws-client",
         "wss": "ws-client",
     }
@@ -113,12 +133,19 @@ INTERCEPTORS: Registry[Interceptor[Any]] = Registry(
 def require(type_: type[Connector[Any]]) -> None:
     """Raises NotInstalled, with the command that installs what is missing."""
     extra = type_.about.extra
-    missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if find_spec(module) is None]
+    missing = [module for module in _MODULES_OF_EXTRAS.get(extra, ()) if not _is_installed(module)]
     if missing:
         raise NotInstalled(
             f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed here",
             f"Install it where the worker runs: pip install 'penstock-streams[{extra}]'",
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that contains it
+        return False
 
 
 # From the specs of a deployment to live connectors and chains of interceptors.
@@ -184,7 +211,7 @@ class Chains:
     @property
     def takes_messages(self) -> bool:
         """Whether the first interceptor must get a message whole."""
-        return self.messages and bool(self.towards_us) and not self.towards_us[0].cuts
+        return self.messages and bool(self.towards_us) and not self.towards_us[0].takes_parts
 
     def incoming(self, *, resumes: bool = False, position: int = 0) -> IncomingChain:
         """See IncomingChain."""

@@ -1,4 +1,4 @@
-"""Who may connect to a server: the option `auth` of `http-server`, `ws-server` and `tcp-server`."""
+"""Who may connect to a server: the option `auth` of connectors that listen."""
 
 import base64
 import binascii
@@ -58,7 +58,11 @@ class ServerAuth(Options):
 
     def accepts_certificate(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether a verified certificate is accepted, as `SSLSocket.getpeercert` returns it."""
-        return not self.names or not {*self.names}.isdisjoint(certificate_names(certificate))
+        return self.accepts_names(certificate_names(certificate))
+
+    def accepts_names(self, names: Iterable[str]) -> bool:
+        """Whether a verified certificate with these names is accepted."""
+        return not self.names or not {*self.names}.isdisjoint(names)
 
     def accepts(self, authorization: str) -> bool:
         """Whether the header's value is accepted; "" if there is no header. Takes the same time whatever is wrong."""

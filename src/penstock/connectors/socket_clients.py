@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from penstock.connectors.api import Connector, Host, Lost, Outgoing, StreamGone, StreamLost, StreamRef
 from penstock.connectors.socket_peers import Peer, listen
-from penstock.connectors.sockets import ClientOptions
+from penstock.connectors.sockets import DialOptions
 from penstock.core.errors import PenstockError
 from penstock.core.retry import Pauses, RetryPolicy
 
@@ -34,14 +34,14 @@ class Dialling(Protocol):
     async def deliver(self, outgoing: Outgoing, host: Host) -> None: ...
 
 
-def dialling(options: ClientOptions, where: str, connect: Connect) -> Dialling:
+def dialling(options: DialOptions, where: str, connect: Connect) -> Dialling:
     return (OneConnection if options.connections == "one" else ConnectionPerStream)(options, where, connect)
 
 
 class OneConnection:
     """One connection, which `run` owns. What was not acknowledged when it broke is sent again over the next one."""
 
-    def __init__(self, options: ClientOptions, where: str, connect: Connect) -> None:
+    def __init__(self, options: DialOptions, where: str, connect: Connect) -> None:
         self._options = options
         self._where = where
         self._connect = connect
@@ -93,7 +93,7 @@ class ConnectionPerStream:
     well. Events of the connector's own streams are sent to the server that they came from, over the same connection.
     """
 
-    def __init__(self, options: ClientOptions, where: str, connect: Connect) -> None:
+    def __init__(self, options: DialOptions, where: str, connect: Connect) -> None:
         self._options = options
         self._where = where
         self._connect = connect
@@ -216,7 +216,7 @@ class ConnectionPerStream:
                 await line.connected.wait()
 
 
-async def _connected(connect: Connect, options: ClientOptions, where: str) -> Peer:
+async def _connected(connect: Connect, options: DialOptions, where: str) -> Peer:
     try:
         async with asyncio.timeout(options.connect_timeout):
             return await connect()
@@ -224,7 +224,7 @@ async def _connected(connect: Connect, options: ClientOptions, where: str) -> Pe
         raise Lost(f"{where} cannot be reached: {str(error) or 'it does not answer'}") from error
 
 
-async def _sent(peer: Peer, outgoing: Outgoing, options: ClientOptions, where: str) -> None:
+async def _sent(peer: Peer, outgoing: Outgoing, options: DialOptions, where: str) -> None:
     try:
         async with asyncio.timeout(options.dead_peer_after):
             await peer.send(outgoing.values)
@@ -235,7 +235,7 @@ async def _sent(peer: Peer, outgoing: Outgoing, options: ClientOptions, where: s
 
 # A connector that connects to a server: its type adds only how to connect.
 
-C = TypeVar("C", bound=ClientOptions)
+C = TypeVar("C", bound=DialOptions)
 
 
 class Client(Connector[C]):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from socket import socket
@@ -14,8 +14,15 @@ from penstock.connectors.api import Capabilities, Connector, Host, Outgoing, Str
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import UNAUTHORIZED
-from penstock.connectors.sockets import ServerOptions, address_of, check_exposure, claims_of, listening_at
-from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into
+from penstock.connectors.sockets import (
+    PeerOptions,
+    ServerOptions,
+    address_of,
+    check_exposure,
+    claims_of,
+    listening_at,
+)
+from penstock.connectors.streams import DRAINED, first_of, open_when_there_is_room, read_into, size_of
 from penstock.core.errors import PenstockError
 from penstock.core.logs import one_line
 from penstock.core.types import Guarantee
@@ -25,6 +32,7 @@ PEER_CAPABILITIES = Capabilities(
     sink=Guarantee.AT_MOST_ONCE,
     is_linked=True,
     own_event_times=False,
+    every_worker=True,
     on_stream_started="Opens every stream; closes a stream of its own while its peer does not read.",
 )
 """Of every server whose connections are streams."""
@@ -51,9 +59,9 @@ class Peer(Protocol):
     def listens(self) -> bool:
         """Whether data can still be sent to it."""
 
-    async def read(self) -> bytes | None:
-        """None: it has sent everything, or `stop_reading` was called and all data received before was returned. Nothing
-        is lost when it is cancelled.
+    async def read(self) -> bytes | Sequence[bytes] | None:
+        """Any part of a stream of bytes, or whole messages. None: it has sent everything, or `stop_reading` was called
+        and all data received before was returned. Nothing is lost when it is cancelled.
         """
 
     def stop_reading(self) -> None: ...
@@ -122,7 +130,7 @@ async def _stop_reading(peer: Peer, host: Host) -> None:
 
 async def _discard(peer: Peer, host: Host) -> None:
     while (data := await peer.read()) is not None:
-        host.count("discarded_bytes", len(data))
+        host.count("discarded_bytes", size_of(data))
 
 
 log = logging.getLogger(__name__)
@@ -138,11 +146,16 @@ class _Place:
     """A send that the peer is slow to read."""
 
 
+Converse = Callable[[Peer, Stream, Host], Awaitable[None]]
+"""Like `converse`."""
+
+
 class Peers:
     """The connections of one server connector."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: PeerOptions, read: Converse = converse) -> None:
         self._options = options
+        self._read = read
         self._places: dict[StreamRef, _Place] = {}
         self._serving: dict[asyncio.Task[None], Peer] = {}
         self._replies: set[asyncio.Task[None]] = set()
@@ -183,7 +196,7 @@ class Peers:
     async def _in_its_place(self, peer: Peer, stream: Stream, host: Host) -> None:
         place = self._places[stream.ref] = _Place(peer, stream.ref)
         try:
-            await converse(peer, stream, host)
+            await self._read(peer, stream, host)
             if host.has_in and not self._options.broadcast and peer.listens:
                 await self._replies_to(place)
         finally:
@@ -282,6 +295,7 @@ async def _send(peer: Peer, values: Sequence[bytes]) -> None:
 
 # A connector that listens.
 
+P = TypeVar("P", bound=PeerOptions)
 S = TypeVar("S", bound=ServerOptions)
 
 
@@ -291,31 +305,26 @@ class Listening(NamedTuple):
     """Accept no more connections; open ones stay. It may be called twice."""
 
 
-class PeerServer(Connector[S], ABC):
+class LocalServer(Connector[P], ABC):
     """What servers of all protocols have in common. A subclass implements listening, and starts each connection in
     `peers`.
     """
 
-    @classmethod
-    def check_permitted(cls, options: S, permissions: Permissions) -> None:
-        check_exposure(options, permissions)
-        super().check_permitted(options, permissions)
-
-    @classmethod
-    def capabilities(cls, options: S) -> Capabilities:
-        return replace(cls.about.capabilities, claims=claims_of(options.host, options.port))
-
-    def __init__(self, options: S) -> None:
+    def __init__(self, options: P) -> None:
         super().__init__(options)
         self.peers = Peers(options)
         self.addresses: list[str] = []
         """Where it listens."""
 
     @abstractmethod
+    def listening(self) -> AbstractContextManager[None]:
+        """Turns an OSError of `listen` into Lost."""
+
+    @abstractmethod
     async def listen(self, host: Host) -> Listening: ...
 
     async def run(self, host: Host) -> None:
-        with listening_at(self.options.host, self.options.port):
+        with self.listening():
             listening = await self.listen(host)
         self.addresses = [address_of(sock.getsockname()) for sock in listening.sockets]
         log.info("%s listens on %s", host.name, self.mask.text(", ".join(self.addresses)))
@@ -334,3 +343,19 @@ class PeerServer(Connector[S], ABC):
 
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
         await self.peers.deliver(outgoing, host)
+
+
+class PeerServer(LocalServer[S]):
+    """A server on the network."""
+
+    @classmethod
+    def check_permitted(cls, options: S, permissions: Permissions) -> None:
+        check_exposure(options, permissions)
+        super().check_permitted(options, permissions)
+
+    @classmethod
+    def capabilities(cls, options: S) -> Capabilities:
+        return replace(cls.about.capabilities, claims=claims_of(options.host, options.port))
+
+    def listening(self) -> AbstractContextManager[None]:
+        return listening_at(self.options.host, self.options.port)

@@ -197,15 +197,19 @@ class Connection(asyncio.Protocol):
     async def aborted(self) -> None:
         await self._aborted.wait()
 
+    def _is_closed(self, sock: socket.socket) -> bool:
+        """Whether the kernel has no connection any more. Raises OSError."""
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
+
     def _unacknowledged(self) -> int:
         """A peer that has reset the connection has acknowledged nothing, although nothing is left to send to it."""
         sock = self.transport.get_extra_info("socket")
         try:
             (waiting,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))
-            state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+            is_closed = self._is_closed(sock)
         except (OSError, ValueError) as error:
             raise ConnectionAbortedError("the connection is closed") from error
-        if state == _TCP_CLOSE:
+        if is_closed:
             raise ConnectionResetError("the peer has closed the connection")
         return cast("int", waiting)
 
@@ -289,7 +293,9 @@ class ClientTls(Options):
     """The name in the server's certificate, if it is not the host."""
 
 
-class ServerOptions(Options):
+class ListenOptions(Options):
+    """Where a server on the network listens, and for whom."""
+
     host: HostName = "127.0.0.1"
     """The address to listen on. By default only this machine can connect. Any other address needs `tls` and `auth`,
     unless the worker was started with `--insecure`."""
@@ -299,6 +305,16 @@ class ServerOptions(Options):
     """Encrypt connections. Without it nothing is encrypted."""
     auth: ServerAuth | None = None
     """Who may connect. By default everybody who reaches the port."""
+
+    @model_validator(mode="after")
+    def _check_auth(self) -> Self:
+        check_needs(self.auth, has_client_ca=self.tls is not None and self.tls.client_ca is not None)
+        return self
+
+
+class PeerOptions(Options):
+    """The connections of a server, and replies to them."""
+
     connections_max: int = Field(default=CONNECTIONS_MAX, ge=1, le=1_000_000)
     """Connections above this number are closed immediately, and counted."""
     dead_peer_after: SomeSeconds = 60.0
@@ -310,10 +326,9 @@ class ServerOptions(Options):
     broadcast: bool = False
     """Send everything to all connections, instead of each reply to the connection that its event came from."""
 
-    @model_validator(mode="after")
-    def _check_auth(self) -> Self:
-        check_needs(self.auth, has_client_ca=self.tls is not None and self.tls.client_ca is not None)
-        return self
+
+class ServerOptions(PeerOptions, ListenOptions):  # the options of the last base come first in the documentation
+    """A server on the network whose connections are streams."""
 
 
 class Listens(Protocol):
@@ -336,7 +351,7 @@ def check_exposure(options: Listens, permissions: Permissions) -> None:
     permissions.check_server(options.host, has_tls=tls is not None, has_auth=has_auth)
 
 
-class ClientOptions(Options):
+class DialOptions(Options):
     connections: Literal["one", "per-stream"] = "one"
     """`one`: one connection for everything. `per-stream`: one for each stream, opened when the stream starts and closed
     when it ends."""
@@ -346,6 +361,9 @@ class ClientOptions(Options):
     """Close the connection to a server that has vanished from the network, or has read nothing, for this long."""
     half_closed: SomeSeconds = 60.0
     """With `per-stream`: how long the server can still send after the last event of the stream."""
+
+
+class ClientOptions(DialOptions):
     tls: ClientTls | None = None
     """Encrypt the connection. `{}` trusts the system's authorities."""
 

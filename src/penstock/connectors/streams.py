@@ -1,7 +1,7 @@
 """Operations on streams that many types of sources share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,27 @@ async def first_of(*awaited: Awaitable[Any]) -> int:
     place = next(place for place, task in enumerate(tasks) if task in done)
     tasks[place].result()
     return place
+
+
+async def readable(descriptor: int) -> None:
+    """Returns when something can be read from it, or it has ended."""
+    loop = asyncio.get_running_loop()
+    await _until(descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def writable(descriptor: int) -> None:
+    """Returns when something can be written to it, or nobody reads it any more."""
+    loop = asyncio.get_running_loop()
+    await _until(descriptor, loop.add_writer, loop.remove_writer)
+
+
+async def _until(descriptor: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+    ready = asyncio.Event()
+    add(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(descriptor)
 
 
 _ROOM_SECONDS = (0.05, 2.0)
@@ -63,9 +84,21 @@ async def ready_or_draining(stream: Stream, host: Host) -> bool:
     return not host.is_draining
 
 
-async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]], host: Host) -> None:
+async def put_messages(
+    stream: Stream, host: Host, messages: Sequence[bytes], metadata: Sequence[Mapping[str, Any]] | None = None
+) -> None:
+    """Whole messages: each passes the interceptors alone; without interceptors they are stored in one step."""
+    if not host.has_interceptors:
+        await stream.put(messages, metadata=metadata)
+        return
+    for place, message in enumerate(messages):
+        await stream.send(message, metadata=None if metadata is None else metadata[place])
+
+
+async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | Sequence[bytes] | None]], host: Host) -> None:
     """Reads until `read` returns None: the peer has sent everything; or nothing more should be read, and what was
-    already received from the peer is in the stream. The peer is read only when the stream may send: what does not fit
+    already received from the peer is in the stream. What it returns is any part of a stream of bytes, or several whole
+    messages. The peer is read only when the stream may send: what does not fit
     stays with the peer. If nothing is linked to `out`, its data is dropped and counted: if stored, it would never be
     removed.
     """
@@ -74,10 +107,16 @@ async def read_into(stream: Stream, read: Callable[[], Awaitable[bytes | None]],
         data = await read()
         if data is None:
             return
-        if host.has_out:
+        if not host.has_out:
+            host.count("discarded_bytes", size_of(data))
+        elif isinstance(data, bytes):
             await stream.send(data)
         else:
-            host.count("discarded_bytes", len(data))
+            await stream.send_all(data)
+
+
+def size_of(data: bytes | Sequence[bytes]) -> int:
+    return len(data) if isinstance(data, bytes) else sum(map(len, data))
 
 
 class CompletedIds:

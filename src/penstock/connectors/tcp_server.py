@@ -49,6 +49,7 @@ class TcpServer(PeerServer[TcpServerOptions]):
             options.port,
             ssl=server_context(options.tls),
             backlog=_BACKLOG,
+            reuse_port=host.shares_port or None,
         )
         return Listening(server.sockets, server.close)
 

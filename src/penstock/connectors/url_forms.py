@@ -115,6 +115,23 @@ def database(parts: SplitResult) -> Place:
     return Place({key: value for key, value in found.items() if value}, _query(parts))
 
 
+class AtServer(NamedTuple):
+    """Something that a server has, such as a topic."""
+
+    host: str
+    port: int
+    name: str
+    query: list[tuple[str, str]]
+
+
+def at_server(parts: SplitResult, port: int, what: str) -> AtServer:
+    """`mqtt://HOST[:PORT]/NAME`: the default port, and what the name is of, for people."""
+    host, name = _host(parts), unquote(parts.path.removeprefix("/"))
+    if not name:
+        raise RequestError(f"the {what} is missing", f"Write {parts.scheme}://{host}/{what.upper()}?OPTIONS.")
+    return AtServer(host, _port(parts) or port, name, _query(parts))
+
+
 def _query(parts: SplitResult) -> list[tuple[str, str]]:
     return parse_qsl(parts.query, keep_blank_values=True)
 

@@ -1,5 +1,6 @@
 """Models of the parts of a YAML file, the options of connectors included, and their sizes and durations."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
@@ -91,3 +92,12 @@ SecondsOrOff = Annotated[float | None, BeforeValidator(_seconds_or_off), WithJso
 """None if there is no such limit."""
 Duration = Annotated[str, BeforeValidator(_duration), WithJsonSchema(_DURATION)]
 """As written, once it has been validated."""
+
+
+def check_modes(options: BaseModel, mode: str, of_modes: Mapping[str, Sequence[str]]) -> None:
+    """For types with modes: `of_modes` has the modes in which an option means something. Raises ValueError for one
+    that is set in another mode.
+    """
+    for name in sorted(options.model_fields_set & of_modes.keys()):
+        if mode not in of_modes[name]:
+            raise ValueError(f"{name} is only for mode {' and '.join(of_modes[name])}, and the mode is {mode}")

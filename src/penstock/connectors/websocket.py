@@ -12,9 +12,14 @@ from websockets.protocol import State
 from penstock.connectors.sockets import WsOptions, address_of
 from penstock.core.connection_limits import find_dead_peers
 
+_READ_BYTES = 1 << 20
+"""What one read returns at most, and one message more."""
+
 
 class WsPeer:
-    """A Peer. One read returns one message; values count as sent when the peer's library has answered a later ping."""
+    """A Peer. One read returns the messages that have arrived; values count as sent when the peer's library has
+    answered a later ping.
+    """
 
     def __init__(self, connection: Connection, options: WsOptions, metadata: Mapping[str, Any] | None = None) -> None:
         self._connection = connection
@@ -37,12 +42,12 @@ class WsPeer:
     def listens(self) -> bool:
         return self._connection.state is State.OPEN
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> Sequence[bytes] | None:
         task = self._reader = asyncio.current_task()
         self._reading_since = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(0 if self._stopped else None):
-                return await self._connection.recv(decode=False)
+                return await self._received()
         except ConnectionClosedOK:
             self._ended = True
         except ConnectionClosed as error:
@@ -56,6 +61,18 @@ class WsPeer:
         finally:
             self._reader = self._reading_since = None
         return None
+
+    async def _received(self) -> list[bytes]:
+        """A message, and all that have arrived with it: those that the library has already parsed. It waits for the
+        first alone.
+        """
+        receive, parsed = self._connection.recv, self._connection.recv_messages.frames.queue
+        messages = [await receive(decode=False)]
+        size = len(messages[0])
+        while parsed and parsed[0].fin and size < _READ_BYTES:
+            messages.append(await receive(decode=False))
+            size += len(messages[-1])
+        return messages
 
     def stop_reading(self) -> None:
         if not self._stopped:

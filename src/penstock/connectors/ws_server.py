@@ -97,6 +97,7 @@ class WsServer(PeerServer[WsServerOptions]):
             origins=[None, *(Origin(origin) for origin in options.origins)],
             process_request=refuse,
             logger=_handshakes,
+            reuse_port=host.shares_port or None,
             **connection_arguments(options),
         )
         return Listening([*server.sockets], partial(server.close, close_connections=False))

@@ -219,10 +219,12 @@ class Cuts:
             limits.rows if limits.rows is not None else pipeline.limits.rows,
         )
         await view.prepare(positions, allowed.bytes)
-        waiting = readers.backlogs(view.records, positions, self._limit(name, pipeline, segments))
-        if not waiting:
+        admitted = shared.streams.admitted(positions)
+        waiting = readers.backlogs(view.records, admitted, self._limit(name, pipeline, segments))
+        lost = self._lost(pipeline)
+        if not waiting and not lost:
             return self._plan_watermark(name, pipeline, asker)
-        ends = await readers.ends(view.records, waiting, allowed)
+        ends = await readers.ends(view.records, waiting, allowed) | lost
         folded = await shared.watermarks.fold(shared.state, name, ends)
         shared.keeper.commit(Plan(name, pipeline.generation, asker, ends, folded.watermark))
         shared.watermarks.keep(name, folded, pipeline.watermark, ends)
@@ -232,6 +234,14 @@ class Cuts:
         if folded.events:
             shared.heartbeats.got_epoch(name, shared.state.pipelines[name].planned)
         return True
+
+    def _lost(self, pipeline: Pipeline) -> dict[str, int]:
+        """What streams of Pravega's clients have lost by truncations before it was read: the query that reads up to
+        there fails, unless it may continue without it.
+        """
+        begun = {segment for spec in pipeline.inputs.values() for segment in spec.starting}
+        position = partial(pipeline.position, pipeline.planned)
+        return self._shared.streams.lost(pipeline.sources, position, begun)
 
     async def _trace(self, name: str, before: Pipeline, began_ns: int, ends: Segments, taken: tuple[int, int]) -> None:
         shared = self._shared
@@ -258,9 +268,10 @@ class Cuts:
 
     def _check_there(self, name: str, pipeline: Pipeline) -> None:
         """Raises DataLoss if a segment was deleted: if it is created again, its offsets mean other bytes."""
-        records = self._shared.remote.view(name).records
+        records, streams = self._shared.remote.view(name).records, self._shared.streams
+        streams.check(pipeline.sources)
         for segment, at in pipeline.segments(pipeline.planned).items():
-            if at > records.stored_end(segment):
+            if at > records.stored_end(segment) and not streams.was_removed(segment, at):
                 raise DataLoss(
                     f"pipeline {name!r} has read segment {segment!r} up to {at}, but it ends before that",
                     f"Start the pipeline from scratch: penstock pipeline reset {name}",

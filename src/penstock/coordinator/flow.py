@@ -5,7 +5,7 @@ All of it is in memory and counted since the worker started; no decision depends
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -129,6 +129,20 @@ class _Epoch:
     merged_at: float | None = None
 
 
+class PastEpoch(NamedTuple):
+    """A complete epoch."""
+
+    number: int
+    arrived: float | None
+    cut_at: float
+    merged_at: float | None
+    complete_at: float
+
+
+PAST_MAX = 100
+"""Complete epochs of a pipeline that are remembered."""
+
+
 class PipelineFlow:
     """The measurements of one pipeline. An epoch is measured when it is complete."""
 
@@ -148,6 +162,7 @@ class PipelineFlow:
         """From the arrival of an epoch's first input to its completion."""
         self.open: deque[_Epoch] = deque(maxlen=CUTS_MAX)
         """Epochs that are not complete: no more are ever cut."""
+        self.past: deque[PastEpoch] = deque(maxlen=PAST_MAX)
 
     def running_since(self) -> float | None:
         """When the first epoch was cut that is not merged yet; None if there is none, or it was cut before the worker
@@ -158,6 +173,7 @@ class PipelineFlow:
     def complete(self, upto: int, now: float) -> None:
         while self.open and self.open[0].number <= upto:
             epoch = self.open.popleft()
+            self.past.append(PastEpoch(epoch.number, epoch.arrived, epoch.cut_at, epoch.merged_at, now))
             self.duration.observe(now - epoch.cut_at)
             if epoch.merged_at is not None:
                 self.processing.observe(epoch.merged_at - epoch.cut_at)
@@ -191,6 +207,7 @@ class Flow:
         if flow.incarnation != pipeline.incarnation:  # it was reset: its epochs count from 0 again
             flow.incarnation = pipeline.incarnation
             flow.open.clear()
+            flow.past.clear()
         return flow
 
     def cut(self, name: str, pipeline: Pipeline, ends: Segments, rows: int) -> tuple[int, int]:
@@ -212,7 +229,7 @@ class Flow:
         flow.open.append(_Epoch(pipeline.next_epoch, now, min(known, default=None)))
         return rows, size
 
-    def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Iterable[Staged]) -> None:
+    def merged(self, name: str, pipeline: Pipeline, epoch: MergedEpoch, staged: Sequence[Staged]) -> None:
         """Its output counts as having arrived when its input did: so the latency of a pipeline that reads the output
         is measured from the original events.
         """
@@ -221,8 +238,9 @@ class Flow:
         for one in merged:
             one.merged_at = now
         arrived = min((one.arrived for one in merged if one.arrived is not None), default=now)
-        for port, (length, rows) in _by_port(staged).items():
+        for port, (_, rows) in _by_port(staged).items():
             flow.rows_out[port] = flow.rows_out.get(port, 0) + rows
+        for port, (length, rows) in _by_port(one for one in staged if not one.target).items():
             end = epoch.ends[port]
             self._arrivals.note(output_segment(name, port), end, arrived, begin=end - length, rows=rows)
 

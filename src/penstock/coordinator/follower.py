@@ -119,10 +119,18 @@ class Window:
         return [*zip(self._ends[first:last], self._heads[first:last], strict=True)]
 
 
+class Budget:
+    """What all followers of a process have in memory, or on its way."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 @dataclass(slots=True)
 class Follower:
     """`starts`: where the pipeline's table of streams was written, or where the pipeline begins. `planned`: its last
-    cut, from which on it reads. `needs_opening`: the source is new to the table of streams.
+    cut, from which on it reads. `needs_opening`: the source is new to the table of streams. Call `close` in the end:
+    `budget` is shared.
     """
 
     home: int
@@ -131,6 +139,7 @@ class Follower:
     starts: Segments
     planned: Segments
     needs_opening: bool = False
+    budget: Budget = field(default_factory=Budget)
     windows: dict[str, Window] = field(default_factory=dict)
     disorder_us: int = 0
     has_finished: bool = False
@@ -142,11 +151,23 @@ class Follower:
     asked: int = 0
     """Bytes of heads that the reply under way may bring."""
     _version: str = ""
+    _counted: int = 0
+    """Of its bytes, in the budget."""
 
     @property
     def bytes(self) -> int:
         """In memory, or on their way."""
         return self.asked + sum(window.bytes for window in self.windows.values())
+
+    def _count(self) -> None:
+        now = self.bytes
+        self.budget.bytes += now - self._counted
+        self._counted = now
+
+    def close(self) -> None:
+        """Nobody reads it any more, but for a cut that is under way."""
+        self.budget.bytes -= self._counted
+        self.budget, self._counted = Budget(), 0
 
     @property
     def is_ready(self) -> bool:
@@ -160,14 +181,16 @@ class Follower:
         """In the order in which the source shard names them."""
         return [*self.windows]
 
-    def request(self, wait_ms: int, clock: ClockWanted, others: int = 0) -> Follow | None:
-        """None: there is no room for more. Ask again after `read`. `others`: what all other followers have."""
+    def request(self, wait_ms: int, clock: ClockWanted) -> Follow | None:
+        """None: there is no room for more. Ask again after `read`."""
         self.asked = 0
-        own = self.bytes if self.is_ready else 0  # what the last cut has read is bounded by the table's writes
-        room = room_for(own, self.bytes + others)
+        self._count()
+        own = self._counted if self.is_ready else 0  # what the last cut has read is bounded by the table's writes
+        room = room_for(own, self.budget.bytes)
         if room <= 0:
             return None
         self.asked = min(room, REPLY_BYTES)
+        self._count()
         return Follow(
             home=self.home,
             source=self.source,
@@ -189,8 +212,11 @@ class Follower:
         self.disorder_us, self.has_finished, self.times = reply.disorder_us, reply.has_finished, reply.times
         self.opening = reply.opening or self.opening
         self.output = reply.output
+        self._count()
 
     def _take(self, name: str, news: FollowedSegment) -> None:
+        if not news.number and name in self.windows and self.windows[name].number:
+            return  # it is not there now; if it is created again, it has another number
         window = self.windows.get(name)
         if window is None:
             window = self.windows[name] = Window(self.starts.get(name, 0))
@@ -209,11 +235,13 @@ class Follower:
         self.planned = {name: at for name, at in positions.items() if name in self.windows}
         for name, at in self.planned.items():
             self.windows[name].trim(at)
+        self._count()
 
     def lost(self, problem: str) -> None:
         """The source shard does not answer."""
         self.asked = 0
         self.problem = problem
+        self._count()
 
     def row(self, at: int) -> tuple[bool, int | None]:
         """Whether there is a watermark of the output at this offset, and which."""

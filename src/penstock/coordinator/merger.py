@@ -9,11 +9,11 @@ from functools import partial
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.commands import Merge
 from penstock.coordinator.machine.epochs import check_ports, is_merged
-from penstock.coordinator.machine.state import Pipeline, State
+from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.side_outputs import SideOutputs
 from penstock.core.errors import Fenced, NoSuchSegment, PenstockError, PipelineError, RequestError
-from penstock.protocol.api.pipelines import Staged
+from penstock.protocol.api.pipelines import Span, Staged
 from penstock.protocol.api.side_outputs import Merged
 from penstock.protocol.stored.names import (
     NO_GENERATION,
@@ -115,6 +115,11 @@ class Merger:
                 f"segment {segment!r} cannot be staged: pipeline {pipeline!r} runs as generation {known.generation}"
             )
 
+    def route(self, name: str, generation: int | None, epoch: int, target: str) -> Sequence[Span]:
+        """Where all tasks of an epoch route the rows for this target. Raises Fenced, RequestError."""
+        self._pipeline(check_pipeline_name(name), generation)
+        return self._shared.streams.route(name, epoch, target)
+
     async def merge(
         self, name: str, generation: int | None, epoch: int, staged: Sequence[Staged], manifest: str = ""
     ) -> Merged:
@@ -135,12 +140,17 @@ class Merger:
                 if missing:
                     return Merged(False, epoch, missing)
                 staged = [*staged, *sides]
-            pairs = tuple((one.port, one.segment) for one in staged)
+            own = [one for one in staged if not one.target]
+            pairs = tuple((one.port, one.segment) for one in own)
             command = Merge(name, generation, epoch, {}, pairs, manifest)
-            if not done:
+            if done:
+                shared.keeper.commit(command)
+            else:
                 check_ports(pipeline, command)
-                command = replace(command, ends=self._ends(name, pipeline, staged))
-            shared.keeper.commit(command)
+                self._check_lengths(staged)
+                with shared.streams.merging(name, epoch, staged) as merges:
+                    ends = self._ends(name, pipeline, own)
+                    shared.keeper.commit(replace(command, ends=ends, merges=merges))
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
             shared.heartbeats.merged(name, shared.state.pipelines[name].running[1])
             # Tasks of the epoch have ended, so that nobody needs what losing attempts have left.
@@ -160,9 +170,17 @@ class Merger:
         return self._shared.state.pipelines.get(name) or Pipeline(incarnation=0, generation=0)
 
     def _ends(self, name: str, pipeline: Pipeline, staged: Sequence[Staged]) -> dict[str, int]:
-        """Port → where its output segment will end. Creates missing segments. Raises PipelineError if the length of a
-        staged segment is not what its task has reported.
-        """
+        """Port → where its output segment will end. Creates missing segments."""
+        store, ends = self._shared.store, dict[str, int]()
+        for port in dict.fromkeys([*pipeline.ports, *(one.port for one in staged)]):
+            segment = output_segment(name, port)
+            if not store.exists(segment):
+                store.create(segment, NO_QUOTA, draining=True)
+            ends[port] = store.length(segment) + sum(one.length for one in staged if one.port == port)
+        return ends
+
+    def _check_lengths(self, staged: Sequence[Staged]) -> None:
+        """Raises PipelineError if the length of a staged segment is not what its task has reported."""
         store = self._shared.store
         for one in staged:
             if not store.exists(one.segment) or store.length(one.segment) != one.length:
@@ -171,13 +189,6 @@ class Merger:
                     f"{one.segment!r} has {there} bytes, but its task has reported {one.length}",
                     "It was deleted or aborted: let Spark run the batch again.",
                 )
-        ends: dict[str, int] = {}
-        for port in dict.fromkeys([*pipeline.ports, *(one.port for one in staged)]):
-            segment = output_segment(name, port)
-            if not store.exists(segment):
-                store.create(segment, NO_QUOTA, draining=True)
-            ends[port] = store.length(segment) + sum(one.length for one in staged if one.port == port)
-        return ends
 
     async def abort(self, name: str, generation: int | None, epoch: int) -> None:
         """Delete what the epoch has staged. An older generation deletes only its own segments."""
@@ -194,5 +205,7 @@ def _check(name: str, generation: int | None, epoch: int, staged: Sequence[Stage
         check_pipeline_name(one.port, "port")
         if not one.segment.startswith(prefix):
             raise RequestError(f"{one.segment!r} was not staged by this epoch", f"Its names start with {prefix}.")
+    if len({source_of(one.target) for one in staged if one.target}) > 1:
+        raise RequestError("an epoch has one target", "Write to each from a query of its own.")
     if len({one.segment for one in staged}) < len(staged):
         raise RequestError("a segment is listed twice", "Every attempt of a task stages segments of its own.")

@@ -6,6 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from penstock.coordinator.machine.state import source_of
+from penstock.coordinator.pravega_streams import is_scaled
 from penstock.coordinator.records import Records, RecordView
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import DataLoss, RequestError
@@ -237,12 +238,15 @@ class Readers:
             segments = shared.sources.all_segments(names)
             positions = {**dict.fromkeys(segments, 0), **start}
             bounds = {} if upto is None else {**dict.fromkeys(segments, 0), **upto}
-            waiting = backlogs(shared.records, positions, bounds)
-            if waiting:
+            waiting = backlogs(shared.records, shared.streams.admitted(positions), bounds)
+            lost = shared.streams.lost(names, lambda name: start.get(name, 0), start)
+            if waiting or lost:
                 limits = limits or Limits()
                 bytes_max = shared.settings.epoch_bytes if limits.bytes is None else limits.bytes
-                found = await ends(shared.records, waiting, Allowance(bytes_max, limits.rows))
-                return dict(sorted({**start, **found}.items()))
+                found = await ends(shared.records, waiting, Allowance(bytes_max, limits.rows)) | lost
+                # Also those of which nothing was read: whether one is lost later depends on whether it existed here.
+                known = {name: at for name, at in positions.items() if is_scaled(name)}
+                return dict(sorted({**known, **start, **found}.items()))
             if loop.time() >= deadline or shared.news.is_over:
                 return dict(start)
             await shared.news.wait(seen, deadline - loop.time())

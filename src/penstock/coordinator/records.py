@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.coordinator.pravega_streams import PravegaStreams
 from penstock.core.errors import Damaged, NoSuchSegment, PenstockError, RequestError
 from penstock.core.types import Buffer
 from penstock.protocol.api.pipelines import AtSegments, AtTime, Segments, Starting
 from penstock.protocol.stored.event import HEAD, LENGTH_MIN, NO_TIME
 from penstock.protocol.stored.head import PackedHead, numbers, unpack_head
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, Kind, Source, connector_segment, kind_of
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, Form, Kind, Source, connector_segment, kind_of
 from penstock.store.reader import Located
 from penstock.store.store import SegmentStore
 
@@ -268,15 +269,18 @@ def ends_with_an_event(data: Buffer) -> bool:
 
 
 class Sources:
-    def __init__(self, store: SegmentStore, records: Records) -> None:
+    def __init__(self, store: SegmentStore, records: Records, streams: PravegaStreams) -> None:
         self._store = store
         self._records = records
+        self._streams = streams
 
     def segments(self, source: str) -> list[str]:
         """The existing segments of the sources. A source that does not exist yet has none."""
         parsed = Source.parse(source)
         if parsed.segment is not None:
             return [parsed.segment] if self._store.exists(parsed.segment) else []
+        if parsed.form is Form.PRAVEGA:
+            return self._streams.segments(parsed)
         names: list[str] = []
         while self._store.exists(name := connector_segment(parsed.name, len(names))):
             names.append(name)
@@ -287,6 +291,7 @@ class Sources:
 
     async def resolve(self, sources: Sequence[str], starting: Starting) -> dict[str, int]:
         """The offset of `starting` in each of the sources' segments. "latest" means the end of the durable bytes."""
+        self._streams.check(sources)
         names = self.all_segments(sources)
         match starting:
             case "earliest":

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.coordinator.follower import Follower
+from penstock.coordinator.follower import Budget, Follower
 from penstock.coordinator.ledger import Keeper
 from penstock.coordinator.machine.commands import Advance, Place, Serve, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import Pipeline, State, source_of
@@ -112,6 +112,7 @@ class RemoteSources:
         self._directory = directory
         self._wire = wire
         self._pipelines: dict[str, _Followed] = {}
+        self._budget = Budget()
         self._holdings = Holdings(0, 0)
         self._senders: dict[int, tuple[Supervised, asyncio.Event]] = {}
         self._problems: dict[str, str] = {}
@@ -430,6 +431,7 @@ class RemoteSources:
                 own,
                 {each: at for each, at in planned.items() if source_of(each) == source},
                 needs_opening=not is_known and any(own.values()) and all(e.startswith(CONNECTOR_PREFIX) for e in own),
+                budget=self._budget,
             )
         found = _Followed(pipeline.incarnation, self._local, followers)
         found.view = PlacedView(self._local, followers, self.shards, self._rows_end, found.room.set)
@@ -441,12 +443,14 @@ class RemoteSources:
     def _end(self, found: _Followed) -> None:
         for task in found.tasks.values():
             task.cancel()
+        for follower in found.followers.values():
+            follower.close()
 
     async def _follow(self, follower: Follower, shard: int, room: asyncio.Event) -> None:
         pauses = Pauses(RETRIES)
         while True:
             room.clear()
-            request = follower.request(FOLLOW_MS, self.clock_wanted(follower.source), self._bytes_but(follower))
+            request = follower.request(FOLLOW_MS, self.clock_wanted(follower.source))
             if request is None:
                 await room.wait()
                 continue
@@ -459,11 +463,6 @@ class RemoteSources:
                 follower.take(reply)
                 pauses.reset()
             self._ring()
-
-    def _bytes_but(self, follower: Follower) -> int:
-        """Heads in memory, or on their way, of all other followers."""
-        all_followers = (one for found in self._pipelines.values() for one in found.followers.values())
-        return sum(one.bytes for one in all_followers if one is not follower)
 
 
 def _is_resolved(pipeline: Pipeline) -> bool:

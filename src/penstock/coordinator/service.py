@@ -21,6 +21,7 @@ from penstock.coordinator.machine.epochs import truncatable
 from penstock.coordinator.merger import Merger, Sweeper
 from penstock.coordinator.mirrored_checkpoints import MirroredCheckpoints
 from penstock.coordinator.open_windows import ClockDemand, OpenWindows, WindowReports
+from penstock.coordinator.pravega_streams import PravegaStreams
 from penstock.coordinator.readers import Readers
 from penstock.coordinator.readiness import Readiness
 from penstock.coordinator.records import Records, Sources, normalised
@@ -118,13 +119,15 @@ class Coordinator:
         """
         clock = asyncio.get_running_loop().time
         records, news, outputs = Records(store), News(), OutputLog(store)
-        sources = Sources(store, records)
+        self.streams = streams = PravegaStreams(store)
+        sources = Sources(store, records, streams)
         heartbeats = Heartbeats(settings.heartbeat_lapse_seconds, clock, starts)
         keeper = Keeper(store, durability, self._perform)
         self._supervisor = supervisor or Supervisor()
         local = LocalView(records, sources, connectors, outputs)
         self.remote = RemoteSources(local, keeper, self._supervisor, news.ring, directory, wire)
-        watermarks = self.remote.watermarks = Watermarks(store, settings, clock, outputs, self.remote.view)
+        views = self.remote.view
+        watermarks = self.remote.watermarks = Watermarks(store, settings, clock, outputs, views, streams.watermark)
         self.flow = Flow(clock)
         reports = Reports(records, self.remote.view, heartbeats, watermarks, connectors, settings, self.flow)
         self._releases = Releases(completions)
@@ -144,6 +147,7 @@ class Coordinator:
             self._traces,
             settings,
             self.remote,
+            streams,
         )
         self._tasks: list[Supervised] = []
         durability.after_each_group(news.ring)

@@ -11,6 +11,7 @@ from penstock.coordinator.heartbeats import Heartbeats
 from penstock.coordinator.ledger import Keeper, stopping
 from penstock.coordinator.machine.apply import current
 from penstock.coordinator.machine.state import Pipeline, State
+from penstock.coordinator.pravega_streams import PravegaStreams
 from penstock.coordinator.records import Records, Sources
 from penstock.coordinator.remote import RemoteSources
 from penstock.coordinator.reports import Reports
@@ -70,6 +71,7 @@ class Shared:
     traces: Traces
     settings: CoordinatorSettings
     remote: RemoteSources
+    streams: PravegaStreams
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """By pipeline, while a request holds or awaits it."""
 

@@ -11,6 +11,7 @@
     │   ├── LimitExceeded          a named limit would be exceeded
     │   ├── Fenced                 a newer generation of the pipeline has taken over
     │   ├── Unauthenticated        no valid token or certificate
+    │   │   └── TokenExpired       get another token where this one came from
     │   ├── Forbidden              the principal's role or prefixes do not allow it
     │   ├── DataLoss               bytes that a reader needs were removed
     │   └── PipelineError          the ledger of a pipeline contradicts it
@@ -100,6 +101,10 @@ class Unauthenticated(RequestError):
     """The worker could not authenticate the caller."""
 
     hint = "Name the file with your token in PENSTOCK_TOKEN_FILE; on the worker's machine it is DATA/token."
+
+
+class TokenExpired(Unauthenticated):
+    """The token was valid, and the caller gets another where it got this one."""
 
 
 class Forbidden(RequestError):

@@ -323,7 +323,7 @@ def _outgoing(name: str, block: Block) -> Outgoing:
 class _BareHost:
     """A Host with no source, streams or interceptors."""
 
-    has_in, has_out, has_interceptors, takes_messages = True, False, False, False
+    has_in, has_out, has_interceptors, takes_messages, shares_port = True, False, False, False, False
     downstream = NoPipelines()
 
     def __init__(self, name: str, segment_port: Callable[[], SegmentPort]) -> None:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from struct import Struct
 from typing import Any, NamedTuple
@@ -153,6 +153,36 @@ def stored_batch(
     if highest_us is None:
         highest_us = times if isinstance(times, int) else max(times)
     return Batch(route, marks, count, encoded.data, columns(stream_id, values.ids[-1], highest_us))
+
+
+def shared_batch(route: int, streams: Sequence[tuple[int, Values]], marks: Sequence[Mark], arrival_us: int) -> Batch:
+    """Events of several streams. Those whose `times_us` is one number for all have arrived at `arrival_us`."""
+    if len(streams) == 1:
+        stream_id, values = streams[0]
+        timed = replace(values, times_us=arrival_us) if isinstance(values.times_us, int) else values
+        return stored_batch(route, stream_id, timed, marks)
+    times = [[arrival_us] * len(one.values) if isinstance(one.times_us, int) else one.times_us for _, one in streams]
+    together = Values(
+        [value for _, one in streams for value in one.values],
+        [event_id for _, one in streams for event_id in one.ids],
+        [time for each in times for time in each],
+        _together([one.keys for _, one in streams], [len(one.values) for _, one in streams]),
+        [
+            metadata
+            for _, one in streams
+            for metadata in ([one.metadata] * len(one.values) if isinstance(one.metadata, bytes) else one.metadata)
+        ],
+    )
+    stream_ids = [stream_id for stream_id, one in streams for _ in one.values]
+    batch = stored_batch(route, streams[0][0], together, marks, stream_ids=stream_ids)
+    heads = [columns(stream_id, one.ids[-1], max(each)) for (stream_id, one), each in zip(streams, times, strict=True)]
+    return batch._replace(streams=StreamColumns(*(b"".join(column) for column in zip(*heads, strict=True))))
+
+
+def _together(keys: Sequence[Sequence[bytes] | None], counts: Sequence[int]) -> list[bytes] | None:
+    if all(one is None for one in keys):
+        return None
+    return [key for one, count in zip(keys, counts, strict=True) for key in (one or [b""] * count)]
 
 
 def columns(stream_id: int, last_id: int, highest_us: int) -> StreamColumns:

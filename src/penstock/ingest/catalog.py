@@ -223,7 +223,7 @@ class SourceCatalog:
         """
         if name.startswith(SYSTEM_PREFIX):
             raise RequestError(f"source {name!r} belongs to the worker", f"Choose a name without {SYSTEM_PREFIX!r}.")
-        if name in self._reserved:
+        if self.join_as.get(name, name) in self._reserved:
             raise RequestError(f"source {name!r} belongs to a connector of the application")
         check_source_name(name)
         name = self.join_as.get(name, name)

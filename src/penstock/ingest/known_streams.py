@@ -100,6 +100,16 @@ def ephemeral_id(incarnation: int, count: int) -> int:
     return incarnation << COUNTER_BITS | count
 
 
+PARTITION_STRIDE = 256
+"""More than a source can have partitions."""
+
+
+def next_incarnation(now: int, partition: int, partitions: int) -> int:
+    """Of a source with several partitions: a number that no other partition ever has, so that their ids differ."""
+    assert 0 <= partition < PARTITION_STRIDE
+    return now + 1 if partitions == 1 else now - now % PARTITION_STRIDE + PARTITION_STRIDE + partition
+
+
 def is_ephemeral(stream_id: int, name: str, incarnation: int) -> bool:
     """Streams that can resume have the id that is derived from their name."""
     return 0 < stream_id >> COUNTER_BITS <= incarnation and stream_id_of(name) != stream_id

@@ -56,6 +56,10 @@ class ClaimingOwner(Protocol):
         """It is active elsewhere, or nobody knows; or it belongs to the partition at this address."""
         ...
 
+    def claim_exceeds(self, limit: int) -> None:
+        """The source may have only so many streams (streams_per_source_max)."""
+        ...
+
     def claims_answered(self) -> None:
         """All answers that have come together were passed on."""
         ...

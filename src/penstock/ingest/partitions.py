@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol, TypeVar
@@ -30,7 +29,7 @@ from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.known_streams import Standing
 from penstock.ingest.owners import ClaimingOwner
-from penstock.ingest.settings import SourceSettings
+from penstock.ingest.settings import DeclaredSource, Listener
 from penstock.ingest.source_log import SourceLog
 from penstock.ingest.stored_claims import StoredClaims, claims_segment
 from penstock.ingest.stream_claims import (
@@ -40,6 +39,7 @@ from penstock.ingest.stream_claims import (
     ClaimStep,
     Command,
     Elsewhere,
+    Full,
     Granted,
     Next,
     PartitionClaims,
@@ -49,9 +49,9 @@ from penstock.ingest.stream_claims import (
     encode,
     encode_answer,
 )
-from penstock.protocol.api.shards import Claims, ClaimsAnswered, Held, HeldBy
+from penstock.protocol.api.shards import Claims, ClaimsAnswered, Declared, Held, HeldBy
 from penstock.protocol.connector.frames import NOTHING_YET
-from penstock.protocol.stored.names import Partition, partition_of
+from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, Partition, partition_of
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,18 @@ class Registry(Protocol):
         ...
 
     async def held(self, partition: int, term: int) -> dict[int, ClaimId] | Replaced: ...
+
+
+class Listen(Protocol):
+    """Listen for this partition, with the connector that every worker runs; None: no longer. Returns when that is done,
+    and everything that was read is durable. Called with the same from time to time; `again`: by an operator.
+    """
+
+    async def __call__(self, of: Partition, listener: Listener | None, *, again: bool) -> None: ...
+
+
+async def _nobody_listens(of: Partition, listener: Listener | None, *, again: bool) -> None:
+    pass
 
 
 Find = Callable[[int], Awaitable[Address | None]]
@@ -237,7 +249,7 @@ class SourcePartition:
             if isinstance(answer, Replaced):
                 raise _replaced(answer)
             self._has_begun = True
-        inherited = await self._inherited() if self._inherits else []
+        inherited = await self._inherited() if self._inherits and not self._claims.adopting else []
         commands = [*inherited, *self._claims.unanswered(COMMANDS_MAX)]
         if not commands:
             return not self._inherits
@@ -251,16 +263,22 @@ class SourcePartition:
         return False
 
     async def _inherited(self) -> list[Command]:
-        """Give up what predecessors had: their sessions are gone."""
+        """Give up what predecessors had: their sessions are gone. What has ended, and is not complete, is claimed
+        instead, until it is.
+        """
         found = await self._registry.held(self.of.number, self._claims.term)
         if isinstance(found, Replaced):
             raise _replaced(found)
         self._inherits = bool(found)
-        given_up = (
-            self._claims.inherit(stream_id, claim, self._last_id(stream_id), is_complete=self._is_free(stream_id))
-            for stream_id, claim in found.items()
-        )
+        given_up = (self._give_up_inherited(stream_id, claim) for stream_id, claim in found.items())
         return [command for command in given_up if command is not None]
+
+    def _give_up_inherited(self, stream_id: int, claim: ClaimId) -> Command | None:
+        known, is_complete = self._log.streams.get(stream_id), self._is_free(stream_id)
+        if known is not None and known.standing is Standing.ENDED and not is_complete:
+            self._claims.adopt(stream_id)
+            return None
+        return self._claims.inherit(stream_id, claim, self._last_id(stream_id), is_complete=is_complete)
 
     def _answered(self, commands: Sequence[Command], answers: Sequence[Answer]) -> list["_Answered"]:
         """What owners wait for. A stream without an owner is not wanted any more, and about to be given up."""
@@ -269,7 +287,13 @@ class SourcePartition:
             raise _replaced(replaced)
         found = list[_Answered]()
         for command, answer in zip(commands, answers, strict=True):
-            if isinstance(command, Begin) or self._claims.answered(command, answer) in (Next.NOTHING, Next.ASK_AGAIN):
+            if isinstance(command, Begin):
+                continue
+            following = self._claims.answered(command, answer)
+            if following is Next.ADOPTED:
+                route = self._log.streams[command.stream_id].route
+                self.end(command.stream_id, Offset(self._log.data_segments.length(route)))
+            if following in (Next.NOTHING, Next.ASK_AGAIN, Next.ADOPTED):
                 continue
             owner, _ = self._asking.pop(command.stream_id, (None, 0.0))
             if owner is not None:
@@ -312,7 +336,9 @@ def _pass_on(answered: Sequence[_Answered], found: Mapping[int, Address | None])
     """`found`: where other partitions are. Grants come last: a program that is sent elsewhere gets nothing here."""
     try:
         for owner, stream_id, answer in answered:
-            if not isinstance(answer, Granted):
+            if isinstance(answer, Full):
+                owner.claim_exceeds(answer.limit)
+            elif not isinstance(answer, Granted):
                 elsewhere = found[answer.partition] if isinstance(answer, Elsewhere) else None
                 owner.claim_refused(stream_id, elsewhere)
         for owner, stream_id, answer in answered:
@@ -373,7 +399,7 @@ class PartitionDirectory(Protocol):
 
     async def connector_of(self, shard: int) -> str: ...
 
-    async def source_settings(self, source: str, quota_bytes: int | None) -> SourceSettings | None:
+    async def declared_source(self, source: str, quota_bytes: int | None) -> DeclaredSource | None:
         """What an application has declared; None: nothing."""
         ...
 
@@ -382,7 +408,7 @@ class PartitionedSources:
     """All partitions and registries of one shard."""
 
     def __init__(self, sources: SourceCatalog, directory: PartitionDirectory, wire: ShardWire, term: int) -> None:
-        """`term`: of this process in its shard, durable. Opens the registries that are stored here."""
+        """`term`: of this process in its shard, durable."""
         self._sources = sources
         self._directory = directory
         self._wire = wire
@@ -391,19 +417,22 @@ class PartitionedSources:
         self._partitions: dict[str, SourcePartition] = {}
         self._registries: dict[str, StoredClaims] = {}
         self._damage: dict[str, Damaged] = {}
+        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._configuring: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.listen: Listen = _nobody_listens
         self._tasks: list[Supervised] = []
-        for name in {partition_of(log_.name).source for log_ in sources}:
-            if sources.store.exists(claims_segment(name)):
-                with suppress(Damaged):  # it is among the problems, and the source is refused
-                    self._open(name)
+        self._is_stopped = False
 
     def start(self) -> None:
         """Give up what predecessors had, also if no program ever connects here again."""
-        names = {partition_of(log_.name).source for log_ in self._sources if partition_of(log_.name).number}
-        names |= self._registries.keys()
-        self._tasks.append(self._supervisor.run("settings of partitions", self._look))
-        if names:
-            self._tasks.append(self._supervisor.run("partitions of sources", partial(self._recover, names)))
+        self._run("settings of partitions", self._look)
+        if names := {of.source for log_ in self._sources if self._is_partition(of := partition_of(log_.name))}:
+            self._run("partitions of sources", partial(self._recover, names))
+
+    def _is_partition(self, of: Partition) -> bool:
+        """Whether it is one of several: partition 0 has the registry. Dead letters belong to their source."""
+        has_registry = of.number > 0 or self._sources.store.exists(claims_segment(of.source))
+        return has_registry and not of.source.endswith(DEAD_LETTERS_SUFFIX)
 
     async def _recover(self, names: set[str]) -> None:
         pauses, left = Pauses(RETRIES), set(names)
@@ -418,6 +447,7 @@ class PartitionedSources:
                 await asyncio.sleep(pauses.next())
 
     async def stop(self) -> None:
+        self._is_stopped = True
         for task in self._tasks:
             await task.stop()
 
@@ -452,10 +482,10 @@ class PartitionedSources:
         shards, of = await self._directory.placed_partitions(source), Partition(source, number)
         sources = self._sources
         await self._configure(of)
+        log_ = sources.configured(of.name)
+        registry: Registry = _RemoteRegistry(source, shards[0], self._wire) if number else await self._registry(source)
         if source in self._partitions:  # another session was faster
             return
-        log_ = sources.configured(of.name)
-        registry: Registry = self._registry(source) if not number else _RemoteRegistry(source, shards[0], self._wire)
 
         async def find(partition: int) -> Address | None:
             try:
@@ -467,14 +497,36 @@ class PartitionedSources:
         made = SourcePartition(of, self._term, log_, sources.completion(of.name), self._when_durable, registry, find)
         log_.partition = self._partitions[source] = made
         sources.join_as[source] = of.name
-        self._tasks.append(self._supervisor.run(f"streams of {of.name}", made.run))
+        # Its log may be new. A process that was replaced finds out here, before it asks for anything.
+        self._when_durable(partial(self._run, f"streams of {of.name}", made.run))
 
-    async def _configure(self, of: Partition) -> None:
+    def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        if not self._is_stopped:
+            self._tasks.append(self._supervisor.run(name, work))
+
+    async def _configure(self, of: Partition, *, again: bool = False) -> None:
         """Partition 0 is where the application is, whose runtime configures it."""
+        if not of.number:
+            return
         quota = self._sources.settings.source.quota_bytes
-        settings = await self._directory.source_settings(of.source, quota) if of.number else None
-        if settings is not None and settings != self._sources.settings_of(of.name):
-            self._sources.configure(of.name, settings)
+        async with self._configuring[of.name]:
+            declared = await self._directory.declared_source(of.source, quota)
+            if declared is not None and declared.settings != self._sources.settings_of(of.name):
+                self._sources.configure(of.name, declared.settings)
+            await self.listen(of, None if declared is None else declared.listener, again=again)
+
+    async def declared(self, request: Declared) -> None:
+        """The application's shard has declared something about a source. Raises Unavailable if its partition is not
+        here: the shard may just have moved.
+        """
+        number = await self.number_here(request.source)
+        if number is None:
+            raise Unavailable(f"shard {self._directory.shard} has no partition of source {request.source!r}")
+        if request.source in self._partitions:
+            await self._configure(Partition(request.source, number), again=True)
+        else:
+            await self.serve(request.source)
+        await self._sources.durability.caught_up()  # from now on, a restart finds the partition by itself
 
     async def _look(self) -> None:
         """Whether an application has changed the settings of a partition here."""
@@ -491,11 +543,11 @@ class PartitionedSources:
 
     # The registries of this shard.
 
-    def _open(self, source: str) -> StoredClaims:
+    async def _open(self, source: str) -> StoredClaims:
         sources = self._sources
         try:
             limit = sources.settings.streams_per_source_max
-            found = StoredClaims(source, sources.store, sources.durability, limit)
+            found = await StoredClaims(source, sources.store, sources.durability, limit).open()
         except Damaged as error:
             log.error("the registry of source %r is refused: %s", source, error)
             self._damage[source] = error
@@ -503,18 +555,20 @@ class PartitionedSources:
         self._registries[source] = found
         return found
 
-    def _registry(self, source: str) -> StoredClaims:
-        if source in self._damage:
-            raise self._damage[source]
-        found = self._registries.get(source)
-        return self._open(source) if found is None else found
+    async def _registry(self, source: str) -> StoredClaims:
+        """Reads it, the first time. Raises Damaged."""
+        async with self._opening[source]:
+            if source in self._damage:
+                raise self._damage[source]
+            found = self._registries.get(source)
+            return await self._open(source) if found is None else found
 
     async def _asked(self, source: str) -> StoredClaims:
         """For another shard. Raises Unavailable if the registry is not here: the shard may just have moved."""
         shards = await self._directory.placed_partitions(source)
         if len(shards) <= 1 or shards[0] != self._directory.shard:
             raise Unavailable(f"shard {self._directory.shard} does not have the registry of source {source!r}")
-        return self._registry(source)
+        return await self._registry(source)
 
     async def claims(self, request: Claims) -> ClaimsAnswered:
         registry = await self._asked(request.source)

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ssl import SSLContext
+from typing import NamedTuple
+
+import msgspec
 
 from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES, WINDOW_BYTES
@@ -166,6 +169,22 @@ class GatewaySettings:
     def of(self, name: str) -> SourceSettings:
         """The settings of this source."""
         return self.sources.get(name, self.source)
+
+
+class Listener(msgspec.Struct, frozen=True):
+    """A connector that every worker of a cluster listens with (`listen: every-worker`)."""
+
+    spec: ConnectorSpec
+    has_out: bool
+    """Whether something reads its events."""
+
+
+class DeclaredSource(NamedTuple):
+    """What an application declares about a source with several partitions."""
+
+    settings: SourceSettings
+    listener: Listener | None = None
+    """None: programs bring its events, or nothing is to be read now."""
 
 
 def settings_of(

@@ -16,12 +16,12 @@ from penstock.core.logs import one_line
 from penstock.core.types import INCARNATION, QUOTA, Offset, Position
 from penstock.ingest.batch import Batch, Placed
 from penstock.ingest.event_times import ArrivalClock, EventTimes
-from penstock.ingest.known_streams import KnownStream, KnownStreams, StreamSnapshots, clock_of
+from penstock.ingest.known_streams import KnownStream, KnownStreams, StreamSnapshots, clock_of, next_incarnation
 from penstock.ingest.owners import ClaimedStreams
 from penstock.ingest.settings import SourceSettings
 from penstock.protocol.connector.credits import LargestFrame
 from penstock.protocol.stored.head import OF_SEGMENTS, Mark, MarkKind, encode_head
-from penstock.protocol.stored.names import CONNECTOR_PREFIX, connector_segment
+from penstock.protocol.stored.names import CONNECTOR_PREFIX, connector_segment, partition_of
 from penstock.store.plan import Addition, AttributeUpdate
 from penstock.store.reader import Appended
 from penstock.store.store import SegmentStore
@@ -296,9 +296,10 @@ class SourceLog:
 
     def raise_incarnation(self) -> Position:
         """Start the next incarnation. Its ids may be used when this is durable. Raises like `append`."""
-        update = AttributeUpdate(streams_segment(self.name), INCARNATION, self.streams.incarnation + 1)
-        position = self._store.update_attributes([update])
-        self.streams.incarnation += 1
+        number = partition_of(self.name).number
+        after = next_incarnation(self.streams.incarnation, number, self.settings.partitions)
+        position = self._store.update_attributes([AttributeUpdate(streams_segment(self.name), INCARNATION, after)])
+        self.streams.incarnation = after
         return position
 
     def forget(self, stream_id: int) -> None:

@@ -10,6 +10,7 @@ import logging
 import struct
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
+from typing import Self
 
 from penstock.core.errors import Damaged
 from penstock.core.types import QUOTA
@@ -19,8 +20,8 @@ from penstock.ingest.stream_claims import (
     Claim,
     ClaimId,
     Command,
+    Full,
     Outcome,
-    Refused,
     Replaced,
     StreamClaims,
     encode,
@@ -36,7 +37,7 @@ _NO_QUOTA = {QUOTA: 2**63 - 1}
 
 SNAPSHOT_BYTES = 2 << 20
 """Of commands, after which the registry is written as a whole: some 60,000 of them. The next process reads them all
-before it does anything else, in a fraction of a second.
+before it answers anything, in a fraction of a second.
 """
 
 SNAPSHOT_BYTES_PER_STREAM = 32
@@ -45,16 +46,18 @@ SNAPSHOT_BYTES_PER_STREAM = 32
 _ROWS_PER_PART = 10_000
 """Of a snapshot, in one append: below 1 MB."""
 
+_ROWS_PER_TURN = 500
+"""To read before yielding to the loop: a few milliseconds. There may be millions of them."""
+
 
 def claims_segment(source: str) -> str:
     return f"{CONNECTOR_PREFIX}{source}/claims"
 
 
 class StoredClaims:
-    """Of one source. In the worker's event loop."""
+    """Of one source. In the worker's event loop. Call `open` first."""
 
     def __init__(self, source: str, store: SegmentStore, durability: Durability, streams_max: int) -> None:
-        """Raises Damaged if what is stored cannot be read."""
         self.source = source
         self._store = store
         self._durability = durability
@@ -62,11 +65,18 @@ class StoredClaims:
         self._segment = claims_segment(source)
         self._claims = StreamClaims()
         self._bytes_since_snapshot = 0
-        if not store.exists(self._segment):
-            store.create(self._segment, _NO_QUOTA, draining=True)
-        for row in self._stored():
+        self._is_full = False
+
+    async def open(self) -> Self:
+        """Read what is stored, while others go on. Raises Damaged if that cannot be read; then it must not be used."""
+        if not self._store.exists(self._segment):
+            self._store.create(self._segment, _NO_QUOTA, draining=True)
+        for count, row in enumerate(self._stored(), 1):
             if self._claims.restore(row):  # also if no process lives long enough to write so many
                 self._bytes_since_snapshot += _LENGTH.size + len(row)
+            if count % _ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return self
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -85,9 +95,10 @@ class StoredClaims:
     def _applied(self, command: Command) -> Outcome:
         is_new = isinstance(command, Claim) and command.stream_id not in self._claims
         if is_new and len(self._claims) >= self._streams_max:
-            assert isinstance(command, Claim)
-            log.warning("source %r has %d streams already (streams_per_source_max)", self.source, len(self._claims))
-            return Outcome(Refused(ClaimId(command.claim.partition, 0, 0)), False)
+            if not self._is_full:  # streams are never forgotten, so once is enough
+                log.warning("source %r has %d streams already (streams_per_source_max)", self.source, len(self._claims))
+            self._is_full = True
+            return Outcome(Full(self._streams_max), False)
         return self._claims.apply(command)
 
     async def held(self, partition: int, term: int) -> dict[int, ClaimId] | Replaced:

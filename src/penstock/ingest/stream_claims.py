@@ -9,7 +9,8 @@ with every claim of that term. A partition never changes its shard, so it stands
     disconnect  →  Relinquish  with the last stored id; the stream stays with its partition, which has its events
     EOS         →  Relinquish  when all pipelines have completed the stream: any partition may claim it from then on,
                                because none of its events can be overtaken any more
-    take-over   →  Begin       the shard's new owner gives up what its predecessors had: their sessions are gone
+    take-over   →  Begin       the shard's new owner gives up what its predecessors had: their sessions are gone. What
+                               has ended, and is not complete, it claims itself, until it is
 
 Commands may be lost, repeated and overtaken. The registry keeps the highest number of each partition, and acts on a
 claim only if its number is higher: whatever is not the newest was repeated or overtaken, and its sender asks again
@@ -91,6 +92,12 @@ class Elsewhere(NamedTuple):
     """The stream is free, but belongs to this partition, which has events of it that are not complete."""
 
 
+class Full(NamedTuple):
+    """The source may have no more streams."""
+
+    limit: int
+
+
 class Outdated(NamedTuple):
     """The command was overtaken by a later one of the same partition. One that is still wanted needs a new number."""
 
@@ -108,7 +115,7 @@ class Done(NamedTuple):
     """Nothing of this claim, or of older terms after Begin, is active because of the sender any more."""
 
 
-Answer: TypeAlias = Granted | Refused | Elsewhere | Outdated | Replaced | Done
+Answer: TypeAlias = Granted | Refused | Elsewhere | Outdated | Replaced | Done | Full
 
 
 class Outcome(NamedTuple):
@@ -292,7 +299,7 @@ def decode(data: bytes) -> Command:
         raise Damaged(f"a command to the registry of streams is not valid: {error}") from None
 
 
-_ANSWERS: tuple[type[Answer], ...] = (Granted, Refused, Elsewhere, Outdated, Replaced, Done)
+_ANSWERS: tuple[type[Answer], ...] = (Granted, Refused, Elsewhere, Outdated, Replaced, Done, Full)
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -343,6 +350,7 @@ class Next(Enum):
     ASK_AGAIN = "send the new claim"
     REFUSE = "refuse NOTIFY; the registry reports when the stream is free"
     REDIRECT = "send the program to the partition that the stream belongs to"
+    ADOPTED = "give the stream up when it is complete"
     STOP = "the shard has a newer owner"
     NOTHING = "the answer is to a command that does not matter any more"
 
@@ -351,7 +359,6 @@ class _Asked(msgspec.Struct):
     step: ClaimStep
     number: int
     last_id: int = NOTHING_YET
-    is_complete: bool = False
 
 
 class PartitionClaims:
@@ -365,6 +372,8 @@ class PartitionClaims:
         self._unanswered: dict[tuple[int, int], Command] = {}
         """By stream and number."""
         self._number = 0
+        self.adopting: set[int] = set()
+        """Streams of predecessors that this term is to have, without a session, and has no answer for."""
 
     def step(self, stream_id: int) -> ClaimStep | None:
         found = self._streams.get(stream_id)
@@ -414,13 +423,16 @@ class PartitionClaims:
     def _claimed(self, stream_id: int, found: _Asked, answer: Answer) -> Next:
         match answer:
             case Granted(last_id):
-                found.step, found.last_id = ClaimStep.WRITING, last_id
-                return Next.WRITE
+                is_adopted = stream_id in self.adopting
+                self.adopting.discard(stream_id)
+                found.step, found.last_id = ClaimStep.ACTIVE if is_adopted else ClaimStep.WRITING, last_id
+                return Next.ADOPTED if is_adopted else Next.WRITE
             case Outdated(number):
                 self._number = max(self._number, number)
                 self._ask(stream_id)
                 return Next.ASK_AGAIN
             case _:
+                self.adopting.discard(stream_id)
                 del self._streams[stream_id]
                 return Next.REDIRECT if isinstance(answer, Elsewhere) else Next.REFUSE
 
@@ -465,3 +477,12 @@ class PartitionClaims:
         if stream_id in self._streams:
             return None
         return Relinquish(stream_id, claim, self.term, last_id, is_complete)
+
+    def adopt(self, stream_id: int) -> Claim | None:
+        """A predecessor had the stream. It has ended, durably, and is not complete: this term has it until `end`. None:
+        as `inherit`. Nothing need be written: nobody sends it, and whoever wants it here asks for it here.
+        """
+        if stream_id in self._streams:
+            return None
+        self.adopting.add(stream_id)
+        return self.notify(stream_id)

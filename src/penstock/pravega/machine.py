@@ -19,6 +19,7 @@ from penstock.pravega.state import (
     Segment,
     State,
     Stream,
+    TimeMark,
     Transaction,
     check_scope,
     check_stream,
@@ -43,6 +44,12 @@ WRITERS_MAX = 1000
 """Of a stream whose times are known; the oldest are forgotten."""
 WRITER_CHARS_MAX = 256
 """Of a writer's name."""
+REMOVED_MAX = 10_000
+"""Segments of a stream that truncations have removed, and whose lengths are known: readers that come later than that
+find all of them removed before they were read."""
+MARKS_MAX = 1000
+"""Marks of time of a stream. If there are more, the older half of them is thinned out: a reader that is far behind gets
+its watermark in larger steps."""
 _TAGS_MAX, _TAG_CHARS_MAX = 128, 256
 _EPSILON = 1e-9
 """Of key ranges: clients compute them in floating point."""
@@ -110,6 +117,8 @@ class TruncateStream(_Command, frozen=True, tag="truncate"):
     scope: str
     stream: str
     cut: dict[int, int]
+    lengths: dict[int, int] = {}
+    """Of all segments of the stream that exist."""
 
 
 class Scale(_Command, frozen=True, tag="scale"):
@@ -132,6 +141,8 @@ class Commit(_Command, frozen=True, tag="commit"):
     transaction: str
     writer: str = ""
     time: int = 0
+    ends: dict[int, int] = {}
+    """Where each of the transaction's segments will end in the segment that it is merged into; needed for a time."""
 
 
 class Abort(_Command, frozen=True, tag="abort"):
@@ -148,6 +159,14 @@ class NoteTime(_Command, frozen=True, tag="time"):
     cut: dict[int, int]
 
 
+class RemoveWriter(_Command, frozen=True, tag="remove writer"):
+    """It writes no more, or was silent for too long."""
+
+    scope: str
+    stream: str
+    writer: str
+
+
 Command = (
     CreateScope
     | DeleteScope
@@ -161,6 +180,7 @@ Command = (
     | Commit
     | Abort
     | NoteTime
+    | RemoveWriter
 )
 
 
@@ -198,7 +218,7 @@ def apply(state: State, command: Command) -> Applied:
 
 def _changed(
     stream: Stream,
-    command: UpdateStream | SealStream | TruncateStream | Scale | Begin | Commit | Abort | NoteTime,
+    command: UpdateStream | SealStream | TruncateStream | Scale | Begin | Commit | Abort | NoteTime | RemoveWriter,
 ) -> tuple[Stream, Effects]:
     match command:
         case UpdateStream():
@@ -217,6 +237,8 @@ def _changed(
             return _abort(stream, command)
         case NoteTime():
             return _note_time(stream, command), Effects()
+        case RemoveWriter():
+            return _remove_writer(stream, command), Effects()
         case _:
             assert_never(command)
 
@@ -330,6 +352,8 @@ def _truncate(stream: Stream, command: TruncateStream) -> tuple[Stream, Effects]
     stream = replace(stream, cut=new)
     after = stream.existing()
     gone = [one for number, one in before.items() if number not in after]
+    removed = [*stream.removed.items(), *((one.id, command.lengths.get(one.id, 0)) for one in gone)]
+    stream = replace(stream, removed=dict(removed[-REMOVED_MAX:]))
     cut = tuple((segment_name(command.scope, command.stream, number), offset) for number, offset in new.items())
     return _forgetful(stream), Effects(truncate=cut, delete=_names(command.scope, command.stream, gone))
 
@@ -433,7 +457,8 @@ def _merge(stream: Stream, command: Commit, transaction: Transaction, into: dict
     stream = _without(stream, command.transaction, is_committed=True)
     known = stream.times.get(command.writer)
     if command.writer and command.time and (known is None or known.time < command.time):
-        stream = _with_time(stream, command.writer, Noted(command.time, {}))
+        cut = {target: command.ends.get(number, 0) for number, target in into.items()}
+        stream = _with_time(stream, command.writer, Noted(command.time, cut))
     return stream, Effects(merge=merges)
 
 
@@ -466,7 +491,31 @@ def _with_time(stream: Stream, writer: str, noted: Noted) -> Stream:
     if len(writer) > WRITER_CHARS_MAX:
         raise Refusal(Reason.LIMIT, f"a writer's name has at most {WRITER_CHARS_MAX} characters")
     others = [(key, one) for key, one in stream.times.items() if key != writer]
-    return replace(stream, times=dict([*others, (writer, noted)][-WRITERS_MAX:]))
+    return _marked(replace(stream, times=dict([*others, (writer, noted)][-WRITERS_MAX:])))
+
+
+def _remove_writer(stream: Stream, command: RemoveWriter) -> Stream:
+    """It holds the others back no more."""
+    if command.writer not in stream.times:
+        return stream
+    return _marked(replace(stream, times={key: one for key, one in stream.times.items() if key != command.writer}))
+
+
+def _marked(stream: Stream) -> Stream:
+    """With a mark, if the lowest time of the active writers has risen: none of them writes anything before it after the
+    position that it has noted.
+    """
+    time = min((one.time for one in stream.times.values()), default=None)
+    if time is None or (stream.marks and time <= stream.marks[-1].time):
+        return stream
+    cut: dict[int, int] = {}
+    for one in stream.times.values():
+        cut |= {number: max(offset, cut.get(number, 0)) for number, offset in one.cut.items()}
+    marks = (*stream.marks, TimeMark(time, cut))
+    if len(marks) > MARKS_MAX:
+        half = MARKS_MAX // 2
+        marks = (*marks[1:half:2], *marks[half:])
+    return replace(stream, marks=marks)
 
 
 def _names(scope: str, stream: str, segments: Iterable[Segment]) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ _MESSAGES = {
     "StreamsInScopeWithTagRequest": "scope=1 ScopeInfo, tag=2 string, continuationToken=3 ContinuationToken",
     "StreamsInScopeResponse": "streams=1 *StreamInfo, continuationToken=2 ContinuationToken, status=3 int32",
     # Streams
-    "StreamConfig": f"{_STREAM}, scalingPolicy=2 ScalingPolicy, retentionPolicy=3 RetentionPolicy, tags=4 Tags",
+    "StreamConfig": f"{_STREAM}, scalingPolicy=2 ScalingPolicy, retentionPolicy=3 RetentionPolicy, tags=4 Tags, "
+    "timestampAggregationTimeout=5 int64",
     "Status": "status=1 int32",
     "ServerRequest": "",
     "ServerResponse": "nodeURI=1 *NodeUri",

@@ -25,6 +25,7 @@ from penstock.core.errors import (
 )
 from penstock.core.supervisor import Supervisor
 from penstock.pravega.ledger import Changed, Keeper
+from penstock.pravega.lineage import PipelineStreams
 from penstock.pravega.machine import Reason, Refusal
 from penstock.pravega.messages import CLASSES, METHODS, SERVICE
 from penstock.pravega.service import Caller, Method, Service
@@ -34,7 +35,10 @@ from penstock.store.store import SegmentStore
 
 log = logging.getLogger(__name__)
 
-_CERTIFICATE_NAMES = ("x509_common_name", "x509_subject_alternative_name")
+_CERTIFICATE_NAMES = ("x509_common_name", "x509_dns", "x509_email")
+_REFUSED_WAITING_MAX = 100
+"""Refused requests that are answered after a pause, at the same time: others are refused at once, so that guesses do
+not take up the requests of everybody."""
 _NOT_FOUND = (Reason.NO_SCOPE, Reason.NO_STREAM, Reason.NO_TRANSACTION)
 
 
@@ -56,6 +60,7 @@ class ControllerServer:
         self._access = access
         self._refusals = refusals
         self._pace = RefusalPace()
+        self._refused_waiting = 0
         refusals.expect(Port.CONTROLLER)
         self._supervisor = supervisor
 
@@ -64,9 +69,9 @@ class ControllerServer:
         settings = self._settings
         self._keeper = keeper = Keeper(self._store, self._durability, changed)
         keeper.repair()
+        self.pipelines = PipelineStreams(keeper, changed)
         self._service = service = Service(self._store, keeper, settings, segment_port)
-        limits = [("grpc.max_receive_message_length", settings.message_bytes_max), ("grpc.so_reuseport", 0)]
-        self._server = grpc.aio.server(options=limits, maximum_concurrent_rpcs=settings.requests_max)
+        self._server = grpc.aio.server(options=_limits(settings), maximum_concurrent_rpcs=settings.requests_max)
         handlers = {name: self._handler(name, getattr(service, name)) for name in METHODS}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = self._listen()
@@ -108,9 +113,19 @@ class ControllerServer:
             await self._keeper.settled()
         except PenstockError as error:
             if isinstance(error, Unauthenticated):
-                await asyncio.sleep(self._pace.delay(time.monotonic()))
+                await self._wait()
             await context.abort(self._code(error, context), f"{error} {error.hint}".strip())
         return reply
+
+    async def _wait(self) -> None:
+        delay = self._pace.delay(time.monotonic())
+        if self._refused_waiting >= _REFUSED_WAITING_MAX:
+            return
+        self._refused_waiting += 1
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            self._refused_waiting -= 1
 
     def _caller(self, context: Any) -> Caller:
         """Raises Unauthenticated."""
@@ -133,6 +148,16 @@ class ControllerServer:
             case RequestError():
                 return grpc.StatusCode.INVALID_ARGUMENT
         return grpc.StatusCode.UNAVAILABLE
+
+
+def _limits(settings: ControllerSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.message_bytes_max),
+        ("grpc.max_allowed_incoming_connections", settings.connections_max),
+        ("grpc.max_concurrent_streams", settings.requests_per_connection_max),
+        ("grpc.max_connection_idle_ms", settings.idle_ms_max),
+        ("grpc.so_reuseport", 0),
+    ]
 
 
 def _token(metadata: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from penstock.pravega.machine import (
     NoteTime,
     Reason,
     Refusal,
+    RemoveWriter,
     Scale,
     SealStream,
     TruncateStream,
@@ -55,10 +56,10 @@ class Caller:
         self.token = token
         self._table = table
 
-    def check_count(self) -> None:
-        """Before segments are created. Raises QuotaReached if it has too many."""
+    def check_count(self, new: int) -> None:
+        """Before so many segments are created. Raises QuotaReached if it would have too many."""
         if self.principal.quota_bytes is not None:
-            self.principal.check_count(self._table.measure(InputOf(self.principal.prefixes)).count)
+            self.principal.check_count(self._table.measure(InputOf(self.principal.prefixes)).count, new)
 
     def check(self, role: Role, scope: str, stream: str = "") -> None:
         """Raises Forbidden."""
@@ -76,6 +77,8 @@ class Service:
         self._deadlines: dict[tuple[str, str, str], float] = {}
         """When a transaction is aborted, unless its writer pings it; not in the ledger: after a restart, the lease of
         each begins again."""
+        self._noted: dict[tuple[str, str, str], float] = {}
+        """When a writer has noted its last time. The same."""
 
     # Scopes.
 
@@ -123,7 +126,7 @@ class Service:
 
     def createStream(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         scope, stream = self._named(request.streamInfo, caller, Role.WRITE)
-        caller.check_count()
+        caller.check_count(max(request.scalingPolicy.minNumSegments, 1))
         codes = {Reason.STREAM_EXISTS: 2, Reason.NO_SCOPE: 3, Reason.INVALID_NAME: 4}
         return self._status(CreateStream(scope, stream, _config(request)), codes)
 
@@ -162,6 +165,7 @@ class Service:
             "retentionMax": config.retention_max,
         }
         reply = CLASSES["StreamConfig"](streamInfo=request, scalingPolicy=scaling, retentionPolicy=retention)
+        reply.timestampAggregationTimeout = config.writer_timeout_ms
         if config.tags is not None:
             reply.tags.tag.extend(config.tags)
             reply.tags.SetInParent()
@@ -224,7 +228,7 @@ class Service:
     def scale(self, request: Any, caller: Caller) -> Any:
         info = request.streamInfo
         scope, name = self._named(info, caller, Role.WRITE)
-        caller.check_count()
+        caller.check_count(len(request.newKeyRanges))
         ranges = tuple((one.start, one.end) for one in request.newKeyRanges)
         try:
             self._keeper.commit(Scale(scope, name, tuple(request.sealedSegments), ranges))
@@ -243,8 +247,8 @@ class Service:
 
     def createTransaction(self, request: Any, caller: Caller) -> Any:  # noqa: N802
         scope, name = self._named(request.streamInfo, caller, Role.WRITE)
-        caller.check_count()
         stream = found(self._keeper.state, scope, name)
+        caller.check_count(len(stream.active))
         lease_ms = min(max(request.lease, 1), self._settings.lease_ms_max)
         high = stream.epoch << 32 | secrets.randbits(32)
         low = secrets.randbits(_LOW_BITS)
@@ -275,11 +279,13 @@ class Service:
         transaction = _transaction(request)
         if self._has_ended(scope, name, transaction, committed=True):
             return CLASSES["Status"]()
+        writer = request.writerId
         try:
-            self._keeper.commit(Commit(scope, name, transaction, request.writerId, request.timestamp))
+            self._keeper.commit(Commit(scope, name, transaction, writer, request.timestamp))
         except Refusal as refusal:
             return CLASSES["Status"](status=_TXN_CODES.get(refusal.reason, Code.FAILURE))
         self._deadlines.pop((scope, name, transaction), None)
+        self._noted[scope, name, writer] = time.monotonic()
         return CLASSES["Status"]()
 
     def abortTransaction(self, request: Any, caller: Caller) -> Any:  # noqa: N802
@@ -302,7 +308,28 @@ class Service:
         return CLASSES["TxnState"](state=state)
 
     def expire(self, now: float) -> None:
-        """Abort the transactions whose writers have not pinged them in time."""
+        """Abort the transactions whose writers have not pinged them in time, and forget the writers that have noted no
+        time for too long.
+        """
+        self._expire_transactions(now)
+        self._expire_writers(now)
+
+    def _expire_writers(self, now: float) -> None:
+        streams = (
+            (scope, name, stream)
+            for scope, streams in self._keeper.state.scopes.items()
+            for name, stream in streams.items()
+        )
+        allowed = {
+            (scope, name, writer): stream.config.writer_timeout_ms / 1000 or self._settings.writer_seconds
+            for scope, name, stream in streams
+            for writer in stream.times
+        }
+        self._noted = {key: self._noted.get(key, now) for key in allowed}
+        for key in [key for key, noted in self._noted.items() if noted + allowed[key] < now]:
+            self._keeper.commit(RemoveWriter(*key))
+
+    def _expire_transactions(self, now: float) -> None:
         open_ = {
             (scope, name, key): one
             for scope, streams in self._keeper.state.scopes.items()
@@ -323,11 +350,15 @@ class Service:
             self._keeper.commit(NoteTime(scope, name, request.writer, request.timestamp, _cut(request.position)))
         except Refusal as refusal:
             return CLASSES["Result"](result=_TIME_CODES.get(refusal.reason, 3))
+        self._noted[scope, name, request.writer] = time.monotonic()
         return CLASSES["Result"]()
 
     def removeWriter(self, request: Any, caller: Caller) -> Any:  # noqa: N802
-        """Its last time stays: it holds nothing back."""
-        self._named(request.stream, caller, Role.WRITE)
+        scope, name = self._named(request.stream, caller, Role.WRITE)
+        try:
+            self._keeper.commit(RemoveWriter(scope, name, request.writer))
+        except Refusal:
+            return CLASSES["Result"](result=Code.FAILURE)
         return CLASSES["Result"]()
 
     # What they share.
@@ -377,6 +408,7 @@ def _config(request: Any) -> Config:
         retention.retentionParam,
         retention.retentionMax,
         tuple(request.tags.tag) if request.HasField("tags") else None,
+        max(request.timestampAggregationTimeout, 0),
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from penstock.core.errors import RequestError
-from penstock.protocol.stored.names import check_pipeline_name, is_own_name
+from penstock.protocol.stored.names import check_pipeline_name, is_own_name, pravega_segment
 
 _EPOCH_BITS = 32
+_NUMBER_MASK = 2**_EPOCH_BITS - 1
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -37,7 +38,7 @@ Epoch = tuple[Segment, ...]
 
 
 class Config(msgspec.Struct, frozen=True, array_like=True):
-    """As the client has given it. Only the number of segments and the tags have an effect."""
+    """As the client has given it. Only the number of segments, the tags and the timeout have an effect."""
 
     scale_type: int = 0
     target_rate: int = 0
@@ -47,6 +48,8 @@ class Config(msgspec.Struct, frozen=True, array_like=True):
     retention: int = 0
     retention_max: int = 0
     tags: tuple[str, ...] | None = None
+    writer_timeout_ms: int = 0
+    """After this time without a note, a writer's time does not count any more; 0: as the controller's settings say."""
 
 
 class Transaction(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +60,13 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
 
 class Noted(msgspec.Struct, frozen=True, array_like=True):
     """The time that a writer has noted, and where the stream was then."""
+
+    time: int
+    cut: dict[int, int]
+
+
+class TimeMark(msgspec.Struct, frozen=True, array_like=True):
+    """Whoever has read up to there has all events before this time."""
 
     time: int
     cut: dict[int, int]
@@ -77,6 +87,11 @@ class Stream(msgspec.Struct, frozen=True, array_like=True):
     ended: dict[str, bool] = {}
     """The last transactions that have ended: whether they were committed."""
     times: dict[str, Noted] = {}
+    """Of the active writers."""
+    removed: dict[int, int] = {}
+    """The last segments that truncations have removed as a whole → their lengths."""
+    marks: tuple[TimeMark, ...] = ()
+    """In the order of their times."""
 
     @property
     def active(self) -> Epoch:
@@ -152,7 +167,7 @@ def check_stream(name: str) -> str:
 
 
 def segment_name(scope: str, stream: str, number: int) -> str:
-    return f"{scope}/{stream}/{number & 0xFFFFFFFF}.#epoch.{number >> _EPOCH_BITS}"
+    return pravega_segment(f"{scope}/{stream}", number & _NUMBER_MASK, number >> _EPOCH_BITS)
 
 
 def transaction_name(scope: str, stream: str, number: int, transaction: str) -> str:

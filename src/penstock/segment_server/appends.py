@@ -54,6 +54,8 @@ def failure(error: errors.PenstockError, segment: str, request_id: int, offset: 
             return SegmentIsSealed(segment, text, offset, request_id)
         case errors.SegmentTruncated():
             return SegmentIsTruncated(segment, error.start, text, offset, request_id)
+        case errors.TokenExpired():
+            return AuthTokenCheckFailed(text, AuthCode.TOKEN_EXPIRED, request_id)
         case errors.Unauthenticated():
             return AuthTokenCheckFailed(text, AuthCode.TOKEN_CHECK_FAILED, request_id)
         case errors.Forbidden():

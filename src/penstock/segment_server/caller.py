@@ -12,6 +12,7 @@ A role must hold for the segment's `access_name`. A connection belongs to one pr
 appends, which carry no token, need no check of their own.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -203,7 +204,7 @@ class Caller:
     def _identify(self, token: str) -> Principal:
         if self._principal is not None and token == self._token:
             return self._principal
-        found = self._access.principal(delegated(token), self.certificate_names)
+        found = self._access.principal(delegated(token, time.time()), self.certificate_names)
         if self._principal is not None and found != self._principal:
             raise Forbidden(f"this connection is that of {self}, not of {found.name!r}", _TWO_PRINCIPALS)
         self._principal, self._token = found, token

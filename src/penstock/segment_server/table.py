@@ -35,6 +35,10 @@ _REMOVED_VALUE_BYTES_MAX = 1024
 """A longer last value of a removed key is not kept."""
 
 
+_CHANGE_BYTES = 250
+"""What a change occupies in memory beside its key and its value, roughly."""
+
+
 class KeyMissing(ConditionFailed):
     """A version was expected of a key that does not exist."""
 
@@ -63,8 +67,17 @@ class Change:
         return _HEAD.size + len(self.key) + len(self.value)
 
     @property
+    def memory_bytes(self) -> int:
+        return self.size + _CHANGE_BYTES
+
+    @property
     def entry(self) -> TableEntry:
         return TableEntry(self.key, NO_VERSION if self.is_removed else self.version, self.value)
+
+
+def entry_memory(entry: TableEntry) -> int:
+    """What it will occupy."""
+    return _HEAD.size + len(entry.key) + len(entry.value) + _CHANGE_BYTES
 
 
 class Table:
@@ -74,10 +87,18 @@ class Table:
         self._changes: dict[bytes, Change] = {}
         """In the order of the log, because a key that changes moves to the end."""
         self.live_bytes = 0
+        """In the log, of keys that exist."""
+        self.memory_bytes = 0
+        """Of everything, roughly: removed keys are in memory until the log is compacted."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def removed_bytes(self) -> int:
+        """In memory, of keys that do not exist any more."""
+        return self.memory_bytes - self.live_bytes - _CHANGE_BYTES * self._count
 
     def replay(self, log: bytes, at: int) -> None:
         """Apply entries that the log has at an offset. Raises Damaged for anything else."""
@@ -104,7 +125,8 @@ class Table:
         if old is not None and not old.is_removed:
             since = min(old.since, version)
             self._forget(old)
-        self._changes[key] = change = Change(key, value, version, offset, end, since)
+        change = Change(key, value, version, offset, end, since)
+        self._replace(old, change)
         self.live_bytes += change.size
         self._count += 1
 
@@ -115,7 +137,11 @@ class Table:
         if not old.is_removed:
             self._forget(old)
         value = old.value if len(old.value) <= _REMOVED_VALUE_BYTES_MAX else b""
-        self._changes[key] = Change(key, value, old.version, offset, end, old.since, is_removed=True)
+        self._replace(old, Change(key, value, old.version, offset, end, old.since, is_removed=True))
+
+    def _replace(self, old: Change | None, new: Change) -> None:
+        self._changes[new.key] = new
+        self.memory_bytes += new.memory_bytes - (0 if old is None else old.memory_bytes)
 
     def _forget(self, change: Change) -> None:
         self.live_bytes -= change.size

@@ -1,7 +1,8 @@
 """Requests about table segments, and the tables that are open."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
@@ -35,11 +36,13 @@ from penstock.protocol.segment import (
     UpdateTable,
 )
 from penstock.segment_server.caller import Caller
-from penstock.segment_server.table import FORMAT, BadVersion, Change, KeyMissing, Table
+from penstock.segment_server.table import FORMAT, BadVersion, Change, KeyMissing, Table, entry_memory
 from penstock.store.store import SegmentStore
 
 TABLE_BYTES_MAX = 16 << 20
-"""Keys and values of one table, which are in memory while it is open."""
+"""Of the memory of one table while it is open: keys and values, and what they cost beside that."""
+_REMOVED_FACTOR = 4
+"""Removed keys are forgotten for more room if they occupy a quarter of it: otherwise that would happen all the time."""
 TABLES_BYTES_MAX = 64 << 20
 """The same over all tables: those that were not used for longest are closed."""
 _REPLY_BYTES = 1 << 20
@@ -56,12 +59,22 @@ _OFFSET = Struct(">q")
 Handled = tuple[Message, Position]
 
 
+@dataclass(slots=True)
+class _Opened:
+    segment: SegmentId
+    table: Table
+    counted: int = 0
+    """Its part of the memory of all."""
+
+
 class Tables:
     """The tables that are open: their index is rebuilt from the segment when they are used for the first time."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
-        self._open: dict[str, tuple[SegmentId, Table]] = {}
+        self._open: dict[str, _Opened] = {}
+        """The one that was used last is the last."""
+        self._memory_bytes = 0
 
     def is_table(self, name: str) -> bool:
         segment = self._store.table.named(name)
@@ -76,15 +89,22 @@ class Tables:
             raise RequestError(f"table {name!r} has format {version}; this version reads {FORMAT}")
         segment = self._store.table.named(name)
         assert segment is not None
-        number, table = self._open.pop(name, (None, None))
-        if table is None or number != segment.id:  # one of that name may have been deleted, and created again
-            table = self._load(name)
-        self._open[name] = segment.id, table
+        found = self._open.pop(name, None)
+        if found is None or found.segment != segment.id:  # one of that name may have been deleted, and created again
+            self._memory_bytes -= 0 if found is None else found.counted
+            found = _Opened(segment.id, self._load(name))
+        self._open[name] = found
+        self._count(found)
         self._close_some()
-        return table
+        return found.table
 
     def close(self, name: str) -> None:
-        self._open.pop(name, None)
+        found = self._open.pop(name, None)
+        self._memory_bytes -= 0 if found is None else found.counted
+
+    def _count(self, one: _Opened) -> None:
+        self._memory_bytes += one.table.memory_bytes - one.counted
+        one.counted = one.table.memory_bytes
 
     def _load(self, name: str) -> Table:
         table, info = Table(), self._store.info(name)
@@ -97,13 +117,23 @@ class Tables:
 
     def _close_some(self) -> None:
         """Only what is durable can be read again: a table with newer entries stays open."""
-        total = sum(table.live_bytes for _, table in self._open.values())
-        for name, (_, table) in [*self._open.items()][:-1]:
-            if total <= TABLES_BYTES_MAX:
-                break
+        if self._memory_bytes <= TABLES_BYTES_MAX:
+            return
+        for name in [*self._open][:-1]:
             if not self._store.exists(name) or self._store.info(name).length == self._store.length(name):
-                del self._open[name]
-                total -= table.live_bytes
+                self.close(name)
+            if self._memory_bytes <= TABLES_BYTES_MAX:
+                break
+
+    def make_room(self, name: str, entries: Sequence[TableEntry]) -> None:
+        """Before these are set. Frees the memory of removed keys if it is needed. Raises LimitExceeded."""
+        table = self.open(name)
+        size = sum(entry_memory(entry) for entry in entries)
+        if table.memory_bytes + size > TABLE_BYTES_MAX < table.removed_bytes * _REMOVED_FACTOR:
+            self._compact(name, table)
+            table = self._open[name].table
+        if table.memory_bytes + size > TABLE_BYTES_MAX:
+            raise LimitExceeded(f"table {name!r} would have more than {TABLE_BYTES_MAX} bytes in memory")
 
     def append(self, name: str, table: Table, data: bytes) -> Position:
         """Append entries, and compact the log if that is due."""
@@ -125,7 +155,8 @@ class Tables:
             self._store.append(name, [data], draining=True)
             compacted.replay(data, at)
             at = self._store.length(name)
-        self._open[name] = self._open[name][0], compacted
+        self._open[name].table = compacted
+        self._count(self._open[name])
         self._store.truncate(name, start)
 
 
@@ -176,6 +207,8 @@ class TableRequests:
         self, request: UpdateTable | RemoveTableKeys, plan: Callable[[Table, int], tuple[bytes, Message]]
     ) -> Handled:
         name, number = request.segment, request.request_id
+        if isinstance(request, UpdateTable):
+            self._tables.make_room(name, request.entries)
         table, at = self._tables.open(name), self._store.length(name)
         if request.offset not in (NO_OFFSET, at):
             return self._now(SegmentIsTruncated(name, at, f"the table ends at {at}", request.offset, number))
@@ -187,8 +220,6 @@ class TableRequests:
             return self._now(TableKeyBadVersion(name, str(error), number))
         if not data:
             return self._now(reply)
-        if table.live_bytes + len(data) > TABLE_BYTES_MAX and isinstance(request, UpdateTable):
-            raise LimitExceeded(f"table {name!r} would have more than {TABLE_BYTES_MAX} bytes")
         if self._caller.has_quota:
             self._caller.check_room(name, len(data))
         return reply, self._tables.append(name, table, data)

@@ -13,7 +13,7 @@ from penstock.core.sizes import parse_size
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.pipelines import AtSegments, AtTime, Limits, Starting
-from penstock.protocol.stored.names import check_pipeline_name, parse_sources
+from penstock.protocol.stored.names import Form, Source, check_pipeline_name, parse_sources
 from penstock.spark.codecs.codec import Branch
 from penstock.spark.source.schema import COLUMNS, check_columns
 
@@ -115,6 +115,8 @@ class Pipeline:
     limits: Limits = field(default_factory=Limits)
     sinks: Mapping[str, SinkSpec] = field(default_factory=dict)
     """By name; they are bound before the first epoch of a run."""
+    target: str | None = None
+    """`pravega:SCOPE/STREAM`: where the rows of the port `out` are written instead."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.function(*arguments, **named)
@@ -132,6 +134,7 @@ def pipeline(
     columns: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     sinks: Declared | None = None,
+    target: str | None = None,
     mode: Mode = "append",
     trigger: str | None = None,
     starting: Start = "earliest",
@@ -149,6 +152,7 @@ def pipeline(
     columns: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     sinks: Declared | None = None,
+    target: str | None = None,
     mode: Mode = "append",
     trigger: str | None = None,
     starting: Start = "earliest",
@@ -159,10 +163,12 @@ def pipeline(
 
     It takes streaming DataFrames and returns a DataFrame, a dict from ports to DataFrames, or a DataStreamWriter (for
     one of Spark's own sinks, not started). A parameter reads the source of the same name, unless `inputs` names one or
-    several: a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`. `columns` are those
-    that the function needs: others are neither read nor sent to Spark. `sinks` binds sinks to ports: `{"out":
-    "file:results"}`, or only the URL if there is one port. The function is called once to see what it returns, and
-    again for every start of its query. Raises RequestError for a pipeline that cannot be run.
+    several: a connector `NAME`, a pipeline's output `pipeline:NAME/PORT`, a segment `segment:NAME`, a stream of
+    Pravega's clients `pravega:SCOPE/STREAM`. `columns` are those that the function needs: others are neither read nor
+    sent to Spark. `sinks` binds sinks to ports: `{"out": "file:results"}`, or only the URL if there is one port.
+    `target` is a stream of Pravega's clients: the rows of the port `out` are written there instead. The function is
+    called once to see what it returns, and again for every start of its query. Raises RequestError for a pipeline that
+    cannot be run.
     """
 
     def declare(function: Function) -> Pipeline:
@@ -173,6 +179,7 @@ def pipeline(
             columns=tuple(COLUMNS) if columns is None else check_columns(tuple(columns)),
             outputs=None if outputs is None else tuple(check_pipeline_name(port, "port") for port in outputs),
             sinks=sinks_of(sinks or {}),
+            target=None if target is None else target_of(target),
             mode=_mode(mode),
             trigger_ms=None if trigger is None else parse_duration_ms(trigger),
             starting=starting_of(starting),
@@ -197,6 +204,14 @@ def starting_of(start: Start) -> Starting:
 def sources_of(given: str | Sequence[str]) -> tuple[str, ...]:
     """One source, several separated by commas, or a list. Raises RequestError for an invalid source."""
     return tuple(map(str, parse_sources(given if isinstance(given, str) else ",".join(given))))
+
+
+def target_of(given: str) -> str:
+    """Raises RequestError for anything but a stream of Pravega's clients."""
+    source = Source.parse(given)
+    if source.form is not Form.PRAVEGA:
+        raise RequestError(f"{given!r} is not a valid target", "Write pravega:SCOPE/STREAM; or bind a sink.")
+    return str(source)
 
 
 def limits_of(max_bytes_per_epoch: int | str | None, max_rows_per_epoch: int | None) -> Limits:

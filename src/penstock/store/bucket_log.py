@@ -293,7 +293,7 @@ class ShardLog:
     def _listed_numbers(self) -> list[tuple[int, str]]:
         """With their keys. File systems and tools leave files of other names."""
         listed = self._asked(lambda: [*self.bucket.list(self.keys.logs)])
-        return [(number, key) for key, _ in listed if (number := self.keys.number(key)) is not None]
+        return [(number, each.key) for each in listed if (number := self.keys.number(each.key)) is not None]
 
     def _exists(self, number: int) -> bool:
         try:
@@ -467,10 +467,10 @@ class ShardLog:
         first, kept = self.base.first, {*self.take_overs, self.base.number}
         numbers = [(number, key) for number, key in self._listed_numbers() if number < first and number not in kept]
         found = [key for _, key in numbers if key not in used]
-        for key, _ in self._asked(lambda: [*self.bucket.list(self.keys.parts)]):
-            term = self.keys.term_of(key)
-            if key not in used and term is not None and term < self.term:
-                found.append(key)
+        for each in self._asked(lambda: [*self.bucket.list(self.keys.parts)]):
+            term = self.keys.term_of(each.key)
+            if each.key not in used and term is not None and term < self.term:
+                found.append(each.key)
         return found
 
     def create_part(self, number: int, data: Buffer) -> str:

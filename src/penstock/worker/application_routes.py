@@ -50,10 +50,9 @@ class _Application:
         return shown
 
     async def apply(self, _: str, body: Apply) -> Any:
-        runtime, deployment = self._worker.runtime(), Deployment.from_json(body.deployment)
+        deployment = Deployment.from_json(body.deployment)
         check_deployment(deployment)
-        await self._worker.claim(deployment)
-        return await runtime.apply(deployment, body.name)
+        return await self._worker.apply(deployment, body.name)
 
     async def answer(self, _: str, body: Answer) -> None:
         self._worker.runtime().driver.answer(body.number, body.refusals)

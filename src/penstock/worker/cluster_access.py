@@ -3,8 +3,11 @@ that a token is valid in every shard; and the owner's token, which is in `cluste
 
 The bucket decides. A command (`penstock access`) changes the file of one machine; that machine's host writes it to the
 bucket, and the others fetch it within ten seconds. If the host is stopped, the command does what the host would do.
+DATA/token.shared has the digest of the owner's token that both had last: so a token that was replaced while the store
+was away is not lost when the host is started again.
 """
 
+import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +16,17 @@ from penstock.access.file import FILE, TOKEN_FILE, merged
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
 from penstock.cluster.secret import cluster_secret, replace_owner
 from penstock.core.durable_files import write_private
+from penstock.core.errors import Unavailable
 
 ACCESS = "cluster/access"
 
+SHARED_FILE = "token.shared"
+
 LOOK_SECONDS = 10.0
 """Between two looks whether another machine has changed the list."""
+
+_TRIES = 3
+"""To write the list, while other machines do."""
 
 
 class ClusterAccess:
@@ -28,7 +37,9 @@ class ClusterAccess:
         self._file = data / FILE
         self._token = data / TOKEN_FILE
         """Unless a file was named for the owner's token (--token-file): then it is a link, and is left alone."""
-        self._owner = ""
+        self._shared = data / SHARED_FILE
+        self._owner = self._shared.read_text() if self._shared.exists() else ""
+        """The digest of the owner's token that this machine and the bucket had last; "": not known."""
         self._clock = clock
         self._seen: bytes | None = None
         self._version = ""
@@ -37,7 +48,7 @@ class ClusterAccess:
     def begin(self, first: bytes | None = None) -> None:
         """The bucket's list, or the machine's own if the cluster is new, or else the `first` one."""
         self._looked = self._clock()
-        self._fetch_owner()
+        self._look_at_owner()
         if not self._fetch():
             mine = self._read()
             content = first if mine is None else mine
@@ -61,24 +72,26 @@ class ClusterAccess:
             self._put(mine)
         else:
             self._fetch()
+        self._look_at_owner()
+
+    def _look_at_owner(self) -> None:
         if token := self._new_owner():
             replace_owner(self._bucket, token)
-            self._owner = token
         else:
-            self._fetch_owner()
+            token = cluster_secret(self._bucket).owner
+            content = f"{token}\n".encode()
+            if not self._token.is_symlink() and (not self._token.exists() or self._token.read_bytes() != content):
+                write_private(self._token, content)
+        if self._owner != (digest := _digest(token)):
+            write_private(self._shared, digest.encode())
+            self._owner = digest
 
     def _new_owner(self) -> str:
         """The token of this machine, if it was replaced since the last time; otherwise ""."""
         if not self._owner or self._token.is_symlink() or not self._token.exists():
             return ""
         token = self._token.read_text().strip()
-        return token if token != self._owner else ""
-
-    def _fetch_owner(self) -> None:
-        self._owner = cluster_secret(self._bucket).owner
-        content = f"{self._owner}\n".encode()
-        if not self._token.is_symlink() and (not self._token.exists() or self._token.read_bytes() != content):
-            write_private(self._token, content)
+        return token if token and _digest(token) != self._owner else ""
 
     def _fetch(self) -> bool:
         """Whether the bucket has a list."""
@@ -94,17 +107,21 @@ class ClusterAccess:
 
     def _put(self, content: bytes) -> None:
         """If another machine has changed it meanwhile, both changes count: otherwise an old list would give a revoked
-        principal its access back.
+        principal its access back. Raises Unavailable if that happens again and again.
         """
-        try:
-            if self._version:
-                self._version = self._bucket.replace(ACCESS, content, self._version)
-            else:
-                self._version = self._bucket.create(ACCESS, [content])
-        except (ObjectExists, VersionChanged):
-            theirs = self._bucket.get(ACCESS)
-            content = merged(self._seen, content, theirs.data)
-            self._version = self._bucket.replace(ACCESS, content, theirs.version)
+        for _ in range(_TRIES):
+            try:
+                if self._version:
+                    self._version = self._bucket.replace(ACCESS, content, self._version)
+                else:
+                    self._version = self._bucket.create(ACCESS, [content])
+                break
+            except (ObjectExists, VersionChanged):
+                theirs = self._bucket.get(ACCESS)
+                content = merged(self._seen, content, theirs.data)
+                self._seen, self._version = theirs.data, theirs.version
+        else:
+            raise Unavailable("other machines change the access list at the same time", "Try again.")
         self._seen = content
         if self._read() != content:
             write_private(self._file, content)
@@ -114,3 +131,7 @@ class ClusterAccess:
             return self._file.read_bytes()
         except FileNotFoundError:
             return None
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,39 +1,86 @@
 """The settings of sources with several partitions that an application declares: `cluster/sources/NAME` in the bucket.
 
 The application is in one shard, and most partitions are in others. Its shard writes the settings before the source gets
-its place, so that no partition stores an event without them, and again when they change. Other shards read them before
-the first program joins, and then every LOOK_SECONDS.
+its place, so that no partition stores an event without them, and again when they have changed. Other shards read them
+before the first program joins, and then every LOOK_SECONDS. The connector of a source that every worker listens for
+(`listen: every-worker`) is in them as a whole: other shards run it as well, and are notified when it changes.
 """
 
-from typing import Any
-from urllib.parse import quote
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
-from penstock.core.errors import Damaged, Unavailable, UnreadableFormat
-from penstock.ingest.settings import SourceSettings, settings_of
+from penstock.coordinator.shards import ShardWire
+from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
+from penstock.core.retry import Pauses, RetryPolicy
+from penstock.ingest.settings import DeclaredSource, Listener, settings_of
+from penstock.protocol.api.codec import Done
 from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.protocol.api.shards import Declared
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 SOURCES = "cluster/sources/"
 
+NOTIFY_SECONDS_MAX = 30.0
+"""For another shard to run a connector, or to stop it and store what it has read."""
+
+RETRIES = RetryPolicy(first_seconds=0.1, max_seconds=2.0)
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """One source of an application."""
+
+    spec: ConnectorSpec
+    own_event_times: bool | None
+    has_out: bool = True
+    """Whether something reads its events."""
+    is_running: bool = True
+    """Whether its connector runs: not while the application is drained."""
+
+    @property
+    def listens(self) -> bool:
+        return self.spec.listen == "every-worker"
+
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
-    own_event_times: bool | None
-    spec: dict[str, Any]
+    own_event_times: bool | None = None
+    spec: dict[str, Any] | None
+    """None: no application declares it any more."""
+    listener: Listener | None = None
 
 
 def _key(source: str) -> str:
     return f"{SOURCES}{quote(source, safe='')}"
 
 
-def publish(bucket: Bucket, spec: ConnectorSpec, own_event_times: bool | None) -> None:
+def publish(bucket: Bucket, declaration: Declaration) -> None:
     """Whichever of two writes at the same time is later counts. Raises what the store raises."""
+    spec = declaration.spec
     plain = ConnectorSpec(**{name: getattr(spec, name) for name in _KEPT})
-    record = _Record(own_event_times=own_event_times, spec=msgspec.to_builtins(plain))
-    key, data = _key(spec.name), msgspec.json.encode(record)
+    is_listening = declaration.listens and declaration.is_running
+    record = _Record(
+        own_event_times=declaration.own_event_times,
+        spec=msgspec.to_builtins(plain),
+        listener=Listener(spec, declaration.has_out) if is_listening else None,
+    )
+    _write(bucket, spec.name, record)
+
+
+def withdraw(bucket: Bucket, source: str) -> None:
+    """No application declares the source any more. Raises what the store raises."""
+    _write(bucket, source, _Record(spec=None))
+
+
+def _write(bucket: Bucket, source: str, record: _Record) -> None:
+    key, data = _key(source), msgspec.json.encode(record)
     try:
         found = bucket.get(key)
         if found.data != data:
@@ -42,14 +89,19 @@ def publish(bucket: Bucket, spec: ConnectorSpec, own_event_times: bool | None) -
         try:
             bucket.create(key, [data])
         except ObjectExists:
-            publish(bucket, spec, own_event_times)
+            _write(bucket, source, record)
     except VersionChanged:
-        raise Unavailable(f"the settings of source {spec.name!r} are being changed by another process") from None
+        raise Unavailable(f"the settings of source {source!r} are being changed by another process") from None
 
 
-def read(bucket: Bucket, source: str, quota_bytes: int | None) -> SourceSettings | None:
-    """None if no application has declared it. `quota_bytes`: if the application sets none. Raises what the store
-    raises, UnreadableFormat and Damaged.
+def published(bucket: Bucket) -> list[str]:
+    """The sources that have settings, or had some. Raises what the store raises."""
+    return [unquote(one.key.removeprefix(SOURCES)) for one in bucket.list(SOURCES)]
+
+
+def read(bucket: Bucket, source: str, quota_bytes: int | None) -> DeclaredSource | None:
+    """None if no application declares it. `quota_bytes`: if the application sets none. Raises what the store raises,
+    UnreadableFormat and Damaged.
     """
     try:
         data = bucket.get(_key(source)).data
@@ -60,15 +112,124 @@ def read(bucket: Bucket, source: str, quota_bytes: int | None) -> SourceSettings
         if record.format != FORMAT:
             where = f"{bucket.url}/{_key(source)}"
             raise UnreadableFormat(where, record.format, FORMAT, "Apply the application again.")
-        spec = msgspec.convert(record.spec, ConnectorSpec)
+        spec = None if record.spec is None else msgspec.convert(record.spec, ConnectorSpec)
     except msgspec.MsgspecError as error:
         raise Damaged(f"{bucket.url}/{_key(source)} is not valid: {error}", "Apply the application again.") from None
-    return settings_of(spec, own_event_times=record.own_event_times, quota_bytes=quota_bytes)
+    if spec is None:
+        return None
+    settings = settings_of(spec, own_event_times=record.own_event_times, quota_bytes=quota_bytes)
+    return DeclaredSource(settings, record.listener)
 
 
 _KEPT = (
-    *("name", "id", "instance", "type", "segments", "partitions", "quota_bytes", "window_bytes", "ack"),
+    *("name", "id", "instance", "type", "segments", "partitions", "listen", "quota_bytes", "window_bytes", "ack"),
     *("max_disorder_us", "idle_timeout_seconds", "when_all_idle"),
     *("event_time_unit", "event_time_ingest", "event_time"),
 )
-"""What a source log needs. Options of the connector may contain secrets, and stay in the application's shard."""
+"""What a source log needs. Options of a connector may contain secrets: they are published only if other shards run the
+connector.
+"""
+
+
+class PublishedSources(Protocol):
+    """Where settings are, and the partitions that need them."""
+
+    async def published_sources(self) -> list[str]: ...
+
+    async def publish_source(self, declaration: Declaration) -> None: ...
+
+    async def withdraw_source(self, source: str) -> None: ...
+
+    async def placed_partitions(self, source: str) -> tuple[int, ...]: ...
+
+
+class SourcePublisher:
+    """Of the application's shard: publishes what is declared, until everybody who needs it has it."""
+
+    def __init__(
+        self, directory: PublishedSources, wire: ShardWire, declared: Callable[[], Mapping[str, Declaration]]
+    ) -> None:
+        self._directory = directory
+        self._wire = wire
+        self._declared = declared
+        self._announced: set[str] = set()
+        self._wanted = asyncio.Event()
+        self.is_current = False
+        """Whether everybody knows what is declared now."""
+        self._waits_for: dict[tuple[str, int], str] = {}
+        self._notified: dict[tuple[str, int], Declaration | None] = {}
+        """By source and shard: what it has answered."""
+
+    async def announce(self, declaration: Declaration) -> None:
+        """Before the source gets its place. `settle` follows, whether the application is applied or refused. Raises
+        Unavailable.
+        """
+        self._announced.add(declaration.spec.name)
+        await self._directory.publish_source(declaration)
+
+    async def wanted(self) -> None:
+        """Returns when something may be declared."""
+        await self._wanted.wait()
+        self._wanted.clear()
+
+    def settle(self) -> None:
+        """What is declared may have changed."""
+        self._announced.clear()
+        self.is_current = False
+        self._wanted.set()
+
+    def forget_answers(self) -> None:
+        """Ask other shards again, although nothing may have changed."""
+        self._notified = dict.fromkeys(self._notified)
+
+    @property
+    def waits_for(self) -> list[str]:
+        """Shards that have not answered, and why."""
+        return [*self._waits_for.values()]
+
+    async def run(self) -> None:
+        pauses = Pauses(RETRIES)
+        while True:
+            self._wanted.clear()
+            try:
+                await self._publish()
+            except PenstockError as error:
+                log.debug("settings of sources wait: %s", error)
+                await asyncio.sleep(pauses.next())
+            else:
+                pauses.reset()
+                self.is_current = not self._wanted.is_set()
+                await self._wanted.wait()
+
+    async def _publish(self) -> None:
+        declared = dict(self._declared())
+        for source in await self._directory.published_sources():
+            is_gone = source not in declared and source not in self._announced
+            if is_gone and not self._wanted.is_set():  # otherwise it may have been declared meanwhile
+                await self._directory.withdraw_source(source)
+        for one in declared.values():
+            await self._directory.publish_source(one)
+        former = {source for source, _ in self._notified} - declared.keys()
+        listening = {name: one for name, one in declared.items() if one.listens}
+        await self._notify({**dict.fromkeys(former), **listening})
+
+    async def _notify(self, listening: Mapping[str, Declaration | None]) -> None:
+        """Raises Unavailable if a shard has not answered; the others have."""
+        due = list[tuple[str, int]]()
+        for source in listening:
+            for number, shard in enumerate(await self._directory.placed_partitions(source)):
+                if number and self._notified.get((source, shard), ...) != listening[source]:
+                    due.append((source, shard))
+        found = await asyncio.gather(*(self._ask(source, shard, listening[source]) for source, shard in due))
+        if missing := [error for error in found if error is not None]:
+            raise missing[0]
+
+    async def _ask(self, source: str, shard: int, declaration: Declaration | None) -> Unavailable | None:
+        try:
+            await self._wire.ask(shard, "/shard/declared", Declared(source=source), Done, NOTIFY_SECONDS_MAX)
+        except PenstockError as error:
+            self._waits_for[source, shard] = f"connector {source} in shard {shard}: {error}"
+            return Unavailable(str(error))
+        self._notified[source, shard] = declaration
+        self._waits_for.pop((source, shard), None)
+        return None

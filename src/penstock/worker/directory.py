@@ -1,6 +1,7 @@
 """Where things are in the cluster: the shard of a source, a pipeline or the application, and who serves that shard."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from random import randrange
@@ -11,8 +12,7 @@ from penstock.cluster.places import Kind, Places, Thing
 from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.coordinator.shards import ShardAddress
 from penstock.core.errors import BucketFailed, RequestError, Unavailable
-from penstock.ingest.settings import SourceSettings
-from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.ingest.settings import DeclaredSource
 from penstock.protocol.stored.names import (
     DEAD_LETTERS_SUFFIX,
     OUTPUT_PREFIX,
@@ -24,6 +24,9 @@ from penstock.protocol.stored.names import (
     partition_of,
 )
 from penstock.worker import declared_sources
+from penstock.worker.declared_sources import Declaration
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +49,7 @@ def thing_of(source: str) -> Thing | None:
     parsed = Source.parse(source)
     if parsed.form is Form.OUTPUT:
         return Thing(Kind.PIPELINE, parsed.name.partition("/")[0])
-    if parsed.form is Form.SEGMENT:
+    if parsed.form in (Form.SEGMENT, Form.PRAVEGA):
         return Thing(Kind.SEGMENT, parsed.name)
     if parsed.name.startswith(SYSTEM_PREFIX):
         return None
@@ -71,7 +74,8 @@ class Directory:
     def __init__(self, bucket: Bucket, shard: int | None = None, *, is_tls: bool = False) -> None:
         self.places = Places(bucket, shard)
         self.declared: Mapping[str, int] = {}
-        """How many partitions sources get with their place; others get one."""
+        """How many partitions sources get with their place (--partitions); others get one."""
+        self._contradicted: dict[str, str] = {}
         self.secret = ""
         """Known once the bucket has answered."""
         self._bucket = bucket
@@ -104,7 +108,31 @@ class Directory:
             return known
         if thing.kind is not Kind.SOURCE or thing.partition:
             return await _asked(self.places.get, thing, wanted)
-        return (await _asked(self.places.partitions, thing, self.declared.get(thing.name, 1), wanted))[0]
+        return (await self._placed(thing, wanted))[0]
+
+    async def _placed(self, thing: Thing, wanted: int | None = None) -> tuple[int, ...]:
+        found = await _asked(self.places.partitions, thing, self.declared.get(thing.name, 1), wanted)
+        self._compare(thing.name, len(found))
+        return found
+
+    def _compare(self, source: str, count: int) -> None:
+        """What a command line says about a source that has its place already changes nothing: people must know."""
+        declared = self.declared.get(source, count)
+        if declared != count and source not in self._contradicted:
+            self._contradicted[source] = (
+                f"source {source!r} has {count} {'partition' if count == 1 else 'partitions'}, not {declared} "
+                f"(--partitions): their number never changes. Write --partitions {source}={count}, or use another name"
+            )
+            log.warning("%s", self._contradicted[source])
+
+    async def check_declared(self) -> None:
+        """Compare with the places of sources that have one. Raises Unavailable."""
+        for source in self.declared:
+            await self.placed_partitions(source)
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self._contradicted.values()]
 
     async def partitions(self, source: str) -> tuple[int, ...]:
         """The shards of the source's partitions: one for most. A source without a place gets one. Raises Unavailable,
@@ -118,7 +146,7 @@ class Directory:
         known = self.places.known_partitions(thing)
         if known is not None:
             return known
-        return await _asked(self.places.partitions, thing, self.declared.get(thing.name, 1))
+        return await self._placed(thing)
 
     async def placed_partitions(self, source: str) -> tuple[int, ...]:
         """As `partitions`; empty for a source without a place."""
@@ -126,7 +154,11 @@ class Directory:
         if thing is None or thing.kind is not Kind.SOURCE or thing.partition:
             return await self.partitions(source)
         known = self.places.known_partitions(thing)
-        return known if known is not None else await _asked(self.places.find_partitions, thing)
+        if known is None:
+            known = await _asked(self.places.find_partitions, thing)
+            if known:
+                self._compare(thing.name, len(known))
+        return known
 
     def turn(self, source: str) -> int:
         """Grows by one with every call for a source."""
@@ -140,11 +172,17 @@ class Directory:
         thing = Thing(Kind.SOURCE, source)
         return await _asked(self.places.partitions, thing, count, wanted)
 
-    async def publish_source(self, spec: ConnectorSpec, own_event_times: bool | None) -> None:
-        """All partitions of the source get these settings. Raises Unavailable."""
-        await _asked(declared_sources.publish, self._bucket, spec, own_event_times)
+    async def published_sources(self) -> list[str]:
+        return await _asked(declared_sources.published, self._bucket)
 
-    async def source_settings(self, source: str, quota_bytes: int | None) -> SourceSettings | None:
+    async def publish_source(self, declaration: Declaration) -> None:
+        """All partitions of the source get these settings. Raises Unavailable."""
+        await _asked(declared_sources.publish, self._bucket, declaration)
+
+    async def withdraw_source(self, source: str) -> None:
+        await _asked(declared_sources.withdraw, self._bucket, source)
+
+    async def declared_source(self, source: str, quota_bytes: int | None) -> DeclaredSource | None:
         """What an application has declared; None: nothing. Raises Unavailable, Damaged."""
         return await _asked(declared_sources.read, self._bucket, source, quota_bytes)
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from penstock.coordinator.flow import BUCKETS, Distribution, Flow, PipelineFlow
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
 from penstock.ingest.source_view import SourceView
+from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import PipelineRates, RatesStatus, SinkRates, SourceRates
 
 # Current rates: counters as they were a moment ago, in a small ring, compared with what they are now.
@@ -95,6 +96,17 @@ def rates_status(rates: Rates, flow: Flow | None) -> RatesStatus:
         pipelines={name: _pipeline_rates(now, name, one) for name, one in flow.pipelines.items()} if flow else {},
         sinks=sinks,
     )
+
+
+def measured(rates: Rates, flow: Flow | None, pipelines: Iterable[PipelineStatus]) -> dict[str, float]:
+    """All rates and the lag of pipelines, by the names of WorkerHistory."""
+    found = {"/".join(key): value for key, value in rates.per_second().items()}
+    for one in pipelines:
+        found[f"{_PIPELINE}/{one.name}/lag_bytes"] = float(one.lag_bytes)
+    for name, pipeline in flow.pipelines.items() if flow is not None else ():
+        if pipeline.latency.last is not None:
+            found[f"{_PIPELINE}/{name}/latency_seconds"] = pipeline.latency.last
+    return found
 
 
 def _source_rates(now: Mapping[Key, float], name: str) -> SourceRates:

@@ -214,6 +214,7 @@ class Host:
                 if count % _ACCESS_ROUNDS == 0 or self._shared_access.has_changed_here():
                     await self._own_thread(self._shared_access.look)
                 if count == 0:
+                    await self._directory.check_declared()
                     for problem in (await self._own_thread(self._cluster.status)).problems:
                         log.warning("%s", problem)
                 self._problem = ""

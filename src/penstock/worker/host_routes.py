@@ -24,6 +24,7 @@ from penstock.core.logs import LogLevel, set_log_level
 from penstock.protocol.api.cluster import ClusterStatus, Drain, MoveShard, Place
 from penstock.protocol.api.codec import Empty
 from penstock.protocol.api.deployment import SetLogLevel
+from penstock.protocol.api.history import WorkerHistory
 from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.stored.names import access_name, check_pipeline_name
@@ -35,12 +36,13 @@ from penstock.worker.cluster_status import (
     shards_of,
 )
 from penstock.worker.directory import HTTP, Directory, thing_of, thing_of_segment
+from penstock.worker.history import joined
 from penstock.worker.http import access_middleware, prepare, probe
 from penstock.worker.http_redirects import HttpRedirects, nobody_serves, redirect
 from penstock.worker.pipeline_routes import announced
 from penstock.worker.routes import BODY_BYTES_MAX, failure, get, post, principal_of
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.visibility import visible
+from penstock.worker.visibility import shown_principal, visible, visible_history
 
 _PAGE = 1000
 
@@ -92,6 +94,8 @@ def host_application(host: Hosting, settings: WorkerSettings) -> Starlette:
             get("/ready", probe(host.ingest_problems)),
             get("/health", probe(host.problems)),
             get("/status", routes.status, is_filtered=True),
+            get("/history", routes.history, is_filtered=True),
+            get("/principal", shown_principal, is_filtered=True),
             get("/metrics", routes.metrics),
             get("/cluster", routes.cluster),
             post("/cluster/drain", Drain, routes.drain, role=Role.ADMIN, is_audited=True),
@@ -130,8 +134,14 @@ class _HostRoutes:
             uptime_seconds=host.uptime_seconds,
             ports=host.ports,
             tls=is_tls,
-            problems=[*host.problems(), *found.problems],
+            problems=[*host.problems(), *host.directory.problems, *found.problems],
         )
+
+    async def history(self, request: Request) -> WorkerHistory:
+        host = self._host
+        is_tls = host.settings.http_ssl is not None
+        found = await ask_shards(await host.cluster(), host.directory.secret, "/history", is_tls=is_tls)
+        return visible_history(joined([msgspec.convert(one, WorkerHistory) for one in found]), principal_of(request))
 
     async def pipelines(self, request: Request) -> dict[str, Any]:
         found = visible(await self._status(), principal_of(request))

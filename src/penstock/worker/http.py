@@ -29,6 +29,7 @@ from penstock.core.connection_limits import address_of
 from penstock.core.errors import Forbidden, RequestError, Unauthenticated, Unavailable
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
+from penstock.protocol.api.history import WorkerHistory
 from penstock.protocol.api.status import Health, WorkerStatus
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
@@ -40,7 +41,7 @@ from penstock.worker.http_limits import CERTIFICATE_NAMES, IS_REFUSED, Bodies, D
 from penstock.worker.http_redirects import HttpRedirects
 from penstock.worker.routes import PRINCIPAL, REFUSAL, Routed, failure, get, principal_of
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.visibility import visible
+from penstock.worker.visibility import shown_principal, visible, visible_history
 
 # Who may use the HTTP port.
 #
@@ -149,12 +150,17 @@ class Watched(Routed, BackedUp, Clustered, Protocol):
 
     def status(self) -> WorkerStatus: ...
 
+    def history(self) -> WorkerHistory: ...
+
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
 
 
 def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     async def status(request: Request) -> WorkerStatus:
         return visible(worker.status(), principal_of(request))
+
+    async def history(request: Request) -> WorkerHistory:
+        return visible_history(worker.history(), principal_of(request))
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)
@@ -184,6 +190,8 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             get("/ready", probe(worker.ingest_problems)),
             get("/health", probe(worker.problems)),
             get("/status", status, is_filtered=True),
+            get("/history", history, is_filtered=True),
+            get("/principal", shown_principal, is_filtered=True),
             get("/metrics", metrics),
             get("/segments", segments, is_filtered=True),
             *application_routes.routes(worker),

@@ -23,7 +23,7 @@ from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSp
 from penstock.protocol.api.pipelines import in_order, starting_of
 from penstock.protocol.api.shards import AskPlaces, Places
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
-from penstock.protocol.stored.names import Source, access_name, check_pipeline_name
+from penstock.protocol.stored.names import Source, access_name, check_pipeline_name, kind_of
 from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post, principal_of
 from penstock.worker.visibility import visible_batch, visible_pipelines
 
@@ -45,7 +45,8 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "initial", api.Initial, pipelines.initial),
         post(name + "cut", api.AskCut, pipelines.cut),
         post(name + "reading", api.Reading, pipelines.reading),
-        post(name + "merge", api.Merge, pipelines.merge, body_bytes_max=MERGE_BYTES_MAX),
+        post(name + "merge", api.Merge, pipelines.merge, names=_merged_targets, body_bytes_max=MERGE_BYTES_MAX),
+        post(name + "route", api.AskRoute, pipelines.route, names=_routed_target),
         post(name + "side-plan", side_outputs.PlanReader, pipelines.plan_reader, body_bytes_max=MERGE_BYTES_MAX),
         post(name + "side-register", side_outputs.Register, pipelines.register),
         post(name + "side-missing", side_outputs.AskMissing, pipelines.missing_parts),
@@ -107,6 +108,15 @@ def _delayed(sources: Iterable[str]) -> dict[str, str]:
 def _buried_segments(body: Bury) -> dict[str, str]:
     """As for a start: the pipeline decides what becomes of their events."""
     return {access_name(one.segment): f"segment {one.segment!r}" for one in body.at}
+
+
+def _merged_targets(body: api.Merge) -> dict[str, str]:
+    targets = {kind_of(one.target).source for one in body.staged if one.target}
+    return {Source.parse(target).access_name: f"target {target!r}" for target in targets}
+
+
+def _routed_target(body: api.AskRoute) -> dict[str, str]:
+    return {Source.parse(body.target).access_name: f"target {body.target!r}"}
 
 
 def _read_sources(body: api.Resolve | api.CutSources) -> dict[str, str]:
@@ -218,6 +228,10 @@ class _Pipelines:
     async def merge(self, name: str, body: api.Merge) -> Any:
         merger = self._worker.coordinator().merger
         return await merger.merge(name, body.generation, body.batch, body.staged, body.manifest)
+
+    async def route(self, name: str, body: api.AskRoute) -> Any:
+        merger = self._worker.coordinator().merger
+        return api.SegmentRoute(merger.route(name, body.generation, body.epoch, body.target))
 
     async def record_mirrored(self, name: str, body: api.Mirror) -> None:
         await self._worker.coordinator().mirrored.record(name, body.generation, body.before, body.manifest)

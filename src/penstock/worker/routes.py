@@ -99,8 +99,10 @@ class Routed(Protocol):
         """As the coordinator does, and the application forgets it."""
         ...
 
-    async def claim(self, deployment: Deployment) -> None:
-        """Place what the application has. Raises RequestError for what is in another shard than the application."""
+    async def apply(self, deployment: Deployment, name: str) -> Any:
+        """As the runtime does. Raises RequestError for what is in another shard than the application, and Damaged as
+        `runtime` does.
+        """
         ...
 
     def declarations(self) -> Declarations: ...

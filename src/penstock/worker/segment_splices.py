@@ -8,7 +8,7 @@ import logging
 import ssl
 from typing import cast
 
-from penstock.client.credentials import https_context
+from penstock.client.credentials import CachedContexts
 from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
 from penstock.core.errors import PenstockError, ProtocolError
@@ -43,6 +43,7 @@ class SegmentPort:
         self.settings = settings
         self.directory = directory
         self.limits = ConnectionLimits(settings.connections_max, settings.address_max)
+        self._contexts = CachedContexts()
 
     def connection(self) -> "SplicedConnection":
         return SplicedConnection(self)
@@ -60,7 +61,7 @@ class SegmentPort:
 
     def tls_to(self, owner: Address) -> ssl.SSLContext | None:
         """None without TLS. Raises RequestError for files that cannot be used."""
-        return None if self.settings.ssl is None else https_context(owner.host)
+        return None if self.settings.ssl is None else self._contexts.get(owner.host)
 
 
 class _SpliceAfterHello(Splice):

@@ -45,6 +45,7 @@ def routes(worker: Routed) -> list[Route]:
     return [
         shard("claims", api.Claims, lambda _, body: worker.partitions().claims(body)),
         shard("held", api.HeldBy, lambda _, body: worker.partitions().held(body)),
+        shard("declared", api.Declared, lambda _, body: worker.partitions().declared(body)),
         shard("subscribe", api.SubscribeTo, subscribe),
         shard("advance", api.AdvanceIn, lambda sharing, body: sharing.advance(body)),
         shard("unsubscribe", api.UnsubscribeFrom, lambda sharing, body: sharing.unsubscribe(body)),

@@ -9,8 +9,11 @@ from dataclasses import replace as replaced
 from typing import TypeVar
 
 from msgspec.structs import replace
+from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
+from penstock.protocol.api.history import Principal as PrincipalReply
+from penstock.protocol.api.history import WorkerHistory
 from penstock.protocol.api.pipelines import BatchRanges, PipelineStatus, StartingPipeline
 from penstock.protocol.api.status import (
     ConnectorStatus,
@@ -25,10 +28,33 @@ from penstock.protocol.api.status import (
     WorkerStatus,
 )
 from penstock.protocol.stored.names import Form, Source, access_name
+from penstock.worker.routes import principal_of
 
 T = TypeVar("T")
 
 _OTHERS = "something that this principal may not read"
+
+
+async def shown_principal(request: Request) -> PrincipalReply:
+    """GET /principal."""
+    found = principal_of(request)
+    return PrincipalReply(name=found.name, role=found.role.value, prefixes=[one for one in found.prefixes if one])
+
+
+def visible_history(history: WorkerHistory, principal: Principal) -> WorkerHistory:
+    if principal.may(Role.READ):
+        return history
+    return replace(
+        history,
+        series={key: found for key, found in history.series.items() if principal.may(Role.READ, _name_in(key))},
+        epochs={name: found for name, found in history.epochs.items() if principal.may(Role.READ, name)},
+    )
+
+
+def _name_in(key: str) -> str:
+    """The source or pipeline of a series: names may contain slashes."""
+    kind, _, rest = key.partition("/")
+    return rest.rsplit("/", 2 if kind == "sink" else 1)[0]
 
 
 def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:

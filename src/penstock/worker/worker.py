@@ -17,11 +17,9 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 import penstock
 from penstock.access.file import WithConnectors
 from penstock.access.refusals import Refusals
-from penstock.application.instance import build
 from penstock.application.runtime import Runtime
 from penstock.bucket.objects import Bucket
 from penstock.client.shards import HttpShardWire
-from penstock.cluster.places import Kind, Thing
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
@@ -40,7 +38,8 @@ from penstock.ingest.sessions.gateway import Gateway
 from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
-from penstock.protocol.api.deployment import ConnectorSpec, Deployed, Deployment
+from penstock.protocol.api.deployment import Deployed, Deployment
+from penstock.protocol.api.history import WorkerHistory
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
@@ -52,13 +51,15 @@ from penstock.store.journal import Durability
 from penstock.store.reader import SegmentInfo
 from penstock.store.spares import OUT_OF_SPACE
 from penstock.store.store import SegmentStore
-from penstock.worker import flow, http, metrics
+from penstock.worker import flow, history, http, metrics
+from penstock.worker.application_places import ApplicationPlaces, check_alone
 from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.bucket_shard import BucketShard
 from penstock.worker.departure import Departure
 from penstock.worker.directory import CONNECTOR, CONTROLLER, HTTP, SEGMENT, Directory
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
+from penstock.worker.history import History
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners
 from penstock.worker.loop_watch import LoopWatch
@@ -122,6 +123,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._failed = False
         self._is_ready = False
+        self._publishing: Supervised | None = None
 
     async def run(self, ready: Callable[[dict[str, int]], None] = lambda _: None) -> None:
         """Calls `ready` with the ports once everything listens. Raises StoreFailed when the disk fails,
@@ -197,6 +199,8 @@ class Worker:
         self._register_metrics()
         self._rates = Rates(self._counts, time.monotonic)
         sampling = self.supervisor.every("rates", SAMPLE_SECONDS, self._rates.sample)
+        self._history = History(self._measured, time.time)
+        recording = self.supervisor.every("history", history.SAMPLE_SECONDS, self._history.sample)
         server = HttpServer(http.application(self, self.settings), self.settings, self.supervisor)
         self._loop_watch.start()  # until the ports are open, a stall delays nobody
         own = {name: None if self._listeners is None else self._listeners.take(name) for name in _PORTS}
@@ -211,6 +215,8 @@ class Worker:
         keeping = self._serve_shard()
         if self._partitions is not None:
             self._partitions.start()
+        if self._places is not None:
+            self._publishing = self.supervisor.run("settings of sources", self._places.run)
         self._watch_disk()
         watching = self.supervisor.every("free disk", _DISK_SECONDS, self._watch_disk)
         self._is_ready = True
@@ -218,6 +224,7 @@ class Worker:
         await self._stopping.wait()
         self._is_leaving = self.departure is not None and self.departure.is_leaving
         await sampling.stop()
+        await recording.stop()
         await watching.stop()
         if keeping is not None:
             await keeping.stop()
@@ -245,6 +252,8 @@ class Worker:
         try:
             self.ports[CONTROLLER] = await controller.start(self.ports[SEGMENT], self._server.changed)
             self._controller = controller
+            if self._coordinator is not None:
+                self._coordinator.streams.controller = controller.pipelines
         except Damaged as error:
             log.error("Pravega's clients are refused: %s", error)
             self._controller_damage = error
@@ -341,10 +350,12 @@ class Worker:
 
     async def _stop_coordinator(self) -> None:
         """Connectors stop reading, then pending output is sent, then their connections are closed."""
-        if self._runtime is not None:
-            await self._runtime.stop_reading()
+        if self._publishing is not None:
+            await self._publishing.stop()
         if self._partitions is not None:
             await self._partitions.stop()
+        if self._runtime is not None:
+            await self._runtime.stop_reading()
         if self._coordinator is not None:
             await self._delivery.stop()
         if self._runtime is not None:
@@ -357,6 +368,7 @@ class Worker:
         self._coordinator: Coordinator | None = None
         self._runtime: Runtime | None = None
         self._partitions: PartitionedSources | None = None
+        self._places: ApplicationPlaces | None = None
         self._ledger_damage: Damaged | None = None
         self._application_damage: Damaged | None = None
         settings, completions = self.settings.coordinator, self._sources.completion
@@ -395,6 +407,14 @@ class Worker:
         self._server.guard_staging(coordinator.merger.check_staging)
         self._sources.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
+        if wire is not None:
+            self._start_places(wire)
+
+    def _start_places(self, wire: HttpShardWire) -> None:
+        """Of a shard of a cluster: what its connectors have in others, and those of others here."""
+        if self._runtime is not None and self._partitions is not None and self.directory is not None:
+            self._partitions.listen = self._runtime.partitions.listen
+            self._places = ApplicationPlaces(self.directory, wire, self.permissions, self._runtime)
 
     def _start_traces(self) -> None:
         self._trace_exporter: TraceExporter | None = trace_exporter(os.environ)
@@ -464,42 +484,13 @@ class Worker:
     def permissions(self) -> Permissions:
         return self.settings.permissions
 
-    async def claim(self, deployment: Deployment) -> None:
-        """The connectors and pipelines of the application are in its shard. Raises RequestError for one that is not."""
-        if self.directory is None:
-            for spec in deployment.connectors.values():
-                if spec.partitions > 1:
-                    log.warning("source %r has one partition: a worker without --store has one shard", spec.name)
-            return
-        own, places = self.directory.shard, list[tuple[Thing, int]]()
-        for name, spec in deployment.connectors.items():
-            places.append((Thing(Kind.SOURCE, name), (await self._claim_source(spec))[0]))
-        for name in deployment.pipelines:
-            thing = Thing(Kind.PIPELINE, name)
-            places.append((thing, await self.directory.place(thing, own)))
-        for thing, shard in places:
-            if shard != own:
-                raise RequestError(
-                    f"{thing} is in shard {shard}, and the application in shard {own}",
-                    "Use another name: the shard of a source or a pipeline never changes.",
-                )
-
-    async def _claim_source(self, spec: ConnectorSpec) -> tuple[int, ...]:
-        """Its shards. Settings come before the place: from then on, programs may join in any of them."""
-        assert self.directory is not None
-        if spec.partitions > 1:
-            known = build(spec, self.permissions).capabilities
-            if not known.partitions:
-                raise RequestError(f"connector {spec.name!r} cannot have partitions", "Leave partitions out.")
-            await self.directory.publish_source(spec, known.own_event_times)
-        shards = await self.directory.claim_partitions(spec.name, spec.partitions, self.directory.shard)
-        if len(shards) != spec.partitions:
-            raise RequestError(
-                f"source {spec.name!r} has {len(shards)} partitions, not {spec.partitions}, and their number never "
-                "changes",
-                f"Write partitions: {len(shards)}, or use another name.",
-            )
-        return shards
+    async def apply(self, deployment: Deployment, name: str) -> Any:
+        """As the runtime does. Raises RequestError for what is in another shard, and as `runtime` does."""
+        runtime = self.runtime()
+        if self._places is not None:
+            return await self._places.apply(deployment, name)
+        check_alone(deployment)
+        return await runtime.apply(deployment, name)
 
     def application(self) -> Any:
         """For drivers and people: see Deployed. Raises Damaged as `coordinator` does."""
@@ -568,6 +559,9 @@ class Worker:
     def _counts(self) -> dict[Key, int]:
         return flow.counts(self._source_view, self._flow)
 
+    def _measured(self) -> dict[str, float]:
+        return flow.measured(self._rates, self._flow, self._pipelines())
+
     @property
     def _flow(self) -> Flow | None:
         return None if self._coordinator is None else self._coordinator.flow
@@ -600,6 +594,10 @@ class Worker:
             problems += self._coordinator.remote.problems
         if self._partitions is not None:
             problems += self._partitions.problems
+        if self._places is not None:
+            problems += self._places.problems
+        if self._shard is not None and not self._shard.member.options.host:  # otherwise its host reports them
+            problems += self._shard.member.directory.problems
         return problems
 
     def _disk_problems(self) -> Iterator[str]:
@@ -667,6 +665,9 @@ class Worker:
             windows=self._windows(),
             rates=flow.rates_status(self._rates, self._flow),
         )
+
+    def history(self) -> WorkerHistory:
+        return self._history.reply(self._flow)
 
     def _application_status(self) -> ApplicationStatus | None:
         if self._application_damage is not None:

@@ -66,7 +66,7 @@ CONNECTORS = {
     about.name: about
     for about in (
         About("ws-server", _TEXT, Server, Capabilities(source=_MOST, sink=_LEAST, is_linked=True)),
-        About("tcp-server", _TEXT, Server, Capabilities(source=_MOST, sink=_LEAST)),
+        About("tcp-server", _TEXT, Server, Capabilities(source=_MOST, sink=_LEAST, every_worker=True)),
         About("metronome", _TEXT, Clock, Capabilities(source=_LEAST, has_codec=False)),
         About("null", _TEXT, Nothing, Capabilities(sink=_ONCE, has_codec=False)),
         About("file", _TEXT, Archive, Capabilities(source=_ONCE, sink=_ONCE, resumes=True)),
@@ -99,6 +99,12 @@ class SmallTypes:
 
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
         return frozenset({INTERCEPTORS[name][0]})
+
+    def check_interceptor(self, name: str, options: BaseModel) -> None:
+        """All of them work."""
+
+    def check_codec(self, codec: str) -> None:
+        """All of them work."""
 
     def codecs(self) -> tuple[str, ...]:
         return ("json", "string", "csv")

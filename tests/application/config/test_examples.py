@@ -42,7 +42,7 @@ def test_it_loads(where: str, text: str, tmp_path: Path) -> None:
             code.write(_definition(where, function))
     for secret in _FILE.findall(text):
         text = text.replace(secret, str(tmp_path / "secret"))
-        (tmp_path / "secret").write_text("hidden")
+        (tmp_path / "secret").write_text('"string"' if secret.endswith(".avsc") else "hidden")
     (tmp_path / "app.yaml").write_text(text)
     environ = dict.fromkeys(_NAME.findall(text), "7000")
     try:

@@ -140,7 +140,7 @@ def test_every_route_is_requested_as_it_is_documented(worker: ScriptedWorker, cl
     start = {"inputs": inputs, "outputs": ["out"], "limits": limits, "fresh": True, "request": "r"}
     attached = {"generation": 3, "input": "in", "load": "l1", "upto": {"a": 9}}
     cutting = attached | {"start": offset, "limits": {"bytes": 5, "rows": None, "undelivered_bytes": None}}
-    staged = [{"port": "out", "segment": "staging/x", "length": 9, "rows": None}]
+    staged = [{"port": "out", "segment": "staging/x", "length": 9, "rows": None, "target": ""}]
     heartbeat = {"generation": 3, "stopped": True, "failed": False, "failure": None, "query": None}
     assert worker.asked == [
         ("POST", "/pipelines/p/start", start),

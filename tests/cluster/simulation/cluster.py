@@ -9,7 +9,7 @@ each shard has an owner at its host, every stream can be opened, and what was st
 
 import logging
 import random as global_random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -31,12 +31,12 @@ from penstock.cluster.records import (
 from penstock.coordinator.follower import Window
 from penstock.coordinator.machine.commands import Drop, Unsubscribe
 from penstock.core.errors import BucketFailed, RequestError, Unavailable
-from penstock.ingest.stream_claims import ClaimStep
+from penstock.ingest.stream_claims import ClaimId, ClaimStep, StreamClaims
 from penstock.testing.faulty_bucket import BucketFaults
 from penstock.worker.host_link import ShardReport
 from penstock.worker.membership import Membership
 from penstock.worker.shard_processes import Action, plan
-from tests.cluster.simulation.log import Chain, Entry, Log, Stored, segment_of
+from tests.cluster.simulation.log import Chain, Entry, Log, Part, Stored, part_of, segment_of
 from tests.cluster.simulation.process import Incoming, Leave, Reply, Request, Serving, ShardProcess
 from tests.cluster.simulation.programs import Program
 from tests.cluster.simulation.scheduler import Scheduler, SlowBucket, Unit
@@ -45,6 +45,8 @@ FAULTY_SECONDS = 40.0
 QUIET_SECONDS = 45.0
 ENDING_SECONDS = 15.0
 """Programs end their streams, and everything is completed."""
+SOURCES = ("a", "b")
+"""Each has partitions in some shards, and its registry in the first of them."""
 HOSTS_MAX = 5
 RATES = (0.95, 1.05)
 """Of clocks: two machines differ by less than what lies between `late` and `expired`."""
@@ -170,13 +172,13 @@ class Cluster:
         self.hosts: list[SimulatedHost] = []
         self.is_quiet = self.is_ending = False
         shards = self._shards = self.random.randint(1, 3)
-        partitions = self.random.randint(1, 3)
-        self._places = {f"s{k}": self.random.randrange(shards) for k in range(partitions)}
+        chosen = SOURCES[: self.random.randint(1, len(SOURCES))]
+        self._places = {name: shard for source in chosen for name, shard in self._spread(source)}
         self.sources = [*self._places]
-        self.registry_shard = self._places["s0"]
+        """All partitions of all sources."""
         self.pipelines = {f"p{k}": self.random.randrange(shards) for k in range(self.random.randint(0, 2))}
-        self.newest: dict[int, tuple[int, str]] = {}
-        """By stream: the last message stored anywhere, and where."""
+        self.newest: dict[tuple[str, int], tuple[int, str]] = {}
+        """By source and stream: the last message stored anywhere, and in which partition."""
         self._released: dict[str, dict[str, int]] = {}
         self._by_hand: list[ShardProcess] = []
         self._before: dict[tuple[str, int, str], int] = {}
@@ -187,7 +189,8 @@ class Cluster:
             self._stand_by()
         streams = self.random.randint(1, 3)
         self.programs = [
-            Program(self, self.random.randrange(streams), self.random.randrange(partitions)) for _ in range(streams + 1)
+            Program(self, self.random.randrange(streams), part_of(self.random.choice(self.sources)))
+            for _ in range(streams + 1)
         ]
 
     def _new_faults(self) -> BucketFaults:
@@ -201,14 +204,22 @@ class Cluster:
 
     # Places.
 
-    def source(self, partition: int) -> str:
-        return f"s{partition}"
+    def _spread(self, source: str) -> Iterator[tuple[str, int]]:
+        """Its partitions, in different shards."""
+        shards = self.random.sample(range(self._shards), self.random.randint(1, self._shards))
+        return ((Part(source, number).name, shard) for number, shard in enumerate(shards))
+
+    def registry_shard(self, source: str) -> int:
+        return self._places[Part(source, 0).name]
+
+    def parts_with(self, source: str) -> list[Part]:
+        return [part for part in map(part_of, self.sources) if part.source == source]
 
     def place(self, source: str) -> int:
         return self._places[source]
 
-    def partitions_of(self, shard: int) -> list[int]:
-        return [k for k, source in enumerate(self.sources) if self._places[source] == shard]
+    def parts_of(self, shard: int) -> list[Part]:
+        return [part_of(name) for name, where in self._places.items() if where == shard]
 
     # The run.
 
@@ -261,7 +272,7 @@ class Cluster:
     def _disturb(self) -> None:
         if self.is_quiet:
             return
-        kills = (self._kill_process, self._kill_host)
+        kills = (self._kill_process, self._kill_host, self._kill_registry)
         sleeps = (self._stop_process, self._stop_process, self._stop_host)
         operations = (self._join_any, self._stand_by, self._drain, self._move, self._move, self._rebalance)
         self.random.choice((*kills, *sleeps, *operations))()
@@ -275,6 +286,12 @@ class Cluster:
 
     def _kill_process(self) -> None:
         process = self._any_process()
+        if process is not None:
+            self._kill(process)
+
+    def _kill_registry(self) -> None:
+        shard = self.registry_shard(part_of(self.random.choice(self.sources)).source)
+        process = self.network.any_owner(shard)
         if process is not None:
             self._kill(process)
 
@@ -375,15 +392,22 @@ class Cluster:
     def _truth(self, source: str) -> Any:
         return self.log.chain(self.place(source)).state
 
-    def check_active(self, stream: int) -> None:
-        """A stream is active in one session of those that could store something."""
+    def check_active(self, opened: Serving, part: Part, stream: int) -> None:
+        """A stream is active in one session of those that could store something, and the registry knows which."""
         active = []
         for shard in sorted(self.log.chains):
             serving = self.current(shard)
-            for k, claims in serving.claims.items() if serving is not None else ():
-                if claims.step(stream) is ClaimStep.ACTIVE:
-                    active.append((shard, k))
-        assert len(active) <= 1, f"stream {stream} is active twice"
+            for other, claims in serving.claims.items() if serving is not None else ():
+                if other.source == part.source and claims.step(stream) is ClaimStep.ACTIVE:
+                    active.append(other)
+        assert len(active) <= 1, f"stream {stream} of {part.source} is active twice"
+        if opened is self.current(opened.shard):
+            claims = opened.claims[part]
+            holder = self._registry(part.source).holder(stream)
+            assert holder == ClaimId(part.number, claims.term, claims.number(stream)), "an active stream is claimed"
+
+    def _registry(self, source: str) -> StreamClaims:
+        return self.log.chain(self.registry_shard(source)).state.registries[source]
 
     def _changed(self, chain: Chain, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
@@ -397,13 +421,14 @@ class Cluster:
         """Each message once and in order, wherever it is stored; in another partition only when all before it is
         complete.
         """
-        before, source = self.newest.get(entry.stream, (-1, entry.source))
+        of = part_of(entry.source).source, entry.stream
+        before, source = self.newest.get(of, (-1, entry.source))
         assert entry.message == before + 1, "messages are stored once, in order"
         if source != entry.source:
             # A pipeline that has started since reads both partitions from where it starts.
-            given_up = self.log.given_up[entry.stream, self.sources.index(source)]
+            given_up = self.log.given_up[*of, part_of(source).number]
             assert given_up.is_complete, "no event of a stream overtakes another"
-        self.newest[entry.stream] = entry.message, entry.source
+        self.newest[of] = entry.message, entry.source
 
     def _check_released(self, chain: Chain, has_ended: bool) -> None:
         for source in self.sources:
@@ -456,9 +481,8 @@ class Cluster:
             truth = self._truth(source)
             stored = len(truth.events.get(source, ()))
             assert truth.completed(source) == stored, "everything is completed and acknowledged"
-        registry = self.log.chain(self.registry_shard).state.registry
-        for stream in self.newest:
-            assert registry.holder(stream) is None, "every stream is free"
+        for source, stream in self.newest:
+            assert self._registry(source).holder(stream) is None, "every stream is free"
 
 
 def simulate_cluster(seed: int) -> Cluster:

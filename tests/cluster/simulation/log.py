@@ -4,6 +4,7 @@ The content of the objects stays in memory, beside them. What all objects of a s
 it: the simulation's invariants are about that.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -34,11 +35,41 @@ class Stored(NamedTuple):
 class Opened(NamedTuple):
     """The claim of a stream, before NOTIFY_ACK."""
 
+    source: str
     stream: int
     number: int
 
 
-Entry = Command | RegistryCommand | Stored | Opened
+class Ended(NamedTuple):
+    """EOS: nothing of the stream follows until it is opened again."""
+
+    source: str
+    stream: int
+
+
+class Registered(NamedTuple):
+    """A command that has changed the registry of a source with several partitions."""
+
+    source: str
+    command: RegistryCommand
+
+
+Entry = Command | Registered | Stored | Opened | Ended
+
+
+class Part(NamedTuple):
+    """A partition. Its log is `a0`, `a1`, … of source `a`."""
+
+    source: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}{self.number}"
+
+
+def part_of(name: str) -> Part:
+    return Part(name[0], int(name[1:]))
 
 
 def segment_of(source: str) -> str:
@@ -48,12 +79,14 @@ def segment_of(source: str) -> str:
 @dataclass
 class ShardState:
     coordinator: State = field(default_factory=State)
-    registry: StreamClaims = field(default_factory=StreamClaims)
+    registries: dict[str, StreamClaims] = field(default_factory=lambda: defaultdict(StreamClaims))
+    """By source with several partitions."""
     events: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     start: dict[str, int] = field(default_factory=dict)
     """By source: what is before was removed."""
     last: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By source and stream: the last message id, and where it ends."""
+    ended: set[tuple[str, int]] = field(default_factory=set)
 
     def apply(self, entry: Entry) -> None:
         match entry:
@@ -61,12 +94,14 @@ class ShardState:
                 events = self.events.setdefault(source, [])
                 events.append((stream, message))
                 self.last[source, stream] = message, len(events)
-            case Opened():
-                pass
-            case _ if type(entry).__module__ == StreamClaims.__module__:
-                self.registry.apply(entry)  # type: ignore[arg-type]
+            case Opened(source, stream):
+                self.ended.discard((source, stream))
+            case Ended(source, stream):
+                self.ended.add((source, stream))
+            case Registered(source, command):
+                self.registries[source].apply(command)
             case _:
-                self.coordinator, effects = apply(self.coordinator, entry)  # type: ignore[arg-type]
+                self.coordinator, effects = apply(self.coordinator, entry)
                 for effect in effects:
                     if isinstance(effect, Truncate):
                         self._truncate(effect.segments)
@@ -85,15 +120,23 @@ class ShardState:
         return len(self.events.get(source, ())) if released is None else released.get(segment_of(source), 0)
 
     def is_complete(self, source: str, stream: int) -> bool:
+        """Whether all that is stored of it is complete."""
         return self.last.get((source, stream), (NOTHING_YET, 0))[1] <= self.completed(source)
+
+    def is_free(self, source: str, stream: int) -> bool:
+        """Whether any partition may have it next: nothing of it is here, or it has ended and is complete."""
+        has_ended = (source, stream) in self.ended or (source, stream) not in self.last
+        return has_ended and self.is_complete(source, stream)
 
     def copy(self) -> "ShardState":
         """As a new owner reads it: by the stored form where there is one."""
-        registry = StreamClaims()
-        for row in self.registry.snapshot():
-            registry.restore(row)
+        registries = defaultdict[str, StreamClaims](StreamClaims)
+        for source, known in self.registries.items():
+            for row in known.snapshot():
+                registries[source].restore(row)
         events = {source: [*events] for source, events in self.events.items()}
-        return replace(self, registry=registry, events=events, start=dict(self.start), last=dict(self.last))
+        copies: dict[str, Any] = {"start": dict(self.start), "last": dict(self.last), "ended": {*self.ended}}
+        return replace(self, registries=registries, events=events, **copies)
 
 
 class Chain:
@@ -114,8 +157,8 @@ class Log(Objects):
         super().__init__()
         self.chains: dict[int, Chain] = {}
         self.contents: dict[str, tuple[Entry, ...]] = {}
-        self.given_up: dict[tuple[int, int], Relinquish] = {}
-        """By stream and partition: the last relinquish that was effective."""
+        self.given_up: dict[tuple[str, int, int], Relinquish] = {}
+        """By source, stream and partition: the last relinquish that was effective."""
         self._on_change = on_change
         self._writes = count()
 
@@ -148,10 +191,15 @@ class Log(Objects):
             assert not entries, "the first object of a writer is its take-over"
         chain.term, chain.writer, chain.length = term, writer, chain.length + 1
         for entry in entries:
-            if isinstance(entry, Relinquish) and chain.state.registry.holder(entry.stream_id) == entry.claim:
-                self.given_up[entry.stream_id, entry.claim.partition] = entry
+            if isinstance(entry, Registered):
+                self._given_up(chain.state.registries[entry.source], entry)
             chain.state.apply(entry)
         self._on_change(chain, entries)
+
+    def _given_up(self, registry: StreamClaims, entry: Registered) -> None:
+        command = entry.command
+        if isinstance(command, Relinquish) and registry.holder(command.stream_id) == command.claim:
+            self.given_up[entry.source, command.stream_id, command.claim.partition] = command
 
 
 class ShardLog:

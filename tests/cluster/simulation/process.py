@@ -51,12 +51,25 @@ from penstock.ingest.stream_claims import (
 from penstock.ingest.stream_claims import Command as RegistryCommand
 from penstock.protocol.api.shards import ClockWanted, Follow, Followed, FollowedSegment
 from penstock.protocol.connector.frames import NOTHING_YET
-from tests.cluster.simulation.log import Entry, Opened, ShardLog, ShardState, Stored, segment_of
+from tests.cluster.simulation.log import (
+    Ended,
+    Entry,
+    Opened,
+    Part,
+    Registered,
+    ShardLog,
+    ShardState,
+    Stored,
+    segment_of,
+)
 from tests.cluster.simulation.scheduler import Actor, StopEvent, Unit
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.cluster import Cluster
     from tests.cluster.simulation.programs import Program
+
+Key = tuple[Part, int]
+"""A stream of a partition."""
 
 TICK_SECONDS = 0.5
 START_SECONDS_MAX = 5.0
@@ -70,11 +83,12 @@ CANDIDATES_SLEEP = 10.0
 
 
 class AskRegistry(NamedTuple):
+    source: str
     command: RegistryCommand
 
 
 class AskHeld(NamedTuple):
-    partition: int
+    part: Part
     term: int
 
 
@@ -104,7 +118,7 @@ class Leave(NamedTuple):
 
 class FromProgram(NamedTuple):
     program: "Program"
-    partition: int
+    part: Part
     kind: str
     """notify, message, end or gone."""
     message: int = 0
@@ -240,11 +254,12 @@ class Serving:
         self._commit(Serve())
         self._flush()
         term = state.coordinator.term
-        self.claims = {k: PartitionClaims(k, term) for k in self.cluster.partitions_of(self.shard)}
-        self.sessions: dict[tuple[int, int], Program] = {}
-        self._ending: set[tuple[int, int]] = set()
-        self._begun: dict[int, bool] = dict.fromkeys(self.claims, False)
-        self._inherited: dict[int, bool] = dict.fromkeys(self.claims, False)
+        self.claims = {part: PartitionClaims(part.number, term) for part in self.cluster.parts_of(self.shard)}
+        self.sessions: dict[Key, Program] = {}
+        self._ending: set[Key] = set()
+        """Streams that have ended, with a session or without: they are given up when they are complete."""
+        self._begun: dict[Part, bool] = dict.fromkeys(self.claims, False)
+        self._inherited: dict[Part, bool] = dict.fromkeys(self.claims, False)
         self._holdings = Holdings(self.shard, term)
         self._followers: dict[tuple[str, int, str], Follower] = {}
         """By pipeline, its incarnation, and source."""
@@ -307,16 +322,18 @@ class Serving:
 
     def _asked(self, request: Request, reply: Callable[[Any], None]) -> None:
         match request:
-            case AskRegistry(command):
-                if self.shard != self.cluster.registry_shard:
-                    return
-                outcome = self.state.registry.apply(command)
+            case AskRegistry(source, command):
+                outcome = self.state.registries[source].apply(command)
                 if outcome.is_changed:
-                    self._entries.append(command)
+                    self._entries.append(Registered(source, command))
                 self._when_durable.append(lambda: reply(outcome.answer))
-            case AskHeld(partition, term):
-                held = self.state.registry.held(partition, term)
-                self._when_durable.append(lambda: reply(held))
+            case AskHeld(part, term):
+                # An entry is written each time: an owner that was replaced would miss streams.
+                begin, registry = Begin(part.number, term), self.state.registries[part.source]
+                if registry.apply(begin).answer == Done():
+                    self._entries.append(Registered(part.source, begin))
+                    held = registry.held(part.number, term)
+                    self._when_durable.append(lambda: reply(held))
             case AskFollow(_, _, follow):
                 followed = self.followed(follow)
                 self._when_durable.append(lambda: reply(followed))
@@ -340,12 +357,12 @@ class Serving:
 
     def _answered(self, request: Request, answer: Any) -> None:
         match request:
-            case AskRegistry(Begin(partition)):
-                self._begun[partition] |= answer == Done()
-            case AskRegistry(command):
-                self._claim_answered(command, answer)  # type: ignore[arg-type]
-            case AskHeld(partition):
-                self._inherit(partition, answer)
+            case AskRegistry(source, Begin(number)):
+                self._begun[Part(source, number)] |= answer == Done()
+            case AskRegistry(source, command):
+                self._claim_answered(source, command, answer)  # type: ignore[arg-type]
+            case AskHeld(part):
+                self._inherit(part, answer)
             case AskFollow(name, incarnation, follow):
                 self._take(self._followers.get((name, incarnation, follow.source)), answer)
             case Tell(Subscribe() as message):
@@ -362,62 +379,81 @@ class Serving:
     def _ask(self, shard: int, request: Request) -> None:
         self.cluster.network.ask(self.process, shard, request)
 
+    def _ask_registry(self, source: str, command: RegistryCommand | None) -> None:
+        if command is not None:
+            self._ask(self.cluster.registry_shard(source), AskRegistry(source, command))
+
     # Streams.
 
     def _from_program(self, incoming: FromProgram) -> None:
-        program, partition, kind, message = incoming
-        key, claims = (partition, program.stream), self.claims.get(partition)
+        program, part, kind, message = incoming
+        key, claims = (part, program.stream), self.claims.get(part)
         if kind == "notify":
+            if key in self._ending and key not in self.sessions and claims is not None:
+                self._reopen(key, program)
+                return
             asked = claims.notify(program.stream) if claims is not None else None
             if asked is None:
                 program.refused(self.process)
             else:
                 self.sessions[key] = program
-                self._ask(self.cluster.registry_shard, AskRegistry(asked))
+                self._ask_registry(part.source, asked)
         elif self.sessions.get(key) is not program or claims is None:
             pass
         elif kind == "message" and claims.step(program.stream) is ClaimStep.ACTIVE and key not in self._ending:
             self._store(key, message)
-        elif kind == "end":
+        elif kind == "end" and claims.step(program.stream) is ClaimStep.ACTIVE:
             self._ending.add(key)
+            self._commit(Ended(part.name, program.stream))
+        elif kind == "gone" and key in self._ending:
+            self.sessions.pop(key)  # the claim is kept until it is complete
         elif kind == "gone":
             self._end(key)
 
-    def known_id(self, partition: int, stream: int) -> int:
-        own = self.state.last_id(self.cluster.source(partition), stream)
-        return later(own, self.claims[partition].last_id(stream))
+    def _reopen(self, key: Key, program: "Program") -> None:
+        """Its claim is kept here, after its end: no request is needed."""
+        part, stream = key
+        self._ending.discard(key)
+        self.sessions[key] = program
+        number = self.claims[part].number(stream)
+        self._commit(Opened(part.name, stream, number), lambda: self._answer(key))
 
-    def _store(self, key: tuple[int, int], message: int) -> None:
+    def known_id(self, part: Part, stream: int) -> int:
+        return later(self.state.last_id(part.name, stream), self.claims[part].last_id(stream))
+
+    def _store(self, key: Key, message: int) -> None:
         known = self.known_id(*key)
         if known == NOTHING_YET or message > known:
-            self._commit(Stored(self.cluster.source(key[0]), key[1], message))
+            self._commit(Stored(key[0].name, key[1], message))
 
-    def _end(self, key: tuple[int, int]) -> None:
+    def _end(self, key: Key) -> None:
         """Everything that was received of the stream is stored, or is not and never will be."""
-        partition, stream = key
+        part, stream = key
         self.sessions.pop(key, None)
         self._ending.discard(key)
-        source = self.cluster.source(partition)
-        claims, last_id = self.claims[partition], self.state.last_id(source, stream)
-        self._when_durable.append(lambda: self._relinquish(claims, stream, last_id))
+        last_id = self.state.last_id(part.name, stream)
+        self._when_durable.append(lambda: self._relinquish(part, stream, last_id))
 
-    def _relinquish(self, claims: PartitionClaims, stream: int, last_id: int) -> None:
-        is_complete = self.state.is_complete(self.cluster.source(claims.partition), stream)
-        command = claims.end(stream, last_id, is_complete=is_complete)
-        if command is not None:
-            self._ask(self.cluster.registry_shard, AskRegistry(command))
+    def _relinquish(self, part: Part, stream: int, last_id: int) -> None:
+        is_free = self.state.is_free(part.name, stream)
+        self._ask_registry(part.source, self.claims[part].end(stream, last_id, is_complete=is_free))
 
     def sessions_lost(self) -> None:
         for key in [*self.sessions]:
-            self._end(key)
+            if key in self._ending:
+                self.sessions.pop(key)
+            else:
+                self._end(key)
 
-    def _claim_answered(self, command: Claim | Relinquish, answer: Answer) -> None:
-        key = command.claim.partition, command.stream_id
-        claims, program = self.claims[key[0]], self.sessions.get(key)
+    def _claim_answered(self, source: str, command: Claim | Relinquish, answer: Answer) -> None:
+        key = part, _ = Part(source, command.claim.partition), command.stream_id
+        claims, program = self.claims[part], self.sessions.get(key)
         match claims.answered(command, answer):
             case Next.WRITE:
                 number = command.claim.number
-                self._commit(Opened(command.stream_id, number), lambda: self._opened(key, number))
+                self._commit(Opened(part.name, command.stream_id, number), lambda: self._opened(key, number))
+            case Next.ADOPTED:
+                self._ending.add(key)
             case Next.REFUSE | Next.REDIRECT if program is not None:
                 self.sessions.pop(key)
                 elsewhere = answer.partition if isinstance(answer, Elsewhere) else None
@@ -425,32 +461,39 @@ class Serving:
             case Next.STOP:
                 raise TakenOver("by the registry")
 
-    def _opened(self, key: tuple[int, int], number: int) -> None:
+    def _opened(self, key: Key, number: int) -> None:
         if self.claims[key[0]].written(key[1], number):
-            self.cluster.check_active(key[1])
-            program = self.sessions.get(key)
-            if program is None:
-                self._end(key)
-            else:
-                program.opened(self.process, self.known_id(*key))
+            self._answer(key)
 
-    def _inherit(self, partition: int, held: Any) -> None:
-        claims, source = self.claims[partition], self.cluster.source(partition)
-        self._inherited[partition] = not held
+    def _answer(self, key: Key) -> None:
+        """NOTIFY_ACK: the claim is durable."""
+        self.cluster.check_active(self, *key)
+        program = self.sessions.get(key)
+        if program is None:
+            self._end(key)
+        else:
+            program.opened(self.process, self.known_id(*key))
+
+    def _inherit(self, part: Part, held: Any) -> None:
+        claims, state = self.claims[part], self.state
+        self._inherited[part] = not held
         for stream, old in held.items():
-            last_id, is_complete = self.state.last_id(source, stream), self.state.is_complete(source, stream)
-            command = claims.inherit(stream, old, last_id, is_complete=is_complete)
-            if command is not None:
-                self._ask(self.cluster.registry_shard, AskRegistry(command))
+            is_free = state.is_free(part.name, stream)
+            if (part.name, stream) in state.ended and not is_free:
+                self._ask_registry(part.source, claims.adopt(stream))
+            else:
+                last_id = state.last_id(part.name, stream)
+                self._ask_registry(part.source, claims.inherit(stream, old, last_id, is_complete=is_free))
 
     # What happens from time to time.
 
     def _tick(self) -> None:
-        for partition, claims in self.claims.items():
-            self._keep_asking(partition, claims)
+        for part, claims in self.claims.items():
+            self._keep_asking(part, claims)
         for key in sorted(self._ending):
-            if self.state.is_complete(self.cluster.source(key[0]), key[1]):
-                self.sessions[key].ended(self.process)
+            if self.state.is_complete(key[0].name, key[1]):
+                if key in self.sessions:
+                    self.sessions[key].ended(self.process)
                 self._end(key)
         for name, home in self.cluster.pipelines.items():
             if home == self.shard:
@@ -460,16 +503,15 @@ class Serving:
         if self.cluster.is_quiet and self.cluster.random.random() < 0.1:
             # An owner without anything to write does not notice that it was fenced: by a process that slept between
             # its lease and its take-over of the log, and woke up after this one's. The first write shows it.
-            self._commit(Opened(NO_STREAM, 0))
+            self._commit(Opened("", NO_STREAM, 0))
 
-    def _keep_asking(self, partition: int, claims: PartitionClaims) -> None:
-        registry = self.cluster.registry_shard
-        if not self._begun[partition]:
-            self._ask(registry, AskRegistry(claims.begin()))
-        elif not self._inherited[partition]:
-            self._ask(registry, AskHeld(partition, claims.term))
+    def _keep_asking(self, part: Part, claims: PartitionClaims) -> None:
+        if not self._begun[part]:
+            self._ask_registry(part.source, claims.begin())
+        elif not self._inherited[part] and not claims.adopting:
+            self._ask(self.cluster.registry_shard(part.source), AskHeld(part, claims.term))
         for command in claims.unanswered():
-            self._ask(registry, AskRegistry(command))
+            self._ask_registry(part.source, command)
 
     def _follow(self, source: str) -> None:
         shard = self.state.coordinator.remote[source]

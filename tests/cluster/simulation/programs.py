@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from penstock.protocol.connector.frames import NOTHING_YET
+from tests.cluster.simulation.log import Part
 from tests.cluster.simulation.process import FromProgram, Incoming, ShardProcess
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ class Program:
     have the same stream: one of them is refused.
     """
 
-    def __init__(self, cluster: "Cluster", stream: int, partition: int) -> None:
-        self.cluster, self.stream, self.partition = cluster, stream, partition
+    def __init__(self, cluster: "Cluster", stream: int, part: Part) -> None:
+        self.cluster, self.stream, self.part = cluster, stream, part
         self.process: ShardProcess | None = None
         self._next: int | None = None
         """The message to send; None while the stream is not open."""
@@ -41,8 +42,8 @@ class Program:
     def _connect(self) -> None:
         random = self.cluster.random
         if not self.cluster.is_quiet and random.random() < 0.2:
-            self.partition = random.randrange(len(self.cluster.sources))
-        shard = self.cluster.place(self.cluster.source(self.partition))
+            self.part = random.choice(self.cluster.parts_with(self.part.source))
+        shard = self.cluster.place(self.part.name)
         self.process = self.cluster.network.any_owner(shard)
         self._next, self._is_ending, self._heard = None, False, self.cluster.scheduler.now
         self._to_process("notify")
@@ -66,7 +67,7 @@ class Program:
     def _to_process(self, kind: str, message: int = 0) -> None:
         """In order, as a connection is."""
         if self.process is not None:
-            self.process.receive(Incoming(FromProgram(self, self.partition, kind, message)))
+            self.process.receive(Incoming(FromProgram(self, self.part, kind, message)))
 
     # From the process.
 
@@ -78,7 +79,7 @@ class Program:
         """Tries again later; where the stream belongs, if that was the reason."""
         if process is self.process:
             self.process = None
-            self.partition = self.partition if partition is None else partition
+            self.part = self.part if partition is None else Part(self.part.source, partition)
 
     def ended(self, process: ShardProcess) -> None:
         self.lost(process)

@@ -9,7 +9,7 @@ import httpx
 
 from penstock.testing.frame import NAME, Frame
 from penstock.testing.peer import Line, Peer
-from tests.connectors.http_serving import Says, Server, serving
+from tests.connectors.http_serving import Asked, Says, Server, serving
 
 
 class HttpLine:
@@ -35,7 +35,8 @@ class HttpLine:
 
     async def _ask(self, data: bytes) -> int:
         address = self._frame.connector.addresses[0]  # type: ignore[attr-defined]
-        asked = asyncio.create_task(self._client.post(f"http://{address}/", content=data))
+        headers = dict(self.headers(data))
+        asked = asyncio.create_task(self._client.post(f"http://{address}/", content=data, headers=headers))
         try:
             while not asked.done():
                 if self._completes:
@@ -49,6 +50,10 @@ class HttpLine:
         if response.status_code == 200:
             self._got += response.content
         return response.status_code
+
+    def headers(self, data: bytes) -> Mapping[str, str]:
+        """Of a request."""
+        return {}
 
     async def send(self, data: bytes) -> None:
         await self._waiting.put(data)
@@ -77,6 +82,8 @@ def complete(frame: Frame) -> None:
 
 
 class HttpClients(Peer):
+    line_type = HttpLine
+
     def __init__(self, answer: str) -> None:
         self._answer = answer
         self.lines: list[HttpLine] = []
@@ -86,7 +93,7 @@ class HttpClients(Peer):
 
     async def line(self, frame: Frame) -> Line:
         await frame.connected()
-        self.lines.append(HttpLine(frame, completes=self._answer == "epoch" and frame.setup.ack == "checkpoint"))
+        self.lines.append(self.line_type(frame, completes=self._answer == "epoch" and frame.setup.ack == "checkpoint"))
         return self.lines[-1]
 
     async def stop(self) -> None:
@@ -111,11 +118,15 @@ class HttpServing(Peer):
     async def start(self) -> None:
         server: Server = self._stack.enter_context(serving(self._port))
         self._port = server.port
-        server.answer = lambda asked: Says(200, {}, self._take(asked.headers["idempotency-key"], asked.body))
+        server.answer = self._take
 
-    def _take(self, key: str, body: bytes) -> bytes:
-        self._taken.setdefault(key, body)
-        return b""
+    def _take(self, asked: Asked) -> Says:
+        self.check(asked.headers, asked.body)
+        self._taken.setdefault(asked.headers["idempotency-key"], asked.body)
+        return Says(200, {}, b"")
+
+    def check(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Raises if a request is not as it should be."""
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._stack.close)

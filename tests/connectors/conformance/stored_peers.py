@@ -111,6 +111,16 @@ class SqliteRows(Peer):
             return database.execute(statement).fetchall()
 
 
+class SqlRows(SqliteRows):
+    def config(self) -> Mapping[str, Any]:
+        return {"url": f"sqlite:///{self._path}", "table": "rows"}
+
+
+class SqlitePolled(SqliteRows):
+    def config(self) -> Mapping[str, Any]:
+        return {"mode": "poll", "path": str(self._path), "table": "rows"}
+
+
 class LakeRows(Peer):
     """The raw events in a table of files."""
 

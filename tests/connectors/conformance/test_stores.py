@@ -15,6 +15,7 @@ from penstock.connectors.iceberg.connector import Iceberg
 from penstock.connectors.parquet.connector import Parquet
 from penstock.connectors.postgres.connector import Postgres
 from penstock.connectors.segment import Segment
+from penstock.connectors.sql.connector import Sql
 from penstock.connectors.sqlite.connector import Sqlite
 from penstock.testing.conformance import ConnectorConformance
 from penstock.testing.peer import Peer
@@ -26,7 +27,9 @@ from tests.connectors.conformance.stored_peers import (
     LakeRows,
     PostgresRows,
     SinkProgram,
+    SqlitePolled,
     SqliteRows,
+    SqlRows,
     WrittenParts,
 )
 from tests.connectors.stores.lakes import DeltaStore, IcebergStore, ParquetStore
@@ -76,6 +79,21 @@ class TestFileWrite(StoreConformance):
 class TestSqlite(StoreConformance):
     connector = Sqlite
     peer = SqliteRows
+
+    def given(self, value: bytes) -> bytes:
+        return json.dumps({"value": value.decode()}).encode()
+
+
+class TestSqlitePoll(StoreConformance):
+    """Rows are not lines: what it reads is tested in tests/connectors/databases."""
+
+    connector = Sqlite
+    peer = SqlitePolled
+
+
+class TestSql(StoreConformance):
+    connector = Sql
+    peer = SqlRows
 
     def given(self, value: bytes) -> bytes:
         return json.dumps({"value": value.decode()}).encode()

@@ -232,3 +232,61 @@ def test_a_stream_that_was_harmless_so_far_may_not_expand_beyond_the_limit() -> 
     assert stream.feed(harmless + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
     with pytest.raises(BadBytes, match="expansion_max"):
         stream.feed(compressor.compress(bytes(64 * MIB)) + compressor.flush())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        InterceptorSpec(type="collect", config={"max_elements": 2}),
+        InterceptorSpec(type="collect", config={"delimiter": ","}),
+        InterceptorSpec(type="remove-empty", config={"blank": True}),
+    ],
+    ids=str,
+)
+def test_what_depends_on_where_bytes_are_cut_needs_records(spec: InterceptorSpec) -> None:
+    with pytest.raises(RequestError, match="whole records"):
+        make_chains([spec], [])
+    make_chains([InterceptorSpec(type="split"), spec], [])
+    make_chains([spec], [], messages=True)
+
+
+def test_all_of_a_stream_is_collected_however_it_is_cut() -> None:
+    for pieces in ([b"abc"], [b"a", b"bc"]):
+        chain = make_chains([InterceptorSpec(type="collect")], []).incoming()
+        assert [one for piece in pieces for one in chain.feed(piece)] + chain.finish() == [b"abc"]
+
+
+@pytest.mark.parametrize(
+    ("first", "is_whole"),
+    [("split", False), ("length-prefixed", False), ("chunk", True), ("collect", True), ("base64", True)],
+)
+def test_a_message_reaches_its_first_interceptor_whole_unless_that_takes_parts(first: str, is_whole: bool) -> None:
+    config = {"bytes": 3} if first == "chunk" else {}
+    spec = InterceptorSpec(type=first, config=config)
+    assert make_chains([spec], [], messages=True).takes_messages is is_whole
+    assert not make_chains([spec], []).takes_messages
+
+
+def test_bytes_of_gelf_messages_that_wait_are_bounded() -> None:
+    whole = 60_000
+    chunks = [Chunking(GelfChunkingOptions(chunk_bytes=whole)).feed([bytes(whole + 1)])[0] for _ in range(30)]
+    stage = Unchunking(GelfChunkingOptions(), waiting_bytes_max=20 * whole)
+    for chunk in chunks:
+        assert stage.feed(chunk) == []
+        assert stage.buffered <= 20 * whole
+    rejected = stage.take_rejected()
+    assert len(rejected) == 10
+    assert "bytes of GELF messages wait" in rejected[0].reason
+    stage.finish()
+    assert stage.buffered == 0
+
+
+def test_a_gelf_chunk_that_comes_twice_counts_once() -> None:
+    chunks = Chunking(GelfChunkingOptions(chunk_bytes=64)).feed([bytes(100)])
+    stage = Unchunking(GelfChunkingOptions())
+    stage.feed(chunks[0])
+    buffered = stage.buffered
+    stage.feed(chunks[0])
+    assert stage.buffered == buffered == len(chunks[0])
+    assert stage.feed(chunks[1]) == [bytes(100)]
+    assert stage.buffered == 0

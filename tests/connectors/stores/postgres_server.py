@@ -23,7 +23,8 @@ def find(program: str) -> str | None:
 class PostgresServer:
     """PostgreSQL refuses to run as root: then it runs as `nobody`."""
 
-    def __init__(self) -> None:
+    def __init__(self, wal_level: str = "logical") -> None:
+        self._wal_level = wal_level
         self.socket_folder = tempfile.mkdtemp(prefix="penstock-postgres-")
         self._data = str(Path(self.socket_folder) / "data")
         self._as: dict[str, Any] = {"cwd": self.socket_folder}
@@ -41,6 +42,7 @@ class PostgresServer:
         postgres = find("postgres")
         assert postgres is not None
         settings = ["listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connections=20"]
+        settings += [f"wal_level={self._wal_level}", "max_replication_slots=40"]
         arguments = ["-D", self._data, "-k", self.socket_folder, *(part for one in settings for part in ("-c", one))]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([postgres, *arguments], stdout=log, stderr=log, **self._as)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from psycopg.sql import SQL
 
 from penstock.connectors.postgres import ddl as postgres_ddl
+from penstock.connectors.postgres.connection import identifier_of
 from penstock.connectors.postgres.options import PostgresOptions
 from penstock.connectors.postgres.sink import PostgresSink
 from penstock.connectors.sqlite import ddl as sqlite_ddl
@@ -35,7 +36,7 @@ class Table(Protocol):
 class PostgresTable:
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self.name = postgres_ddl.identifier_of(self._options()).as_string()
+        self.name = identifier_of(self._options().table).as_string()
 
     def _options(self, **options: Any) -> PostgresOptions:
         return self._store.options(**options)

@@ -1,6 +1,8 @@
 """The file sink."""
 
 import errno
+import gzip
+import lzma
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from penstock.client.sink import DataFile
 from penstock.client.sink.log import TransactionLog
@@ -79,6 +82,32 @@ def test_a_file_has_the_payloads_in_its_format(folder: Path, form: FileFormat, n
     assert (folder / name).read_bytes() == data
     (part,) = read_committed_parts(folder)
     assert (part.path, part.start, part.size, part.is_complete) == (folder / name, 0, len(data), False)
+
+
+UNPACKED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "gzip": (".gz", gzip.decompress),
+    "xz": (".xz", lzma.decompress),
+    "zstd": (".zst", lambda data: zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()),
+}
+
+
+@pytest.mark.parametrize("compression", UNPACKED)
+def test_what_is_committed_of_compressed_parts_can_be_decompressed(folder: Path, compression: str) -> None:
+    options = FileOptions.model_validate({"mode": "write", "path": str(folder), "compression": compression})
+    suffix, unpacked = UNPACKED[compression]
+    first, second = EPOCHS
+    deliver(options, [first])
+    sink = FileSink(options)
+    sink.open(first.transaction.id)
+    second.deliver(sink)
+    (part,) = read_committed_parts(folder)
+    assert part.path.name == f"part-{0:020}.txt{suffix}"
+    assert unpacked(part.path.read_bytes()[: part.size]) == b"one\n\nthree\nfour\n"
+    torn = chain([[Row(b"never committed" * 1000)]])[0]
+    torn.write(sink)
+    sink.close()
+    (part,) = read_committed_parts(folder)
+    assert unpacked(part.path.read_bytes()[: part.size]) == b"one\n\nthree\nfour\n"
 
 
 def test_a_new_part_starts_between_epochs_when_the_last_one_is_large_enough(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Tables in files: columns, partitions, sizes, other writers, and workers that were replaced."""
 
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,6 +17,7 @@ from penstock.connectors.delta.connector import DeltaOptions
 from penstock.connectors.iceberg.connector import Iceberg
 from penstock.connectors.iceberg.options import IcebergOptions
 from penstock.connectors.iceberg.table import url_of
+from penstock.connectors.lake import places
 from penstock.connectors.lake.places import BucketPlace, DirectoryPlace, Place
 from penstock.connectors.lake.sink import LakeSink
 from penstock.connectors.parquet.connector import Parquet, ParquetOptions
@@ -98,6 +101,14 @@ def test_a_date_that_has_no_folder_is_a_vote_of_no(store: LakeStore) -> None:
         vote = epoch(1, ['{"id": 1, "day": "0000-01-01"}']).prepare(sink)
         assert "'day', which has a date outside the years 1 to 9999" in vote.reason
         epoch(2, ['{"id": 2, "day": "0001-01-01"}']).deliver(sink)
+    assert ids(store) == [2]
+
+
+def test_a_text_that_is_too_long_for_a_folder_is_a_vote_of_no(store: LakeStore) -> None:
+    with opened(store.sink(lambda: SCHEMA, partition_by=["country"])) as sink:
+        vote = epoch(1, [f'{{"id": 1, "country": "{"x" * 250}"}}']).prepare(sink)
+        assert "'country', which has a text that is too long for a folder" in vote.reason
+        epoch(2, [f'{{"id": 2, "country": "{"x" * 240}"}}']).deliver(sink)
     assert ids(store) == [2]
 
 
@@ -204,6 +215,39 @@ def test_a_file_that_is_neither_staged_nor_published_is_missed(kind: str, tmp_pa
     place.delete(["a.parquet"])
     with pytest.raises(SinkLost, match=r"neither staged/a nor a.parquet exists"):
         place.publish("staged/a", "a.parquet")
+
+
+def test_a_file_that_another_program_removes_meanwhile_does_not_stop_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"x")
+    listed = places.os.scandir  # type: ignore[attr-defined]
+
+    def scandir(path: Any) -> Any:
+        found = [*listed(path)]
+        (tmp_path / "b").unlink(missing_ok=True)
+        return nullcontext(found)
+
+    monkeypatch.setattr(places.os, "scandir", scandir)  # type: ignore[attr-defined]
+    synced: list[str] = []
+    monkeypatch.setattr(places, "_sync_file", lambda path: synced.append(Path(path).name))
+    place = DirectoryPlace(tmp_path)
+    place.sync("")
+    assert sorted(synced) == ["a", "c"]
+
+
+def test_a_table_that_the_first_format_has_written_goes_on(tmp_path: Path) -> None:
+    """Its second epoch was voted on, and not committed."""
+    table = tmp_path / "table"
+    shutil.copytree(Path(__file__).parents[2] / "fixtures/lake/1", table)
+    store, second = ParquetStore(str(table)), epoch(2, ['{"id": 2, "country": "fr"}'])
+    assert ids(store) == [1]
+    with opened(store.sink(lambda: SCHEMA, partition_by=["country"]), second.id) as sink:
+        sink.commit(second.transaction)
+        assert ids(store) == [1, 2]
+        epoch(3, ['{"id": 3, "country": "de"}']).deliver(sink)
+    assert ids(store) == [1, 2, 3]
 
 
 def test_another_writer_of_a_delta_table_comes_first(tmp_path: Path) -> None:

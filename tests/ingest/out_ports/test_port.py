@@ -203,6 +203,24 @@ async def test_an_event_is_complete_when_every_pipeline_has_completed_it(scene: 
     await waiting[1]
 
 
+async def test_what_a_stream_had_sent_before_a_crash_is_complete_when_its_pipelines_have_completed_it(
+    scene: Scene,
+) -> None:
+    host = await scene.host(segments=1)
+    stream = await host.open_stream("peer", resume=True)
+    await stream.durable(await stream.put([b"1", b"2"], ids=[10, 20]))
+    await scene.crash()
+    host = await scene.host(segments=1)
+    completion = scene.running.sources.completion("source")
+    completion.hold({})
+    stream = await host.open_stream("peer", resume=True)
+    await stream.put([b"2"], ids=[20])  # sent again, and dropped
+    waiting = asyncio.create_task(stream.complete(20))
+    assert await is_waiting(waiting)
+    completion.advance(scene.ends())
+    await waiting
+
+
 async def test_with_ack_durable_an_event_is_complete_when_it_is_on_disk(scene: Scene) -> None:
     host = await scene.host(ack="durable")
     scene.running.sources.completion("source").hold({})

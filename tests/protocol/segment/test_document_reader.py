@@ -92,6 +92,18 @@ def test_bytes_of_an_event_that_look_like_a_partial_message_are_data() -> None:
     assert stored(append) == events
 
 
+@pytest.mark.parametrize("size", [1, 5000])
+@pytest.mark.parametrize("lookalike", [False, True])
+def test_a_split_event_is_found_after_many_small_events_and_after_large_ones(size: int, lookalike: bool) -> None:
+    event = Event(b"across the end")
+    first, rest = pieces(event, 11)
+    before = frame_events([b"x" * size] * 100 + ([DOCUMENT.encode(first)] if lookalike else []))
+    whole = before + DOCUMENT.encode(event)
+    content = before + DOCUMENT.encode(first)
+    (append,) = receive(block(len(content), content, len(whole), document(rest)), block_size_max=1 << 20)
+    assert stored(append) == whole
+
+
 def test_a_block_s_surplus_is_padding_and_dropped() -> None:
     (append,) = receive(block(SIZE + 9, EVENTS + b"surplus!!", SIZE))
     assert stored(append) == EVENTS

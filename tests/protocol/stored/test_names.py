@@ -28,6 +28,8 @@ from penstock.protocol.stored.names import (
         ("pipeline:counts/out", Source(Form.OUTPUT, "counts/out")),
         ("segment:numbers", Source(Form.SEGMENT, "numbers")),
         ("segment:a/b", Source(Form.SEGMENT, "a/b")),
+        ("segment:a/b/0.#epoch.0#transaction.c", Source(Form.SEGMENT, "a/b/0.#epoch.0#transaction.c")),
+        ("pravega:plant/readings", Source(Form.PRAVEGA, "plant/readings")),
     ],
 )
 def test_a_source_is_read_and_written_back(text: str, source: Source) -> None:
@@ -51,6 +53,9 @@ def test_a_source_is_read_and_written_back(text: str, source: Source) -> None:
         ("segment:connector/sensors/streams", "belongs to the worker itself"),
         (f"segment:{LEDGER}", "belongs to the worker itself"),
         ("segment:staging/a", "belongs to the worker itself"),
+        ("segment:a/b/0.#epoch.0", "is a part of pravega:a/b"),
+        ("pravega:plant", "is not a valid stream of Pravega's clients"),
+        ("pravega:a/b/c", "is not a valid stream of Pravega's clients"),
     ],
 )
 def test_an_invalid_source_is_refused(text: str, what: str) -> None:
@@ -80,6 +85,7 @@ def test_several_sources_are_separated_by_commas_and_counted_once() -> None:
         (output_segment("counts", "out"), Owner("pipeline:counts/out", Kind.STORED)),
         ("numbers", Owner("segment:numbers", Kind.RAW)),
         ("connectors", Owner("segment:connectors", Kind.RAW)),
+        ("plant/readings/12.#epoch.3", Owner("pravega:plant/readings", Kind.RAW)),
     ],
 )
 def test_a_segment_belongs_to_a_source_that_owns_it(segment: str, owner: Owner) -> None:
@@ -97,9 +103,15 @@ def test_the_workers_own_segments_belong_to_nobody(segment: str) -> None:
     assert not Source.parse("a").owns(segment)
 
 
+def test_access_to_a_stream_of_pravegas_clients_is_by_its_own_name() -> None:
+    assert Source.parse("pravega:plant/readings").access_name == "plant/readings"
+
+
 def test_a_source_does_not_own_the_segments_of_others() -> None:
     assert not Source.parse("sens").owns("connector/sensors/0")
     assert not Source.parse("pipeline:a/b").owns("pipeline/a/bc")
+    assert not Source.parse("pravega:a/b").owns("a/bc/0.#epoch.0")
+    assert not Source.parse("pravega:a/b").owns("a/b/0.#epoch.0#transaction.c")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ä", "a" * 101, "a b"])
@@ -132,6 +144,7 @@ def test_the_name_of_a_source_is_one_item_of_a_list(name: str) -> None:
         "x" * 201,
         "pipeline:a",
         "segment:a",
+        "pravega:a",
         "a#1",
     ],
 )

@@ -19,11 +19,13 @@ from penstock.core.errors import PenstockError, RequestError
 from penstock.core.kinds import arrow_field
 from penstock.protocol.api.deployment import port_for
 from penstock.spark.codecs.avro_codec import Avro
-from penstock.spark.codecs.by_json import JsonLines, Logfmt, Yaml
+from penstock.spark.codecs.by_json import JsonLines, Yaml
 from penstock.spark.codecs.codec import name_of, options_of, with_options
 from penstock.spark.codecs.csv_codec import Csv
+from penstock.spark.codecs.influx import Influx
+from penstock.spark.codecs.logfmt import Logfmt
 from penstock.spark.codecs.logs import Cef, Gelf, Syslog
-from penstock.spark.codecs.metric_lines import DogStatsd, Graphite, Influx, Statsd
+from penstock.spark.codecs.metric_lines import DogStatsd, Graphite, Statsd
 from penstock.spark.codecs.patterns import Grok, Regex
 from penstock.spark.codecs.protobuf_codec import Protobuf
 from penstock.spark.codecs.registry import codec

@@ -19,6 +19,7 @@ from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
+from penstock.spark.codecs.api import NotHere
 from penstock.spark.codecs.codec import with_options
 
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
@@ -87,11 +88,29 @@ class ConnectorCheck:
         self._document.complain(path, text, "Add idle_timeout: 1m, or leave when_all_idle out.")
 
     def _check_partitions(self, section: ConnectorSection | None, capabilities: Capabilities | None) -> None:
-        if section is None or capabilities is None or section.partitions == 1 or capabilities.partitions:
+        if section is None or capabilities is None:
+            return
+        if section.listen == "every-worker":
+            self._check_listen(section, capabilities)
+            return
+        if section.partitions == 1 or capabilities.partitions:
             return
         text = f"{self._item.what}: partitions: {section.partitions} is not possible: one worker receives its events"
         hint = "Leave partitions out. Sources of the type connector-protocol can have several."
+        if capabilities.every_worker:
+            hint = "Leave partitions out, or add listen: every-worker."
         self._document.complain((*self._item.path, "partitions"), text, hint)
+
+    def _check_listen(self, section: ConnectorSection, capabilities: Capabilities) -> None:
+        what, path = f"{self._item.what}: listen: every-worker", (*self._item.path, "listen")
+        if not capabilities.every_worker:
+            self._document.complain(
+                path, f"{what} is not possible: {section.type} does not listen", "Leave listen out."
+            )
+        elif section.partitions == 1:
+            self._document.complain(
+                path, f"{what} needs partitions", "Add partitions: the number of shards that listen, on all workers."
+            )
 
     def _capabilities(self) -> Capabilities | None:
         kind = self._value.get("type")
@@ -164,7 +183,14 @@ class ConnectorCheck:
             self._unknown((*path, "type"), "interceptor", kind, known)
             return
         options = self._options(self._types.interceptor(kind).options, value, path)
-        if options is not None and way not in (ways := self._types.directions(kind, options)):
+        if options is None:
+            return
+        try:
+            self._types.check_interceptor(kind, options)
+        except RequestError as error:
+            self._document.complain((*path, "type"), f'the interceptor "{kind}": {error}', error.hint)
+            return
+        if way not in (ways := self._types.directions(kind, options)):
             hint = f"It can be used under: {', '.join(sorted(ways))}."
             self._document.complain((*path, "type"), f'the interceptor "{kind}" cannot be used under "{way}"', hint)
 
@@ -185,6 +211,9 @@ class ConnectorCheck:
                 hint = "Write it like application/json, or text/* for all of a kind."
                 self._document.complain((*self._item.path, *key), text, hint, key=True)
         self._check_codec_config(known)
+        for key, codec in self._codecs().items():
+            if len(key) > 1 and codec in known:
+                self._check_codec(codec, key)
         if capabilities is not None and capabilities.has_codec and self._value.get("codec") is None:
             hint = f"Add codec: {', '.join(sorted(known))}."
             self._document.complain((*self._item.path, "codec"), f"{self._item.what} has no codec", hint)
@@ -201,8 +230,19 @@ class ConnectorCheck:
             return
         unreadable: list[KeyPath] = []
         resolved = self._resolved(config, (*self._item.path, *where), unreadable)
-        if not unreadable:
-            validated(self._document, model, resolved, self._item.path, where, self._item.what)
+        if unreadable:
+            return
+        if validated(self._document, model, resolved, self._item.path, where, self._item.what) is not None:
+            self._check_codec(with_options(codec, resolved), where if config else ("codec",))
+
+    def _check_codec(self, codec: str, key: KeyPath) -> None:
+        """Its packages, and what its options refer to."""
+        try:
+            self._types.check_codec(codec)
+        except NotHere as error:
+            self._document.notes.append(f"{self._item.what}: {error}; it must be where Spark's tasks run")
+        except RequestError as error:
+            self._document.complain((*self._item.path, *key), f"{self._item.what}: {error}", error.hint)
 
 
 def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
@@ -221,6 +261,7 @@ def _spec(section: ConnectorSection, name: str, instance: str) -> ConnectorSpec:
         breaker=_breaker(section),
         segments=section.segments,
         partitions=section.partitions,
+        listen=section.listen,
         quota_bytes=section.quota,
         window_bytes=section.window,
         ack=section.ack,

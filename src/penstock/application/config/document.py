@@ -93,6 +93,8 @@ class Document:
     """Values from outside that were not found: only that is reported about them."""
     left: set[str] = field(default_factory=set)
     """Variables that are not set here, and are left to the worker."""
+    notes: list[str] = field(default_factory=list)
+    """What cannot be checked on this machine."""
     mistakes: list[Mistake] = field(default_factory=list)
 
     def known(self, path: KeyPath) -> KeyPath:

@@ -302,6 +302,9 @@ class Linking:
             self._complain(reached, *_no_port(reached, present))
         elif port not in present:
             self._complain(reached, _unable(reached, side.other_role))
+        elif side is _TARGET and _listens_everywhere(self._connectors[reached.name]):
+            text = f'Unable to link to "{reached.shown}". With listen: every-worker its port "{port}" cannot be linked'
+            self._complain(reached, text, "A reply could not reach a connection of another worker.")
 
     def _check_pair(self, route: Route) -> None:
         if "pipeline" not in (route.source.url.kind, route.target.url.kind) and route.target.url.kind != "system":
@@ -348,6 +351,10 @@ def _unable(reached: Reached, role: str) -> str:
         f'Unable to link to "{reached.shown}". Connector does not support linking to port "{port}". '
         f"It can only act as event {role}."
     )
+
+
+def _listens_everywhere(connector: CheckedConnector) -> bool:
+    return connector.spec is not None and connector.spec.listen == "every-worker"
 
 
 def _ports(capabilities: Capabilities) -> list[str]:

@@ -101,6 +101,7 @@ class _Loading:
             connectors=self._connector_specs(), pipelines=self._pipeline_specs(), links=tuple(links)
         )
         self.notes += self._arrival_times(deployment)
+        self.notes += dict.fromkeys(self.document.notes)
         self.notes += [f"${{{name}}} is not set here: the worker must have it" for name in sorted(self.document.left)]
         found = {name: checked.capabilities for name, checked in self.connectors.items()}
         return Loaded(path, deployment, found, tuple(self.notes), dict(self._written(used)))

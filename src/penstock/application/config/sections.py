@@ -140,6 +140,9 @@ class ConnectorSection(StrictModel):
     partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)] = 1
     """Shards of a cluster that its streams are spread over; never changes once the source is used. On a worker without
     `--store` it has one, whatever this says."""
+    listen: Literal["one-worker", "every-worker"] = "one-worker"
+    """Who listens, of a type that does: the worker of a cluster that has the connector, or every worker that has one of
+    its `partitions`."""
     quota: Size | None = None
     """Bytes that its segments may hold in total; when it is reached, its peers wait."""
     window: Annotated[Size, Field(ge=FRAME_SIZE_FLOOR, le=WINDOW_BYTES)] = SMALL_WINDOW_BYTES

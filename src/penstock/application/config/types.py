@@ -13,6 +13,7 @@ from penstock.connectors.interceptors.api import AboutInterceptor
 from penstock.connectors.registry import CONNECTORS, INTERCEPTORS, NotInstalled, require
 from penstock.protocol.event_time.field import SCANNED_CODECS
 from penstock.spark import codecs
+from penstock.spark.codecs.registry import check
 
 
 class Types(Protocol):
@@ -33,6 +34,9 @@ class Types(Protocol):
     def directions(self, name: str, options: BaseModel) -> frozenset[str]:
         """The directions that the interceptor supports: `in`, `out`, or both."""
 
+    def check_interceptor(self, name: str, options: BaseModel) -> None:
+        """Raises RequestError if it cannot work with these options, or a package is missing."""
+
     def codecs(self) -> Collection[str]: ...
 
     def needs_schema(self, codec: str) -> bool:
@@ -40,6 +44,11 @@ class Types(Protocol):
 
     def codec_options(self, codec: str) -> type[BaseModel] | None:
         """The model of its options; None if it has none."""
+
+    def check_codec(self, codec: str) -> None:
+        """Of a codec with its options. Raises RequestError if it cannot work with them, or a package is missing, and
+        NotHere for a file that may be elsewhere.
+        """
 
     def timed_codecs(self) -> Collection[str]:
         """The codecs in which the worker finds event times."""
@@ -70,6 +79,14 @@ class KnownTypes:
         built = INTERCEPTORS.get(name)(options)
         ways: dict[str, Callable[[], object]] = {"in": lambda: built.incoming(framed=True), "out": built.outgoing}
         return frozenset(way for way, build in ways.items() if _is_supported(build))
+
+    def check_interceptor(self, name: str, options: BaseModel) -> None:
+        built = INTERCEPTORS.get(name)(options)
+        built.incoming(framed=True)
+        built.outgoing()
+
+    def check_codec(self, codec: str) -> None:
+        check(codec)
 
     def codec_options(self, codec: str) -> type[BaseModel] | None:
         return codecs.about(codec).model()

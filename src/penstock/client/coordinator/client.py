@@ -226,6 +226,11 @@ class CoordinatorClient(WorkerClient):
         request = api.Merge(generation=generation, batch=batch, staged=[*staged], manifest=manifest)
         return self._pipeline(name, "merge", request, Merged)
 
+    def route(self, name: str, epoch: int, target: str, *, generation: int | None = None) -> Sequence[api.Span]:
+        """The segments to which all tasks of an epoch route the rows for `pravega:SCOPE/STREAM`."""
+        request = api.AskRoute(generation=generation, epoch=epoch, target=target)
+        return self._pipeline(name, "route", request, api.SegmentRoute).spans
+
     def mirrored(self, name: str, generation: int | None = None) -> api.MirroredCheckpoint:
         """The mirrored checkpoint that counts. Raises Fenced if this generation is not the newest."""
         asked = "" if generation is None else f"?generation={generation}"

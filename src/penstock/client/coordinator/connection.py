@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -23,7 +24,9 @@ from penstock.client.segments.failures import (
 from penstock.core import errors
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
+from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.codec import decode_reply, encode
+from penstock.protocol.api.history import Principal, SegmentPage, WorkerHistory
 from penstock.protocol.api.status import WorkerStatus
 
 T = TypeVar("T")
@@ -264,11 +267,11 @@ def _worker_in(location: str) -> str:
 # What the blocking clients of a worker's HTTP side share: one connection, retried while the worker is unavailable.
 
 
-def connection_to(worker: str, timeout_seconds: float) -> Connection:
-    """`worker`: as parse_workers takes it. Raises RequestError."""
+def connection_to(worker: str, timeout_seconds: float, token: str = "") -> Connection:
+    """`worker`: as parse_workers takes it. `token`: see Connection. Raises RequestError."""
     (address, is_tls), *others = parse_workers(worker)
     tls = https_context(address.host) if is_tls else None
-    return Connection(address, timeout_seconds, tls, others=[one for one, _ in others])
+    return Connection(address, timeout_seconds, tls, token, others=[one for one, _ in others])
 
 
 _decoding = threading.Lock()
@@ -284,9 +287,9 @@ class WorkerClient:
     """Every call may be repeated, and is, for `retry_seconds` while the worker is away; then Unavailable is raised. Not
     for several threads at once.
 
-    `worker`: `host:port` or `https://host:port`; several of one cluster are separated by commas. The token and the
-    files of TLS are found in the environment, see `penstock.client.credentials`. What the worker does not allow raises
-    Unauthenticated or Forbidden.
+    `worker`: `host:port` or `https://host:port`; several of one cluster are separated by commas. The token, unless it
+    is given, and the files of TLS are found in the environment, see `penstock.client.credentials`. What the worker does
+    not allow raises Unauthenticated or Forbidden.
     """
 
     def __init__(
@@ -295,9 +298,10 @@ class WorkerClient:
         retry_seconds: float = RETRY_SECONDS,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        token: str = "",
     ) -> None:
         self._retry_seconds = retry_seconds
-        self._connection = connection_to(worker, timeout_seconds)
+        self._connection = connection_to(worker, timeout_seconds, token)
 
     @property
     def address(self) -> Address:
@@ -318,6 +322,22 @@ class WorkerClient:
     def status(self) -> WorkerStatus:
         """The worker's /status."""
         return self._get("/status", WorkerStatus)
+
+    def history(self) -> WorkerHistory:
+        """The worker's /history."""
+        return self._get("/history", WorkerHistory)
+
+    def cluster(self) -> ClusterStatus:
+        """The worker's /cluster. Raises RequestError for a worker that has everything itself."""
+        return self._get("/cluster", ClusterStatus)
+
+    def segments(self, prefix: str = "", after: str = "") -> SegmentPage:
+        """A page of the segments after this name, in the order of names."""
+        return self._get("/segments?" + urlencode({"prefix": prefix, "after": after}), SegmentPage)
+
+    def principal(self) -> Principal:
+        """As whom the worker knows this client."""
+        return self._get("/principal", Principal)
 
     def _get(self, path: str, reply: type[T], wait_seconds: float = 0.0) -> T:
         return _decoded(self._ask("GET", path, None, wait_seconds), reply)

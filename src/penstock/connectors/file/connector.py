@@ -115,8 +115,8 @@ class File(Connector[FileOptions]):
         options = self.options
         match options.mode:
             case "read":
-                reading = Reading(options.path, options.chunk, options.parallel, self.permissions.allows)
-                await reading.run(host)
+                how = (options.chunk, options.parallel, self.permissions.allows, options.compression)
+                await Reading(options.path, *how).run(host)
             case "tail":
                 following = (options.poll, options.linger, options.lines)
                 await Tailing(options.path, options.chunk, *following, self.permissions.allows).run(host)

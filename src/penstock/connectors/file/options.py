@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
-from penstock.connectors.values import Size, SomeSeconds
+from penstock.connectors.values import Size, SomeSeconds, check_modes
 
 _OF_MODES = {
     "chunk": ("read", "tail"),
@@ -13,6 +13,7 @@ _OF_MODES = {
     "poll": ("tail",),
     "linger": ("tail",),
     "lines": ("tail",),
+    "compression": ("read", "write"),
     "format": ("write", "append"),
     "rotate_bytes": ("write",),
     "rotate": ("write",),
@@ -24,9 +25,13 @@ class FileOptions(Options):
     """Relative paths start in the directory where the worker was started. `interceptors: in`, such as `split`, cut what
     is read into events.
 
-    A file that is tailed is identified by its inode and its first line. A renamed file is read on from where it was; a
-    truncated or recreated file is read from the beginning. What is overwritten before it was read is lost. A file that
-    was truncated and has the same first line and the same length at the next poll is not recognised as truncated.
+    A file that is tailed is identified by its inode and its first line. A renamed file is read on from where it was, so
+    nothing is lost when logrotate renames a file and creates another. A truncated or recreated file is read from the
+    beginning. What was in it and had not been read is then read from its copy, if there is one beside it whose name
+    begins with the file's name and `.` or `-`, as logrotate's `copytruncate` makes it; the pattern must not match the
+    copies. What was overwritten before it was read or copied is lost. A file that was truncated and has the same first
+    line and the same length at the next poll is not recognised as truncated. Rotated files that are compressed are not
+    files of the pattern either: use `app.log`, not `app.log*`.
 
     In mode `write` the directory contains files `part-NUMBER` and the connector's log. Uncommitted data may be at the
     end of the last part: readers use `penstock.connectors.file.read_committed_parts`.
@@ -48,6 +53,11 @@ class FileOptions(Options):
     """How long a renamed or removed file must be silent before it counts as finished. Mode `tail`."""
     lines: bool = True
     """Wait until a line is complete. Mode `tail`."""
+    compression: Literal["none", "auto", "gzip", "zstd", "xz", "lz4"] = "none"
+    """Mode `read`: how files are compressed; `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`), and reads
+    all others as they are. Mode `write`: how parts are compressed, `gzip`, `zstd` or `xz`; each epoch is a member of
+    its own, so what is committed can always be decompressed. zstd and lz4 need
+    `pip install 'penstock-streams[compression]'`."""
     format: Literal["lines", "raw", "frames"] = "lines"
     """`lines`: a newline after each value. `raw`: nothing between values. `frames`: a big-endian u32 with the length
     before each value. Modes `write` and `append`."""
@@ -59,9 +69,7 @@ class FileOptions(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in sorted(self.model_fields_set & _OF_MODES.keys()):
-            if self.mode not in _OF_MODES[name]:
-                raise ValueError(
-                    f"{name} is only for mode {' and '.join(_OF_MODES[name])}, and the mode is {self.mode}"
-                )
+        if self.mode == "write" and self.compression in ("auto", "lz4"):
+            raise ValueError("the compression of parts is gzip, zstd, xz or none")
+        check_modes(self, self.mode, _OF_MODES)
         return self

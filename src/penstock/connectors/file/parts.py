@@ -14,7 +14,7 @@ from penstock.core.types import Buffer
 STATE = "state"
 """The directory of the transaction log, next to the parts."""
 
-_NAME = re.compile(r"part-(\d{20})\.[a-z]+")
+_NAME = re.compile(r"part-(\d{20})\.[a-z]+(?:\.[a-z]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RotatingFile:
 
     def append(self, data: Buffer) -> None:
         """On OSError any part of it may have been written: call `rewind` to continue."""
-        if self._part is None or self._part.path.suffix != self._suffix:
+        if self._part is None or "".join(self._part.path.suffixes) != self._suffix:
             self.start_part()
         assert self._part is not None
         self._part.write_at(self.part_size, data)

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from glob import glob, has_magic
 from hashlib import sha256
 from itertools import takewhile
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.connectors.api import Host, Lost, Stream
+from penstock.connectors.file.contents import Contents, algorithm_of, may_read, pump
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.streams import first_of
 from penstock.core.errors import PenstockError
@@ -48,22 +51,21 @@ def find_files(pattern: str, allows: Callable[[Path], bool] = lambda _: True) ->
     return [path for name in names if (path := Path(name)).is_file() and allows(path)]
 
 
-async def may_read(stream: Stream, host: Host) -> bool:
-    """Whether to continue reading: waits until the stream may send; False when nothing more should be read."""
-    if not stream.may_send and not host.is_draining:
-        await first_of(stream.ready(), host.draining())
-    return not host.is_draining
-
-
 class Reading:
     """All files that match, `parallel` at a time, from their positions to their ends."""
 
     def __init__(
-        self, pattern: str, chunk_bytes: int, parallel: int, allows: Callable[[Path], bool] = lambda _: True
+        self,
+        pattern: str,
+        chunk_bytes: int,
+        parallel: int,
+        allows: Callable[[Path], bool] = lambda _: True,
+        compression: str = "none",
     ) -> None:
         self._pattern = pattern
         self._allows = allows
         self._chunk_bytes = chunk_bytes
+        self._compression = compression
         self._parallel = parallel
 
     async def run(self, host: Host) -> None:
@@ -99,8 +101,10 @@ class Reading:
     async def _read(self, path: Path, host: Host) -> None:
         with opened(path) as fd:
             stream = await host.open_stream(str(path), resume=True, metadata={"path": str(path)})
+            algorithm = algorithm_of(path.name, self._compression)
+            contents = Contents(partial(_pread, fd), self._chunk_bytes, algorithm, stream.position)
             try:
-                await self._pump(fd, stream, host)
+                await pump(contents, stream, host)
             except BadBytes:
                 host.count("bad_files")
             except OSError:
@@ -109,16 +113,9 @@ class Reading:
             finally:
                 await stream.close()
 
-    async def _pump(self, fd: int, stream: Stream, host: Host) -> None:
-        at = stream.position
-        while await may_read(stream, host):
-            data = await asyncio.to_thread(os.pread, fd, self._chunk_bytes, at)
-            if not data:
-                await stream.finish()
-                return
-            await stream.send(data)
-            at += len(data)
-        await stream.cut_off("the connector was stopped")
+
+def _pread(fd: int, at: int, size: int) -> bytes:
+    return os.pread(fd, size, at)
 
 
 _FAILURES_SHOWN = 3
@@ -258,6 +255,7 @@ class Tailing:
                 in_line = not self._lines or not piece.endswith(_NEWLINE)
             elif data is None or os.fstat(fd).st_size < at:
                 host.count("truncations")
+                await self._read_copy(file, at, name, stream, host)
                 await stream.finish()
                 return True
             elif is_over:
@@ -268,6 +266,17 @@ class Tailing:
                 quiet += self._poll_seconds
         await stream.cut_off("the connector was stopped")
         return False
+
+    async def _read_copy(self, file: Followed, at: int, name: str, stream: Stream, host: Host) -> None:
+        """The file was truncated: what was not read of it is in its copy, if `copytruncate` has made one."""
+        copy = await asyncio.to_thread(_copy_of, file.path, at, name) if self._lines else None
+        if copy is None or not self._allows(copy):
+            return
+        with opened(copy) as fd:
+            while (data := await asyncio.to_thread(os.pread, fd, self._chunk_bytes, at)) and not host.is_draining:
+                await stream.send(data)
+                at += len(data)
+        host.count("copies_read")
 
     def _read(self, fd: int, at: int, name: str) -> bytes | None:
         """The data at this position; None if the file's first line has changed, so it is another file."""
@@ -312,6 +321,27 @@ def _mark(head: bytes) -> str:
     """The mark of the first line, or of the part that is used; empty while that is incomplete."""
     line, newline, _ = head.partition(_NEWLINE)
     return sha256(line).hexdigest()[:16] if newline or len(head) == _HEAD_BYTES else ""
+
+
+def _copy_of(path: Path, at: int, name: str) -> Path | None:
+    """The newest file beside this one that continues what was read of it: with the same first line, and longer."""
+    found: list[tuple[float, Path]] = []
+    for other in path.parent.iterdir():
+        if not other.name.startswith((f"{path.name}.", f"{path.name}-")):
+            continue
+        try:
+            status = other.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size > at and _is_marked(other, name):
+                found.append((status.st_mtime, other))
+        except OSError:  # gone since
+            continue
+    return max(found)[1] if found else None
+
+
+def _is_marked(path: Path, name: str) -> bool:
+    with opened(path) as fd:
+        mark = _mark(os.pread(fd, _HEAD_BYTES, 0))
+    return bool(mark) and name.endswith(mark)
 
 
 def _inodes(pattern: str, allows: Callable[[Path], bool]) -> dict[Inode, Path]:

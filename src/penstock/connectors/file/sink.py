@@ -2,17 +2,20 @@
 
     PATH/part-00000000000000000000.txt     from the first byte on; the number counts the bytes before it
     PATH/part-00000000000001048620.txt     started between two epochs, when the one before was large or old enough
+    PATH/part-NUMBER.txt.gz                with `compression`: each epoch is a member of its own
     PATH/state/log                         votes and decisions, like those of `penstock.client.Sink`
 
 Readers find out with `read_committed_parts` what is committed.
 """
 
+import lzma
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import types
@@ -38,6 +41,7 @@ from penstock.connectors.sink_api import (
     accept_any,
 )
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.plugins import needed
 from penstock.core.types import Buffer
 from penstock.protocol.intrinsics import BYTES, I64S, U8S, compiled, copy, store8, store32
 from penstock.protocol.stored.bulk import Bytes
@@ -118,6 +122,34 @@ def encode(values: Bytes, form: FileFormat) -> Buffer:
     return lines(values) if form is FileFormat.LINES else frames(values)
 
 
+# Compressed parts: what is committed ends with the end of a member, so every prefix of it can be decompressed.
+
+
+class Compressor(Protocol):
+    def compress(self, data: Buffer, /) -> bytes: ...
+
+    def flush(self) -> bytes:
+        """The end of the member."""
+
+
+class Compression(NamedTuple):
+    suffix: str
+    make: Callable[[], Compressor | None]
+
+
+def _zstd() -> Compressor:
+    made: Compressor = needed("zstandard", "zstd", "compression").ZstdCompressor().compressobj()
+    return made
+
+
+COMPRESSIONS = {
+    "none": Compression("", lambda: None),
+    "gzip": Compression(".gz", lambda: zlib.compressobj(wbits=zlib.MAX_WBITS | 16)),
+    "xz": Compression(".xz", lzma.LZMACompressor),
+    "zstd": Compression(".zst", _zstd),
+}
+
+
 _OWNER = "delivery"
 """The owner of the log: bound when the sink takes over its directory."""
 
@@ -133,7 +165,11 @@ class FileSink:
         self._path = Path(options.path)
         self._format = FileFormat(options.format)
         self._clock = clock
-        self._file = RotatingFile(self._path, self._format.suffix)
+        self._compression = COMPRESSIONS[options.compression]
+        self._compression.make()  # or NotInstalled
+        self._file = RotatingFile(self._path, self._format.suffix + self._compression.suffix)
+        self._member: Compressor | None = None
+        """Of the transaction that is being written."""
         self._log: TransactionLog | None = None
         self._written_at: float | None = None
         """When the last part was committed to, or its file was written before this run."""
@@ -157,7 +193,8 @@ class FileSink:
         try:
             if self._begun_at is None:
                 self._begin()
-            self._file.append(encode(block.values, self._format))
+            data = encode(block.values, self._format)
+            self._file.append(data if self._member is None else self._member.compress(data))
         except OSError as error:
             self._note_full(error)
 
@@ -165,6 +202,7 @@ class FileSink:
         log = self._opened()
         try:
             if not self._no_room:
+                self._end_member()
                 self._file.sync()
             if not log.has_room:
                 log.make_room()
@@ -228,6 +266,7 @@ class FileSink:
 
     def _rewind(self, log: TransactionLog) -> None:
         self._file.rewind(log.state.mark)
+        self._member = None
         self._begun_at, self._no_room = None, ""
 
     def _begin(self) -> None:
@@ -236,6 +275,12 @@ class FileSink:
         if self._file.part_size and self._is_due(now):
             self._file.start_part()
         self._begun_at = now
+        self._member = self._compression.make()
+
+    def _end_member(self) -> None:
+        if self._member is not None:
+            self._file.append(self._member.flush())
+            self._member = None
 
     def _is_due(self, now: float) -> bool:
         rotate_bytes, rotate_seconds = self._options.rotate_bytes, self._options.rotate

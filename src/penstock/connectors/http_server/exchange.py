@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from penstock.connectors.api import Outgoing, OutgoingChain
-from penstock.connectors.http_server.options import HttpServerOptions
+from penstock.connectors.http_server.options import IntakeOptions
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.server_auth import CHALLENGE, ServerAuth
 
@@ -183,44 +183,53 @@ class RefusedRequest(Exception):
 
 def authorize(request: Request, auth: ServerAuth | None) -> None:
     """Raises RefusedRequest. The connection is closed: nothing more of the body is read."""
-    given = ", ".join(request.headers.getlist("authorization"))
-    if auth is not None and not auth.accepts(given):
+    if auth is None:
+        return
+    if not auth.accepts(", ".join(request.headers.getlist("authorization"))):
         challenge = (CHALLENGE, auth.challenge)
         raise RefusedRequest(text_answer(HTTPStatus.UNAUTHORIZED, "send credentials", challenge, closes=True))
 
 
-def route(request: Request, options: HttpServerOptions) -> None:
+def route(request: Request, accepted: str, methods: Sequence[str]) -> None:
     """Raises RefusedRequest for a path or a method that is not accepted."""
     path = request.scope["path"]
-    wanted, is_prefix = options.path.removesuffix("*"), options.path.endswith("*")
+    wanted, is_prefix = accepted.removesuffix("*"), accepted.endswith("*")
     if not (path.startswith(wanted) if is_prefix else path == wanted):
         raise RefusedRequest(text_answer(HTTPStatus.NOT_FOUND, "not found"))
-    if request.method not in options.methods:
-        allow = ("allow", ", ".join(options.methods))
+    if request.method not in methods:
+        allow = ("allow", ", ".join(methods))
         raise RefusedRequest(
             text_answer(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method} is not allowed", allow)
         )
 
 
-async def read_body(request: Request, options: HttpServerOptions) -> bytes:
+async def read_body(request: Request, options: IntakeOptions) -> bytes:
     """The whole body. Raises RefusedRequest if it is too large or too slow, ClientDisconnect."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > options.body_bytes_max:
         raise RefusedRequest(_too_large(options))
-    body = bytearray()
     try:
         async with asyncio.timeout(options.timeout):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > options.body_bytes_max:
-                    raise RefusedRequest(_too_large(options))
+            return await _whole_body(request, options)
     except TimeoutError:
         text = f"the body did not arrive within {options.timeout:g} s"
         raise RefusedRequest(text_answer(HTTPStatus.REQUEST_TIMEOUT, text, closes=True)) from None
-    return bytes(body)
 
 
-def _too_large(options: HttpServerOptions) -> Answer:
+async def _whole_body(request: Request, options: IntakeOptions) -> bytes:
+    pieces, size, more = list[bytes](), 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        more, size = message.get("more_body", False), size + len(pieces[-1])
+        if size > options.body_bytes_max:
+            raise RefusedRequest(_too_large(options))
+    return b"".join(pieces)
+
+
+def _too_large(options: IntakeOptions) -> Answer:
     """The rest of the body is read and dropped: a client that is still sending would not see an answer to a closed
     connection.
     """

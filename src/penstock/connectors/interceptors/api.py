@@ -176,8 +176,10 @@ class Interceptor(Generic[O]):
     about: ClassVar[AboutInterceptor]
     cuts: ClassVar[bool] = False
     """Whether its output consists of records, whatever its input is."""
-    needs_records: ClassVar[bool] = False
-    """Whether it cannot work on any part of a stream of bytes."""
+    takes_parts: ClassVar[bool] = False
+    """Whether its records are the same however its input is cut, also where each input is a message."""
+    needs_records: bool = False
+    """Whether it cannot work on any part of a stream of bytes. It may depend on its options."""
 
     def __init__(self, options: O) -> None:
         self.options = options

@@ -55,11 +55,17 @@ _ZSTD_FEED_BYTES = 1 << 10
 """zstandard returns all that its input contains: a kilobyte cannot contain more than 32 MiB (a block of 128 KiB has at
 least four bytes)."""
 
+_ZSTD_WRITE_BYTES = 1 << 16
+"""The buffer that each call of zstandard takes. Most calls with so little input return nothing, so it is not larger."""
+
 _XZ_MEMORY_MAX = 128 << 20
 """What a stream of xz may ask for as its dictionary: the largest preset asks for 64 MiB."""
 
 _SNAPPY_CHUNK_BYTES_MAX = 4 + 4 + 76_490
 """A chunk of the framing format: its header, checksum, and 64 KiB that do not compress."""
+
+_SNAPPY_CHUNKS = PIECE_BYTES >> 16
+"""Chunks that are decompressed at once, of 64 KiB each."""
 
 _SNAPPY_START = b"\xff\x06\x00\x00sNaPpY"
 
@@ -134,7 +140,7 @@ class _Zstd(Decompressor):
     def __init__(self) -> None:
         library = needed("zstandard", "zstd", "compression")
         self._error = library.ZstdError
-        self._inner = library.ZstdDecompressor(max_window_size=_XZ_MEMORY_MAX).decompressobj()
+        self._inner = library.ZstdDecompressor(max_window_size=_XZ_MEMORY_MAX).decompressobj(_ZSTD_WRITE_BYTES)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), _ZSTD_FEED_BYTES):
@@ -195,14 +201,14 @@ class _Plain(Decompressor):
 
 
 class _Snappy(Decompressor):
-    """The framing format: each chunk has at most 64 KiB, and is decompressed alone."""
+    """The framing format: a chunk becomes at most 64 KiB, and as many as fit into a piece are decompressed together."""
 
     def __init__(self) -> None:
         self._library = needed("cramjam", "snappy", "compression")
         self._buffer = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        data, at = self._buffer + data, 0
+        data, at, start, count = self._buffer + data, 0, 0, 0
         while at + 4 <= len(data):
             end = at + 4 + int.from_bytes(data[at + 1 : at + 4], "little")
             if end - at > _SNAPPY_CHUNK_BYTES_MAX and data[at] < 0x80:
@@ -211,16 +217,20 @@ class _Snappy(Decompressor):
                 break
             if data[at] == 0xFF and data[at:end] != _SNAPPY_START:
                 raise BadRecord("not the start of a snappy stream")
-            if data[at] <= 1:
-                yield self._chunk(data[at:end])
-            elif data[at] < 0x80:
+            if 1 < data[at] < 0x80:
                 raise BadRecord(f"a snappy chunk of the unknown kind {data[at]}")
+            count += data[at] <= 1
             at = end
+            if count == _SNAPPY_CHUNKS:
+                yield self._chunks(data[start:at])
+                start, count = at, 0
+        if count:
+            yield self._chunks(data[start:at])
         self._buffer = data[at:]
 
-    def _chunk(self, chunk: bytes) -> bytes:
+    def _chunks(self, chunks: bytes) -> bytes:
         try:
-            return bytes(self._library.snappy.decompress(_SNAPPY_START + chunk))
+            return bytes(self._library.snappy.decompress(_SNAPPY_START + chunks))
         except self._library.DecompressionError as error:
             raise BadRecord(str(error)) from None
 

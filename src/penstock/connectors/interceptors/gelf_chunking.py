@@ -29,6 +29,9 @@ _MAGIC = b"\x1e\x0f"
 _HEADER = 12
 _CHUNKS_MAX = 128
 
+_WAITING_BYTES_MAX = 64 << 20
+"""Of all messages of a stream that wait for chunks: anyone can send first chunks."""
+
 
 class GelfChunkingOptions(Options):
     timeout: SomeSeconds = 5.0
@@ -62,10 +65,17 @@ class _Message:
     since: float
     count: int
     chunks: dict[int, bytes] = field(default_factory=dict)
+    size: int = 0
+    """Bytes of its chunks, without their headers."""
 
     @property
-    def size(self) -> int:
-        return sum(map(len, self.chunks.values()))
+    def buffered(self) -> int:
+        return self.size + _HEADER * len(self.chunks)
+
+    def add(self, number: int, data: bytes) -> None:
+        if number not in self.chunks:
+            self.chunks[number] = data
+            self.size += len(data)
 
     def data(self) -> bytes:
         """The chunks that are there, in order."""
@@ -77,16 +87,23 @@ class Unchunking(RecordStage):
     something else arrives.
     """
 
-    def __init__(self, options: GelfChunkingOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: GelfChunkingOptions,
+        clock: Callable[[], float] = time.monotonic,
+        waiting_bytes_max: int = _WAITING_BYTES_MAX,
+    ) -> None:
         super().__init__(self._unchunked)
         self._options = options
         self._clock = clock
+        self._waiting_bytes_max = waiting_bytes_max
+        self._buffered = 0
         self._messages: dict[bytes, _Message] = {}
         """By id, the oldest first."""
 
     @property
     def buffered(self) -> int:  # type: ignore[override]
-        return sum(message.size + _HEADER * len(message.chunks) for message in self._messages.values())
+        return self._buffered
 
     def _unchunked(self, datagram: bytes) -> bytes | None:
         self._expire()
@@ -103,15 +120,26 @@ class Unchunking(RecordStage):
         message = self._messages.setdefault(key, _Message(self._clock(), count))
         if message.count != count:
             raise BadRecord(f"a GELF chunk of {count}, whose message has {message.count}")
-        message.chunks.setdefault(number, data)
+        self._buffered -= message.buffered
+        message.add(number, data)
+        self._buffered += message.buffered
         if message.size > self._options.record_bytes_max:
             self._give_up(key, f"a GELF message of more than {self._options.record_bytes_max} bytes")
-            return None
-        if len(message.chunks) == count:
-            return self._messages.pop(key).data()
-        if len(self._messages) > self._options.messages_max:
-            self._give_up(next(iter(self._messages)), f"more than {self._options.messages_max} GELF messages wait")
+        elif len(message.chunks) == count:
+            return self._removed(key).data()
+        self._make_room()
         return None
+
+    def _make_room(self) -> None:
+        while len(self._messages) > self._options.messages_max:
+            self._give_up(next(iter(self._messages)), f"more than {self._options.messages_max} GELF messages wait")
+        while self._buffered > self._waiting_bytes_max:
+            self._give_up(next(iter(self._messages)), f"{self._waiting_bytes_max:,} bytes of GELF messages wait")
+
+    def _removed(self, key: bytes) -> _Message:
+        message = self._messages.pop(key)
+        self._buffered -= message.buffered
+        return message
 
     def _expire(self) -> None:
         due = self._clock() - self._options.timeout
@@ -119,7 +147,7 @@ class Unchunking(RecordStage):
             self._give_up(next(iter(self._messages)), f"incomplete after {self._options.timeout:g} s")
 
     def _give_up(self, key: bytes, reason: str) -> None:
-        message = self._messages.pop(key)
+        message = self._removed(key)
         shown = f"{reason}: {len(message.chunks)} of {message.count} chunks of a GELF message"
         self._rejected.append(Rejected(message.data(), shown))
 

@@ -50,6 +50,7 @@ class LengthPrefixedOptions(Options):
 class LengthPrefixed(Interceptor[LengthPrefixedOptions]):
     about = AboutInterceptor("length-prefixed", "Each record has its length before it.", LengthPrefixedOptions)
     cuts = True
+    takes_parts = True
 
     def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002  records may cross those before it
         return Unprefixing(self.options)

@@ -123,6 +123,10 @@ class Collect(Interceptor[CollectOptions]):
     )
     cuts = True
 
+    def __init__(self, options: CollectOptions) -> None:
+        super().__init__(options)
+        self.needs_records = bool(options.delimiter) or options.max_elements is not None
+
     def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002
         return Collecting(self.options)
 

@@ -34,6 +34,10 @@ class RemoveEmptyOptions(Options):
 class RemoveEmpty(Interceptor[RemoveEmptyOptions]):
     about = AboutInterceptor("remove-empty", "Removes records that have no bytes.", RemoveEmptyOptions)
 
+    def __init__(self, options: RemoveEmptyOptions) -> None:
+        super().__init__(options)
+        self.needs_records = options.blank  # a part of a stream may be nothing but blanks
+
     def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002
         if self.options.blank:
             return RecordStage(lambda record: record if record.strip() else None)

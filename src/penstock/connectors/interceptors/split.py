@@ -35,6 +35,7 @@ class SplitOptions(Options):
 class Split(Interceptor[SplitOptions]):
     about = AboutInterceptor("split", "Splits bytes into events at a delimiter.", SplitOptions)
     cuts = True
+    takes_parts = True
 
     def incoming(self, *, framed: bool = False) -> Incoming:  # noqa: ARG002  records may cross those before it
         return Splitting(self.options)
@@ -56,15 +57,23 @@ class Splitting(Incoming):
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        if not self._ends_in(data):
+        size = len(self._buffer) + len(data)
+        records = self._cut(data)
+        if not records:
             self._buffer += data
             return self._bounded([])
-        whole = b"".join((self._buffer, data))
-        *records, rest = whole.split(self._delimiter)
-        self._buffer, self._is_separated = bytearray(rest), self._options.separates
-        if len(whole) <= self._options.record_bytes_max:
-            return self._without_empty(records)
-        return self._bounded(records)
+        self._buffer, self._is_separated = bytearray(records.pop()), self._options.separates
+        return self._without_empty(records) if size <= self._options.record_bytes_max else self._bounded(records)
+
+    def _cut(self, data: bytes) -> list[bytes]:
+        """At its delimiters, with what is buffered before the first part; nothing if none ends here."""
+        if len(self._delimiter) == 1:  # it cannot have begun before: only the first part is copied again
+            parts = data.split(self._delimiter)
+            if self._buffer and len(parts) > 1:
+                parts[0] = b"".join((self._buffer, parts[0]))
+        else:
+            parts = b"".join((self._buffer, data)).split(self._delimiter) if self._ends_in(data) else []
+        return parts if len(parts) > 1 else []
 
     def finish(self) -> list[bytes]:
         last, self._buffer = bytes(self._buffer), bytearray()
@@ -93,4 +102,4 @@ class Splitting(Incoming):
         return BadBytes(message, self._delimiter.join(parts[first:]), self._without_empty(parts[:first]))
 
     def _without_empty(self, records: list[bytes]) -> list[bytes]:
-        return list(filter(None, records)) if self._options.skip_empty else records
+        return records if not self._options.skip_empty or all(records) else [*filter(None, records)]

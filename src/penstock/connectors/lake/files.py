@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.lake.places import Place
 from penstock.connectors.lake.rows import partitions
+from penstock.connectors.lake.schemas import Refused
 
 BUFFER_BYTES_MAX = 64 << 20
 """Rows of all partitions that wait to be written, as Arrow has them in memory: row groups should not be small."""
@@ -28,6 +29,9 @@ smaller."""
 
 STAGED = "staged"
 """The folder of a sink for files that are being written, or wait for the commit."""
+
+FOLDER_BYTES_MAX = 255
+"""What file systems have room for; on buckets too, so that a table can be copied."""
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Hive's name of the directory for null."""
@@ -54,13 +58,21 @@ def text_of(value: Any) -> str | None:
 
 
 def folder_of(partition: dict[str, str | None]) -> str:
-    """`date=2026-01-31/`; empty texts have the name of null, as in Hive."""
-    return "".join(f"{quote(name)}={quote(value or NULL_PARTITION, safe=' ')}/" for name, value in partition.items())
+    """`date=2026-01-31/`; empty texts have the name of null, as in Hive. Raises Refused for one that is too long."""
+    folders = {name: f"{quote(name)}={quote(value or NULL_PARTITION, safe=' ')}" for name, value in partition.items()}
+    for name, folder in folders.items():
+        if len(folder) > FOLDER_BYTES_MAX:
+            raise Refused(
+                f"partition_by names {name!r}, which has a text that is too long for a folder: {folder[:40]}…",
+                "Shorten it in the pipeline's function, or partition by another column.",
+            )
+    return "".join(f"{folder}/" for folder in folders.values())
 
 
 @dataclass(slots=True)
 class _Partition:
     values: dict[str, str | None]
+    folder: str
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
     file: IO[bytes] | None = None
@@ -106,7 +118,7 @@ class EpochFiles:
             one = self._open.get(key)
             if one is None:
                 values = {name: text_of(value) for name, value in zip(self._by, key, strict=True)}
-                one = self._open[key] = _Partition(values)
+                one = self._open[key] = _Partition(values, folder_of(values))
             one.waiting.append(rows.select(self._schema.names))
             one.waiting_bytes += rows.nbytes
             if one.waiting_bytes >= GROUP_BYTES:
@@ -163,7 +175,7 @@ class EpochFiles:
             return
         with one.file:
             one.writer.close()
-            stem = self._stem.format(folder_of(one.values))
+            stem = self._stem.format(one.folder)
             key = f"{stem}-{len(self.files):05}-{uuid4().hex[:12]}.parquet"
             size = one.file.tell()
             stats = stats_of(pq.read_metadata(one.file), self._schema)

@@ -103,12 +103,15 @@ class DirectoryPlace:
                 path.unlink(missing_ok=True)
 
     def sync(self, folder: str) -> None:
-        since = self._synced_ns.get(folder, 0)
-        for path in (self._root / folder).iterdir():
-            written = path.stat().st_mtime_ns
-            if written >= since and path.is_file():
-                _sync_file(path)
-                self._synced_ns[folder] = max(written, self._synced_ns.get(folder, 0))
+        since = newest = self._synced_ns.get(folder, 0)
+        with os.scandir(self._root / folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # other programs clean the log of a table
+                    written = entry.stat().st_mtime_ns
+                    if written >= since and entry.is_file():
+                        _sync_file(entry.path)
+                        newest = max(written, newest)
+        self._synced_ns[folder] = newest
         sync_directory(self._root / folder)
 
     @staticmethod
@@ -118,7 +121,7 @@ class DirectoryPlace:
         sync_directory(to.parent)
 
 
-def _sync_file(path: Path) -> None:
+def _sync_file(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

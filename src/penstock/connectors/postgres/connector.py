@@ -1,8 +1,14 @@
-"""`postgres`: rows of a table in a PostgreSQL database, by two-phase commit."""
+"""`postgres`: rows of a table by two-phase commit, new rows of a table, or all changes of tables.
 
+write      rows of a table                                                        exactly-once, transactional
+poll       rows by a growing number, or by a time with a tie-breaker              exactly-once, at-least-once
+changes    logical replication: a snapshot, then every change                     exactly-once
+"""
+
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector
+from penstock.connectors.api import About, Capabilities, Connector, Host
 from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
 from penstock.connectors.tables import RowSchema, SchemaOf
 from penstock.connectors.url_forms import UrlForm, database
@@ -16,13 +22,16 @@ if TYPE_CHECKING:
 class Postgres(Connector[PostgresOptions]):
     about = About(
         "postgres",
-        "Writes rows to a table in a PostgreSQL database.",
+        "Writes rows to a table in a PostgreSQL database, reads new rows, or follows all changes of tables.",
         PostgresOptions,
         Capabilities(
+            source=Guarantee.EXACTLY_ONCE,
             sink=Guarantee.EXACTLY_ONCE,
+            resumes=True,
             takes_epochs=True,
             votes=True,
-            on_stream_started="Opens every stream.",
+            on_stream_started="Opens every stream. The port `out`, in modes `poll` and `changes`, is at-least-once "
+            "with a `tie_breaker`.",
             interceptors=frozenset(),
         ),
         extra="postgres",
@@ -35,6 +44,19 @@ class Postgres(Connector[PostgresOptions]):
         ),
     )
     has_table = True
+
+    @classmethod
+    def capabilities(cls, options: PostgresOptions) -> Capabilities:
+        if options.mode == "write":
+            return replace(cls.about.capabilities, source=None, resumes=False)
+        guarantee = Guarantee.AT_LEAST_ONCE if options.tie_breaker else Guarantee.EXACTLY_ONCE
+        return Capabilities(
+            source=guarantee,
+            resumes=True,
+            own_event_times=options.mode == "changes",
+            interceptors=frozenset(),
+            claims=frozenset({f"the replication slot {options.slot}"} if options.slot else ()),
+        )
 
     @property
     def needs_schema(self) -> bool:
@@ -50,3 +72,22 @@ class Postgres(Connector[PostgresOptions]):
         from penstock.connectors.postgres.ddl import describe
 
         return describe(self.options, schema)
+
+    async def run(self, host: Host) -> None:
+        match self.options.mode:
+            case "write":
+                await super().run(host)
+            case "poll":
+                await self._poll(host)
+            case "changes":
+                from penstock.connectors.postgres.source import ChangesSource
+
+                await ChangesSource(self.options, host).run()
+
+    async def _poll(self, host: Host) -> None:
+        from penstock.connectors.growing import follow
+        from penstock.connectors.postgres.polling import PostgresReader
+
+        options = self.options
+        name = f"{options.table or 'query'} by {options.column}"
+        await follow(host, name, PostgresReader(options, host.name), options.poll)

@@ -5,6 +5,7 @@ import re
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
+from penstock.connectors.postgres.connection import identifier_of
 from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
 from penstock.connectors.tables import FoundTable, RowSchema, fields_of, fitting
 from penstock.protocol.api.delivery import TableDdl
@@ -32,11 +33,6 @@ _NESTED = ("array<", "map<", "struct<", "variant")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
-def identifier_of(options: PostgresOptions) -> Identifier:
-    """The table, quoted."""
-    return Identifier(*options.table.split("."))
-
-
 def postgres_type(kind: str) -> str:
     """For a field of this Spark type in JSON: bytes are base64 text, and intervals are text."""
     if decimal := _DECIMAL.fullmatch(kind):
@@ -59,7 +55,7 @@ def describe(options: PostgresOptions, schema: RowSchema) -> TableDdl:
 
 def exists(connection: psycopg.Connection, options: PostgresOptions) -> bool:
     """Checked in a way that does not end a transaction."""
-    table = Literal(identifier_of(options).as_string())
+    table = Literal(identifier_of(options.table).as_string())
     return connection.execute(SQL("SELECT to_regclass({})").format(table)).fetchone() != (None,)
 
 
@@ -69,13 +65,13 @@ def _wanted(options: PostgresOptions, schema: RowSchema) -> tuple[str, dict[str,
     else:
         fields = {name: postgres_type(kind) for name, kind in fields_of(schema, options.upsert)}
     columns = {_quoted(name): kind for name, kind in fields.items()}
-    return identifier_of(options).as_string(), columns, [*map(_quoted, options.upsert)]
+    return identifier_of(options.table).as_string(), columns, [*map(_quoted, options.upsert)]
 
 
 def _found(connection: psycopg.Connection, options: PostgresOptions) -> FoundTable | None:
     if not exists(connection, options):
         return None
-    table = Literal(identifier_of(options).as_string())
+    table = Literal(identifier_of(options.table).as_string())
     names = connection.execute(SQL(_COLUMNS).format(table)).fetchall()
     (has_key,) = connection.execute(_has_key(table, options.upsert)).fetchone() or (False,)
     return FoundTable({_quoted(name) for (name,) in names}, has_key)

@@ -11,6 +11,7 @@ from psycopg import errors
 from psycopg.sql import SQL, Identifier, Literal
 
 from penstock.connectors.postgres import ddl
+from penstock.connectors.postgres.connection import described, identifier_of
 from penstock.connectors.postgres.copy_kernel import compiled
 from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
 from penstock.connectors.postgres.statements import (
@@ -75,9 +76,6 @@ def message_out_of_range(block: Block) -> int | None:
 
 # Finds out by trying whether PostgreSQL accepts the rows of a transaction, and if not, which row is to blame.
 
-REASON_CHARACTERS_MAX = 500
-"""How much of a server's message is shown: it may quote a whole row."""
-
 ROW_ERRORS = (
     psycopg.DataError,
     psycopg.IntegrityError,
@@ -124,13 +122,6 @@ def unknown_field(connection: psycopg.Connection, statements: Statements, column
     message_id, number, name = found
     where = f"message {message_id} (row {number + 1} of the epoch)"
     return no_column(where, name)
-
-
-def described(error: psycopg.Error) -> str:
-    """The server's message."""
-    found = error.diag
-    text = "; ".join(part for part in (found.message_primary, found.message_detail) if part) or str(error)
-    return text if len(text) <= REASON_CHARACTERS_MAX else f"{text[:REASON_CHARACTERS_MAX]}…"
 
 
 def _can_refuse_nothing(connection: psycopg.Connection, statements: Statements) -> bool:
@@ -205,7 +196,7 @@ class PostgresSink:
         self._options = options
         self._name = name
         self._schema = schema
-        self._sql = Statements(name, ddl.identifier_of(options), options.format, options.upsert)
+        self._sql = Statements(name, identifier_of(options.table), options.format, options.upsert)
         self._connection: psycopg.Connection | None = None
         self._columns: list[TargetColumn] = []
         self._rows = 0

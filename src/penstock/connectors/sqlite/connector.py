@@ -1,9 +1,13 @@
-"""`sqlite`: rows of a table in an SQLite database, by two-phase commit."""
+"""`sqlite`: rows of a table in an SQLite database, written by two-phase commit, or read as they are added.
+
+write      the last value of each key, or rows                idempotent or exactly-once, transactional
+poll       rows by a column that grows                        exactly-once
+"""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector
+from penstock.connectors.api import About, Capabilities, Connector, Host
 from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.tables import RowSchema, SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
@@ -17,10 +21,13 @@ if TYPE_CHECKING:
 class Sqlite(Connector[SqliteOptions]):
     about = About(
         "sqlite",
-        "Writes to a table in an SQLite file: the last value of each key, or rows from JSON objects.",
+        "Writes to a table in an SQLite file, the last value of each key or rows, or reads new rows of one.",
         SqliteOptions,
         Capabilities(
+            source=Guarantee.EXACTLY_ONCE,
             sink=Guarantee.IDEMPOTENT,
+            resumes=True,
+            own_event_times=False,
             takes_epochs=True,
             votes=True,
             on_stream_started="Opens every stream. The guarantee is exactly-once with `format: json`.",
@@ -33,8 +40,12 @@ class Sqlite(Connector[SqliteOptions]):
 
     @classmethod
     def capabilities(cls, options: SqliteOptions) -> Capabilities:
+        if options.mode == "poll":
+            return Capabilities(
+                source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False, interceptors=frozenset()
+            )
         claims = frozenset({f"the table {options.table} in {options.path}"})
-        return replace(cls.about.capabilities, sink=options.guarantee, claims=claims)
+        return replace(cls.about.capabilities, source=None, resumes=False, sink=options.guarantee, claims=claims)
 
     @property
     def needs_schema(self) -> bool:
@@ -50,3 +61,13 @@ class Sqlite(Connector[SqliteOptions]):
         from penstock.connectors.sqlite.ddl import describe
 
         return describe(self.options, schema)
+
+    async def run(self, host: Host) -> None:
+        if self.options.mode == "write":
+            await super().run(host)
+            return
+        from penstock.connectors.growing import follow
+        from penstock.connectors.sqlite.polling import SqliteReader
+
+        options = self.options
+        await follow(host, f"{options.table} by {options.column}", SqliteReader(options), options.poll)

@@ -83,6 +83,8 @@ class Merge:
     """(port, segment) in order. Not in the ledger: the journal record of the entry merges them."""
     manifest: str = ""
     """The mirrored checkpoint with which Spark runs this epoch again; "": it is not mirrored."""
+    merges: tuple[tuple[str, str], ...] = ()
+    """More merges of the same record, (target, segment). Not in the ledger either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +379,8 @@ _BY_NUMBER: dict[int, type[Command]] = {
     29: Unsubscribe,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
-_STORED = {command: [f.name for f in fields(command) if f.name != "staged"] for command in _NUMBERS}
+_NOT_STORED = ("staged", "merges")
+_STORED = {command: [f.name for f in fields(command) if f.name not in _NOT_STORED] for command in _NUMBERS}
 _OPTIONAL: dict[type[Command], int] = {Merge: 1}
 """How many of the last fields are stored only if they have a value: older versions do not have them."""
 

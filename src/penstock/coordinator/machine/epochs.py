@@ -42,6 +42,9 @@ NEWER_CHECKPOINT = (
 )
 OLDER_CHECKPOINT = "Restore the newest checkpoint, or start from scratch: penstock pipeline reset"
 
+_USERS_OWN = (Form.SEGMENT, Form.PRAVEGA)
+"""Users write, and truncate, these themselves."""
+
 SEGMENTS_MAX = 1000
 """Segments of one cut: Spark writes all of them to its log for every batch, and a thousand cuts are retained."""
 
@@ -200,6 +203,7 @@ def merge(pipeline: Pipeline, command: Merge) -> tuple[Pipeline, tuple[Effect, .
         del epochs[next(iter(epochs))]
     merged = replace(pipeline, epochs=epochs, manifest=command.manifest).proven(pipeline.proved)
     pairs = tuple((output_segment(command.pipeline, port), segment) for port, segment in command.staged)
+    pairs += command.merges
     return merged, (Merges(pairs),) if pairs else ()
 
 
@@ -268,7 +272,7 @@ def truncatable(state: State, sources: Iterable[str] | None = None) -> dict[str,
         return {}
     delivered, only_for_sinks = _outputs(state)
     chosen = state.released.keys() | {source_of(name) for name in only_for_sinks} if sources is None else sources
-    ours = frozenset(source for source in chosen if Source.parse(source).form is not Form.SEGMENT)
+    ours = frozenset(source for source in chosen if Source.parse(source).form not in _USERS_OWN)
     least = _least(state, ours, *_FLOORS)
     read = {name: offset for segments in least.values() for name, offset in segments.items()}
     free = {name: _read_floor(state, name, delivered[name]) for name in only_for_sinks if source_of(name) in ours}

@@ -33,12 +33,15 @@ class OutputAt(NamedTuple):
 
 
 Look = Callable[[Source, int], OutputAt]
+Noted = Callable[[Source, Segments, int | None], tuple[bool, int | None]]
+"""Whether a stream of Pravega's clients counts, and its watermark at these positions; it was this before."""
 
 
 def inherited(
-    sources: Iterable[str], positions: Segments, before: Mapping[str, int | None], look: Look
+    sources: Iterable[str], positions: Segments, before: Mapping[str, int | None], look: Look, noted: Noted
 ) -> dict[str, int | None]:
-    """The watermark of each of these sources that is an output; None for one that has no watermark yet.
+    """The watermark of each of these sources that is an output, or a stream whose writers note times; None for one that
+    has no watermark yet.
 
     If nothing is known about the position any more, the watermark is the one in `before`. An output whose pipeline is
     not registered is treated like a stream that has ended: once it is read to its end, it does not count.
@@ -46,6 +49,9 @@ def inherited(
     found: dict[str, int | None] = {}
     for source in sorted(sources):
         parsed = Source.parse(source)
+        if parsed.form is Form.PRAVEGA:
+            counts, time = noted(parsed, positions, before.get(source))
+            found |= {source: time} if counts else {}
         segment, port = parsed.segment, parsed.name.partition("/")[2]
         if parsed.form is not Form.OUTPUT or segment is None or port.startswith(REPLAY_PREFIX):
             continue  # replayed dead letters are late anyway: no watermark waits for them
@@ -187,8 +193,10 @@ class Watermarks:
         clock: Callable[[], float],
         outputs: OutputLog,
         views: Callable[[str], WatermarkView],
+        noted: Noted = lambda _, __, before: (before is not None, before),
     ) -> None:
         """`views`: of a pipeline."""
+        self._noted = noted
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -205,7 +213,7 @@ class Watermarks:
         await self._begin(view, table, pipeline, start)
         for segment, end in offsets.items():
             await self._fold(view, table, segment, start.get(segment, 0), end)
-        table.outputs = _inherited(view, state, pipeline, offsets, table.outputs)
+        table.outputs = self._inherited(view, state, pipeline, offsets, table.outputs)
         self._current[name] = _CurrentTable(pipeline.incarnation, table, offsets, self._clock())
 
     async def recover_or_lose(self, state: State, name: str) -> None:
@@ -258,7 +266,7 @@ class Watermarks:
         for segment, end in ends.items():
             events += await self._fold(view, table, segment, at.get(segment, 0), end)
         positions = {**at, **ends}
-        table.outputs = _inherited(view, state, pipeline, positions, table.outputs)
+        table.outputs = self._inherited(view, state, pipeline, positions, table.outputs)
         return Folded(table, advanced(pipeline.watermark, table, _terms(view, pipeline)), events)
 
     def moved(self, state: State, name: str) -> Folded | None:
@@ -334,8 +342,13 @@ class Watermarks:
         table = StreamTable()
         table.sources = {name: source for name, source in current.table.sources.items() if name in pipeline.sources}
         positions = pipeline.segments(pipeline.planned)
-        table.outputs = _inherited(view, state, pipeline, positions, current.table.outputs)
+        table.outputs = self._inherited(view, state, pipeline, positions, current.table.outputs)
         return table
+
+    def _inherited(
+        self, view: WatermarkView, state: State, pipeline: Pipeline, positions: Segments, before: dict[str, int | None]
+    ) -> dict[str, int | None]:
+        return inherited(pipeline.sources, positions, before, partial(view.output_at, state), self._noted)
 
     def forget(self, name: str, *, outputs: bool) -> None:
         """The pipeline is gone; with `outputs`, its output is gone too."""
@@ -360,12 +373,6 @@ class Watermarks:
 def _terms(view: WatermarkView, pipeline: Pipeline) -> Terms:
     sources = {str(source) for source in map(Source.parse, pipeline.sources) if source.form is Form.CONNECTOR}
     return Terms(frozenset(sources), view.disorder_us)
-
-
-def _inherited(
-    view: WatermarkView, state: State, pipeline: Pipeline, positions: Segments, before: dict[str, int | None]
-) -> dict[str, int | None]:
-    return inherited(pipeline.sources, positions, before, partial(view.output_at, state))
 
 
 def _beginning(pipeline: Pipeline) -> Segments:

@@ -79,6 +79,15 @@ class Places:
     def add(self, place: Place) -> None:
         self._places.append(place)
 
+    def extend(self, last_id: int, position: Position) -> None:
+        """The last event counts as durable only when the journal is durable up to this position: dead letters of the
+        same bytes are stored there.
+        """
+        if self._places:
+            self._places[-1] = self._places[-1]._replace(position=position)
+        else:
+            self._places.append(Place(last_id, position, Offset(0)))
+
     def prune(self, durable: Position, completed: float) -> None:
         """Forget completed records, and bound the number of the others."""
         if len(self._places) <= PLACES_MAX:

@@ -19,7 +19,15 @@ from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from penstock.connectors.api import Connector, Downstream, NoPipelines, OutgoingChain, SegmentPort, StreamRef
+from penstock.connectors.api import (
+    Connector,
+    Downstream,
+    NoPipelines,
+    OutgoingChain,
+    SegmentPort,
+    StreamRef,
+    StreamState,
+)
 from penstock.connectors.registry import Chains
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import one_line
@@ -258,6 +266,10 @@ class SourceHost:
         return self.chains.takes_messages
 
     @property
+    def shares_port(self) -> bool:
+        return self.spec.listen == "every-worker"
+
+    @property
     def downstream(self) -> Downstream:
         return NoPipelines() if self.spec.ack == AckMode.DURABLE.value else self._downstream
 
@@ -379,6 +391,15 @@ class SourceHost:
         self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
     ) -> OutStream:
         return await self.port.open_stream(name, resume, metadata)
+
+    def stream_names(self) -> list[str]:
+        return self.port.names()
+
+    def stream_state(self, name: str) -> StreamState:
+        return self.port.state_of(name)
+
+    def forget_stream(self, name: str) -> bool:
+        return self.port.forget(name)
 
     def finished(self) -> None:
         if not self.log.has_finished:

@@ -3,7 +3,8 @@
     open_stream ──▶ STARTED durable ──▶ gate.started ──▶ send … ──▶ close ──▶ ENDED durable ──▶ gate.ended
                              every pipeline is done with its last event ──▶ gate.completed ──▶ forgotten
 
-A stream that resumes is never forgotten. One that cannot resume ends with its connection, its `run` or its worker.
+A stream that resumes is forgotten only when its connector asks for it. One that cannot resume ends with its
+connection, its `run` or its worker.
 """
 
 import asyncio
@@ -14,12 +15,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from penstock.connectors.api import Pause, StreamRef
+from penstock.connectors.api import Pause, StreamRef, StreamState
 from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.ingest.batch import Batch, Placed, packed
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate
-from penstock.ingest.known_streams import STREAM_NAME_MAX, started
+from penstock.ingest.known_streams import STREAM_NAME_MAX, Standing, started
 from penstock.ingest.out_ports.storage import PortCounters, SourceStorage
 from penstock.ingest.out_ports.stream import OutStream
 from penstock.ingest.owners import StreamKey
@@ -53,6 +54,10 @@ class OutPort:
         self._gate = gate
         self._pauses_whole = pauses is Pause.WHOLE
         self._closed_one = asyncio.Event()
+        self._stored_before = dict(enumerate(map(sources.store.length, self._log.segments)))
+        """By route: what earlier processes have stored."""
+        self._ending: set[int] = set()
+        """Streams whose end is not durable yet."""
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -93,11 +98,13 @@ class OutPort:
             self.storage, ref, name, known, metadata, resumes=resume, left=self._left, ended=self._has_ended
         )
         self.streams[stream_id] = stream
+        self.storage.has_many_streams = len(self.streams) > 1
         return stream
 
     async def _begin(self, stream: OutStream) -> None:
         known = self._log.streams[stream.ref.stream_id]
         (placed,) = self._log.append([Batch(known.route, [started(stream.ref.stream_id, known)])])
+        stream.continues(placed)
         await self.storage.durable(placed.position)
         if stream.closed.is_set():  # its end must not be reported before its start
             raise RequestError(f"stream {stream.name!r} of connector {self.name!r} was closed before it started")
@@ -107,6 +114,31 @@ class OutPort:
         may_send = self._gate.may_send(stream.ref)
         self._sources.guarded.remember(stream.ref, may_send=may_send)
         self._gate_changed(stream.ref, may_send)
+
+    # Streams that resume, by their names.
+
+    def names(self) -> list[str]:
+        streams = self._log.streams
+        return [stream.name for stream_id, stream in streams.items() if not streams.is_ephemeral(stream_id)]
+
+    def state_of(self, name: str) -> StreamState:
+        """What ended with an earlier process is complete when everything is that was stored then."""
+        stream_id = stream_id_of(name)
+        known = self._log.streams.get(stream_id)
+        if known is None:
+            return StreamState.UNKNOWN
+        if stream_id in self.streams or known.standing is not Standing.ENDED:
+            return StreamState.STARTED
+        is_waiting = stream_id in self._ending or stream_id in self._ended_streams
+        if is_waiting or self.storage.completed(known.route) < self._stored_before.get(known.route, 0):
+            return StreamState.ENDED
+        return StreamState.COMPLETE
+
+    def forget(self, name: str) -> bool:
+        is_complete = self.state_of(name) is StreamState.COMPLETE
+        if is_complete:
+            self._log.forget(stream_id_of(name))
+        return is_complete
 
     # The gate.
 
@@ -146,6 +178,7 @@ class OutPort:
     def _left(self, stream: OutStream) -> None:
         stream_id = stream.ref.stream_id
         self.streams.pop(stream_id, None)
+        self.storage.has_many_streams = len(self.streams) > 1
         self._sources.registry.release(StreamKey(self.name, stream_id), self)
         self._log.streams.detached(stream_id)
         self._closed_one.set()
@@ -155,9 +188,11 @@ class OutPort:
 
     def _has_ended(self, stream: OutStream, placed: Placed) -> None:
         self._sources.counters.streams_ended += 1
+        self._ending.add(stream.ref.stream_id)
         self._sources.durability.after(placed.position, partial(self._end_is_durable, stream.ref, placed))
 
     def _end_is_durable(self, ref: StreamRef, placed: Placed) -> None:
+        self._ending.discard(ref.stream_id)
         if ref.stream_id in self._log.streams and ref.stream_id not in self.streams:
             self._gate.ended(ref)
             self._ended_streams.add(ref.stream_id, placed.before)

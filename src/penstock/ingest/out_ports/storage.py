@@ -2,24 +2,26 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.registry import Chains
-from penstock.core.errors import NoRoom
+from penstock.core.errors import NoRoom, PenstockError
 from penstock.core.types import Position
+from penstock.ingest.batch import Batch, Placed, Values, record_slices, shared_batch
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.in_flight import Share
 from penstock.ingest.known_streams import COUNT_MAX, ephemeral_id
 from penstock.ingest.source_log import Companion, SourceLog
 from penstock.ingest.worker_sources import DeadLetters
+from penstock.protocol.stored.head import Mark
 from penstock.store.journal import Durability
 
 WINDOW_BYTES = 8 << 20
@@ -181,6 +183,98 @@ class PortCounters:
     """Failures of the connector's `run`."""
 
 
+class Record(NamedTuple):
+    """What is stored at once: events of a stream, and dead letters."""
+
+    batch: Batch
+    beside: Companion | None = None
+    untimed: int = 0
+    """Events without a usable event time in their data."""
+    reason: str = ""
+    """That of the first of them."""
+
+
+class Appending(NamedTuple):
+    """Events of one stream, and `marks` before them. `stored` is called in the step in which they are stored, with
+    where they are.
+    """
+
+    route: int
+    stream_id: int
+    values: Values
+    marks: Callable[[], list[Mark]]
+    stored: Callable[[Placed], None]
+    done: asyncio.Future[None]
+
+
+class SharedRecords:
+    """Streams that store events in the same turn of the event loop share a record of each segment: with many
+    connections there is one record for many of them, and not one for each. What is stored, and in which order within a
+    stream, stays the same.
+    """
+
+    def __init__(self, log: SourceLog, count: Callable[[int, int, Position], None]) -> None:
+        """`count` gets the number, the size and the position of what was appended."""
+        self._log = log
+        self._count = count
+        self._waiting: list[Appending] = []
+
+    async def append(
+        self,
+        route: int,
+        stream_id: int,
+        values: Values,
+        marks: Callable[[], list[Mark]],
+        stored: Callable[[Placed], None],
+    ) -> None:
+        """Raises NoRoom with nothing stored. If it is cancelled, all of it is stored, or nothing. A stream has one at a
+        time.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        appending = Appending(route, stream_id, values, marks, stored, loop.create_future())
+        self._waiting.append(appending)
+        await appending.done
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        by_route: dict[int, list[Appending]] = {}
+        for appending in waiting:
+            if not appending.done.done():  # it was not cancelled
+                by_route.setdefault(appending.route, []).append(appending)
+        for group in by_route.values():
+            sizes = [sum(one.values.sizes()) for one in group]
+            for rows in record_slices(sizes):
+                self._store(group[rows])
+
+    def _store(self, group: Sequence[Appending]) -> None:
+        try:
+            batch = self._batch(group)
+            (placed,) = self._log.append([batch])
+        except PenstockError as error:
+            for one in group:
+                one.done.set_exception(error)
+            return
+        self._count(batch.events, len(batch.data), placed.position)
+        for one in group:
+            one.stored(placed)
+            one.done.set_result(None)
+
+    def _batch(self, group: Sequence[Appending]) -> Batch:
+        """No clock mark may come between an event's time of arrival and its position in the journal."""
+        times = self._log.times
+        arrival = times.clock.now()
+        for is_arrival in {isinstance(one.values.times_us, int) for one in group}:
+            times.record(own_times=not is_arrival)
+        return shared_batch(
+            group[0].route,
+            [(one.stream_id, one.values) for one in group],
+            [mark for one in group for mark in one.marks()],
+            arrival,
+        )
+
+
 class SourceStorage:
     """Opens the source, or creates it. `draining` is set when nothing more is read. Raises Damaged."""
 
@@ -205,6 +299,11 @@ class SourceStorage:
         self.room = Room(self.log, check)
         self.completed_offsets = CompletedOffsets(self._completion)
         self.ids = EphemeralIds(self.log, sources.durability)
+        self.records = SharedRecords(self.log, self._appended)
+        self._known_room = False
+        self._awaited: tuple[Position, asyncio.Event] | None = None
+        self.has_many_streams = False
+        """Whether several streams are open, which may share records."""
 
     @property
     def has_interceptors(self) -> bool:
@@ -214,15 +313,42 @@ class SourceStorage:
     def durable_position(self) -> Position:
         return self._sources.store.journal.durable
 
+    @property
+    def end_position(self) -> Position:
+        """The end of what is stored, durable or not."""
+        return self._sources.store.journal.end
+
     def completed(self, route: int) -> float:
         """Up to where every pipeline has completed the segment."""
         return self._completion.completed(route)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room in the window and in the source. Streams ask before everything that they send: the
+        answer yes holds until something is stored, or the turn of the event loop ends.
+        """
+        if self._known_room:
+            return self.window.is_open
+        found = self.window.is_open and self.room.there
+        if found:
+            self._known_room = True
+            asyncio.get_running_loop().call_soon(self._forget_room)
+        return found
+
+    def _forget_room(self) -> None:
+        self._known_room = False
+
     def stored(self, events: int, size: int, position: Position, beside: Companion | None = None) -> None:
         """Count what was appended. It occupies the window until it is durable."""
-        self.window.sent(position, size + (0 if beside is None else len(beside.batch.data)))
         if beside is not None:
+            size_beside = len(beside.batch.data)
+            self.window.sent(position, size_beside)
             self.dead_letters.stored(beside)
+        self._appended(events, size, position)
+
+    def _appended(self, events: int, size: int, position: Position) -> None:
+        self._known_room = False
+        self.window.sent(position, size)
         self._counters.events += events
         self._counters.bytes += size
         for counters in (self._sources.counters, self.log.counters):
@@ -243,9 +369,10 @@ class SourceStorage:
             counters.duplicates += duplicates
 
     async def durable(self, position: Position) -> None:
-        done = asyncio.Event()
-        self._sources.durability.after(position, done.set)
-        await done.wait()
+        if self._awaited is None or self._awaited[0] != position:  # many streams wait for the same record
+            self._awaited = position, asyncio.Event()
+            self._sources.durability.after(position, self._awaited[1].set)
+        await self._awaited[1].wait()
 
     async def wait_for_room(self) -> None:
         """Return when there may be room in the window and in the source, or when nothing more is read."""

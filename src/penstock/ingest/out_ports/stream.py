@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
@@ -27,9 +27,8 @@ from penstock.ingest.out_ports.event_ids import (
     reaching,
     since,
 )
-from penstock.ingest.out_ports.storage import SourceStorage
+from penstock.ingest.out_ports.storage import Record, SourceStorage
 from penstock.ingest.settings import AckMode
-from penstock.ingest.source_log import Companion
 from penstock.ingest.worker_sources import Untimed
 from penstock.protocol.connector import NOTHING_YET
 from penstock.protocol.stored.bulk import Bytes
@@ -43,17 +42,6 @@ very many events can fill.
 
 ON_ARRIVAL = NO_TIME
 """Instead of event times: events get the time at which they are stored."""
-
-
-class Record(NamedTuple):
-    """What is stored at once: events of the stream, and dead letters."""
-
-    batch: Batch
-    beside: Companion | None = None
-    untimed: int = 0
-    """Events without a usable event time in their data."""
-    reason: str = ""
-    """That of the first of them."""
 
 
 class OutStream:
@@ -103,6 +91,13 @@ class OutStream:
         """Where its connector continues to read: what only makes sense from its beginning is read again from there."""
         return 0 if self._chain.is_transformed else position(self.last_id)
 
+    def continues(self, start: Placed) -> None:
+        """It was opened again, and its start is stored there. What it had sent before is complete when everything
+        before that is.
+        """
+        if self.resumes and self.last_id:
+            self._places.add(Place(self.last_id, start.position, start.before))
+
     # Whether it may send.
 
     def gate_changed(self, may_send: bool) -> None:
@@ -125,7 +120,7 @@ class OutStream:
     @property
     def may_send(self) -> bool:
         is_open = not self.is_blocked and not self._is_closing and not self._is_draining
-        return is_open and self._storage.window.is_open and self._storage.room.there
+        return is_open and self._storage.has_room
 
     async def ready(self) -> None:
         while not self.may_send:
@@ -143,10 +138,9 @@ class OutStream:
         """
         while True:
             self._check_open()
-            has_room = self._is_draining or self._storage.room.there
             if self.is_blocked:
                 await self._unblocked.wait()
-            elif self._storage.window.is_open and has_room:
+            elif self._storage.has_room or (self._is_draining and self._storage.window.is_open):
                 return
             else:
                 await self._storage.wait_for_room()
@@ -168,12 +162,19 @@ class OutStream:
         async with self._turn:
             for piece in self._pieces(data):
                 await self._admitted()
-                await self._feed(piece, with_metadata)
+                await self._feed([piece], with_metadata)
+        return self.last_id
+
+    async def send_all(self, messages: Sequence[bytes]) -> int:
+        async with self._turn:
+            await self._admitted()
+            if any(messages):
+                await self._feed([message for message in messages if message], self._packed)
         return self.last_id
 
     def _pieces(self, data: Buffer) -> Iterator[bytes]:
         step = self._chain.feed_bytes
-        if not self._storage.chains.towards_us or self._storage.chains.messages or len(data) <= step:
+        if not self._storage.chains.towards_us or self._storage.chains.takes_messages or len(data) <= step:
             if data:
                 yield bytes(data)
             return
@@ -181,15 +182,18 @@ class OutStream:
         for start in range(0, len(view), step):
             yield bytes(view[start : start + step])
 
-    async def _feed(self, data: bytes, metadata: bytes) -> None:
+    async def _feed(self, pieces: Sequence[bytes], metadata: bytes) -> None:
         self._is_finished, self._packed_last = False, metadata
+        records: list[bytes] = []
         try:
-            records = _checked(self._chain.feed(data), metadata)
+            for piece in pieces:
+                records += _checked(self._chain.feed(piece), metadata)
             is_rejected = await self._reject()
             await self._store(records, metadata)
             if is_rejected and not records:
                 await self._advance()
         except BadBytes as bad:
+            bad.records = [*records, *bad.records]
             await self._bury(bad)
             await self._end()
             raise
@@ -277,15 +281,38 @@ class OutStream:
         return reaching(self.last_id, count, self._chain.consumed) if is_last else going_on(self.last_id, count)
 
     async def _append(self, values: Values) -> None:
-        record, placed = await self._stored(partial(self._record, values))
+        # A stream that resumes must not be cancelled while its interceptors are ahead of what is stored.
+        if self._storage.has_many_streams and not self.resumes and self._log.times.extraction is None:
+            await self._append_shared(values)
+        else:
+            await self._stored(partial(self._record, values), partial(self._appended, values.ids[-1]))
+
+    async def _append_shared(self, values: Values) -> None:
+        """Store, waiting for room, in a record with other streams."""
+        placed = partial(self._placed, values.ids[-1])
+        while True:
+            try:
+                await self._storage.records.append(self._known.route, self.ref.stream_id, values, self._waking, placed)
+                return
+            except NoRoom:
+                await self._await_room()
+
+    def _appended(self, last_id: int, record: Record, placed: Placed) -> None:
         batch = record.batch
-        self._known.last_id = values.ids[-1]
-        self._log.streams.detached(self.ref.stream_id)
-        self._places.add(Place(values.ids[-1], placed.position, placed.end))
-        self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
+        self._placed(last_id, placed)
         self._storage.stored(batch.events, len(batch.data), placed.position, record.beside)
         if record.untimed:
             self._log.count_untimed(record.untimed, record.reason)
+
+    def _placed(self, last_id: int, placed: Placed) -> None:
+        self._known.last_id = last_id
+        self._log.streams.detached(self.ref.stream_id)
+        self._places.add(Place(last_id, placed.position, placed.end))
+        self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
+
+    def _waking(self) -> list[Mark]:
+        """The mark of a stream that was idle."""
+        return [active_again(self.ref.stream_id)] if self.ref.stream_id in self._log.streams.idle else []
 
     def _record(self, values: Values) -> Record:
         """Events to store at once: no clock mark may come between an event's time of arrival and its position in the
@@ -332,14 +359,16 @@ class OutStream:
         metadata = values.metadata if isinstance(values.metadata, bytes) else values.metadata[row]
         return Untimed(self.ref.stream_id, self.name, values.ids[row], key, values.values[row], metadata, reason)
 
-    async def _stored(self, make: Callable[[], Record]) -> tuple[Record, Placed]:
-        """Store, waiting for room. If a stream that resumes is closed before that, the data are read again."""
+    async def _stored(self, make: Callable[[], Record], stored: Callable[[Record, Placed], None]) -> None:
+        """Store, waiting for room; `stored` is called in the same step. If a stream that resumes is closed before that,
+        the data are read again.
+        """
         while True:
-            waking = [active_again(self.ref.stream_id)] if self.ref.stream_id in self._log.streams.idle else []
             try:
                 record = make()
-                batch = record.batch._replace(marks=[*waking, *record.batch.marks])
-                return record, self._log.append([batch], record.beside)[0]
+                batch = record.batch._replace(marks=[*self._waking(), *record.batch.marks])
+                stored(record, self._log.append([batch], record.beside)[0])
+                return
             except NoRoom:
                 await self._await_room()
 
@@ -376,8 +405,10 @@ class OutStream:
 
     async def _skip_to(self, event_id: int) -> None:
         """The last id advances without an event."""
-        await self._stored(partial(self._marks, [], event_id))
-        self._known.last_id = event_id
+        await self._stored(partial(self._marks, [], event_id), lambda *_: self._advanced(event_id))
+
+    def _advanced(self, last_id: int) -> None:
+        self._known.last_id = last_id
 
     def _marks(self, marks: Sequence[Mark], last_id: int | None = None) -> Record:
         streams = NO_COLUMNS if last_id is None else columns(self.ref.stream_id, last_id, NO_TIME)
@@ -385,6 +416,7 @@ class OutStream:
 
     async def _dead_letter(self, data: bytes, reason: str) -> None:
         await self._storage.dead_letter(data, reason, self.ref, self.name, self._metadata)
+        self._places.extend(self.last_id, self._storage.end_position)
 
     # Waiting for what was sent.
 
@@ -418,7 +450,9 @@ class OutStream:
             self._leave()
 
     async def _end(self) -> None:
-        _, placed = await self._stored(partial(self._marks, [ended(self.ref.stream_id)]))
+        await self._stored(partial(self._marks, [ended(self.ref.stream_id)]), self._has_ended)
+
+    def _has_ended(self, _: Record, placed: Placed) -> None:
         self._leave()
         self._on_ended(self, placed)
 

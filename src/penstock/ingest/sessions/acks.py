@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol
 
 from penstock.core.address import Address
+from penstock.core.errors import PenstockError
 from penstock.core.types import Offset, Position
 from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, Acked, NotifyAck, encode
@@ -69,6 +70,10 @@ class Replies(Protocol):
 
     def send_elsewhere(self, address: Address) -> None:
         """Its streams belong to another partition of the source, which is served there."""
+        ...
+
+    def fail(self, error: PenstockError) -> None:
+        """End the session, with this reason."""
         ...
 
     @property

@@ -51,6 +51,10 @@ class PendingMarks(NamedTuple):
     ending: Sequence[int] = ()
 
 
+def _too_many(limit: int) -> ProtocolError:
+    return ProtocolError(f"NOTIFY: this source has had {limit} streams already (streams_per_source_max)")
+
+
 class SessionStreams:
     """The open streams of a session, with the table of last message ids. Implements StreamOwner, StreamWaiter,
     ClaimingOwner and the log's AttachedStreams.
@@ -146,6 +150,9 @@ class SessionStreams:
             self._replies.send_elsewhere(elsewhere)
         self._refuse(stream)
 
+    def claim_exceeds(self, limit: int) -> None:
+        self._replies.fail(_too_many(limit))
+
     @property
     def _has_claims(self) -> bool:
         return len(self._streams) > len(self._claiming)
@@ -159,7 +166,7 @@ class SessionStreams:
             return
         limit = self._sources.settings.streams_per_source_max
         if len(self._log.streams) >= limit:
-            raise ProtocolError(f"NOTIFY: this source has had {limit} streams already (streams_per_source_max)")
+            raise _too_many(limit)
         if self._log.total_quota is not None:
             self._log.total_quota.count_stream()
 

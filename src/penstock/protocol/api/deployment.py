@@ -105,6 +105,8 @@ class ConnectorSpec:
     breaker: BreakerSpec = field(default_factory=BreakerSpec)
     segments: Annotated[int, msgspec.Meta(ge=1, le=SEGMENTS_MAX)] = 2
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)] = 1
+    listen: Literal["one-worker", "every-worker"] = "one-worker"
+    """Who listens, of a connector that does: the worker that has it, or every worker that has a partition of it."""
     quota_bytes: Positive | None = None
     window_bytes: Positive = SMALL_WINDOW_BYTES
     ack: Literal["checkpoint", "durable"] = "checkpoint"

@@ -220,12 +220,27 @@ class StoredInput:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A segment that a task has staged for an output port, with its length and its number of rows (None: unknown)."""
+    """A segment that a task has staged for an output port, with its length and its number of rows (None: unknown).
+    With a `target`, it is for that segment of a stream of Pravega's clients instead, and the port does not matter.
+    """
 
     port: str
     segment: str
     length: Count
     rows: Count | None = None
+    target: str = ""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An active segment of a stream of Pravega's clients: it has the routing keys whose hashes are in [low, high)."""
+
+    segment: str
+    low: float
+    high: float
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return self.low, self.high
 
 
 class Range(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -277,7 +292,10 @@ class WatermarkBlocker:
     def text(self) -> str:
         if self.stream_id is None and Source.parse(self.source).form is Form.CONNECTOR:
             return f"the worker's clock, for source {self.source}"
-        who = f"output {self.source}" if self.stream_id is None else f"stream {self.stream or self.stream_id!r}"
+        who = f"stream {self.stream or self.stream_id!r}"
+        if self.stream_id is None:
+            is_output = Source.parse(self.source).form is Form.OUTPUT
+            who = f"{'output' if is_output else 'stream'} {self.source}"
         of = "" if self.stream_id is None else f" of source {self.source}"
         if self.time is not None:
             return f"{who}{of}"
@@ -498,6 +516,20 @@ class Merge(Request, frozen=True, kw_only=True):
     staged: Sequence[Staged]
     manifest: ManifestName = ""
     """The mirrored checkpoint of this epoch."""
+
+
+class AskRoute(Request, frozen=True, kw_only=True):
+    """Where the tasks of this epoch route the rows for this target."""
+
+    generation: Count | None = None
+    epoch: Count
+    target: str
+
+
+class SegmentRoute(msgspec.Struct, frozen=True):
+    """All active segments of the target, ordered by their key ranges."""
+
+    spans: Sequence[Span]
 
 
 class Mirror(Request, frozen=True, kw_only=True):

@@ -197,6 +197,14 @@ class Held(msgspec.Struct, frozen=True):
     """A newer term has begun: the caller does not serve its shard any more."""
 
 
+class Declared(Request, frozen=True, kw_only=True):
+    """What the application declares about this source has changed: it is in the bucket. The reply comes when the
+    partition there has it, and, if it is not to be read any more, everything that was read is durable.
+    """
+
+    source: str
+
+
 class AskPlaces(Request, frozen=True, kw_only=True):
     """Where tasks read these segments."""
 

@@ -3,6 +3,7 @@
     sensors               a connector: `connector/sensors/0`, `/1`, …             stored events
     pipeline:counts/out   an output port of a pipeline: `pipeline/counts/out`     stored events
     segment:NAME          any other segment, written over the segment protocol    raw events
+    pravega:SCOPE/STREAM  a stream of Pravega's clients: `SCOPE/STREAM/N.#epoch.E`   raw events
     system/streams        the connector `system.streams`: starts and ends of streams, from the worker itself
 
 A source with several partitions is one name for several connectors' logs: partition 0 has the name itself, partition 1
@@ -38,20 +39,25 @@ _SYSTEM_STREAMS_WRITTEN = "system/streams"
 OUTBOX_PREFIX = "held."
 """Prefix of ports that store the rows a sink does not accept yet: retention never removes anything from them."""
 
-_OUTPUT_SCHEME, _SEGMENT_SCHEME = "pipeline:", "segment:"
+_OUTPUT_SCHEME, _SEGMENT_SCHEME, _PRAVEGA_SCHEME = "pipeline:", "segment:", "pravega:"
+_SCHEMES = (_OUTPUT_SCHEME, _SEGMENT_SCHEME, _PRAVEGA_SCHEME)
 _OWN_PREFIXES = (CONNECTOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX, COORDINATOR_PREFIX)
 _SOURCE_NAME_MAX = 200
 _NOT_IN_SOURCE_NAMES = frozenset(",/=\"'\\")
 _SOURCE_NAMES = (
     f"use 1 to {_SOURCE_NAME_MAX} printable characters, no comma, slash, equals sign, quote or backslash, no space at "
-    f"either end, no {_OUTPUT_SCHEME!r} or {_SEGMENT_SCHEME!r} at the start, and no # with a number at the end"
+    f"either end, no {', '.join(_SCHEMES)} at the start, and no # with a number at the end"
 )
 _PARTITION = re.compile(r"(.+)#([1-9][0-9]{0,4})", re.DOTALL)
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CONNECTOR_SEGMENT = re.compile(r"connector/([^/]+)/(0|[1-9][0-9]*)")
 _OUTPUT_SEGMENT = re.compile(r"pipeline/([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})")
+_PRAVEGA_SEGMENT = re.compile(r"([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})/([0-9]+)\.#epoch\.([0-9]+)")
 
-_HINT = "Write a connector's name, pipeline:NAME/PORT or segment:NAME; several are separated by commas."
+_HINT = (
+    "Write a connector's name, pipeline:NAME/PORT, segment:NAME or pravega:SCOPE/STREAM; several are separated by "
+    "commas."
+)
 
 
 class Kind(Enum):
@@ -69,11 +75,12 @@ class Form(Enum):
     CONNECTOR = "connector"
     OUTPUT = "output"
     SEGMENT = "segment"
+    PRAVEGA = "pravega"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """`name` is the connector's, `PIPELINE/PORT`, or the segment's. `str()` is what `parse` takes."""
+    """`name` is the connector's, `PIPELINE/PORT`, the segment's, or `SCOPE/STREAM`. `str()` is what `parse` takes."""
 
     form: Form
     name: str
@@ -88,6 +95,8 @@ class Source:
             return _output(text, text.removeprefix(_OUTPUT_SCHEME))
         if text.startswith(_SEGMENT_SCHEME):
             return _segment(text, text.removeprefix(_SEGMENT_SCHEME))
+        if text.startswith(_PRAVEGA_SCHEME):
+            return _pravega(text, text.removeprefix(_PRAVEGA_SCHEME))
         if not text or "/" in text or not text.isprintable():
             raise RequestError(f"{text!r} is not a valid source", _HINT)
         return cls(Form.CONNECTOR, text)
@@ -100,12 +109,16 @@ class Source:
                 return _OUTPUT_SCHEME + self.name
             case Form.SEGMENT:
                 return _SEGMENT_SCHEME + self.name
+            case Form.PRAVEGA:
+                return _PRAVEGA_SCHEME + self.name
 
     @property
     def segment(self) -> str | None:
-        """Its only segment; None for a connector, which has any number of segments, numbered from 0."""
+        """Its only segment; None for a connector, which has any number of segments, numbered from 0, and for a stream
+        of Pravega's clients, whose controller knows them.
+        """
         match self.form:
-            case Form.CONNECTOR:
+            case Form.CONNECTOR | Form.PRAVEGA:
                 return None
             case Form.OUTPUT:
                 return OUTPUT_PREFIX + self.name
@@ -115,10 +128,15 @@ class Source:
     @property
     def access_name(self) -> str:
         """The name that decides who has access to it."""
+        if self.form is Form.PRAVEGA:
+            return self.name
         return partition_of(self.name).source if self.segment is None else access_name(self.segment)
 
     def owns(self, segment: str) -> bool:
         """Whether the segment contains data of this source."""
+        if self.form is Form.PRAVEGA:
+            found = _PRAVEGA_SEGMENT.fullmatch(segment)
+            return found is not None and found[1] == self.name
         if self.form is not Form.CONNECTOR:
             return segment == self.segment
         match = _CONNECTOR_SEGMENT.fullmatch(segment)
@@ -161,7 +179,7 @@ def check_source_name(name: str) -> str:
         or not name.isprintable()
         or name != name.strip()
         or not _NOT_IN_SOURCE_NAMES.isdisjoint(name)
-        or name.startswith((_OUTPUT_SCHEME, _SEGMENT_SCHEME))
+        or name.startswith(_SCHEMES)
         or partition_of(name).number
     ):
         raise RequestError(f"{name[:_SOURCE_NAME_MAX]!r} is not a valid source name: {_SOURCE_NAMES}")
@@ -235,7 +253,21 @@ def kind_of(segment: str) -> Owner:
         return Owner(_OUTPUT_SCHEME + match[1], Kind.STORED)
     if segment.startswith(_OWN_PREFIXES):
         raise RequestError(f"segment {segment!r} belongs to the worker itself: it contains no events", _HINT)
+    if match := _PRAVEGA_SEGMENT.fullmatch(segment):
+        return Owner(_PRAVEGA_SCHEME + match[1], Kind.RAW)
     return Owner(_SEGMENT_SCHEME + segment, Kind.RAW)
+
+
+def pravega_segment(stream: str, number: int, epoch: int) -> str:
+    """Of the stream `SCOPE/STREAM`: its segment of this number, which was created in this epoch of the stream."""
+    return f"{stream}/{number}.#epoch.{epoch}"
+
+
+def pravega_number(segment: str) -> int:
+    """Of a segment of a stream of Pravega's clients: later segments of the stream have higher ones."""
+    match = _PRAVEGA_SEGMENT.fullmatch(segment)
+    assert match is not None, segment
+    return int(match[2])
 
 
 def access_name(segment: str) -> str:
@@ -286,4 +318,13 @@ def _segment(text: str, name: str) -> Source:
     source, kind = kind_of(name)
     if kind is not Kind.RAW:
         raise RequestError(f"segment {name!r} contains stored events", f"Read it as source {source!r}.")
+    if not source.startswith(_SEGMENT_SCHEME):
+        raise RequestError(f"segment {name!r} is a part of {source}", f"Read the whole stream, as source {source!r}.")
     return Source(Form.SEGMENT, name)
+
+
+def _pravega(text: str, name: str) -> Source:
+    scope, _, stream = name.partition("/")
+    if not _PIPELINE_NAME.fullmatch(scope) or not _PIPELINE_NAME.fullmatch(stream):
+        raise RequestError(f"{text!r} is not a valid stream of Pravega's clients", "Write pravega:SCOPE/STREAM.")
+    return Source(Form.PRAVEGA, name)

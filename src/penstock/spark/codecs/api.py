@@ -65,6 +65,15 @@ class Codec(ABC):
     def encoder(self, columns: pa.Schema) -> Encode:
         """Returns what encodes rows with these columns. Raises RequestError for columns that it cannot write."""
 
+    def check(self) -> None:  # noqa: B027  most options are checked by their model
+        """Whether it can work with its options: `penstock check` calls it. It reads files, and contacts nothing. Raises
+        NotInstalled; NotHere for a file that may be where tasks run; and RequestError.
+        """
+
+
+class NotHere(RequestError):
+    """A file is missing on this machine, and may be where tasks run."""
+
 
 def check_decoded(codec: Codec, schema: Fields | None) -> None:
     """Raises RequestError if the codec needs a schema, or takes none."""

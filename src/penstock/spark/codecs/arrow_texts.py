@@ -1,7 +1,12 @@
-"""Arrow columns as texts, a whole column at once: numbers and times as Spark's `to_json` and `to_csv` write them."""
+"""Arrow columns as texts, a whole column at once: numbers and times as Spark's `to_json` and `to_csv` write them; and
+the texts of events.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -52,3 +57,42 @@ def _timestamps(column: pa.Array) -> pa.StringArray:
     local = pc.floor_temporal(column.cast(pa.timestamp(column.type.unit)), unit="millisecond")
     texts = pc.replace_substring(local.cast(pa.timestamp("ms")).cast(pa.string()), " ", "T")
     return texts if column.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
+
+
+# The texts of events.
+
+_LINE_END = r"\r?\n\z"
+
+
+class ValidTexts(NamedTuple):
+    """The events that are valid UTF-8."""
+
+    texts: pa.StringArray
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """Their numbers."""
+    bad: list[int]
+    """The numbers of the others."""
+
+
+def valid_texts(values: pa.BinaryArray) -> ValidTexts:
+    try:
+        return ValidTexts(values.cast(pa.string()), np.arange(len(values)), [])
+    except pa.ArrowInvalid:
+        bad = [row for row, document in enumerate(values.to_pylist()) if not _is_utf8(document)]
+    rows = np.setdiff1d(np.arange(len(values)), bad)
+    return ValidTexts(values.take(pa.array(rows)).cast(pa.string()), rows, bad)
+
+
+def _is_utf8(document: bytes) -> bool:
+    try:
+        document.decode()
+        return True
+    except UnicodeDecodeError:
+        return False
+
+
+def without_line_ends(texts: pa.StringArray) -> pa.StringArray:
+    """Each without one line end after it."""
+    if not pc.any(pc.ends_with(texts, "\n")).as_py():  # most have none, and looking is cheaper than replacing
+        return texts
+    return pc.replace_substring_regex(texts, _LINE_END, "")

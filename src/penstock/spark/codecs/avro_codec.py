@@ -56,6 +56,8 @@ _LOGICAL: dict[tuple[str, str | None], str] = {
     ("long", "local-timestamp-micros"): "timestamp_ntz",
 }
 
+_HINT = "Add a schema to the connector: it is then decoded like JSON."
+
 
 class Avro(Codec):
     """Columns are those of the Avro schema if it is a record that Spark has types for; with a registry alone, or a
@@ -88,6 +90,13 @@ class Avro(Codec):
             return pa.array(found, pa.binary())
 
         return encode
+
+    def check(self) -> None:
+        _library()
+        if self.options.avro_schema is not None:
+            _parsed(self.options.avro_schema)
+        if self.options.registry is not None:
+            Registry(self.options.registry)  # only its address
 
     def _own_fields(self) -> Fields | None:
         if self.options.avro_schema is None:
@@ -183,8 +192,11 @@ def _parsed(text: str) -> Any:
 
 
 def _fields(record: dict[str, Any], named: dict[str, Any]) -> Fields:
+    """`named`: the types that have a name; None while they are looked at."""
+    named[record["name"]] = None
+    found = tuple(Field(one["name"], *_kind(one["type"], named)) for one in record["fields"])
     named[record["name"]] = record
-    return tuple(Field(one["name"], *_kind(one["type"], named)) for one in record["fields"])
+    return found
 
 
 def _kind(schema: Any, named: dict[str, Any]) -> tuple[Kind, bool]:
@@ -195,6 +207,8 @@ def _kind(schema: Any, named: dict[str, Any]) -> tuple[Kind, bool]:
             raise _no_type(schema)
         return _kind(others[0], named)[0], len(others) < len(schema)
     if isinstance(schema, str):
+        if schema in named and named[schema] is None:
+            raise RequestError(f"the Avro record {schema} contains itself, and types of Spark cannot", _HINT)
         return _kind(named[schema], named) if schema in named else (_plain(schema, {}), False)
     match schema["type"]:
         case "record":
@@ -222,7 +236,7 @@ def _plain(name: str, schema: dict[str, Any]) -> Kind:
 def _no_type(schema: Any) -> RequestError:
     return RequestError(
         f"no type of Spark is like {json.dumps(schema)[:100]} of the Avro schema",
-        "Add a schema to the connector: it is then decoded like JSON.",
+        _HINT,
     )
 
 

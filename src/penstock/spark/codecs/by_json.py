@@ -4,6 +4,7 @@ schema or into a VARIANT; rows become JSON, and that the format.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable
@@ -16,12 +17,12 @@ import pyarrow.compute as pc
 import yaml
 
 from penstock.core.errors import RequestError
-from penstock.core.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_type
+from penstock.core.kinds import VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import valid_texts
 from penstock.spark.codecs.codec import CODECS, DATA, ROWS
 from penstock.spark.codecs.documents import without
-from penstock.spark.codecs.fixed_columns import row_by_row
-from penstock.spark.codecs.json_codec import Json, not_utf8
+from penstock.spark.codecs.json_codec import Json
 from penstock.spark.codecs.json_writer import JsonWriter, is_json
 from penstock.spark.codecs.scalars import Misfit
 from penstock.spark.codecs.variants import BAD, LEVELS_MAX
@@ -49,11 +50,30 @@ def decoded_by_json(values: pa.BinaryArray, to_json: Callable[[bytes], bytes], d
 
 
 def json_of(value: Any) -> bytes:
-    """Raises Misfit for what JSON has no form for."""
+    """NaN and infinities are texts, as in Spark's JSON. Raises Misfit for what JSON has no form for."""
     try:
-        return _encoded(value)
+        text = _encoded(value)
+        return _encoded(_with_named(value)) if b"null" in text else text  # msgspec has null for them
     except (*BAD, TypeError, ValueError, OverflowError) as error:
         raise Misfit(f"has a value that JSON cannot have: {error}") from None
+
+
+def number_or_name(value: float) -> float | str:
+    """The name of NaN or an infinity, which `special` reads."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _with_named(value: Any) -> Any:
+    match value:
+        case float():
+            return number_or_name(value)
+        case dict():
+            return {key: _with_named(each) for key, each in value.items()}
+        case list() | tuple() | set():
+            return [_with_named(each) for each in value]
+    return value
 
 
 class ByJson(Codec):
@@ -167,97 +187,6 @@ def _count_nodes(document: Any) -> None:
             waiting += [(each, depth + 1) for each in node]
 
 
-# logfmt
-
-_PAIR = re.compile(r'\s*([^\s="]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?=\s|$)')
-_BARE = re.compile(r'[^\s="\\]+')
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_MEANT = {"n": "\n", "t": "\t", "r": "\r"}
-
-
-class Logfmt(ByJson):
-    """Words of a line. One without `=` is true."""
-
-    about = CODECS["logfmt"]
-    title = "logfmt"
-
-    def fields(self, schema: Fields | None) -> Fields:
-        if schema is None:
-            return (Field(DATA, Kind("map", of=(STRING, STRING))),)
-        for field in schema:
-            if field.kind.name in ("array", "map", "struct", "variant", "binary"):
-                raise RequestError(
-                    f"logfmt cannot decode `{field.name}`, which is {field.kind}", "Declare it as STRING."
-                )
-        return JSON.fields(schema)
-
-    def decoder(self, schema: Fields | None) -> Decode:
-        fields = self.fields(schema)
-        if schema is None:
-            return lambda values: row_by_row(values, lambda value: ([*_words(value).items()],), fields)
-        decode, bare = JSON.decoder(schema), {field.name for field in schema if field.kind.name not in _AS_TEXT}
-        return lambda values: decoded_by_json(values, lambda value: _typed_words(value, bare), decode, "logfmt")
-
-    def reader(self) -> Callable[[bytes], bytes]:
-        return lambda value: _encoded(_words(value))
-
-    def writer(self) -> Callable[[bytes], bytes]:
-        return _line
-
-
-_AS_TEXT = ("string", "char", "varchar", "timestamp", "timestamp_ntz", "date", "decimal")
-"""Types that JSON has as strings: other values stand without quotes."""
-
-_SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false")
-
-
-def _words(value: bytes) -> dict[str, str]:
-    try:
-        text = value.decode().rstrip()
-    except UnicodeDecodeError:
-        raise Misfit("is not valid UTF-8") from None
-    found, at = {}, 0
-    while at < len(text):
-        match = _PAIR.match(text, at)
-        if match is None:
-            raise Misfit(f"is not valid logfmt at character {at + 1}")
-        key, quoted, plain = match.groups()
-        if quoted is not None:
-            found[key] = _ESCAPE.sub(lambda escape: _MEANT.get(escape[1], escape[1]), quoted)
-        else:
-            found[key] = "true" if plain is None else plain
-        at = match.end()
-    return found
-
-
-def _typed_words(value: bytes, bare: set[str]) -> bytes:
-    words: dict[str, Any] = {}
-    for key, text in _words(value).items():
-        words[key] = msgspec.Raw(text.encode()) if key in bare and _SCALAR.fullmatch(text) else text
-        if key in bare and not text:
-            words[key] = None
-    return _encoded(words)
-
-
-def _line(text: bytes) -> bytes:
-    document = msgspec.json.decode(text)
-    if isinstance(document, dict) and [*document] == [DATA] and isinstance(document[DATA], dict):
-        document = document[DATA]
-    if not isinstance(document, dict) or any(isinstance(each, dict | list) for each in document.values()):
-        raise RequestError("logfmt writes plain columns, or one map `data`", "Select plain columns.")
-    return " ".join(_word(key, each) for key, each in document.items() if each is not None).encode()
-
-
-def _word(key: str, value: Any) -> str:
-    if not _BARE.fullmatch(key):
-        raise RequestError(f"logfmt cannot write the name {key!r}", "Use a name without blanks, quotes and `=`.")
-    text = value if isinstance(value, str) else _encoded(value).decode()
-    if _BARE.fullmatch(text):
-        return f"{key}={text}"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'{key}="{escaped}"'
-
-
 # JSON documents on lines
 
 
@@ -288,7 +217,7 @@ class JsonLines(Codec):
 
 def _decoded_lines(values: pa.BinaryArray, decode: Decode, kind: pa.DataType, *, has_schema: bool) -> Columns:
     documents = values.to_pylist()
-    failed = dict.fromkeys(not_utf8(values, documents), "is not valid JSON lines")
+    failed = dict.fromkeys(valid_texts(values).bad, "is not valid JSON lines")
 
     def columns(given: Any) -> Columns:
         lines = [[line for line in event.split(b"\n") if line.strip()] for event in given]

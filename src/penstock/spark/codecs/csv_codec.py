@@ -13,18 +13,15 @@ import pyarrow.csv as pa_csv
 from penstock.core.errors import RequestError
 from penstock.core.kinds import INTEGERS, TEXTS, Field, Fields, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
-from penstock.spark.codecs.arrow_texts import is_binary, is_text, plain_texts
+from penstock.spark.codecs.arrow_texts import is_binary, is_text, plain_texts, valid_texts, without_line_ends
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.codec_options import CsvOptions
 from penstock.spark.codecs.columns import all_alike
-from penstock.spark.codecs.json_codec import not_utf8
 from penstock.spark.codecs.json_writer import is_json
 from penstock.spark.codecs.scalars import unquoted
 from penstock.spark.codecs.variants import FOUND_CHARS
 
 _UNREADABLE = ("array", "map", "struct", "variant", "binary", "void")
-
-_LINE_END = r"\r?\n\z"
 
 
 class Csv(Codec):
@@ -65,10 +62,9 @@ class _Records:
         self._record = f"^{field}(?:{delimiter}{field})*$"
 
     def decode(self, values: pa.BinaryArray) -> Columns:
-        failed = dict.fromkeys(not_utf8(values, values.to_pylist()), "is not valid CSV")
-        rows = np.setdiff1d(np.arange(len(values)), [*failed])
-        texts = values.take(pa.array(rows)) if failed else values
-        records = pc.replace_substring_regex(texts.cast(pa.string()), _LINE_END, "")
+        texts, rows, undecoded = valid_texts(values)
+        failed = dict.fromkeys(undecoded, "is not valid CSV")
+        records = without_line_ends(texts)
         is_record = self._are_records(records)
         if not pc.all(is_record).as_py():
             reason = f"is not one CSV record of {len(self._schema)} columns"
@@ -180,7 +176,8 @@ def _records(rows: pa.RecordBatch, options: CsvOptions) -> pa.BinaryArray:
 def _written(column: pa.Array, name: str, options: CsvOptions) -> pa.StringArray:
     texts = plain_texts(column, name, "csv")
     quote = options.quote
-    if is_text(column.type) or options.delimiter not in ",;|\t" or quote in "+-.:0123456789":
+    is_usual = options.delimiter in ",;|\t" and quote not in "+-.:0123456789" and not options.null
+    if is_text(column.type) or not is_usual:
         doubled = pc.replace_substring(texts, quote, quote * 2)
         special = rf"[{re.escape(quote)}{re.escape(options.delimiter)}\r\n]"
         in_quotes = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, options.null))

@@ -100,10 +100,26 @@ def shown(number: float) -> str:
     return str(int(number)) if float(number).is_integer() and abs(number) < 1 << 53 else repr(float(number))
 
 
-def merged(parts: Sequence[tuple[Columns, np.ndarray[tuple[int], np.dtype[np.int64]]]]) -> list[pa.Array]:
-    """The columns of several parts, in the order of their rows."""
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def decoded_rows(values: pa.BinaryArray, rows: Rows, decode: Decode) -> tuple[Columns, Rows]:
+    """Decodes these events alone. Failures have the numbers that events have in `values`; also the rows that have not
+    failed.
+    """
+    found = decode(values.take(pa.array(rows)))
+    failed = {int(rows[row]): reason for row, reason in found.failed.items()}
+    return Columns(found.arrays, failed), np.setdiff1d(rows, [*failed]) if failed else rows
+
+
+def merged(parts: Sequence[tuple[Columns, Rows]], failed: Mapping[int, str]) -> Columns:
+    """The columns of several parts in the order of their rows, with their failures and these."""
+    failures = {**failed, **{row: reason for columns, _ in parts for row, reason in columns.failed.items()}}
+    if len(parts) == 1:
+        return Columns(parts[0][0].arrays, failures)
     order = pa.array(np.argsort(np.concatenate([rows for _, rows in parts])))
-    return [
+    arrays = [
         pa.concat_arrays([columns.arrays[at] for columns, _ in parts]).take(order)
         for at in range(len(parts[0][0].arrays))
     ]
+    return Columns(arrays, failures)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from penstock.core.errors import RequestError
 from penstock.core.kinds import INTEGERS, TEXTS, VARIANT, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import valid_texts
 from penstock.spark.codecs.codec import CODECS, DATA
 from penstock.spark.codecs.documents import Documents, number_type, row_type, without
 from penstock.spark.codecs.json_writer import JsonWriter
@@ -81,7 +82,7 @@ class JsonDocuments:
     def decode(self, values: pa.BinaryArray) -> Columns:
         documents = values.to_pylist()
         # msgspec does not look inside of the texts that it skips.
-        failed = dict.fromkeys(not_utf8(values, documents), NOT_JSON)
+        failed = dict.fromkeys(valid_texts(values).bad, NOT_JSON)
         return without(documents, failed | _deep(values, documents), self._documents.columns)
 
     def closely(self, document: bytes) -> list[Any]:
@@ -93,23 +94,6 @@ class JsonDocuments:
         except BAD:
             raise Misfit(NOT_JSON) from None
         return [_member(members, field, field.name) for field in self._schema]
-
-
-def not_utf8(values: pa.BinaryArray, documents: Sequence[bytes]) -> list[int]:
-    """The rows that are not valid UTF-8."""
-    try:
-        values.cast(pa.string())
-        return []
-    except pa.ArrowInvalid:
-        return [row for row, document in enumerate(documents) if not _is_utf8(document)]
-
-
-def _is_utf8(document: bytes) -> bool:
-    try:
-        document.decode()
-        return True
-    except UnicodeDecodeError:
-        return False
 
 
 def _deep(values: pa.BinaryArray, documents: Sequence[bytes]) -> dict[int, str]:

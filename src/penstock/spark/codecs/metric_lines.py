@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
-from penstock.core.kinds import STRING, VARIANT, Field, Kind
+from penstock.core.kinds import STRING, Field, Kind
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.fixed_columns import (
@@ -25,7 +24,6 @@ from penstock.spark.codecs.fixed_columns import (
     row_by_row,
     shown,
 )
-from penstock.spark.codecs.json_writer import is_json
 from penstock.spark.codecs.patterns import extract
 from penstock.spark.codecs.scalars import Misfit
 
@@ -61,7 +59,7 @@ class Graphite(FixedColumns):
     def write(self, row: Mapping[str, Any]) -> str:
         tags = "".join(f";{key}={value}" for key, value in (row["tags"] or {}).items())
         path = self.needed(row, "path") + tags
-        if re.search(r"\s", path):
+        if re.search(r"[ \t\n\f\r]", path):
             raise RequestError(f"graphite cannot write the path {path!r}", "A path and its tags have no blanks.")
         time = "-1" if row["time"] is None else str(micros_of(row["time"]) // 1_000_000)
         return f"{path} {shown(self.needed(row, 'number'))} {time}"
@@ -115,7 +113,7 @@ def _checked_line(line: str, codec: str) -> str:
 
 _KINDS = frozenset(("c", "g", "ms", "h", "s", "d", "m"))
 _EVENT = re.compile(r"_e\{(\d{1,6}),(\d{1,6})\}:", re.DOTALL)
-_IS_NUMBER = re.compile(_NUMBER)
+IS_NUMBER = re.compile(_NUMBER)
 
 
 class DogStatsd(FixedColumns):
@@ -176,7 +174,7 @@ def _dogstatsd(value: bytes) -> tuple[Any, ...]:
     if parts[0] == "s":
         return (parts[0], name, None, text, *_more(parts[1:]))
     values = text.split(":")
-    if not all(map(_IS_NUMBER.fullmatch, values)):
+    if not all(map(IS_NUMBER.fullmatch, values)):
         raise Misfit("is not a metric of DogStatsD: its value is not a number")
     return (parts[0], name, [*map(float, values)], None, *_more(parts[1:]))
 
@@ -204,7 +202,7 @@ def _more(parts: list[str]) -> tuple[float | None, list[tuple[str, str]], list[t
     """The rate, the tags, and the other parts."""
     rate, tags, attributes = None, dict[str, str](), dict[str, str]()
     for part in parts:
-        if part.startswith("@") and _IS_NUMBER.fullmatch(part, 1):
+        if part.startswith("@") and IS_NUMBER.fullmatch(part, 1):
             rate = float(part[1:])
         elif part.startswith("#"):
             for tag in filter(None, part[1:].split(",")):
@@ -215,117 +213,3 @@ def _more(parts: list[str]) -> tuple[float | None, list[tuple[str, str]], list[t
         elif part:
             raise Misfit(f"has the unknown part {part[:40]!r}")
     return rate, [*tags.items()], [*attributes.items()]
-
-
-# InfluxDB line protocol: measurement,tag=value field=value time
-
-_KEY = r"(?:[^ \t\n\f\r,=\\]|\\.)+"
-_FIELD = rf'{_KEY}=(?:"(?:[^"\\]|\\.)*"|[^ \t\n\f\r,"]+)'
-_INFLUX = (
-    rf"(?P<measurement>(?:[^\s,\\#]|\\.)(?:[^\s,\\]|\\.)*)(?P<tags>(?:,{_KEY}={_KEY})*) +"
-    rf"(?P<fields>{_FIELD}(?:,{_FIELD})*)(?: +(?P<time>-?(?:TIME)))?\s*"
-)
-_TIMES = {"ns": r"\d{1,18}|[1-8]\d{18}|9[01]\d{17}", "us": r"\d{1,17}", "ms": r"\d{1,14}", "s": r"\d{1,11}"}
-"""Those that 64 bits of microseconds, or nanoseconds, have room for."""
-_TAG = re.compile(rf",({_KEY})=({_KEY})")
-_ONE_FIELD = re.compile(rf'({_KEY})=(?:"((?:[^"\\]|\\.)*)"|([^ \t\n\f\r,"]+))(?:,|$)', re.DOTALL)
-_UNESCAPED = re.compile(r"\\([,= \\])")
-_IN_TEXT = re.compile(r'\\(["\\])')
-_TRUE, _FALSE = ("t", "T", "true", "True", "TRUE"), ("f", "F", "false", "False", "FALSE")
-_INTEGER = re.compile(r"-?\d{1,19}[iu]")
-_FRACTIONS = {"ns": (1, 1000), "us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1)}
-
-
-class Influx(FixedColumns):
-    """`fields` is a VARIANT: numbers, texts and booleans. A timestamp in nanoseconds keeps its microseconds."""
-
-    about = CODECS["influx"]
-    of = (Field("measurement", STRING), Field("tags", TAGS), Field("fields", VARIANT), Field("time", TIMESTAMP))
-
-    def decode(self, values: pa.BinaryArray) -> Columns:
-        pattern = _INFLUX.replace("TIME", _TIMES[self.options.precision])
-        found = extract(values, pattern, "is not a line of InfluxDB: measurement,tag=value field=value time")
-        documents: list[str | None] = []
-        bad: dict[int, str] = {}
-        for row, text in enumerate(found.texts("fields").to_pylist()):
-            try:
-                documents.append(_influx_fields(text))
-            except Misfit as error:
-                documents.append(None)
-                bad[int(found.rows[row])] = str(error)
-        arrays = [
-            pa.array([_unescaped(text) for text in found.texts("measurement").to_pylist()], pa.string()),
-            maps(found.present("tags"), _influx_tags),
-            pa.array(documents, pa.string()),
-            instants(found.present("time"), self.options.precision),
-        ]
-        if bad:
-            good = arrays[2].is_valid()
-            arrays = [array.filter(good) for array in arrays]
-        return Columns(arrays, found.failed | bad)
-
-    def encoder(self, columns: pa.Schema) -> Any:
-        encode = super().encoder(columns)
-        is_text = "fields" in columns.names and is_json(columns.field("fields"))
-        self._is_text = is_text or ("fields" in columns.names and pa.types.is_string(columns.field("fields").type))
-        return encode
-
-    def write(self, row: Mapping[str, Any]) -> str:
-        given = self.needed(row, "fields")
-        fields = msgspec.json.decode(given) if self._is_text else given
-        written = [f"{_escaped(key, ',= ')}={_influx_value(each)}" for key, each in fields.items() if each is not None]
-        if not written:
-            raise RequestError("influx cannot write a row without fields", "Set one, or drop the row.")
-        tags = "".join(f",{_escaped(key, ',= ')}={_escaped(each, ',= ')}" for key, each in (row["tags"] or {}).items())
-        times, parts = _FRACTIONS[self.options.precision]
-        time = "" if row["time"] is None else f" {micros_of(row['time']) * parts // times}"
-        return f"{_escaped(self.needed(row, 'measurement'), ', ')}{tags} {','.join(written)}{time}"
-
-
-def _unescaped(text: str) -> str:
-    return _UNESCAPED.sub(r"\1", text) if "\\" in text else text
-
-
-def _influx_tags(text: str) -> dict[str, str]:
-    return {_unescaped(key): _unescaped(value) for key, value in _TAG.findall(text)}
-
-
-def _influx_fields(text: str) -> str:
-    found: dict[str, Any] = {}
-    for match in _ONE_FIELD.finditer(text):
-        key, quoted, plain = match.groups()
-        found[_unescaped(key)] = _IN_TEXT.sub(r"\1", quoted) if plain is None else _influx_scalar(plain)
-    return msgspec.json.encode(found).decode()
-
-
-def _influx_scalar(text: str) -> Any:
-    if _INTEGER.fullmatch(text):
-        return int(text[:-1])
-    if _IS_NUMBER.fullmatch(text):
-        return float(text)
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    raise Misfit(f"is not a line of InfluxDB: {text[:40]!r} is not a value")
-
-
-def _escaped(text: str, special: str) -> str:
-    found = text.replace("\\", "\\\\")
-    for character in special:
-        found = found.replace(character, f"\\{character}")
-    if not text or "\n" in text:
-        raise RequestError(f"influx cannot write the name {text!r}", "It has no form for it.")
-    return found
-
-
-def _influx_value(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return f"{value}i"
-        case float():
-            return repr(value)
-        case str():
-            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-            return f'"{escaped}"'
-    raise RequestError(f"influx cannot write the field {value!r}", "Fields are numbers, texts and booleans.")

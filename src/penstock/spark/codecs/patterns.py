@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import valid_texts, without_line_ends
 from penstock.spark.codecs.codec import CODECS
-from penstock.spark.codecs.json_codec import not_utf8
 from penstock.spark.codecs.scalars import in_range
 
-_NOT_UTF8 = "is not valid UTF-8"
+NOT_UTF8 = "is not valid UTF-8"
 
 
 class Extracted(NamedTuple):
@@ -33,18 +33,20 @@ class Extracted(NamedTuple):
 
     def present(self, name: str) -> pa.StringArray:
         """With null for a group that has matched nothing."""
-        found = self.texts(name)
-        return pc.if_else(pc.equal(found, ""), None, found)
+        return without_empty(self.texts(name))
+
+
+def without_empty(texts: pa.StringArray) -> pa.StringArray:
+    """With null for an empty one."""
+    return pc.if_else(pc.equal(texts, ""), None, texts)
 
 
 def extract(values: pa.BinaryArray, pattern: str, reason: str) -> Extracted:
     """Matches each event as a whole, without one line end after it."""
-    bad = not_utf8(values, values.to_pylist())
-    rows = np.setdiff1d(np.arange(len(values)), bad)
-    texts = (values.take(pa.array(rows)) if bad else values).cast(pa.string())
-    found = pc.extract_regex(pc.replace_substring_regex(texts, r"\r?\n\z", ""), rf"(?s)\A(?:{pattern})\z")
+    texts, rows, bad = valid_texts(values)
+    found = pc.extract_regex(without_line_ends(texts), rf"(?s)\A(?:{pattern})\z")
     is_match = found.is_valid().to_numpy(zero_copy_only=False)
-    failed = dict.fromkeys(bad, _NOT_UTF8) | dict.fromkeys(rows[~is_match].tolist(), reason)
+    failed = dict.fromkeys(bad, NOT_UTF8) | dict.fromkeys(rows[~is_match].tolist(), reason)
     return Extracted(found.filter(pa.array(is_match)) if not is_match.all() else found, rows[is_match], failed)
 
 
@@ -62,6 +64,9 @@ class Regex(Codec):
 
     def fields(self, schema: Fields | None) -> Fields:  # noqa: ARG002
         return tuple(Field(name, STRING) for name in check_pattern(self.options.pattern))
+
+    def check(self) -> None:
+        check_pattern(self.options.pattern)
 
     def decoder(self, schema: Fields | None) -> Decode:
         names, pattern = [field.name for field in self.fields(schema)], self.options.pattern
@@ -171,6 +176,9 @@ class Grok(Codec):
         raise RequestError(
             f"grok cannot write {', '.join(columns.names)}", "Write the text yourself, with the codec string."
         )
+
+    def check(self) -> None:
+        self._expanded()
 
     def _expanded(self) -> tuple[str, Fields]:
         """The pattern for RE2, and its fields. Raises RequestError."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from penstock.core.errors import RequestError
 from penstock.core.plugins import needed
-from penstock.spark.codecs.by_json import ByJson, json_of
+from penstock.spark.codecs.api import NotHere
+from penstock.spark.codecs.by_json import ByJson, json_of, number_or_name
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.scalars import Misfit
 
@@ -49,6 +49,9 @@ class Protobuf(ByJson):
             return found
 
         return write
+
+    def check(self) -> None:
+        self._message()
 
     def _json(self) -> Any:
         return needed("google.protobuf.json_format", "the codec protobuf", "protobuf")
@@ -97,7 +100,7 @@ def _value(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return number_or_name(value) if isinstance(value, float) else value
 
 
 @cache
@@ -113,6 +116,8 @@ def _message_class(path: str, name: str) -> Any:
         for file in found.file:
             pool.Add(file)
         return factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    except FileNotFoundError:
+        raise NotHere(f"the descriptor {path} cannot be read: there is no such file", hint) from None
     except OSError as error:
         raise RequestError(f"the descriptor {path} cannot be read: {error.strerror}", hint) from None
     except KeyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import RequestError
@@ -26,9 +27,9 @@ REGISTRY: Registry[Codec] = Registry(
         "gelf": _HOME + "logs:Gelf",
         "graphite": _HOME + "metric_lines:Graphite",
         "grok": _HOME + "patterns:Grok",
-        "influx": _HOME + "metric_lines:Influx",
+        "influx": _HOME + "influx:Influx",
         "json-lines": _HOME + "by_json:JsonLines",
-        "logfmt": _HOME + "by_json:Logfmt",
+        "logfmt": _HOME + "logfmt:Logfmt",
         "null": _HOME + "texts:Null",
         "parquet": _HOME + "row_files:Parquet",
         "protobuf": _HOME + "protobuf_codec:Protobuf",
@@ -61,6 +62,18 @@ def names() -> tuple[str, ...]:
 def codec(text: str) -> Codec:
     """With its options. Raises RequestError."""
     return REGISTRY.get(name_of(text))(checked_options(text))
+
+
+def check(text: str) -> None:
+    """Whether a codec can work with its options, as far as this machine shows it; nothing is contacted. Raises
+    RequestError.
+    """
+    known = about(text)
+    if not known.extra and not options_of(text):
+        return
+    options = checked_options(text)
+    if find_spec("pyarrow") is not None:  # without it Spark is elsewhere
+        REGISTRY.get(name_of(text))(options).check()
 
 
 def checked_options(text: str) -> BaseModel | None:

@@ -13,12 +13,20 @@ import pyarrow.parquet
 from penstock.core.errors import RequestError
 from penstock.core.kinds import Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
+from penstock.spark.codecs.arrow_messages import decompressed_bytes
 from penstock.spark.codecs.codec import CODECS, ROWS
 
 _ROWS_MAX = 1_000_000
 """Rows of one event: a file of a few bytes can have billions of rows that are all alike."""
 
-_FILE_MAGIC = b"ARROW1"
+_BYTES_MAX = 256 << 20
+"""Bytes of the rows of one event in memory: equal values, and compression, make a file thousands of times as small."""
+
+_READ_ROWS = 256
+"""Rows of a Parquet file that are read before their bytes are counted: they may all be one long value."""
+
+_FILE_MAGIC = b"ARROW1\0\0"
+"""A stream follows it, and an index, which a reader from start to end does not need."""
 
 
 class RowFiles(Codec):
@@ -71,6 +79,26 @@ class RowFiles(Codec):
 
 
 def _as_structs(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
+    """Values of a dictionary, which may be long and stand in many rows, are counted as they are written out."""
+    if not any(_is_shortened(field.type) for field in table.schema):
+        return _converted(table, wanted)
+    parts: list[pa.StructArray] = []
+    size = 0
+    for batch in table.to_batches(max_chunksize=_READ_ROWS):
+        parts.append(_converted(pa.Table.from_batches([batch]), wanted))
+        size += parts[-1].nbytes
+        _check_bytes(size)
+    return pa.concat_arrays(parts) if parts else _converted(table, wanted)
+
+
+def _is_shortened(kind: pa.DataType) -> bool:
+    """Whether it stores equal values once."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return True
+    return any(_is_shortened(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _converted(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
     arrays = []
     for number in range(wanted.num_fields):
         field = wanted.field(number)
@@ -89,19 +117,22 @@ def _check_count(rows: int) -> None:
         raise ValueError(f"more than {_ROWS_MAX:,} rows")
 
 
+def _check_bytes(size: int) -> None:
+    if size > _BYTES_MAX:
+        raise ValueError(f"more than {_BYTES_MAX:,} bytes in memory")
+
+
 class Arrow(RowFiles):
     about = CODECS["arrow"]
     title = "stream or file of Arrow"
 
     def read(self, value: pa.Buffer, wanted: pa.StructType) -> pa.Table:  # noqa: ARG002
-        if value.size >= len(_FILE_MAGIC) and value.slice(0, len(_FILE_MAGIC)).to_pybytes() == _FILE_MAGIC:
-            reader = pa.ipc.open_file(value)
-            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-        else:
-            reader = pa.ipc.open_stream(value)
-            batches = iter(reader)
+        is_file = value.slice(0, min(len(_FILE_MAGIC), value.size)).to_pybytes() == _FILE_MAGIC
+        stream = value.slice(len(_FILE_MAGIC)) if is_file else value
+        _check_bytes(decompressed_bytes(stream))
+        reader = pa.ipc.open_stream(stream)
         found: list[pa.RecordBatch] = []
-        for batch in batches:
+        for batch in reader:
             batch.validate(full=True)
             found.append(batch)
             _check_count(sum(one.num_rows for one in found))
@@ -123,9 +154,17 @@ class Parquet(RowFiles):
         file = pa.parquet.ParquetFile(pa.BufferReader(value))
         _check_count(file.metadata.num_rows)
         names = [wanted.field(number).name for number in range(wanted.num_fields)]
-        found = file.read([name for name in names if name in file.schema_arrow.names], use_threads=False)
-        found.validate(full=True)
-        return found
+        names = [name for name in names if name in file.schema_arrow.names]
+        found: list[pa.RecordBatch] = []
+        size = 0
+        for batch in file.iter_batches(_READ_ROWS, columns=names, use_threads=False):
+            batch.validate(full=True)
+            found.append(batch)
+            size += batch.nbytes
+            _check_bytes(size)
+        if not found:  # no rows, or none of the columns
+            return file.read(names, use_threads=False)
+        return pa.Table.from_batches(found)
 
     def write(self, table: pa.Table) -> bytes:
         sink: Any = pa.BufferOutputStream()

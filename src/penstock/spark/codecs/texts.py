@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Fields
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import valid_texts
 from penstock.spark.codecs.codec import CODECS, TEXT
-from penstock.spark.codecs.json_codec import not_utf8
 
 
 class String(Codec):
@@ -60,8 +60,5 @@ class Null(Codec):
 
 
 def _texts(values: pa.BinaryArray) -> Columns:
-    failed = not_utf8(values, values.to_pylist())
-    if failed:
-        good = pc.invert(pc.is_in(pa.array(range(len(values))), pa.array(failed)))
-        values = values.filter(good)
-    return Columns([values.cast(pa.string())], dict.fromkeys(failed, "is not valid UTF-8"))
+    found = valid_texts(values)
+    return Columns([found.texts], dict.fromkeys(found.bad, "is not valid UTF-8"))

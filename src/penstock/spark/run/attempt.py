@@ -353,7 +353,8 @@ def _writer(left: Leaving, pipeline: Pipeline, generation: Generation) -> DataSt
         return left.writer
     assert left.frame is not None
     encoding = {"encoding": plan_text(left.plan)} if left.plan else {}
-    options = {**generation.output(), **encoding}
+    target = {} if pipeline.target is None else {"target": pipeline.target}
+    options = {**generation.output(), **encoding, **target}
     return left.frame.writeStream.format("penstock").options(**options).outputMode(pipeline.mode)
 
 

@@ -33,11 +33,13 @@ _EVENT_BYTES_MIN = 8 + LENGTH_MIN
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Events for one port. `data` shares its memory with nothing else."""
+    """Events for one port, or for one segment of a target. `data` shares its memory with nothing else."""
 
     port: str
     data: Buffer
     rows: int
+    target: str = ""
+    """The segment."""
 
 
 def blocks(batch: pa.RecordBatch, default_port: str) -> Iterator[Block]:
@@ -45,7 +47,7 @@ def blocks(batch: pa.RecordBatch, default_port: str) -> Iterator[Block]:
 
     Raises RequestError for a null value and for metadata that is not a map, LimitExceeded for a row that is too large.
     """
-    _check_values(batch)
+    check_values(batch)
     for port, rows in by_port(batch, default_port):
         check_pipeline_name(port, "port")
         columns = _Columns.of(rows)
@@ -53,7 +55,8 @@ def blocks(batch: pa.RecordBatch, default_port: str) -> Iterator[Block]:
             yield Block(port, columns.encoded(start, end), end - start)
 
 
-def _check_values(batch: pa.RecordBatch) -> None:
+def check_values(batch: pa.RecordBatch) -> None:
+    """Raises RequestError if one is null."""
     if batch.column("value").null_count:
         row = int(np.argmax(batch.column("value").is_null().to_numpy(zero_copy_only=False)))
         raise RequestError(
@@ -99,7 +102,7 @@ class _Columns:
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> _Columns:
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
-        texts = {name: _bytes(found[name]) for name in _TEXTS if name in found}
+        texts = {name: bytes_of(found[name]) for name in _TEXTS if name in found}
         numbers = {name: _numbers(found[name], 0) for name in ("stream_id", "message_id") if name in found}
         times = _numbers(found["event_time"].cast(pa.int64()), NO_TIME) if "event_time" in found else None
         return cls(
@@ -157,7 +160,7 @@ def _too_large(size: int, value: int) -> LimitExceeded:
     )
 
 
-def _bytes(column: Any) -> Bytes:
+def bytes_of(column: Any) -> Bytes:
     """A binary or string column, of either width, without copying Arrow's data buffer; null becomes empty."""
     if column.null_count:
         column = pc.fill_null(column, pa.scalar("").cast(column.type))

@@ -136,20 +136,29 @@ _TRANSIENT = (Interrupted, NoRoom)
 
 @dataclass(frozen=True, slots=True)
 class StagedPort:
-    """The staged output of one port: `length` bytes that are `rows` events, all of them durable."""
+    """The staged output of one port: `length` bytes that are `rows` events, all of them durable. With a `target`, they
+    are for that segment of a stream of Pravega's clients.
+    """
 
     port: str
     segment: str
     length: int
     rows: int
+    target: str = ""
 
 
 class _Staged:
-    def __init__(self, port: str, appending: NewSegment) -> None:
+    def __init__(self, port: str, target: str, appending: NewSegment) -> None:
         self.port = port
+        self.target = target
         self.appending = appending
         self.length = 0
         self.rows = 0
+
+
+def _finished(one: _Staged) -> StagedPort:
+    port = one.port.rpartition(".")[0] if one.target else one.port  # each segment of a target has a number
+    return StagedPort(port, one.appending.segment, one.length, one.rows, one.target)
 
 
 class Staging:
@@ -178,9 +187,11 @@ class Staging:
         """Bytes that are buffered until the worker acknowledges them."""
         return sum(staged.appending.window.buffered_bytes for staged in self._ports.values())
 
-    def append(self, port: str, framed: Buffer, rows: int) -> None:
-        """Append a block of events with their headers. Not copied: it must not change until `finish` returns."""
-        staged = self._ports.get(port) or self._begin(port)
+    def append(self, port: str, framed: Buffer, rows: int, target: str = "") -> None:
+        """Append a block of events with their headers. Not copied: it must not change until `finish` returns. With a
+        target, the port is just a name for it.
+        """
+        staged = self._ports.get(port) or self._begin(port, target)
         self._until(lambda: self._has_room(staged, len(framed)))
         staged.appending.window.add_block(framed, rows)
         staged.length += len(framed)
@@ -192,7 +203,7 @@ class Staging:
         self._until(lambda: not self.buffered_bytes)
         for staged in self._ports.values():
             staged.appending.close()
-        return tuple(StagedPort(s.port, s.appending.segment, s.length, s.rows) for s in self._ports.values())
+        return tuple(_finished(one) for one in self._ports.values())
 
     def discard(self) -> None:
         """Delete what was staged, best effort: over the same connection, so that nothing sent earlier arrives after the
@@ -201,13 +212,13 @@ class Staging:
         with suppress(PenstockError):
             self._delete_all()
 
-    def _begin(self, port: str) -> _Staged:
+    def _begin(self, port: str, target: str) -> _Staged:
         if not self._ports:
             self._link.begin_task()
-        elif len(self._ports) >= PORTS_MAX:
+        elif not target and sum(not one.target for one in self._ports.values()) >= PORTS_MAX:
             raise LimitExceeded(f"more than {PORTS_MAX} ports: {port!r} is one more", _PORTS_HINT)
         segment = NewSegment(f"{self._prefix}/{port}", AppendWindow(self._window_bytes))
-        staged = self._ports[port] = _Staged(port, segment)
+        staged = self._ports[port] = _Staged(port, target, segment)
         return staged
 
     def _has_room(self, staged: _Staged, size: int) -> bool:

@@ -8,7 +8,7 @@ epoch changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -17,7 +17,8 @@ from penstock.client.coordinator import CoordinatorClient, Staged
 from penstock.client.credentials import DEFAULT_WORKER, default_worker, parse_worker
 from penstock.core.errors import PipelineError, RequestError
 from penstock.core.suggestions import nearest
-from penstock.protocol.stored.names import check_pipeline_name
+from penstock.protocol.api.pipelines import Span
+from penstock.protocol.stored.names import Form, Source, check_pipeline_name
 from penstock.spark.carried import Carried
 from penstock.spark.python_worker import Task, coordinator, freeze, hinted, link
 from penstock.spark.run.checkpoint_files import sync_checkpoint
@@ -43,6 +44,7 @@ _OURS = (
     "pipeline",
     "generation",
     "port",
+    "target",
     "encoding",
     "store",
     "tlsCa",
@@ -66,6 +68,8 @@ class SinkOptions:
     """None: this query is not fenced, and fences no other."""
     port: str = DEFAULT_PORT
     """The port of rows that name none."""
+    target: str | None = None
+    """`pravega:SCOPE/STREAM`: the rows of that port are written there instead."""
     checkpoint: str | None = None
     encoding: str | None = None
     """The plan by which rows are encoded, as `plan_text` writes it; None: all of them have a `value`."""
@@ -94,6 +98,7 @@ class SinkOptions:
             carried=_carried(given, worker),
             generation=None if generation is None else int(generation),
             port=given.get("port", DEFAULT_PORT),
+            target=given.get("target"),
             checkpoint=given.get("checkpointlocation"),
             encoding=given.get("encoding"),
             store=given.get("store"),
@@ -116,6 +121,8 @@ def _problems(given: Mapping[str, str]) -> Iterator[str]:
     for name in ("pipeline", "port"):
         if name in given:
             yield from _refused(name, given[name])
+    if "target" in given:
+        yield from _refused_target(given["target"])
     generation = given.get("generation", "0")
     if not (generation.isascii() and generation.isdigit()):
         yield f"'generation' is {generation!r}, and must be the number that the worker assigned"
@@ -129,6 +136,15 @@ def _refused(name: str, text: str) -> Iterator[str]:
         check_pipeline_name(text, name)
     except RequestError as error:
         yield f"{error} ({error.hint.rstrip('.')})"
+
+
+def _refused_target(text: str) -> Iterator[str]:
+    try:
+        is_valid = Source.parse(text).form is Form.PRAVEGA
+    except RequestError:
+        is_valid = False
+    if not is_valid:
+        yield f"'target' is {text!r}, and must be pravega:SCOPE/STREAM"
 
 
 def _refused_address(name: str, text: str) -> Iterator[str]:
@@ -194,13 +210,47 @@ def stage(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatch]) -
         link(options.task_worker, *options.tls, options.pipeline), task.prefix(options.pipeline, options.generation)
     )
     try:
+        spans = _spans(options, task)
         for batch in batches:
-            for block in encoded_blocks(batch, options.port, options.encoding):
-                staging.append(block.port, block.data, block.rows)
+            for block in _staged_blocks(options, task, spans, batch):
+                staging.append(block.port, block.data, block.rows, block.target)
         return StagedOutput(task.partition, staging.finish())
     except BaseException:
         staging.discard()
         raise
+
+
+def _spans(options: SinkOptions, task: Task) -> Sequence[Span]:
+    """The segments of the target, the same for all tasks of the epoch."""
+    if options.target is None:
+        return ()
+    worker = coordinator(options.task_worker)
+    return worker.route(options.pipeline, task.batch, options.target, generation=options.generation)
+
+
+def _staged_blocks(options: SinkOptions, task: Task, spans: Sequence[Span], batch: pa.RecordBatch) -> Iterator[Block]:
+    """With a target, the rows of the sink's own port are routed to its segments; all others stay outputs."""
+    if options.target is None:
+        yield from encoded_blocks(batch, options.port, options.encoding)
+        return
+    from penstock.spark.sink.routing import routed_blocks
+    from penstock.spark.sink.rows import blocks, by_port  # here: as below
+
+    for port, rows in by_port(batch, options.port):
+        for name, values in _encoded(rows, port, options.encoding):
+            if name == options.port:
+                yield from routed_blocks(values, name, spans, task.partition)
+            else:
+                yield from blocks(values, name)
+
+
+def _encoded(rows: pa.RecordBatch, port: str, encoding: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    if encoding is None:
+        yield port, rows
+        return
+    from penstock.spark.sink.encoding import encoded  # here: few sinks need codecs
+
+    yield from encoded(rows, port, parse_plan(encoding))
 
 
 def encoded_blocks(batch: pa.RecordBatch, default_port: str, encoding: str | None) -> Iterator[Block]:
@@ -213,10 +263,8 @@ def encoded_blocks(batch: pa.RecordBatch, default_port: str, encoding: str | Non
     if encoding is None:
         yield from blocks(batch, default_port)
         return
-    from penstock.spark.sink.encoding import encoded
-
     for port, rows in by_port(batch, default_port):
-        for target, values in encoded(rows, port, parse_plan(encoding)):
+        for target, values in _encoded(rows, port, encoding):
             yield from blocks(values, target)
 
 
@@ -249,4 +297,4 @@ def in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
     """Everything that was staged, ordered by partition. A task without rows has staged nothing."""
     outputs = [message for message in messages if isinstance(message, StagedOutput)]
     outputs.sort(key=lambda message: message.partition)
-    return [Staged(port.port, port.segment, port.length, port.rows) for output in outputs for port in output.ports]
+    return [Staged(*astuple(port)) for output in outputs for port in output.ports]

@@ -71,6 +71,7 @@ _STREAM_ONLY = (
 _BATCH_ONLY = ("endingOffsets",)
 _NAMES = {name.lower(): name for name in OPTIONS}
 _EPOCH = datetime.fromtimestamp(0, UTC)
+_SOURCE_HINT = "Name a connector, pipeline:NAME/PORT, segment:NAME or pravega:SCOPE/STREAM."
 _PLACE_HINT = (
     'Write earliest, latest, an instant (2026-01-31T12:00:00Z, or milliseconds since 1970), or {"SEGMENT": OFFSET, …}.'
 )
@@ -209,7 +210,7 @@ class _Given:
     def require(self, name: str, parse: Callable[[str], T]) -> T:
         found = self.get(name, parse)
         if found is None:
-            raise RequestError(f"the option {name} is missing", "Name a connector, pipeline:NAME/PORT or segment:NAME.")
+            raise RequestError(f"the option {name} is missing", _SOURCE_HINT)
         return found
 
 

@@ -1,0 +1,147 @@
+"""The database connectors in `script/bench connectors`, each beside the plain client library.
+
+in sqlite              rows of a table as JSON events                  sqlite3 and msgspec
+in postgres changes    messages of pgoutput as JSON events             the same parsed by struct, without ids and keys
+out sql                JSON events into a table, in one transaction    SQLAlchemy's insert of the same rows
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from struct import pack, unpack_from
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from bench.formats import Case
+from penstock.connectors.postgres.changes import Batch, Changes
+from penstock.connectors.postgres.pgoutput import WalData
+from penstock.connectors.sink_api import Block
+from penstock.connectors.sql.options import SqlOptions
+from penstock.connectors.sql.sink import Writer
+from penstock.connectors.sqlite.options import SqliteOptions
+from penstock.connectors.sqlite.polling import SqliteReader
+from penstock.connectors.tables import no_schema
+from penstock.protocol.stored.bulk import Bytes, decode, encode
+from penstock.protocol.stored.event import NO_TIME
+
+BLOCK_ROWS = 1000
+"""Of an epoch that a sink receives, and rows that a source reads at a time."""
+
+
+def database_cases(rows: list[dict[str, Any]], folder: Path) -> Iterator[Case]:
+    values = [msgspec.json.encode(row) for row in rows]
+    size = sum(map(len, values))
+    yield _sqlite_in(rows, size, folder / "in.db")
+    yield _changes_in(rows, size)
+    yield _sql_out(values, size, folder)
+
+
+def _sqlite_in(rows: list[dict[str, Any]], size: int, path: Path) -> Case:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, price REAL, at TEXT)")
+        database.executemany("INSERT INTO t VALUES (:id + 1, :name, :price, :at)", rows)
+
+    def ours() -> int:
+        reader = SqliteReader(SqliteOptions(mode="poll", path=path, table="t", batch=BLOCK_ROWS))
+        reader.open(0)
+        try:
+            count, is_all = 0, False
+            while not is_all:
+                found = reader.read()
+                count, is_all = count + len(found.ids), found.is_all
+            return count
+        finally:
+            reader.close()
+
+    def plain() -> int:
+        with closing(sqlite3.connect(path)) as database:
+            database.row_factory = lambda cursor, row: dict(
+                zip((one[0] for one in cursor.description), row, strict=True)
+            )
+            return len([msgspec.json.encode(row) for row in database.execute("SELECT * FROM t ORDER BY id")])
+
+    return Case("in sqlite", size, ours, plain)
+
+
+def _changes_in(rows: list[dict[str, Any]], size: int) -> Case:
+    columns = [("id", 20), ("name", 25), ("price", 701), ("at", 25)]
+    described = b"".join(
+        bytes([n == 0]) + name.encode() + b"\0" + pack("!Ii", oid, -1) for n, (name, oid) in enumerate(columns)
+    )
+    relation = b"R" + pack("!I", 7) + b"public\0t\0d" + pack("!H", 4) + described
+    inserts = [b"I" + pack("!IcH", 7, b"N", 4) + b"".join(map(_text, row.values())) for row in rows]
+    messages = [relation, b"B" + pack("!QqI", 1 << 20, 0, 1), *inserts]
+
+    def ours() -> int:
+        changes, batch = Changes(), Batch()
+        for message in messages:
+            changes.feed(WalData(0, 0, message), batch)
+        return len(batch.values)
+
+    def plain() -> int:
+        names = [name for name, _ in columns]
+        return len([msgspec.json.encode(_plain_event(names, message)) for message in inserts])
+
+    return Case("in postgres changes", size, ours, plain)
+
+
+def _text(value: object) -> bytes:
+    text = str(value).encode()
+    return b"t" + pack("!I", len(text)) + text
+
+
+def _plain_event(names: list[str], message: bytes) -> dict[str, object]:
+    return {"op": "insert", "after": dict(zip(names, _plain_row(message), strict=True))}
+
+
+def _plain_row(message: bytes) -> list[str]:
+    at, values = 8, []
+    for _ in range(unpack_from("!H", message, 6)[0]):
+        (size,) = unpack_from("!I", message, at + 1)
+        values.append(message[at + 5 : at + 5 + size].decode())
+        at += 5 + size
+    return values
+
+
+def _sql_out(values: list[bytes], size: int, folder: Path) -> Case:
+    urls = [f"sqlite:///{folder / name}.db" for name in ("ours", "plain")]
+    table = sa.Table(
+        "t",
+        sa.MetaData(),
+        sa.Column("id", sa.BigInteger),
+        sa.Column("name", sa.Text),
+        sa.Column("price", sa.Float),
+        sa.Column("at", sa.Text),
+    )
+    engines = [sa.create_engine(url, poolclass=sa.NullPool) for url in urls]
+    for engine in engines:
+        table.create(engine)
+    blocks = [_block(values[start : start + BLOCK_ROWS]) for start in range(0, len(values), BLOCK_ROWS)]
+    epochs = iter(range(1 << 30))
+
+    def ours() -> None:
+        writer = Writer(SqlOptions(url=urls[0], table="t"), "bench", no_schema)
+        writer.begin(1, next(epochs))
+        for block in blocks:
+            writer.write(block)
+        writer.commit()
+        writer.close()
+
+    def plain() -> None:
+        with engines[1].begin() as connection:
+            for start in range(0, len(values), BLOCK_ROWS):
+                connection.execute(sa.insert(table), [*map(msgspec.json.decode, values[start : start + BLOCK_ROWS])])
+
+    return Case("out sql", size, ours, plain)
+
+
+def _block(values: list[bytes]) -> Block:
+    times = array("q", [NO_TIME]) * len(values)
+    encoded = encode(Bytes.of(values), keys=Bytes.of([b""] * len(values)), event_times=times)
+    return Block(decode(encoded.data), 0)

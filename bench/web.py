@@ -1,0 +1,357 @@
+"""Connectors of the web for `script/bench connectors`, beside the plain library that does their talking: uvicorn,
+websockets, httpx, httpx-sse and aiosmtplib, as their documentation shows them.
+
+Peers are other processes, and only the CPU time of this one counts: with a connector that includes the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import aiosmtplib
+import httpx
+import uvicorn
+import uvloop
+from httpx_sse import aconnect_sse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from bench.formats import Case
+from bench.processes import free_port
+from penstock.connectors.registry import CONNECTORS
+from penstock.testing.frame import Frame, Setup
+from tests.connectors.http_serving import serving
+from tests.connectors.mail_server import MailServer
+from tests.connectors.sse_peers import SseServing
+
+BODY = b'{"id": 12345, "name": "item 17", "price": 3.25}'
+CONNECTIONS = 100
+LOGS_PER_REQUEST = 100
+SECONDS_MAX = 120.0
+PART = 10
+"""Requests that wait for their answers one by one are so many times fewer than events of a stream."""
+
+_spawning = multiprocessing.get_context("spawn")
+
+HTTP, WS = "http-server, 100 connections", "ws-server, one by one"
+
+
+def web_cases(events: int) -> Iterator[Case]:
+    """Servers of ours beside bare servers, and clients of ours beside bare clients."""
+    requests = max(CONNECTIONS, events // CONNECTIONS * CONNECTIONS)
+    port, size = free_port(), len(BODY)
+    yield Case(
+        HTTP,
+        requests * size,
+        lambda: _receive("http-server", {"port": port}, requests, (send_requests, port, requests)),
+        lambda: uvloop.run(_bare_http(port, _echo, (send_requests, port, requests))),
+    )
+    yield Case(
+        WS,
+        events * size,
+        lambda: _receive("ws-server", {"port": port}, events, (send_messages, port, events)),
+        lambda: uvloop.run(_bare_ws(port, events)),
+    )
+    calls = max(1, events // LOGS_PER_REQUEST)
+    yield Case(
+        "otlp, logs",
+        calls * LOGS_PER_REQUEST * size,
+        lambda: _receive("otlp", {"port": port, "grpc_port": None}, calls * LOGS_PER_REQUEST, (send_logs, port, calls)),
+        lambda: uvloop.run(_bare_http(port, _parse, (send_logs, port, calls))),
+    )
+    few = max(10, events // PART)
+    yield from _clients(events, few)
+
+
+def _clients(events: int, few: int) -> Iterator[Case]:
+    with_url = {"url": f"http://127.0.0.1:{free_port()}/events", "ids": "number"}
+    port = int(with_url["url"].rpartition(":")[2].partition("/")[0])
+    serving_events = (serve_events, port, events)
+    yield Case(
+        "sse-client",
+        events * len(BODY),
+        lambda: _read("sse-client", with_url, events, serving_events),
+        lambda: _beside(serving_events, _bare_sse(with_url["url"], events)),
+    )
+    yield Case(
+        "webhook-client",
+        few * len(BODY),
+        lambda: _with(_http_peer, lambda port: _send("webhook-client", {"url": f"http://127.0.0.1:{port}/"}, few)),
+        lambda: _with(_http_peer, lambda port: uvloop.run(_bare_posts(port, few))),
+    )
+    yield Case(
+        "email",
+        few * len(BODY),
+        lambda: _with(_mail_peer, lambda port: _send("email", _MAIL | {"port": port}, few)),
+        lambda: _with(_mail_peer, lambda port: uvloop.run(_bare_mail(port, few))),
+    )
+
+
+# Ours.
+
+
+Peer = tuple[Callable[..., None], int, int]
+"""What another process does, and its arguments: a port, and how often."""
+
+
+def _receive(name: str, config: dict[str, Any], events: int, peer: Peer) -> None:
+    """Until all events are stored, and the peer has its answers."""
+
+    async def run(frame: Frame) -> None:
+        with _process(*peer) as sending:
+            await asyncio.to_thread(sending.join)
+            await _stored(frame, events)
+
+    _framed(name, config, run)
+
+
+def _read(name: str, config: dict[str, Any], events: int, peer: Peer) -> None:
+    with _process(*peer):
+        asyncio.run(_listening(peer[1]))
+        _framed(name, config, lambda frame: _stored(frame, events))
+
+
+async def _stored(frame: Frame, events: int) -> None:
+    await frame.until(lambda: frame.instance.host.counters.events == events, "the last event", SECONDS_MAX)
+
+
+def _framed(name: str, config: dict[str, Any], work: Callable[[Frame], Awaitable[None]]) -> None:
+    async def run(folder: Path) -> None:
+        async with Frame(folder, CONNECTORS.get(name), config, Setup(ack="durable")) as frame:
+            await frame.connected()
+            await work(frame)
+
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        uvloop.run(run(Path(folder)))
+
+
+def _send(name: str, config: dict[str, Any], values: int) -> None:
+    async def run(frame: Frame) -> None:
+        last = frame.give(None, [BODY] * values)
+        await frame.until(lambda: frame.has_left(last), "the last value", SECONDS_MAX)
+
+    _framed(name, config, run)
+
+
+# The plain libraries.
+
+
+async def _bare_http(port: int, application: Any, peer: Peer) -> None:
+    server = uvicorn.Server(
+        uvicorn.Config(application, port=port, log_level="warning", access_log=False, lifespan="off")
+    )
+    running = asyncio.create_task(server.serve())
+    await _listening(port)
+    with _process(*peer) as sending:
+        await asyncio.to_thread(sending.join)
+    server.should_exit = True
+    await running
+
+
+async def _echo(_: Any, receive: Any, send: Any) -> None:
+    await _answer(send, await _body(receive))
+
+
+async def _parse(_: Any, receive: Any, send: Any) -> None:
+    request = ExportLogsServiceRequest.FromString(await _body(receive))
+    assert request.resource_logs
+    await _answer(send, ExportLogsServiceResponse().SerializeToString())
+
+
+async def _body(receive: Any) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    return body
+
+
+async def _answer(send: Any, body: bytes) -> None:
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _bare_ws(port: int, events: int) -> None:
+    is_over = asyncio.Event()
+
+    async def take(connection: ServerConnection) -> None:
+        received = 0
+        async for message in connection:
+            received += len(message) > 0
+        if received == events:
+            is_over.set()
+
+    async with serve(take, "127.0.0.1", port, compression=None):
+        with _process(send_messages, port, events):
+            await asyncio.wait_for(is_over.wait(), SECONDS_MAX)
+
+
+async def _bare_sse(url: str, events: int) -> None:
+    await _listening(int(url.rpartition(":")[2].partition("/")[0]))
+    received = 0
+    async with httpx.AsyncClient(timeout=SECONDS_MAX) as client, aconnect_sse(client, "GET", url) as source:
+        async for event in source.aiter_sse():
+            received += len(event.data) > 0
+            if received == events:
+                break
+
+
+async def _bare_posts(port: int, values: int) -> None:
+    async with httpx.AsyncClient() as client:
+        for _ in range(values):
+            (await client.post(f"http://127.0.0.1:{port}/", content=BODY)).raise_for_status()
+
+
+_MAIL = {"host": "127.0.0.1", "encryption": "off", "sender": "a@example.org", "to": ["b@example.org"], "subject": "x"}
+
+
+async def _bare_mail(port: int, values: int) -> None:
+    async with aiosmtplib.SMTP(hostname="127.0.0.1", port=port, start_tls=False) as client:
+        for _ in range(values):
+            message = EmailMessage()
+            message["From"], message["To"], message["Subject"] = "a@example.org", "b@example.org", "x"
+            message.set_content(BODY.decode())
+            await client.send_message(message)
+
+
+# Peers, in processes of their own.
+
+
+@contextmanager
+def _process(work: Callable[..., None], *given: Any) -> Iterator[Any]:
+    process = _spawning.Process(target=work, args=given, daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def _beside(peer: Peer, work: Coroutine[Any, Any, None]) -> None:
+    with _process(*peer):
+        uvloop.run(work)
+
+
+def _with(peer: Callable[[int], None], work: Callable[[int], None]) -> None:
+    port = free_port()
+    with _process(peer, port):
+        asyncio.run(_listening(port))
+        work(port)
+
+
+async def _listening(port: int) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.01)
+            else:
+                writer.close()
+                return
+
+
+class _Client(asyncio.Protocol):
+    """Sends the same request again and again, each after the answer to the one before."""
+
+    def __init__(self, request: bytes, count: int, is_over: Callable[[], None]) -> None:
+        self._request = request
+        self._left = count
+        self._is_over = is_over
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        if not end or len(body) < _length(head):
+            return
+        assert head.startswith(b"HTTP/1.1 20"), head
+        self._received, self._left = b"", self._left - 1
+        if self._left:
+            self._transport.write(self._request)
+        else:
+            self._transport.close()
+            self._is_over()
+
+
+def _length(head: bytes) -> int:
+    _, found, rest = head.lower().partition(b"content-length:")
+    return int(rest.split(b"\r\n", 1)[0]) if found else 0
+
+
+def _send_over(port: int, request: bytes, connections: int, each: int) -> None:
+    async def run() -> None:
+        left, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
+        for _ in range(connections):
+            await loop.create_connection(lambda: _Client(request, each, left.release), "127.0.0.1", port)
+        for _ in range(connections):
+            await left.acquire()
+
+    uvloop.run(run())
+
+
+def _request(path: str, kind: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def send_requests(port: int, requests: int) -> None:
+    _send_over(port, _request("/", "application/json", BODY), CONNECTIONS, requests // CONNECTIONS)
+
+
+def send_logs(port: int, requests: int) -> None:
+    request = ExportLogsServiceRequest()
+    resource = request.resource_logs.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "bench"
+    scope = resource.scope_logs.add()
+    for number in range(LOGS_PER_REQUEST):
+        record = scope.log_records.add(time_unix_nano=1_800_000_000_000_000_000 + number, severity_number=9)  # type: ignore[arg-type]
+        record.body.string_value = BODY.decode()
+        record.attributes.add(key="n").value.int_value = number
+    _send_over(port, _request("/v1/logs", "application/x-protobuf", request.SerializeToString()), 1, requests)
+
+
+def send_messages(port: int, events: int) -> None:
+    """One by one, and not waiting for anything."""
+
+    async def run() -> None:
+        async with connect(f"ws://127.0.0.1:{port}/", compression=None) as connection:
+            for _ in range(events):
+                await connection.send(BODY)
+
+    uvloop.run(run())
+
+
+def serve_events(port: int, events: int) -> None:
+    async def run() -> None:
+        server = SseServing(port)
+        await server.start()
+        await server.add(*[b"data: " + BODY] * events)
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+def _http_peer(port: int) -> None:
+    with serving(port):
+        multiprocessing.Event().wait()
+
+
+def _mail_peer(port: int) -> None:
+    with MailServer(port=port):
+        multiprocessing.Event().wait()

@@ -1,0 +1,1 @@
+"""`directory`: new files of a directory or a bucket, each read once."""

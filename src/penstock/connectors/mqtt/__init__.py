@@ -1,0 +1,1 @@
+"""MQTT: subscriptions are a source, a topic is a sink."""

@@ -1,0 +1,1 @@
+"""`otlp`: receives OpenTelemetry's logs, metrics and traces."""

@@ -1,0 +1,1 @@
+"""Webhooks: `webhook-server` receives deliveries with signatures, `webhook-client` sends them."""

@@ -1,0 +1,170 @@
+"""The pages of what is deployed, and where: the cluster, and the settings with a changed application to apply."""
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from nicegui import ui
+
+from penstock.application.config.document import ConfigErrors
+from penstock.application.config.loading import Loaded, loads
+from penstock.application.config.types import KnownTypes
+from penstock.core.errors import PenstockError
+from penstock.dashboard.frame import complain, confirmed, facts, fill, live, table, told
+from penstock.dashboard.session import Session
+from penstock.protocol.api.cluster import ClusterStatus
+from penstock.protocol.api.deployment import Deployed, Deployment
+
+# The cluster.
+
+
+async def cluster(session: Session) -> None:
+    status = await session.ask(lambda client: client.status())
+    if status.store.bucket is None and not status.shards:
+        ui.label("This is a single worker: everything is on its own disk.")
+        ui.label("A cluster is workers with the same --store: see docs/cluster.md.").classes("text-gray-500")
+        return
+    about = ui.column().classes("w-full")
+    ui.label("Workers").classes("font-bold")
+    columns = [
+        ("worker", "worker"),
+        ("kind", "kind"),
+        ("address", "HTTP"),
+        ("shards", "shards"),
+        ("quiet", "last seen#"),
+    ]
+    members = table(columns, "worker")
+    ui.label("Shards").classes("font-bold")
+    shards = table([("shard", "shard#"), ("host", "at"), ("term", "term#"), ("state", "state")], "shard")
+
+    async def update() -> None:
+        found = await session.ask(lambda client: client.cluster())
+        about.clear()
+        with about:
+            for problem in found.problems:
+                ui.label(f"⚠ {problem}").classes("trouble-text")
+            facts([("Bucket", found.url), ("Leader", found.leader or "none"), ("Asked", found.worker), *_move(found)])
+        fill(
+            members,
+            [
+                {
+                    "worker": one.worker,
+                    "kind": "host" if one.wants is not None else "shard" if one.host else "worker",
+                    "address": one.addresses.get("http", ""),
+                    "shards": ", ".join(map(str, one.shards)) + (" (drained)" if one.is_drained else ""),
+                    "quiet": f"{one.quiet_seconds:.1f} s",
+                }
+                for one in found.workers
+            ],
+        )
+        fill(
+            shards,
+            [
+                {
+                    "shard": one.shard,
+                    "host": one.host or one.owner,
+                    "term": one.term,
+                    "state": f"moves to {one.assigned}" if one.assigned not in ("", one.host) else "served",
+                }
+                for one in found.shards
+            ],
+        )
+
+    await live(update)
+
+
+def _move(found: ClusterStatus) -> list[tuple[str, object]]:
+    if found.move is None:
+        return []
+    return [("Last move", f"shard {found.move.shard} to {found.move.to}: {found.move.step}")]
+
+
+# Settings.
+
+
+def as_yaml(deployment: Deployment) -> str:
+    """As people read it. References to secrets stay references."""
+    return yaml.safe_dump(deployment.as_json(), sort_keys=True, allow_unicode=True)
+
+
+def difference(before: Deployment, after: Deployment) -> str:
+    """What an apply would change, as a unified diff; empty if nothing."""
+    old, new = as_yaml(before).splitlines(), as_yaml(after).splitlines()
+    return "\n".join(difflib.unified_diff(old, new, "deployed", "new", lineterm="", n=2))
+
+
+def checked(text: str, name: str) -> Loaded:
+    """Files that it names are looked for where the dashboard was started. Raises ConfigErrors, RequestError."""
+    return loads(text, Path.cwd() / name, KnownTypes(), os.environ, leaves_unset=True)
+
+
+async def settings(session: Session) -> None:
+    deployed = await session.ask_application(lambda client: client.application())
+    with ui.card().classes("w-full"):
+        facts([*_about(deployed)])
+    with ui.expansion("What is deployed").classes("w-full border rounded").props("dense"):
+        ui.code(as_yaml(deployed.deployment), language="yaml").classes("w-full")
+    if session.may("deploy"):
+        _Change(session).build(deployed.name or "app.yaml")
+    else:
+        ui.label("Your role may look at the settings, and not change them.").classes("text-gray-500")
+
+
+class _Change:
+    """A changed application: what would differ, and the button that applies it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def build(self, name: str) -> None:
+        ui.label("A changed application").classes("font-bold")
+        hint = f"Paste the whole YAML file. Files that it names are looked for in {Path.cwd()}."
+        ui.label(hint).classes("text-gray-500")
+        self._name = ui.input("Name", value=name).props("dense outlined")
+        self._text = ui.codemirror("", language="YAML", line_wrapping=True).classes("w-full h-64 border rounded")
+        ui.button("Show what would change", on_click=self._show).props("no-caps outline")
+        self._result = ui.column().classes("w-full")
+
+    async def _show(self) -> None:
+        self._result.clear()
+        with self._result:
+            try:
+                loaded = checked(self._text.value, self._name.value or "app.yaml")
+                current = await self._session.ask_application(lambda client: client.application())
+            except ConfigErrors as error:
+                for mistake in error.mistakes:
+                    ui.label(f"⚠ {mistake}").classes("trouble-text")
+            except PenstockError as error:
+                complain(error)
+            else:
+                self._differs(loaded, difference(current.deployment, loaded.deployment))
+
+    def _differs(self, loaded: Loaded, changes: str) -> None:
+        for note in loaded.notes:
+            ui.label(note)
+        if not changes:
+            ui.label("Nothing would change.")
+            return
+        ui.code(changes, language="diff").classes("w-full")
+        ui.button("Apply", on_click=lambda: self._apply(loaded)).props("no-caps")
+
+    async def _apply(self, loaded: Loaded) -> None:
+        if not await confirmed("Apply these changes? What does not differ goes on running.", "Apply"):
+            return
+        try:
+            done = await self._session.ask_application(lambda client: client.apply(loaded.deployment, loaded.file.name))
+        except PenstockError as error:
+            told(error)
+            return
+        ui.notify(f"Revision {done['revision']} is deployed", type="positive")
+        self._result.clear()
+
+
+def _about(deployed: Deployed) -> Iterable[tuple[str, object]]:
+    yield "Application", deployed.name or "none"
+    yield "State", deployed.state + (f": {deployed.reason}" if deployed.reason else "")
+    yield "Revision", deployed.revision
+    yield "Connectors", ", ".join(deployed.deployment.connectors) or "none"
+    yield "Pipelines", ", ".join(deployed.deployment.pipelines) or "none"

@@ -1,0 +1,357 @@
+"""The pages of what flows: the overview, and one each for a source, a pipeline and a sink."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from nicegui import ui
+
+from penstock.core.errors import PenstockError, RequestError
+from penstock.core.sizes import show_size
+from penstock.dashboard import charts
+from penstock.dashboard.flow_picture import drawn, graph, show_rate
+from penstock.dashboard.frame import confirmed, facts, fill, live, table, told
+from penstock.dashboard.session import Session
+from penstock.protocol.api.pipelines import PipelineStatus
+from penstock.protocol.api.status import WorkerStatus
+
+_CHART = "w-full h-56"
+
+
+def clock(time_us: int | None) -> str:
+    """A time in microseconds since 1970, for people; empty if there is none."""
+    if time_us is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_us} µs"
+
+
+# Overview.
+
+
+async def overview(session: Session) -> None:
+    sentences = ui.column().classes("w-full gap-1")
+    with ui.element("div").classes("w-full overflow-x-auto"):
+        picture = ui.html(sanitize=False)
+    empty = ui.label("Nothing is deployed. Start an application: penstock run app.yaml").classes("text-gray-500")
+    with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full"):
+        rates = ui.echart(_no_chart()).classes(_CHART)
+        lags = ui.echart(_no_chart()).classes(_CHART)
+    with ui.card().classes("w-full"):
+        about = ui.column().classes("w-full")
+
+    async def update() -> None:
+        status = await session.ask(lambda client: client.status())
+        history = await session.ask(lambda client: client.history())
+        found = graph(status)
+        picture.content = drawn(found)
+        empty.set_visibility(not found.boxes)
+        sentences.clear()
+        with sentences:
+            _say(status)
+        _show(rates, charts.over_time(history, _each(_own(status.sources), "source", "events"), "events/s"))
+        names = [one.name for one in status.pipelines]
+        _show(lags, charts.over_time(history, _each(names, "pipeline", "lag_bytes"), "bytes behind"))
+        about.clear()
+        with about:
+            facts(_machine(status))
+
+    await live(update)
+
+
+def _say(status: WorkerStatus) -> None:
+    """What is wrong, in the words of `penstock status`."""
+    problems = [*status.problems, *(str(one) for one in status.blockages if one.is_blocking)]
+    for problem in problems:
+        ui.label(f"⚠ {problem}").classes("trouble-text")
+    if not problems:
+        ui.label("✓ Nothing is blocked.").classes("text-gray-500")
+
+
+def _machine(status: WorkerStatus) -> list[tuple[str, object]]:
+    application = status.application
+    named = application.name or ("none" if not application.revision else "deployed") if application else "none"
+    state = f" ({application.state})" if application is not None and application.revision else ""
+    found: list[tuple[str, object]] = [
+        ("Application", f"{named}{state}"),
+        ("Worker", f"{status.version}, up {_duration(status.uptime_seconds)}"),
+        ("Stored", f"{show_size(status.store.live_bytes)} in {status.store.segments:,} segments"),
+        ("Free disk", show_size(status.store.disk_free_bytes)),
+        ("Streams", f"{status.source_totals.active_streams:,} active"),
+    ]
+    if status.store.bucket is not None:
+        bucket = status.store.bucket
+        found.append(
+            ("Bucket", f"{bucket.url}, {bucket.objects:,} objects, {bucket.requests_per_second:.1f} requests/s")
+        )
+    return found
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = int(seconds // 60) % 60, int(seconds // 3600)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
+# A source.
+
+
+async def source(session: Session, name: str) -> None:
+    ui.label(f"Source {name}").classes("text-xl font-bold")
+    body = ui.column().classes("w-full")
+    rates = ui.echart(_no_chart()).classes(_CHART)
+    ui.label("Programs").classes("font-bold")
+    columns = [("program", "program"), ("peer", "address"), ("state", "state"), ("streams", "streams#")]
+    sessions = table([*columns, ("credits", "credits#"), ("in_flight", "in flight#"), ("lag", "ack lag#")], "peer")
+    ui.label("Streams that may not send").classes("font-bold")
+    blocked = table([("stream", "stream"), ("why", "why")], "stream")
+    ui.label("Segments").classes("font-bold")
+    segments = table([("segment", "segment"), ("acknowledged", "acknowledged#"), ("complete", "complete#")], "segment")
+
+    async def update() -> None:
+        status = await session.ask(lambda client: client.status())
+        history = await session.ask(lambda client: client.history())
+        found = status.sources.get(name)
+        connector = next((one for one in status.connectors if one.name == name), None)
+        if found is None and connector is None:
+            raise RequestError(f"there is no source {name!r}", "It appears with its first event.")
+        _show(rates, charts.over_time(history, {f"source/{name}/events": "events/s"}, "events/s"))
+        body.clear()
+        with body:
+            facts([*_source_facts(status, name)])
+        programs = sorted((one for one in status.sessions if one.source == name), key=lambda one: -one.ack_lag_seconds)
+        fill(
+            sessions,
+            [
+                {
+                    "program": one.program,
+                    "peer": one.peer,
+                    "state": one.state,
+                    "streams": one.streams,
+                    "credits": one.credits,
+                    "in_flight": show_size(one.in_flight_bytes),
+                    "lag": f"{one.ack_lag_seconds:.1f} s",
+                }
+                for one in programs
+            ],
+        )
+        fill(
+            blocked, [{"stream": one.stream, "why": one.why} for one in connector.blocked_streams] if connector else []
+        )
+        fill(
+            segments,
+            [
+                {
+                    "segment": segment,
+                    "acknowledged": found.acknowledged.get(segment, ""),
+                    "complete": found.released.get(segment, ""),
+                }
+                for segment in found.segments
+            ]
+            if found is not None
+            else [],
+        )
+
+    await live(update)
+
+
+def _source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]]:
+    found, rate = status.sources.get(name), status.rates.sources.get(name)
+    connector = next((one for one in status.connectors if one.name == name), None)
+    if connector is not None:
+        yield (
+            "Connector",
+            f"{connector.type}, {connector.state}" + (f": {connector.reason}" if connector.reason else ""),
+        )
+        if connector.reached_at:
+            yield "Reached at", connector.reached_at
+        yield "Dead letters", f"{connector.dead_letters:,}"
+    if rate is not None:
+        yield "Now", f"{show_rate(rate.events_per_second)} events/s, {show_size(int(rate.bytes_per_second))}/s"
+    if found is None:
+        return
+    yield "Stored", f"{found.messages:,} events since the start; {show_size(found.retained_bytes)} retained"
+    yield "Streams", f"{found.streams:,}, {found.idle_streams:,} of them idle"
+    yield "Programs", f"{found.sessions:,} connected, {found.credits:,} credits"
+    yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged ({found.ack})"
+    yield "Last event time", clock(found.last_event_us) or "none"
+    for pipeline in status.pipelines:
+        if any(name in names for names in pipeline.inputs.values()) and pipeline.watermark is not None:
+            lag = "" if found.last_event_us is None else f", {_behind(found.last_event_us - pipeline.watermark)}"
+            yield f"Watermark of {pipeline.name}", clock(pipeline.watermark) + lag
+            if (blocker := pipeline.watermark_blocked_by) is not None:
+                yield "It waits for", blocker.text()
+
+
+def _behind(lag_us: int) -> str:
+    return f"{lag_us / 1e6:,.1f} s behind the last event" if lag_us > 0 else "at the last event"
+
+
+# A pipeline.
+
+
+async def pipeline(session: Session, name: str) -> None:
+    ui.label(f"Pipeline {name}").classes("text-xl font-bold")
+    body = ui.column().classes("w-full")
+    epochs = ui.echart(_no_chart()).classes(_CHART)
+    with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full"):
+        rows = ui.echart(_no_chart()).classes(_CHART)
+        latency = ui.echart(_no_chart()).classes(_CHART)
+    ui.label("Epochs that are not delivered everywhere").classes("font-bold")
+    waiting = table([("epoch", "epoch#"), ("state", "state"), ("size", "size#"), ("waits", "waits for")], "epoch")
+    ui.label("Windows and state").classes("font-bold")
+    columns = [("operator", "operator"), ("windows", "open windows#"), ("keys", "keys#"), ("state", "state#")]
+    windows = table([*columns, ("late", "late#")], "operator")
+
+    async def update() -> None:
+        status = await session.ask(lambda client: client.status())
+        history = await session.ask(lambda client: client.history())
+        found = next((one for one in status.pipelines if one.name == name), None)
+        if found is None:
+            raise RequestError(f"there is no pipeline {name!r}", "It appears when it starts.")
+        undelivered = await session.ask(lambda client: client.epochs(name))
+        body.clear()
+        with body:
+            for one in (one for one in status.blockages if one.pipeline == name and one.is_blocking):
+                ui.label(f"⚠ {one}").classes("trouble-text")
+            facts([*_pipeline_facts(found, status)])
+        _show(epochs, charts.epoch_bars(history.epochs.get(name, ())))
+        key = f"pipeline/{name}"
+        _show(rows, charts.over_time(history, {f"{key}/rows_in": "in", f"{key}/rows_out": "out"}, "rows/s"))
+        _show(latency, charts.over_time(history, {f"{key}/latency_seconds": "latency"}, "seconds from arrival"))
+        fill(
+            waiting,
+            [
+                {
+                    "epoch": one.epoch,
+                    "state": one.state,
+                    "size": show_size(one.bytes),
+                    "waits": ", ".join(str(each.sink) for each in one.waiting),
+                }
+                for one in undelivered
+            ],
+        )
+        fill(
+            windows,
+            [
+                {
+                    "operator": one.operator,
+                    "windows": one.open_windows,
+                    "keys": one.keys,
+                    "state": show_size(one.state_bytes),
+                    "late": one.late_kept + one.late_dropped,
+                }
+                for one in status.windows
+                if one.pipeline == name
+            ],
+        )
+
+    await live(update)
+
+
+def _pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[str, object]]:
+    rates = status.rates.pipelines.get(one.name)
+    yield "State", one.state + (f": {one.failure.text}" if one.failure is not None else "")
+    yield "Reads", ", ".join(source for names in one.inputs.values() for source in names) or "nothing yet"
+    yield "Epochs", f"{_epoch(one.planned)} cut, {_epoch(one.merged)} merged, {_epoch(one.complete)} complete"
+    if rates is not None:
+        yield (
+            "Now",
+            f"{show_rate(rates.rows_in_per_second)} rows/s in, {show_rate(rates.rows_out_per_second)} rows/s out",
+        )
+    if rates is not None and rates.latency_seconds is not None:
+        yield "Latency", f"{rates.latency_seconds:.3g} s from arrival to completion (last epoch)"
+    yield "Behind", f"{show_size(one.lag_bytes)} to read, {show_size(one.undelivered_bytes)} to deliver"
+    if one.watermark is not None:
+        yield "Watermark", f"{clock(one.watermark)}, {_ago(one.watermark)}"
+    if (text := one.open_windows_text()) is not None:
+        yield "Windows", text
+    if one.running_epoch is not None:
+        yield "Spark", f"processes epoch {one.running_epoch} for {one.running_seconds or 0:.1f} s"
+
+
+def _ago(time_us: int) -> str:
+    seconds = datetime.now(UTC).timestamp() - time_us / 1e6
+    return f"{seconds:,.0f} s behind the clock" if seconds >= 0 else f"{-seconds:,.0f} s ahead of the clock"
+
+
+def _epoch(number: int) -> str:
+    return "none" if number < 0 else f"{number:,}"
+
+
+# A sink.
+
+
+async def sink(session: Session, pipeline_name: str, name: str) -> None:
+    ui.label(f"Sink {name} of {pipeline_name}").classes("text-xl font-bold")
+    body = ui.column().classes("w-full")
+    if session.may("deploy"):
+        ui.button("Try again now", on_click=lambda: _retry(session, pipeline_name)).props("no-caps outline")
+    rows = ui.echart(_no_chart()).classes(_CHART)
+    ui.label("Epochs that it has not received").classes("font-bold")
+    waiting = table([("epoch", "epoch#"), ("state", "state"), ("size", "size#")], "epoch")
+
+    async def update() -> None:
+        status = await session.ask(lambda client: client.status())
+        history = await session.ask(lambda client: client.history())
+        found = next((one for one in status.sinks if (one.pipeline, one.sink) == (pipeline_name, name)), None)
+        if found is None:
+            raise RequestError(f"{pipeline_name} has no sink {name!r}", "List them: penstock sink list")
+        undelivered = await session.ask(lambda client: client.epochs(pipeline_name))
+        connector = next((one for one in status.connectors if one.name == name), None)
+        body.clear()
+        with body:
+            votes = "votes in two-phase commit" if found.votes else "receives epochs after the decision"
+            outbox = [] if connector is None else [("Outbox", show_size(connector.outbox_bytes))]
+            state = found.state + (f": {found.reason}" if found.reason else "")
+            facts(
+                [
+                    ("State", state),
+                    ("Writes to", found.url),
+                    ("Guarantee", f"{found.guarantee}; {votes}"),
+                    ("Port", found.port),
+                    ("Delivered", show_size(found.sent)),
+                    ("Lacks", f"{found.lacking:,} epochs; {found.parked:,} parked"),
+                    *outbox,
+                ]
+            )
+        key = f"sink/{pipeline_name}/{name}"
+        _show(rows, charts.over_time(history, {f"{key}/rows": "rows"}, "rows/s"))
+        lacking = [one for one in undelivered if any(each.sink == name for each in one.waiting)]
+        fill(waiting, [{"epoch": one.epoch, "state": one.state, "size": show_size(one.bytes)} for one in lacking])
+
+    await live(update)
+
+
+async def _retry(session: Session, pipeline_name: str) -> None:
+    if not await confirmed(f"Deliver the next epoch of {pipeline_name} now?", "Try again now"):
+        return
+    try:
+        await session.ask(lambda client: client.retry(pipeline_name))
+    except PenstockError as error:
+        told(error)
+    else:
+        ui.notify("Asked")
+
+
+# Charts.
+
+
+def _no_chart() -> dict[str, Any]:
+    return {"series": []}
+
+
+def _show(chart: ui.echart, options: dict[str, Any]) -> None:
+    chart.options.clear()
+    chart.options.update(options)
+    chart.update()
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("system.")]
+
+
+def _each(names: Iterable[str], kind: str, what: str, most: int = 12) -> dict[str, str]:
+    """Series of the first ones: more lines cannot be told apart."""
+    return {f"{kind}/{name}/{what}": name for name in [*names][:most]}

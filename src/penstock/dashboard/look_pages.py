@@ -1,0 +1,293 @@
+"""The pages of what is stored: dead letters, which can be replayed, and the events of any segment."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from nicegui import ui
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from penstock.coordinator.machine.state import source_of
+from penstock.core.errors import PenstockError, RequestError
+from penstock.core.sizes import show_size
+from penstock.dashboard.flow_pages import clock
+from penstock.dashboard.frame import confirmed, facts, fill, live, table, told
+from penstock.dashboard.session import Session
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList
+from penstock.protocol.api.pipelines import AtTime
+from penstock.protocol.stored import Kind, kind_of, parse_event
+
+_LETTERS_MAX = 200
+_EVENTS_SHOWN = 50
+_BYTES_SHOWN = 64 << 10
+"""Of one value: a browser does not like more."""
+_HEX_WIDTH = 16
+
+
+def as_text(value: bytes) -> str:
+    return value[:_BYTES_SHOWN].decode(errors="backslashreplace")
+
+
+def as_hex(value: bytes) -> str:
+    """As `hexdump -C` shows it."""
+    lines = []
+    for at in range(0, min(len(value), _BYTES_SHOWN), _HEX_WIDTH):
+        row = value[at : at + _HEX_WIDTH]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:08x}  {row.hex(' '):<{3 * _HEX_WIDTH}} |{text}|")
+    return "\n".join(lines)
+
+
+def as_json(value: bytes) -> str:
+    """Indented; or why it is not JSON."""
+    try:
+        return json.dumps(json.loads(value), indent=2, ensure_ascii=False)[:_BYTES_SHOWN]
+    except ValueError as error:
+        return f"not valid JSON: {error}"
+
+
+def bytes_view(value: bytes) -> None:
+    """Text, hexadecimal or JSON, as the user chooses."""
+    forms = {"text": as_text, "hex": as_hex, "JSON": as_json}
+    shown = ui.element("pre").classes("bytes w-full")
+
+    def show(form: str) -> None:
+        shown.clear()
+        with shown:
+            wrap = "pre" if form == "hex" else "pre-wrap"
+            ui.label(forms[form](value)).classes("font-mono").style(f"white-space: {wrap}")
+
+    ui.toggle([*forms], value="text", on_change=lambda event: show(event.value)).props("dense no-caps")
+    show("text")
+    if len(value) > _BYTES_SHOWN:
+        ui.label(f"The first {show_size(_BYTES_SHOWN)} of {show_size(len(value))}.").classes("text-gray-500")
+
+
+# Dead letters.
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where dead letters are: at a pipeline, or at a source, for what never became an event of it."""
+
+    name: str
+    is_pipeline: bool
+
+    def listed(self, client: CoordinatorClient) -> DeadLetterList:
+        if self.is_pipeline:
+            return client.dead_letters(self.name, limit=_LETTERS_MAX)
+        return client.source_dead_letters(self.name, limit=_LETTERS_MAX)
+
+    def whole(self, client: CoordinatorClient, port: str, at: int) -> DeadLetter:
+        if self.is_pipeline:
+            return client.dead_letter(self.name, port, at)
+        return client.source_dead_letter(self.name, at)
+
+
+async def dead_letters(session: Session, name: str, kind: str) -> None:
+    status = await session.ask(lambda client: client.status())
+    choices = {f"pipeline {one.name}": _Place(one.name, True) for one in status.pipelines}
+    choices |= {f"source {one.name}": _Place(one.name, False) for one in status.connectors if one.guarantee.get("out")}
+    if not choices:
+        ui.label("There are no pipelines and no connectors yet.").classes("text-gray-500")
+        return
+    await _DeadLetters(session, choices).build(f"{kind} {name}")
+
+
+class _DeadLetters:
+    """The page while it is open."""
+
+    def __init__(self, session: Session, choices: Mapping[str, _Place]) -> None:
+        self._session = session
+        self._choices = choices
+        self._list = DeadLetterList((), ())
+
+    async def build(self, wanted: str) -> None:
+        first = wanted if wanted in self._choices else next(iter(self._choices))
+        self._chosen = ui.select([*self._choices], value=first, label="Of", on_change=self._choose)
+        self._chosen.classes("w-64").props("dense outlined")
+        columns = [("at", "offset#"), ("port", "port"), ("reason", "reason"), ("source", "source"), ("size", "size#")]
+        self._table = table([*columns, ("time", "event time"), ("state", "state")], "key", self._look, pagination=20)
+        self._shown = ui.column().classes("w-full")
+        await live(self._update)
+
+    @property
+    def _place(self) -> _Place:
+        return self._choices[self._chosen.value]
+
+    async def _update(self) -> None:
+        self._list = await self._session.ask(self._place.listed)
+        fill(self._table, [_letter_row(one) for one in reversed(self._list.dead_letters)])
+
+    async def _choose(self) -> None:
+        self._shown.clear()
+        await self._update()
+
+    async def _look(self, row: Mapping[str, Any]) -> None:
+        self._shown.clear()
+        place = self._place
+        try:
+            whole = await self._session.ask(lambda client: place.whole(client, row["port"], row["at"]))
+        except PenstockError as error:
+            told(error)
+            return
+        with self._shown, ui.card().classes("w-full"):
+            _letter(whole)
+            if place.is_pipeline and self._session.may("deploy") and not whole.replayed:
+                ui.button("Replay up to this one", on_click=lambda: self._replay(place, whole)).props("no-caps")
+
+    async def _replay(self, place: _Place, letter: DeadLetter) -> None:
+        port = next(one for one in self._list.ports if one.port == letter.port)
+        question = f"Send the dead letters of {place.name}/{letter.port} up to this one through the pipeline again?"
+        if not await confirmed(question, "Replay"):
+            return
+        try:
+            done = await self._session.ask(
+                lambda client: client.replay(place.name, letter.port, port.replayed, letter.end)
+            )
+        except PenstockError as error:
+            told(error)
+            return
+        left = f", {done.left_out} left out" if done.left_out else ""
+        ui.notify(f"{done.count} replayed{left}", type="positive")
+        await self._choose()
+
+
+def _letter_row(one: DeadLetter) -> dict[str, Any]:
+    return {
+        "key": f"{one.port}@{one.at}",
+        "at": one.at,
+        "port": one.port,
+        "reason": one.reason[:200],
+        "source": one.source,
+        "size": show_size(one.size),
+        "time": clock(one.event_time),
+        "state": "replayed" if one.replayed else "waiting",
+    }
+
+
+def _letter(one: DeadLetter) -> None:
+    ui.label(one.reason).classes("font-bold")
+    place = f"{one.segment}@{one.offset}" if one.segment else ""
+    late = [("Missed the watermark", f"{clock(one.watermark)}, by {(one.behind_us or 0) / 1e6:,.1f} s")]
+    facts(
+        [
+            ("Source", one.source),
+            ("Stream", f"{one.stream or one.stream_id}, message {one.message_id}"),
+            ("Event time", clock(one.event_time)),
+            ("Read from", place),
+            ("Key", as_text(one.key)),
+            *(late if one.watermark is not None else []),
+        ]
+    )
+    bytes_view(one.value or b"")
+
+
+# Segments.
+
+
+async def segments(session: Session, name: str) -> None:
+    await _Segments(session, name).build()
+
+
+class _Segments:
+    """The page while it is open."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self._name = name
+
+    async def build(self) -> None:
+        self._prefix = ui.input("Names that start with").props("dense outlined clearable").classes("w-64")
+        columns = [("name", "segment"), ("start", "start#"), ("end", "end#"), ("size", "size#"), ("state", "state")]
+        self._table = table(columns, "name", self._choose, pagination=15)
+        with ui.row().classes("items-end w-full"):
+            self._title = ui.label().classes("font-bold self-center")
+            self._offset = ui.number("From offset", min=0, precision=0).props("dense outlined").classes("w-40")
+            self._time = ui.input("Or from a time, like 2026-01-31T12:00:00Z").props("dense outlined").classes("w-80")
+            ui.button("Show", on_click=self._look).props("no-caps")
+        self._shown = ui.column().classes("w-full gap-1")
+        await live(self._update)
+        if self._name:
+            await self._look()
+
+    async def _update(self) -> None:
+        page = await self._session.ask(lambda client: client.segments(self._prefix.value or ""))
+        fill(self._table, [_segment_row(one) for one in page.segments])
+
+    async def _choose(self, row: Mapping[str, Any]) -> None:
+        self._name, self._offset.value, self._time.value = row["name"], row["start"], ""
+        await self._look()
+
+    async def _look(self) -> None:
+        if not self._name:
+            ui.notify("Choose a segment first")
+            return
+        name, self._title.text = self._name, self._name
+        self._shown.clear()
+        try:
+            start = await self._start()
+            events = await self._session.read(lambda client: events_at(client, name, start))
+        except PenstockError as error:
+            told(error)
+            return
+        with self._shown:
+            if not events:
+                ui.label("No events there.").classes("text-gray-500")
+            for event in events:
+                with ui.expansion(event.title).classes("w-full border rounded").props("dense"):
+                    facts(event.facts)
+                    bytes_view(event.value)
+
+    async def _start(self) -> int:
+        """Where to read: at the offset, or where the event times reach a time."""
+        name, time, offset = self._name, self._time.value or "", int(self._offset.value or 0)
+        return await self._session.ask(lambda client: _at_time(client, name, time)) if time else offset
+
+
+def _segment_row(one: Any) -> dict[str, Any]:
+    state = "damaged" if one["damage"] else "sealed" if one["sealed"] else "open"
+    size = show_size(one["length"] - one["start"])
+    return {"name": one["name"], "start": one["start"], "end": one["length"], "size": size, "state": state}
+
+
+def _at_time(client: CoordinatorClient, segment: str, text: str) -> int:
+    try:
+        given = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise RequestError(f"{text!r} is not a time", "Write it like 2026-01-31T12:00:00Z.") from None
+    time = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+    return client.resolve([source_of(segment)], AtTime(int(time.timestamp() * 1_000_000))).get(segment, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEvent:
+    title: str
+    facts: Sequence[tuple[str, object]]
+    value: bytes
+
+
+def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVENTS_SHOWN) -> list[ShownEvent]:
+    """The events from there on. Raises RequestError if none starts there."""
+    found: list[ShownEvent] = []
+    info = client.info(segment)
+    if not info.start <= start <= info.length:
+        raise RequestError(f"{segment} has the offsets {info.start} to {info.length}", "Choose one of them.")
+    is_stored = kind_of(segment).kind is Kind.STORED
+    for event in client.events(segment, start):
+        if not is_stored:
+            found.append(ShownEvent(f"{event.offset}: {as_text(event.data)[:100]}", [], event.data))
+        elif (stored := parse_event(event.data)) is not None:
+            about: list[tuple[str, object]] = [
+                ("Stream", f"{stored.stream_id}, message {stored.event_id}"),
+                ("Event time", clock(stored.event_time)),
+                ("Key", as_text(stored.key)),
+                *((key, value) for key, value in stored.metadata.items()),
+            ]
+            found.append(ShownEvent(f"{event.offset}: {as_text(stored.payload)[:100]}", about, stored.payload))
+        if len(found) == most:
+            break
+    return found

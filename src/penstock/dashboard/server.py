@@ -1,0 +1,201 @@
+"""Serves the dashboard: its pages, the login, and who may ask at all.
+
+A page acts for the user who is logged in, so that no other web site may: requests and WebSockets with the Origin of
+another site are refused, and so is a Host that is not this server's (DNS rebinding). The cookie only names a session,
+and is sent to this site alone.
+"""
+
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import FastAPI
+from nicegui import app as pages
+from nicegui import ui
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.core.address import Address, is_loopback
+from penstock.core.errors import PenstockError, RequestError
+from penstock.dashboard import deployed_pages, flow_pages, look_pages
+from penstock.dashboard.frame import Dashboard
+from penstock.dashboard.session import Sessions
+
+PORT = 7180
+
+_HEADERS = [
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardSettings:
+    worker: str
+    """Its HTTP address."""
+    host: str = "127.0.0.1"
+    port: int = PORT
+    allow_hosts: tuple[str, ...] = ()
+    """Other names under which browsers reach it."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+class SameSite:
+    """In front of everything."""
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app = app
+        self._names = {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        if self._is_ours(host) and (not origin or urlsplit(origin).netloc.lower() == host.lower()):
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 4403})
+        else:
+            text = "The dashboard is not served under this name. Start it with --allow-host NAME.\n"
+            await PlainTextResponse(text, 403)(scope, receive, send)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = Address.parse(host).host.lower()
+        except RequestError:
+            return False
+        return is_loopback(name) or name in self._names
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *_HEADERS]}  # type: ignore[misc]
+        await send(message)
+
+    return sent  # type: ignore[return-value]
+
+
+def make_app(settings: DashboardSettings, sessions: Sessions) -> ASGIApp:
+    """The whole site."""
+    api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    _add_pages(sessions)
+    ui.run_with(
+        api,
+        title="Penstock",
+        dark=None,
+        storage_secret=secrets.token_urlsafe(32),
+        session_middleware_kwargs={"same_site": "strict", "https_only": settings.tls_cert is not None},
+        show_welcome_message=False,
+    )
+    return SameSite(api, [settings.host, *settings.allow_hosts])
+
+
+def _add_pages(sessions: Sessions) -> None:
+    board = Dashboard(sessions)
+
+    @ui.page("/")
+    async def overview() -> None:
+        await board.show("Overview", flow_pages.overview)
+
+    @ui.page("/source")
+    async def source(name: str) -> None:
+        await board.show("Source", lambda session: flow_pages.source(session, name))
+
+    @ui.page("/pipeline")
+    async def pipeline(name: str) -> None:
+        await board.show("Pipeline", lambda session: flow_pages.pipeline(session, name))
+
+    @ui.page("/sink")
+    async def sink(pipeline: str, name: str) -> None:
+        await board.show("Sink", lambda session: flow_pages.sink(session, pipeline, name))
+
+    @ui.page("/dead-letters")
+    async def dead_letters(name: str = "", kind: str = "pipeline") -> None:
+        await board.show("Dead letters", lambda session: look_pages.dead_letters(session, name, kind))
+
+    @ui.page("/segments")
+    async def segments(name: str = "") -> None:
+        await board.show("Segments", lambda session: look_pages.segments(session, name))
+
+    @ui.page("/cluster")
+    async def cluster() -> None:
+        await board.show("Cluster", deployed_pages.cluster)
+
+    @ui.page("/settings")
+    async def settings() -> None:
+        await board.show("Settings", deployed_pages.settings)
+
+    @ui.page("/login", title="Log in · Penstock")
+    async def login(key: str = "") -> None:
+        await _log_in(sessions, key)
+
+
+async def _log_in(sessions: Sessions, key: str) -> None:
+    browser = pages.storage.browser["id"]
+    ui.colors(primary="#0f4c81")
+    with ui.card().classes("absolute-center w-80"):
+        ui.label("Penstock").classes("text-xl font-bold")
+        ui.label(f"Worker {sessions.worker}").classes("text-gray-500")
+        token = ui.input("Token", password=True, password_toggle_button=True).classes("w-full").props("autofocus")
+        problem = ui.label().classes("text-red-600")
+        ui.label("The owner's is in the worker's data directory; others: penstock access add.").classes("text-xs")
+
+        async def enter(by: Awaitable[None]) -> None:
+            try:
+                await by
+            except PenstockError as error:
+                problem.text = f"{error}"
+            else:
+                ui.navigate.to("/")
+
+        async def by_token() -> None:
+            await enter(sessions.enter(browser, token.value.strip()))
+
+        ui.button("Log in", on_click=by_token).props("no-caps").classes("w-full")
+        token.on("keydown.enter", by_token)
+    if key:
+        await enter(sessions.enter_by_key(browser, key))
+
+
+def serve(settings: DashboardSettings, ready: Callable[[str], None]) -> None:
+    """Until SIGINT or SIGTERM. `ready` gets the address for a browser, with a key that logs its first user in where the
+    worker is this user's own.
+    """
+    sessions = Sessions(settings.worker)
+    config = uvicorn.Config(
+        make_app(settings, sessions),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config, lambda port: ready(_url(settings, port, sessions)))
+    server.run()
+
+
+def _url(settings: DashboardSettings, port: int, sessions: Sessions) -> str:
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{Address(settings.host, port)}/login?key={sessions.one_time_key()}"
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and where: port 0 picks a free one."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready(self.servers[0].sockets[0].getsockname()[1])

@@ -1,0 +1,53 @@
+"""Replies to GET /history, /segments and /principal: what people look at beside the status."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+
+class EpochTimes(msgspec.Struct, frozen=True, array_like=True):
+    """A complete epoch; times in seconds since 1970. In JSON an array."""
+
+    number: int
+    arrived: float | None
+    """When the first of its input arrived; None if that is not known."""
+    cut: float
+    merged: float | None
+    """None if it was merged before the worker started."""
+    complete: float
+    """When the sinks had it."""
+
+
+class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to GET /history: how fast everything has flowed in the last hour, and the last epochs."""
+
+    seconds: float
+    """From one sample to the next."""
+    times: Sequence[float]
+    """When samples were taken, in seconds since 1970, oldest first."""
+    series: Mapping[str, Sequence[float | None]]
+    """A value for each of `times`; None: it did not exist then. By `source/NAME/events`, `source/NAME/bytes`,
+    `pipeline/NAME/rows_in`, `bytes_in` and `rows_out`, `sink/PIPELINE/NAME/rows` and `epochs`, all per second; and
+    `pipeline/NAME/lag_bytes` and `latency_seconds`."""
+    epochs: Mapping[str, Sequence[EpochTimes]]
+    """By pipeline: the last ones that are complete, oldest first."""
+
+
+class SegmentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to GET /segments: some of them, by name."""
+
+    segments: Sequence[Mapping[str, Any]]
+    more: bool
+    after: str
+    """Where the next page starts."""
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to GET /principal: as whom the worker knows the one who asks."""
+
+    name: str
+    role: str
+    """read, write, deploy or admin"""
+    prefixes: Sequence[str] = ()
+    """The names that the role is limited to; empty: it is not."""

@@ -1,0 +1,144 @@
+"""Where the connectors and pipelines of an application are: all in one shard, and partitions of its sources in others.
+
+An application that is refused changes nothing: places that exist are compared first, and what other shards know of its
+sources is published when it is saved. Only a source that has no place yet is published before that, because from then
+on programs may join it anywhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.application.deployments import Phase
+from penstock.application.instance import build, build_all
+from penstock.application.runtime import Runtime
+from penstock.cluster.places import Kind, Thing
+from penstock.connectors.permissions import Permissions
+from penstock.connectors.registry import CONNECTORS
+from penstock.coordinator.shards import ShardWire
+from penstock.core.errors import PenstockError, RequestError
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment
+from penstock.worker.declared_sources import Declaration, SourcePublisher
+from penstock.worker.directory import Directory
+
+log = logging.getLogger(__name__)
+
+
+def check_alone(deployment: Deployment) -> None:
+    """For a worker that is not in a cluster. Raises RequestError."""
+    for spec in deployment.connectors.values():
+        if spec.listen == "every-worker":
+            raise RequestError(
+                f"connector {spec.name!r}: listen: every-worker needs a cluster, and this worker has no --store",
+                "Leave listen and partitions out, or start the workers with --store.",
+            )
+        if spec.partitions > 1:
+            log.warning("source %r has one partition: a worker without --store has one shard", spec.name)
+
+
+class ApplicationPlaces:
+    """Of a shard of a cluster."""
+
+    def __init__(self, directory: Directory, wire: ShardWire, permissions: Permissions, runtime: Runtime) -> None:
+        self._directory = directory
+        self._permissions = permissions
+        self._runtime = runtime
+        self._publisher = SourcePublisher(directory, wire, self._declared)
+        self._applying = asyncio.Lock()
+        runtime.changed = self._publisher.settle
+        runtime.elsewhere = self._waits_for
+
+    async def run(self) -> None:
+        """Let other shards know what is deployed. A shard without an application has nothing to say."""
+        while not self._runtime.application.is_deployed:
+            await self._publisher.wanted()
+        await self._publisher.run()
+
+    def _waits_for(self) -> list[str]:
+        """What other shards still have to do."""
+        listens = any(one.listen == "every-worker" for one in self._runtime.application.deployment.connectors.values())
+        if self._publisher.waits_for or self._publisher.is_current or not listens:
+            return self._publisher.waits_for
+        return ["connectors of other shards are still to be asked"]
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"not every worker listens: {text}" for text in self._publisher.waits_for]
+
+    async def apply(self, deployment: Deployment, name: str) -> Any:
+        """As the runtime does. Raises RequestError for what is in another shard than the application, or cannot have
+        the partitions that it is to have.
+        """
+        async with self._applying:
+            self._publisher.forget_answers()  # other shards start what has failed, as the runtime does
+            try:
+                await self._claim(deployment)
+                return await self._runtime.apply(deployment, name)
+            finally:
+                self._publisher.settle()
+
+    def _declared(self) -> Mapping[str, Declaration]:
+        application = self._runtime.application
+        return self._declarations(application.deployment, is_running=application.phase is Phase.RUNNING)
+
+    def _declarations(self, deployment: Deployment, *, is_running: bool) -> dict[str, Declaration]:
+        return {
+            spec.name: Declaration(
+                spec=spec,
+                own_event_times=self._own_event_times(spec),
+                has_out=deployment.has_out(spec.name),
+                is_running=is_running,
+            )
+            for spec in deployment.connectors.values()
+            if spec.partitions > 1
+        }
+
+    def _own_event_times(self, spec: ConnectorSpec) -> bool | None:
+        try:
+            return build(spec, self._permissions).capabilities.own_event_times
+        except PenstockError:  # the runtime reports it; what its type says is right for nearly all
+            return CONNECTORS.get(spec.type).about.capabilities.own_event_times
+
+    async def _claim(self, deployment: Deployment) -> None:
+        self._check_partitions(deployment.connectors.values())
+        own, new = self._directory.shard, list[ConnectorSpec]()
+        for spec in deployment.connectors.values():
+            shards = await self._directory.placed_partitions(spec.name)
+            if shards:
+                self._check_place(spec, shards)
+            else:
+                new.append(spec)
+        declarations = self._declarations(deployment, is_running=True)
+        for spec in new:
+            if spec.name in declarations:
+                await self._publisher.announce(declarations[spec.name])
+            self._check_place(spec, await self._directory.claim_partitions(spec.name, spec.partitions, own))
+        for name in deployment.pipelines:
+            thing = Thing(Kind.PIPELINE, name)
+            self._check_shard(thing, await self._directory.place(thing, own))
+
+    def _check_partitions(self, specs: Iterable[ConnectorSpec]) -> None:
+        several = [spec for spec in specs if spec.partitions > 1]
+        for built in build_all(several, self._permissions).values():
+            spec, known = built.spec, built.capabilities
+            if spec.listen == "every-worker" and not known.every_worker:
+                raise RequestError(f"connector {spec.name!r} does not listen", "Leave listen out.")
+            if spec.listen == "one-worker" and not known.partitions:
+                raise RequestError(f"connector {spec.name!r} cannot have partitions", "Leave partitions out.")
+
+    def _check_place(self, spec: ConnectorSpec, shards: tuple[int, ...]) -> None:
+        if len(shards) != spec.partitions:
+            raise RequestError(
+                f"source {spec.name!r} has {len(shards)} partitions, not {spec.partitions}, and their number never "
+                "changes",
+                f"Write partitions: {len(shards)}, or use another name.",
+            )
+        self._check_shard(Thing(Kind.SOURCE, spec.name), shards[0])
+
+    def _check_shard(self, thing: Thing, shard: int) -> None:
+        if shard != self._directory.shard:
+            raise RequestError(
+                f"{thing} is in shard {shard}, and the application in shard {self._directory.shard}",
+                "Use another name: the shard of a source or a pipeline never changes.",
+            )

@@ -1,0 +1,21 @@
+"""A database of its own for each test, in one real server."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.connectors.databases.database import Database
+from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
+from tests.connectors.stores.postgres_server import PostgresServer
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Iterator[Database]:  # noqa: F811  the fixture
+    found = Database(postgres_server, f"test_{next(_numbers)}")
+    try:
+        yield found
+    finally:
+        found.drop()

@@ -1,0 +1,236 @@
+"""The dashboard in a real browser, in front of a real worker."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.client.coordinator import CoordinatorClient
+from penstock.client.segments import SegmentClient
+from tests.spark.dead_letters.putting import PIPELINE, Putting, letter
+from tests.support.waiting import SECONDS_MAX, until
+from tests.support.worker_process import WorkerProcess
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser's driver is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
+]
+
+SHOTS = Path(".pytest_cache") / "dashboard"
+"""The screenshots of the last run, to be looked at."""
+SIZES = {"wide": (1280, 800), "phone": (390, 844)}
+
+
+@dataclass
+class Site:
+    worker: WorkerProcess
+    url: str
+    """With a key that logs in the owner, once."""
+
+    @property
+    def root(self) -> str:
+        return self.url.partition("/login")[0]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    with WorkerProcess(folder / "data") as worker:
+        _fill(worker, folder)
+        command = [sys.executable, "-m", "penstock", "dashboard", "--data", str(worker.data), "--port", "0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+            try:
+                assert process.stderr is not None
+                line = next(line for line in process.stderr if "dashboard: " in line)
+                yield Site(worker, line.partition("dashboard: ")[2].strip())
+            finally:
+                process.terminate()
+
+
+def _fill(worker: WorkerProcess, folder: Path) -> None:
+    """Events of a source, and a pipeline with two dead letters."""
+    lines = folder / "lines"
+    lines.write_text("".join(f'{{"number": {number}}}\n' for number in range(300)))
+    command = [sys.executable, "-m", "penstock", "send", str(lines), "--source", "tills", "--stream", "s"]
+    subprocess.run([*command, "--data", str(worker.data)], check=True, capture_output=True)
+    with (
+        CoordinatorClient(f"127.0.0.1:{worker.http_port}", 5, token=_token(worker)) as client,
+        SegmentClient(worker.address, token=_token(worker)) as segments,
+    ):
+        Putting(client, segments).letters([letter(1), letter(2, b'{"amount": "many"}')])
+
+
+def _token(worker: WorkerProcess) -> str:
+    return (worker.data / "token").read_text().strip()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def owner(browser: "Browser", site: Site) -> Iterator["Page"]:
+    """A page of the owner, who has followed the printed link."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(SECONDS_MAX * 1000)
+    page = context.new_page()
+    page.goto(site.url)
+    page.wait_for_url(f"{site.root}/")
+    yield page
+    context.close()
+
+
+def shoot(page: "Page", name: str) -> None:
+    """Wide and narrow, light and dark."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for size, (width, height) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.wait_for_timeout(300)  # charts are drawn again
+            page.screenshot(path=SHOTS / f"{name}-{size}-{theme}.png")
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "text"),
+    [
+        ("overview", "/", "Nothing is blocked|blocked|waits"),
+        ("source", "/source?name=tills", "300 events since the start"),
+        ("pipeline", f"/pipeline?name={PIPELINE}", "Epochs"),
+        ("dead-letters", "/dead-letters", "reason 1"),
+        ("segments", "/segments", "connector/tills/"),
+        ("cluster", "/cluster", "single worker"),
+        ("settings", "/settings", "A changed application"),
+    ],
+)
+def test_each_page_shows_live_data(owner: "Page", site: Site, name: str, path: str, text: str) -> None:
+    owner.goto(site.root + path)
+    owner.get_by_text(re.compile(text)).first.wait_for()
+    shoot(owner, name)
+
+
+def test_the_overview_changes_without_reloading(owner: "Page", site: Site, tmp_path: Path) -> None:
+    owner.goto(f"{site.root}/")
+    owner.locator("svg.flow", has_text="tills").wait_for()
+    assert "latecomer" not in owner.inner_text("body")
+    lines = tmp_path / "lines"
+    lines.write_text("one\n")
+    command = [sys.executable, "-m", "penstock", "send", str(lines), "--source", "latecomer", "--stream", "s"]
+    subprocess.run([*command, "--data", str(site.worker.data)], check=True, capture_output=True)
+    owner.locator("svg.flow", has_text="latecomer").wait_for()
+
+
+def test_events_can_be_looked_at(owner: "Page", site: Site) -> None:
+    owner.goto(f"{site.root}/segments")
+    filled = next(one["name"] for one in _segments(site.worker) if one["length"])
+    owner.get_by_role("cell", name=filled).click()
+    owner.get_by_text('{"number": 0}').first.wait_for()
+    owner.goto(f"{site.root}/segments?name={filled}")
+    owner.get_by_text('{"number": 0}').first.click()
+    owner.get_by_text("message 1").first.wait_for()
+    shoot(owner, "events")
+    owner.get_by_label("Or from a time").fill("yesterday")
+    owner.get_by_role("button", name="Show").click()
+    owner.get_by_text("'yesterday' is not a time").wait_for()
+
+
+def test_a_dead_letter_is_looked_at_and_replayed(owner: "Page", site: Site) -> None:
+    owner.goto(f"{site.root}/dead-letters")
+    owner.get_by_role("cell", name="reason 2").click()
+    owner.get_by_text('{"amount": "many"}').first.wait_for()
+    owner.get_by_text("hex", exact=True).click()
+    owner.get_by_text("7b 22 61 6d").wait_for()
+    shoot(owner, "dead-letter")
+    owner.get_by_role("button", name="Replay up to this one").click()
+    owner.get_by_role("button", name="Replay", exact=True).click()
+    owner.get_by_text("2 replayed").wait_for()
+    owner.get_by_role("cell", name="replayed").first.wait_for()
+
+
+def test_a_changed_application_is_shown_before_it_is_applied(owner: "Page", site: Site) -> None:
+    owner.goto(f"{site.root}/settings")
+    editor = owner.locator(".cm-content")
+    editor.click()
+    editor.fill("connector: [{id: ticks, type: nothing-like-this}]")
+    owner.get_by_role("button", name="Show what would change").click()
+    owner.get_by_text("nothing-like-this").nth(1).wait_for()
+    editor.fill(
+        "connector: [{id: ticks, type: metronome, config: {interval: 1h}, codec: json}, "
+        "{id: gone, type: 'null', codec: json}]\n"
+        "binding: {id: main, links: {connector/ticks/out: pipeline/system::passthrough/in, "
+        "pipeline/system::passthrough/out: connector/gone/in}}"
+    )
+    owner.get_by_role("button", name="Show what would change").click()
+    owner.get_by_text(re.compile(r"\+.*metronome")).first.wait_for()
+    shoot(owner, "change")
+    owner.get_by_role("button", name="Apply", exact=True).click()
+    owner.get_by_role("button", name="Apply", exact=True).last.click()
+    owner.get_by_text(re.compile("Revision 1 is deployed")).wait_for()
+    until(lambda: "ticks" in _deployed(site.worker))
+
+
+def _segments(worker: WorkerProcess) -> Sequence[Mapping[str, Any]]:
+    with CoordinatorClient(f"127.0.0.1:{worker.http_port}", 5, token=_token(worker)) as client:
+        return client.segments("connector/tills/").segments
+
+
+def _deployed(worker: WorkerProcess) -> list[str]:
+    with CoordinatorClient(f"127.0.0.1:{worker.http_port}", 5, token=_token(worker)) as client:
+        return [one.name for one in client.status().connectors]
+
+
+def test_a_stranger_is_asked_for_a_token_and_a_reader_cannot_replay(browser: "Browser", site: Site) -> None:
+    added = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "penstock",
+            "access",
+            "add",
+            "looker",
+            "--role",
+            "read",
+            "--data",
+            str(site.worker.data),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    token = added.stdout.split()[-1]
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(SECONDS_MAX * 1000)
+        page.goto(f"{site.root}/dead-letters")
+        page.wait_for_url(f"{site.root}/login")
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text(re.compile("token", re.IGNORECASE)).nth(1).wait_for()
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(f"{site.root}/")
+        page.get_by_text("looker: read").wait_for()
+        page.goto(f"{site.root}/dead-letters")
+        page.get_by_role("cell", name="reason 1").click()
+        page.get_by_text("value 1").first.wait_for()
+        assert page.get_by_role("button", name="Replay up to this one").count() == 0
+        assert token not in page.content()
+        assert token not in str(context.cookies())

@@ -1,0 +1,68 @@
+"""Who may ask the dashboard: its own pages alone, and users who have logged in."""
+
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import Unauthenticated
+from penstock.dashboard.server import SameSite
+from penstock.dashboard.session import Sessions
+from tests.support.running_worker import RunningWorker
+
+
+async def answer(kind: str, host: str, origin: str = "", names: tuple[str, ...] = ()) -> int | str:
+    """The HTTP status; for a WebSocket, the type of the reply."""
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        else:
+            await send({"type": "websocket.accept"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", host.encode())] + ([(b"origin", origin.encode())] if origin else [])
+    scope = {"type": kind, "method": "GET", "path": "/", "headers": headers}
+    await SameSite(app, names)(scope, None, send)  # type: ignore[arg-type]
+    return sent[0]["status"] if kind == "http" else sent[0]["type"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1:7180", "", 200),
+        ("localhost:7180", "http://localhost:7180", 200),
+        ("127.0.0.1:7180", "http://evil.example", 403),
+        ("127.0.0.1:7180", "http://127.0.0.1:9999", 403),
+        ("evil.example:7180", "", 403),
+        ("evil.example", "http://evil.example", 403),
+        ("", "", 403),
+    ],
+)
+async def test_other_sites_are_refused(host: str, origin: str, status: int) -> None:
+    assert await answer("http", host, origin) == status
+
+
+async def test_a_websocket_of_another_site_is_closed() -> None:
+    assert await answer("websocket", "127.0.0.1:7180", "http://127.0.0.1:7180") == "websocket.accept"
+    assert await answer("websocket", "127.0.0.1:7180", "http://evil.example") == "websocket.close"
+
+
+async def test_other_names_can_be_allowed() -> None:
+    assert await answer("http", "board.example:7180", "https://board.example:7180", ("board.example",)) == 200
+
+
+async def test_a_key_logs_in_once(worker: RunningWorker) -> None:
+    sessions = Sessions(f"127.0.0.1:{worker.ports['http']}")
+    key = sessions.one_time_key()
+    await sessions.enter_by_key("browser", key)
+    session = sessions.of("browser")
+    assert session is not None
+    assert session.may("deploy")
+    assert sessions.of("another") is None
+    with pytest.raises(Unauthenticated):
+        await sessions.enter_by_key("another", key)
+    sessions.leave("browser")
+    assert sessions.of("browser") is None

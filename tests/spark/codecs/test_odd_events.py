@@ -1,0 +1,177 @@
+"""Events and schemas that are valid but odd, or made to cost much: what they become, and what they may take."""
+
+import io
+import json
+import math
+import tracemalloc
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from penstock.core.ddl import parse_ddl
+from penstock.core.errors import RequestError
+from penstock.spark.codecs import row_files
+from penstock.spark.codecs.by_json import Yaml
+from penstock.spark.codecs.csv_codec import Csv
+from penstock.spark.codecs.influx import Influx
+from penstock.spark.codecs.logfmt import Logfmt
+from penstock.spark.codecs.logs import Cef, Syslog
+from penstock.spark.codecs.metric_lines import Graphite
+from penstock.spark.codecs.registry import codec
+from penstock.spark.codecs.row_files import Arrow, Parquet
+
+NUMBERS = ["NaN", "Infinity", "-Infinity", None, 1.5]
+AVRO = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": "x", "type": {"type": "array", "items": ["null", "double"]}}],
+}
+
+
+# Files of rows
+
+
+def _parquet(rows: int) -> bytes:
+    """A small file of rows that are all alike: pages of a dictionary have a few bits for each."""
+    sink = io.BytesIO()
+    pa.parquet.write_table(pa.table({"text": pa.array(["x" * 100] * rows)}), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _arrow(rows: int, form: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"text": pa.array(["x" * 100] * rows)})
+    new = pa.ipc.new_file if form == "file" else pa.ipc.new_stream
+    with new(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("form", ["parquet", "stream", "file"])
+def test_a_small_file_of_many_bytes_is_refused_and_its_neighbours_are_not(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 1 << 20)
+    write, kind = (_parquet, Parquet()) if form == "parquet" else (lambda rows: _arrow(rows, form), Arrow())
+    bomb, small = write(20_000), write(100)
+    assert len(bomb) < 100_000
+    before = pa.total_allocated_bytes()
+    found = kind.decoder(parse_ddl("text STRING"))(pa.array([bomb, small]))
+    assert "bytes" in found.failed[0]
+    assert [len(rows) for rows in found.arrays[0].to_pylist()] == [100]
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_a_compressed_batch_of_arrow_is_refused_before_it_is_read(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 1 << 20)
+    event = _arrow(20_000, form)
+    monkeypatch.setattr(pa.ipc, "open_stream", lambda _: pytest.fail("it was read"))
+    assert "bytes" in Arrow().decoder(parse_ddl("text STRING"))(pa.array([event])).failed[0]
+
+
+def test_a_dictionary_of_arrow_may_not_become_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 1 << 20)
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int8()), ["x" * 100])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("text", column.type)])) as writer:
+        writer.write_table(pa.table({"text": column}))
+        writer.write_table(pa.table({"text": column[:10]}))
+    event = bytes(sink.getvalue())
+    assert "bytes" in Arrow().decoder(parse_ddl("text STRING"))(pa.array([event])).failed[0]
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 4 << 20)
+    found = Arrow().decoder(parse_ddl("text STRING, n INT"))(pa.array([event])).arrays[0]
+    assert [len(rows) for rows in found.to_pylist()] == [20_010]
+
+
+# Numbers that JSON does not have
+
+
+def test_numbers_that_json_does_not_have_are_those_texts_that_sparks_json_has() -> None:
+    given = [math.nan, math.inf, -math.inf, None, 1.5]
+    text = b"x: [.nan, .inf, -.inf, null, 1.5]"
+    (found,) = Yaml().decoder(None)(pa.array([text])).arrays[0].to_pylist()
+    assert json.loads(found) == {"x": NUMBERS}
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), {"x": given})
+    avro = codec(f"avro{json.dumps({'avro_schema': json.dumps(AVRO)})}")
+    schema = parse_ddl("x ARRAY<DOUBLE>")
+    for kind, event in ((Yaml(), text), (avro, stream.getvalue())):
+        (values,) = kind.decoder(schema)(pa.array([event])).arrays[0].to_pylist()
+        assert repr(values) == repr(given)
+
+
+# Blanks
+
+
+def test_names_with_blanks_that_are_not_of_ascii_are_written_as_they_are_read() -> None:
+    event = "<34>1 - a\u00a0b c\u0085d - - - text".encode()
+    rows = _rows(Syslog(), event)
+    assert Syslog().encoder(rows.schema)(rows).to_pylist() == [event]
+    event = "a\u00a0b;c=\u2003 1 -1".encode()
+    rows = _rows(Graphite(), event)
+    assert Graphite().encoder(rows.schema)(rows).to_pylist() == [event]
+    event = "a\u00a0b=c\u00a0d".encode()
+    found = Logfmt().decoder(None)(pa.array([event])).arrays[0]
+    assert found.to_pylist() == [[("a\u00a0b", "c\u00a0d")]]
+    rows = pa.record_batch([found], names=["data"])
+    assert Logfmt().encoder(rows.schema)(rows).to_pylist() == [event]
+
+
+def _rows(kind: Any, event: bytes) -> pa.RecordBatch:
+    found = kind.decoder(None)(pa.array([event]))
+    assert not found.failed
+    return pa.RecordBatch.from_arrays([*found.arrays], [field.name for field in kind.fields(None)])
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        (Logfmt(), b'a="\\n' + b"x" * 300_000 + b'"'),
+        (Cef(), b"CEF:0|" + b"x" * 300_000 + b"|b|c|d|e|f|"),
+        (Syslog(), b'<34>1 - - - - - [a b="' + b"x" * 300_000 + b'"]'),
+        (Influx(), b'm a="\\"' + b"x" * 300_000 + b'"'),
+        (Influx(), b"m,a=\\ " + b"x" * 300_000 + b" a=1"),
+    ],
+    ids=["logfmt", "cef", "syslog", "influx field", "influx tag"],
+)
+def test_a_long_value_takes_a_few_times_its_size(kind: Any, event: bytes) -> None:
+    decode, values = kind.decoder(None), pa.array([event])
+    tracemalloc.start()
+    try:
+        assert not decode(values).failed
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20 * len(event)
+
+
+# Schemas and options
+
+
+def test_an_avro_record_that_contains_itself_is_refused() -> None:
+    tree = {
+        "type": "record",
+        "name": "Tree",
+        "fields": [{"name": "below", "type": {"type": "array", "items": "Tree"}}],
+    }
+    found = codec(f"avro{json.dumps({'avro_schema': json.dumps(tree)})}")
+    with pytest.raises(RequestError, match="contains itself"):
+        found.fields(None)
+
+
+@pytest.mark.parametrize("null", ["0", "NaN", "true"])
+def test_numbers_that_are_written_as_null_is_stay_numbers(null: str) -> None:
+    schema = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("b", pa.bool_())])
+    rows = pa.RecordBatch.from_pylist([{"n": 0, "x": math.nan, "b": True}, {"n": None, "x": 0.0}], schema=schema)
+    kind = Csv(Csv.about.model()(null=null))  # type: ignore[misc]
+    written = kind.encoder(schema)(rows)
+    found = kind.decoder(parse_ddl("n BIGINT, x DOUBLE, b BOOLEAN"))(written)
+    assert not found.failed
+    assert repr([array.to_pylist() for array in found.arrays]) == "[[0, None], [nan, 0.0], [True, None]]"

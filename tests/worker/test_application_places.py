@@ -1,0 +1,151 @@
+"""What other shards learn of an application: nothing of one that is refused, and all of one that is saved."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from penstock.application.deployments import Application, Phase
+from penstock.bucket.objects import Bucket
+from penstock.bucket.stores import open_bucket
+from penstock.cluster.places import Kind, Places, Thing
+from penstock.connectors.permissions import UNLIMITED
+from penstock.core.errors import RequestError, Unavailable
+from penstock.core.retry import RetryPolicy
+from penstock.protocol.api.deployment import ConnectorSpec, Deployment
+from penstock.protocol.api.shards import Declared
+from penstock.worker import declared_sources
+from penstock.worker.application_places import ApplicationPlaces
+from penstock.worker.declared_sources import read
+from penstock.worker.directory import Directory
+from tests.support.waiting import eventually
+
+ORDERS = ConnectorSpec(name="orders", id="orders", instance="01", type="connector-protocol", partitions=2)
+HITS = ConnectorSpec(
+    name="hits",
+    id="hits",
+    instance="01",
+    type="tcp-server",
+    config={"port": 9000},
+    partitions=2,
+    listen="every-worker",
+)
+
+
+@dataclass
+class FakeRuntime:
+    application: Application = field(default_factory=Application)
+    refuses: bool = False
+    changed: Any = None
+    elsewhere: Any = None
+
+    async def apply(self, deployment: Deployment, name: str) -> str:
+        if self.refuses:
+            raise RequestError("refused")
+        self.save(replace(self.application, revision=self.application.revision + 1, deployment=deployment))
+        return name
+
+    def save(self, application: Application) -> None:
+        self.application = application
+        self.changed()
+
+
+@dataclass
+class FakeWire:
+    is_away: bool = False
+    asked: list[tuple[int, str]] = field(default_factory=list)
+
+    async def ask(self, shard: int, _: str, request: Any, reply: Any, __: float = 0.0) -> Any:
+        assert isinstance(request, Declared)
+        if self.is_away:
+            raise Unavailable(f"nobody serves shard {shard}")
+        self.asked.append((shard, request.source))
+        return reply()
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.bucket: Bucket = open_bucket(f"memory://{uuid4().hex}")
+        for shard in (0, 1):
+            self.bucket.create(f"cluster/shards/{shard}", [b"{}"])
+        self.runtime, self.wire = FakeRuntime(), FakeWire()
+        directory = Directory(self.bucket, 0)
+        self.places = ApplicationPlaces(directory, self.wire, UNLIMITED, self.runtime)  # type: ignore[arg-type]
+
+    async def apply(self, *specs: ConnectorSpec) -> None:
+        await self.places.apply(Deployment(connectors={one.name: one for one in specs}), "app")
+
+    def disorder(self, source: str) -> int | None:
+        found = read(self.bucket, source, None)
+        return None if found is None else found.settings.max_disorder_us
+
+    def listens(self, source: str) -> bool:
+        found = read(self.bucket, source, None)
+        return found is not None and found.listener is not None
+
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(declared_sources, "RETRIES", RetryPolicy(0.01, 0.01))
+    made = Scene()
+    task = asyncio.create_task(made.places.run())
+    yield made
+    task.cancel()
+
+
+async def test_an_application_that_is_refused_changes_nothing_for_other_shards(scene: Scene) -> None:
+    await scene.apply(replace(ORDERS, max_disorder_us=1))
+    assert scene.disorder("orders") == 1
+    scene.runtime.refuses = True
+    for wrong in (replace(ORDERS, max_disorder_us=2), replace(ORDERS, max_disorder_us=2, partitions=3)):
+        with pytest.raises(RequestError):
+            await scene.apply(wrong)
+        await eventually(lambda: scene.places._publisher.is_current)
+        assert scene.disorder("orders") == 1
+    with pytest.raises(RequestError, match="refused"):
+        await scene.apply(replace(ORDERS, name="new", id="new"))
+    await eventually(lambda: scene.disorder("new") is None)
+
+
+async def test_what_is_saved_is_published_and_what_is_removed_is_withdrawn(scene: Scene) -> None:
+    await scene.apply(ORDERS)
+    await scene.apply(replace(ORDERS, max_disorder_us=2))
+    await eventually(lambda: scene.disorder("orders") == 2)
+    await scene.apply()
+    await eventually(lambda: scene.disorder("orders") is None)
+
+
+async def test_a_source_of_another_shard_is_refused_before_anything_is_published(scene: Scene) -> None:
+    Places(scene.bucket).partitions(Thing(Kind.SOURCE, "orders"), 2, wanted=1)
+    with pytest.raises(RequestError, match="source 'orders' is in shard 1, and the application in shard 0"):
+        await scene.apply(ORDERS)
+    assert scene.disorder("orders") is None
+
+
+async def test_other_shards_are_asked_to_listen_until_they_have_answered(scene: Scene) -> None:
+    scene.wire.is_away = True
+    await scene.apply(HITS)
+    await eventually(lambda: scene.places.problems)
+    assert scene.places.problems == ["not every worker listens: connector hits in shard 1: nobody serves shard 1"]
+    scene.wire.is_away = False
+    await eventually(lambda: not scene.runtime.elsewhere())
+    assert scene.wire.asked == [(1, "hits")]
+    assert scene.places.problems == []
+    await scene.apply(HITS)  # an operator wants what has failed to be started again
+    await eventually(lambda: scene.wire.asked == 2 * [(1, "hits")])
+
+
+async def test_a_drain_waits_until_other_shards_have_stopped_listening(scene: Scene) -> None:
+    await scene.apply(HITS)
+    await eventually(lambda: not scene.runtime.elsewhere())
+    assert scene.listens("hits")
+    scene.wire.is_away = True
+    scene.runtime.save(replace(scene.runtime.application, phase=Phase.DRAINING))
+    assert scene.runtime.elsewhere()
+    await eventually(lambda: not scene.listens("hits"))
+    assert scene.runtime.elsewhere()
+    scene.wire.is_away = False
+    await eventually(lambda: not scene.runtime.elsewhere())
