@@ -205,7 +205,8 @@ def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_pa
         for first in (0, 3):
             for number, payment in enumerate(payments[first : first + 3]):
                 kafka_topics.write(cluster.brokers, "payments", [payment.encode()], number % 2)
-            with Example("kafka_to_kafka", tmp_path, "large", port_9092=port) as example:  # killed at the end
+            # Killed at the end. It is not awaited: the second one finds the ports that the first has left.
+            with Example("kafka_to_kafka", tmp_path, "large", is_awaited=False, port_9092=port) as example:
                 example.run.until(lambda: len(_large_payments(cluster)) == first + 3)  # noqa: B023  called here
         assert sorted(one["id"] for one in _large_payments(cluster)) == [*range(6)]
 
