@@ -29,6 +29,7 @@ from tests.worker.test_worker import SMALL, get, settings, started
 TASKS = {
     "compaction",
     "free disk",
+    "history",
     "rates",
     "retention",
     "sweep of staged segments",
