@@ -47,6 +47,15 @@ def test_conditions_choose_events_by_their_fields(worker: RunningWorker, send: S
     found = run(worker, "tail", "tills", "-n", "100", "--where", "id >= 4", "--where", "user.name = u1")
     assert [json.loads(line)["id"] for line in found.stdout.splitlines()] == [4, 7]
     assert "its value is not valid JSON" in found.stderr
+    last = run(worker, "tail", "tills", "-n", "1", "--where", "user.name = u0").stdout
+    assert json.loads(last)["id"] == 6, "the last one that matches"
+
+
+def test_an_event_cannot_break_the_output(worker: RunningWorker, send: Send) -> None:
+    send("tills", "[" * 100_000, '{"a": "\\ud800"}')
+    shown = run(worker, "tail", "tills", "--codec", "json")
+    assert shown.stdout == '{"a": "\\ud800"}\n'
+    assert "nested too deeply" in shown.stderr
 
 
 def test_an_event_can_be_printed_with_its_place(worker: RunningWorker, send: Send) -> None:

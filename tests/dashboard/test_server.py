@@ -1,5 +1,7 @@
 """Who may ask the dashboard: its own pages alone, and users who have logged in."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from penstock.core.errors import Unauthenticated
 from penstock.dashboard.server import SameSite
 from penstock.dashboard.session import Sessions
 from tests.support.running_worker import RunningWorker
+from tests.support.worker_process import WorkerProcess
 
 
 async def answer(kind: str, host: str, origin: str = "", names: tuple[str, ...] = ()) -> int | str:
@@ -57,12 +60,33 @@ async def test_other_names_can_be_allowed() -> None:
 async def test_a_key_logs_in_once(worker: RunningWorker) -> None:
     sessions = Sessions(f"127.0.0.1:{worker.ports['http']}")
     key = sessions.one_time_key()
-    await sessions.enter_by_key("browser", key)
-    session = sessions.of("browser")
+    number = await sessions.enter_by_key(key)
+    session = sessions.of(number)
     assert session is not None
     assert session.may("deploy")
     assert sessions.of("another") is None
     with pytest.raises(Unauthenticated):
-        await sessions.enter_by_key("another", key)
-    sessions.leave("browser")
-    assert sessions.of("browser") is None
+        await sessions.enter_by_key(key)
+    sessions.leave(number)
+    assert sessions.of(number) is None
+    with pytest.raises(Unauthenticated, match="this session is over"):
+        await session.ask(lambda client: client.status())
+
+
+async def test_an_old_key_is_worth_nothing(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(f"127.0.0.1:{worker.ports['http']}")
+    key = sessions.one_time_key()
+    later = time.monotonic() + 601
+    monkeypatch.setattr("penstock.dashboard.session._now", lambda: later)
+    with pytest.raises(Unauthenticated):
+        await sessions.enter_by_key(key)
+
+
+@pytest.mark.process
+async def test_an_empty_token_is_not_the_dashboard_s_own(tmp_path: Path) -> None:
+    with WorkerProcess(tmp_path / "data") as worker:
+        sessions = Sessions(f"127.0.0.1:{worker.http_port}")
+        with pytest.raises(Unauthenticated):
+            await sessions.enter("")
+        number = await sessions.enter((worker.data / "token").read_text().strip())
+        sessions.leave(number)

@@ -40,6 +40,29 @@ def test_it_is_bounded_in_time_and_in_names() -> None:
     reply = history.reply(None)
     assert len(reply.times) == SAMPLES_MAX
     assert len(reply.series) == SERIES_MAX
+    assert {len(values) for values in reply.series.values()} == {SAMPLES_MAX}
+
+
+def test_what_is_gone_for_an_hour_is_forgotten() -> None:
+    measured = Measured()
+    history = measured.history()
+    measured.values = {"old": 1.0}
+    history.sample()
+    measured.values = {"new": 1.0}
+    for _ in range(2 * SAMPLES_MAX):
+        history.sample()
+    assert {*history.reply(None).series} == {"new"}
+
+
+def test_only_what_is_wanted_is_in_a_reply() -> None:
+    flow = Flow(lambda: 50.0)
+    flow.pipelines = {"p": PipelineFlow(0), "q": PipelineFlow(0)}
+    measured = Measured()
+    history = measured.history()
+    measured.values = {"pipeline/p/rows_in": 1.0, "pipeline/q/rows_in": 2.0}
+    history.sample()
+    reply = history.reply(flow, ["pipeline/p/rows_in"])
+    assert (reply.series, [*reply.epochs]) == ({"pipeline/p/rows_in": [1.0]}, ["p"])
 
 
 def test_epochs_have_the_times_of_the_wall() -> None:

@@ -7,10 +7,11 @@ import json
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -91,14 +92,15 @@ def tail(
     address = worker_to_read(worker, data)
     with CoordinatorClient(address, _RETRY_SECONDS) as coordinator, segment_client(address) as segments:
         source, ends = _resolved(coordinator, name)
-        for line in shown.lines(_last(coordinator, segments, source, ends, count)):
-            typer.echo(line)
+        for event in _last(coordinator, segments, source, ends, shown.chosen, count):
+            typer.echo(shown.line(event))
         with suppress(KeyboardInterrupt):
             while follow:
                 start, ends = ends, coordinator.cut_sources([source], ends, wait_ms=_WAIT_MS)
-                new = (Range(segment, start.get(segment, 0), end) for segment, end in ends.items())
-                for line in shown.lines(event for one in new for event in _events(segments, one)):
-                    typer.echo(line)
+                new = [Range(one, start.get(one, 0), end) for one, end in ends.items() if start.get(one, 0) < end]
+                for piece in coordinator.splits(new, _PIECES_MAX, bytes_min=_PIECE_BYTES, skip_lost=True).splits:
+                    for event in shown.chosen(_events(segments, piece)):
+                        typer.echo(shown.line(event))
 
 
 # Which events.
@@ -112,6 +114,8 @@ class Seen:
     offset: int
     value: bytes
     stored: StoredEvent | None = None
+    decoded: Any = None
+    """Its value, if a codec was named."""
 
     def described(self) -> dict[str, Any]:
         found: dict[str, Any] = {"segment": self.segment, "offset": self.offset}
@@ -134,30 +138,43 @@ def _resolved(coordinator: CoordinatorClient, name: str) -> tuple[str, dict[str,
     raise RequestError(f"there is no source, pipeline output or segment {name!r}", "List them: penstock status")
 
 
+Choose: TypeAlias = "Callable[[Iterable[Seen]], list[Seen]]"
+
+
 def _last(
-    coordinator: CoordinatorClient, segments: SegmentClient, source: str, ends: Mapping[str, int], count: int
+    coordinator: CoordinatorClient,
+    segments: SegmentClient,
+    source: str,
+    ends: Mapping[str, int],
+    choose: Choose,
+    count: int,
 ) -> list[Seen]:
-    """The last events of all segments together, by their times as far as they have one."""
+    """The last events of all segments together, by their times; one without a time stays behind the one before it."""
     if not count:
         return []
     starts = coordinator.resolve([source], "earliest")
-    places = [Range(name, starts.get(name, 0), end) for name, end in sorted(ends.items())]
-    found = [event for place in places for event in _last_of(coordinator, segments, place, count)]
-    if all(event.stored is not None and event.stored.event_time is not None for event in found):
-        found.sort(key=lambda event: event.stored.event_time)  # type: ignore[union-attr, return-value, arg-type]
-    return found[-count:]
+    found: list[tuple[int, Seen]] = []
+    for name, end in sorted(ends.items()):
+        time = 0
+        for event in _last_of(coordinator, segments, Range(name, starts.get(name, 0), end), choose, count):
+            time = max(time, (event.stored.event_time or 0) if event.stored is not None else 0)
+            found.append((time, event))
+        found = sorted(found, key=lambda one: one[0])[-count:]
+    return [event for _, event in found]
 
 
-def _last_of(coordinator: CoordinatorClient, segments: SegmentClient, place: Range, count: int) -> list[Seen]:
+def _last_of(
+    coordinator: CoordinatorClient, segments: SegmentClient, place: Range, choose: Choose, count: int
+) -> list[Seen]:
     if place.start >= place.end:
         return []
     found: list[Seen] = []
     pieces = coordinator.splits([place], _PIECES_MAX, bytes_min=_PIECE_BYTES, skip_lost=True).splits
     for piece in reversed(pieces):
-        found = [*_events(segments, piece), *found]
+        found = [*choose(_events(segments, piece)), *found][-count:]
         if len(found) >= count:
             break
-    return found[-count:]
+    return found
 
 
 def _events(segments: SegmentClient, place: Range) -> Iterator[Seen]:
@@ -184,32 +201,29 @@ class _View:
     conditions: "Sequence[Condition]"
     full: bool
 
-    def lines(self, events: Iterator[Seen] | Sequence[Seen]) -> Iterator[str]:
-        batch: list[Seen] = []
-        for event in events:
-            batch.append(event)
-            if len(batch) == _BATCH_EVENTS:
-                yield from self._shown(batch)
-                batch = []
-        yield from self._shown(batch)
-
-    def _shown(self, batch: Sequence[Seen]) -> Iterator[str]:
+    def chosen(self, events: Iterable[Seen]) -> list[Seen]:
+        """Those to show, decoded. Those that cannot be decoded are reported."""
         if self.codec is None:
-            for event in batch:
-                text = _text(event.value)
-                yield _json({**event.described(), "value": text}) if self.full else text
-            return
-        for event, (value, reason) in zip(batch, self._decoded(batch), strict=True):
-            if reason:
-                typer.echo(f"{event.segment}@{event.offset}: {reason}; --codec binary shows the bytes", err=True)
-            if not reason and all(condition.holds(value) for condition in self.conditions):
-                yield _json({**event.described(), "value": value} if self.full else value)
+            return [*events]
+        found: list[Seen] = []
+        events = iter(events)
+        while batch := [*islice(events, _BATCH_EVENTS)]:
+            for event, (value, reason) in zip(batch, self._decoded(batch), strict=True):
+                if reason:
+                    typer.echo(f"{event.segment}@{event.offset}: {reason}; --codec binary shows the bytes", err=True)
+                elif all(condition.holds(value) for condition in self.conditions):
+                    found.append(replace(event, decoded=value))
+        return found
+
+    def line(self, event: Seen) -> str:
+        if self.codec is None and not self.full:
+            return _text(event.value)
+        value = _text(event.value) if self.codec is None else event.decoded
+        return _json({**event.described(), "value": value} if self.full else value)
 
     def _decoded(self, batch: Sequence[Seen]) -> list[tuple[Any, str]]:
         """For each event, its value, or why it cannot be decoded."""
         assert self.codec is not None
-        if not batch:
-            return []
         values = [event.value for event in batch]
         if self.codec == "json":  # needs no package
             return [_parsed(value) for value in values]
@@ -254,8 +268,8 @@ def decoded_rows(codec_name: str, schema: str | None, values: Sequence[bytes]) -
 def _parsed(value: bytes) -> tuple[Any, str]:
     try:
         return json.loads(value), ""
-    except ValueError:
-        return None, "its value is not valid JSON"
+    except (ValueError, RecursionError):
+        return None, "its value is not valid JSON, or nested too deeply"
 
 
 def _text(value: bytes) -> str:
@@ -265,7 +279,8 @@ def _text(value: bytes) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=not sys.stdout.encoding.lower().startswith("utf"), default=_shown)
+    text = json.dumps(value, ensure_ascii=not sys.stdout.encoding.lower().startswith("utf"), default=_shown)
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _shown(value: object) -> Any:

@@ -1,7 +1,7 @@
 """The pages of what is deployed, and where: the cluster, and the settings with a changed application to apply."""
 
+import asyncio
 import difflib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from nicegui import ui
 from penstock.application.config.document import ConfigErrors
 from penstock.application.config.loading import Loaded, loads
 from penstock.application.config.types import KnownTypes
-from penstock.core.errors import PenstockError
+from penstock.application.masking import masked
+from penstock.core.errors import PenstockError, RequestError
 from penstock.dashboard.frame import complain, confirmed, facts, fill, live, table, told
 from penstock.dashboard.session import Session
 from penstock.protocol.api.cluster import ClusterStatus
@@ -83,6 +84,9 @@ def _move(found: ClusterStatus) -> list[tuple[str, object]]:
 
 # Settings.
 
+_OF_THE_WORKER = {"config", "interceptors"}
+"""Keys of a connector whose references the worker resolves."""
+
 
 def as_yaml(deployment: Deployment) -> str:
     """As people read it. References to secrets stay references."""
@@ -90,14 +94,34 @@ def as_yaml(deployment: Deployment) -> str:
 
 
 def difference(before: Deployment, after: Deployment) -> str:
-    """What an apply would change, as a unified diff; empty if nothing."""
-    old, new = as_yaml(before).splitlines(), as_yaml(after).splitlines()
+    """What an apply would change, as a unified diff; empty if nothing. Secrets are masked in both."""
+    old, new = as_yaml(masked(before)).splitlines(), as_yaml(masked(after)).splitlines()
     return "\n".join(difflib.unified_diff(old, new, "deployed", "new", lineterm="", n=2))
 
 
 def checked(text: str, name: str) -> Loaded:
-    """Files that it names are looked for where the dashboard was started. Raises ConfigErrors, RequestError."""
-    return loads(text, Path.cwd() / name, KnownTypes(), os.environ, leaves_unset=True)
+    """Files of functions are looked for where the dashboard was started. Nothing of its own environment and of its
+    other files gets into what is shown: those references that the worker does not resolve are refused. Raises
+    ConfigErrors, RequestError.
+    """
+    if _reads_files(text):
+        raise RequestError(
+            "a schema or a codec of this application comes from a file, which the dashboard does not read",
+            "Use penstock apply.",
+        )
+    return loads(text, Path.cwd() / Path(name).name, KnownTypes(), {}, leaves_unset=True)
+
+
+def _reads_files(text: str) -> bool:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return False  # it is reported
+    connectors = found.get("connector") if isinstance(found, dict) else None
+    for one in connectors if isinstance(connectors, list) else ():
+        if isinstance(one, dict) and "${file:" in str({key: one[key] for key in one if key not in _OF_THE_WORKER}):
+            return True
+    return False
 
 
 async def settings(session: Session) -> None:
@@ -131,7 +155,8 @@ class _Change:
         self._result.clear()
         with self._result:
             try:
-                loaded = checked(self._text.value, self._name.value or "app.yaml")
+                given, name = self._text.value, self._name.value or "app.yaml"
+                loaded = await asyncio.to_thread(checked, given, name)
                 current = await self._session.ask_application(lambda client: client.application())
             except ConfigErrors as error:
                 for mistake in error.mistakes:
@@ -144,10 +169,10 @@ class _Change:
     def _differs(self, loaded: Loaded, changes: str) -> None:
         for note in loaded.notes:
             ui.label(note)
-        if not changes:
-            ui.label("Nothing would change.")
-            return
-        ui.code(changes, language="diff").classes("w-full")
+        if changes:
+            ui.code(changes, language="diff").classes("w-full")
+        else:
+            ui.label("Nothing would change, except perhaps secrets, which are not compared.")
         ui.button("Apply", on_click=lambda: self._apply(loaded)).props("no-caps")
 
     async def _apply(self, loaded: Loaded) -> None:

@@ -44,16 +44,17 @@ async def overview(session: Session) -> None:
 
     async def update() -> None:
         status = await session.ask(lambda client: client.status())
-        history = await session.ask(lambda client: client.history())
+        events = _each(_own(status.sources), "source", "events")
+        behind = _each([one.name for one in status.pipelines], "pipeline", "lag_bytes")
+        history = await session.history(*events, *behind)
         found = graph(status)
         picture.content = drawn(found)
         empty.set_visibility(not found.boxes)
         sentences.clear()
         with sentences:
             _say(status)
-        _show(rates, charts.over_time(history, _each(_own(status.sources), "source", "events"), "events/s"))
-        names = [one.name for one in status.pipelines]
-        _show(lags, charts.over_time(history, _each(names, "pipeline", "lag_bytes"), "bytes behind"))
+        _show(rates, charts.over_time(history, events, "events/s"))
+        _show(lags, charts.over_time(history, behind, "bytes behind"))
         about.clear()
         with about:
             facts(_machine(status))
@@ -111,7 +112,7 @@ async def source(session: Session, name: str) -> None:
 
     async def update() -> None:
         status = await session.ask(lambda client: client.status())
-        history = await session.ask(lambda client: client.history())
+        history = await session.history(f"source/{name}/events")
         found = status.sources.get(name)
         connector = next((one for one in status.connectors if one.name == name), None)
         if found is None and connector is None:
@@ -206,7 +207,8 @@ async def pipeline(session: Session, name: str) -> None:
 
     async def update() -> None:
         status = await session.ask(lambda client: client.status())
-        history = await session.ask(lambda client: client.history())
+        key = f"pipeline/{name}"
+        history = await session.history(*(f"{key}/{one}" for one in ("rows_in", "rows_out", "latency_seconds")))
         found = next((one for one in status.pipelines if one.name == name), None)
         if found is None:
             raise RequestError(f"there is no pipeline {name!r}", "It appears when it starts.")
@@ -217,7 +219,6 @@ async def pipeline(session: Session, name: str) -> None:
                 ui.label(f"⚠ {one}").classes("trouble-text")
             facts([*_pipeline_facts(found, status)])
         _show(epochs, charts.epoch_bars(history.epochs.get(name, ())))
-        key = f"pipeline/{name}"
         _show(rows, charts.over_time(history, {f"{key}/rows_in": "in", f"{key}/rows_out": "out"}, "rows/s"))
         _show(latency, charts.over_time(history, {f"{key}/latency_seconds": "latency"}, "seconds from arrival"))
         fill(
@@ -294,7 +295,8 @@ async def sink(session: Session, pipeline_name: str, name: str) -> None:
 
     async def update() -> None:
         status = await session.ask(lambda client: client.status())
-        history = await session.ask(lambda client: client.history())
+        key = f"sink/{pipeline_name}/{name}"
+        history = await session.history(f"{key}/rows")
         found = next((one for one in status.sinks if (one.pipeline, one.sink) == (pipeline_name, name)), None)
         if found is None:
             raise RequestError(f"{pipeline_name} has no sink {name!r}", "List them: penstock sink list")
@@ -316,7 +318,6 @@ async def sink(session: Session, pipeline_name: str, name: str) -> None:
                     *outbox,
                 ]
             )
-        key = f"sink/{pipeline_name}/{name}"
         _show(rows, charts.over_time(history, {f"{key}/rows": "rows"}, "rows/s"))
         lacking = [one for one in undelivered if any(each.sink == name for each in one.waiting)]
         fill(waiting, [{"epoch": one.epoch, "state": one.state, "size": show_size(one.bytes)} for one in lacking])

@@ -11,6 +11,9 @@ from penstock.dashboard.session import Session, Sessions
 
 REFRESH_SECONDS = 2.0
 
+LOGIN = "login"
+"""The key of the session's id in the signed cookie."""
+
 PAGES = (
     ("/", "Overview", "o"),
     ("/dead-letters", "Dead letters", "d"),
@@ -56,7 +59,7 @@ class Dashboard:
 
     def session(self) -> Session | None:
         """Of the browser that asks for a page."""
-        return self.sessions.of(app.storage.browser["id"])
+        return self.sessions.of(app.storage.browser.get(LOGIN))
 
     async def show(self, title: str, build: Callable[[Session], Awaitable[None]]) -> None:
         """A page for a user who is logged in; others are asked to log in first."""
@@ -77,7 +80,7 @@ class Dashboard:
     def _header(self, session: Session, title: str) -> None:
         ui.add_css(_STYLE)
         ui.colors(primary="#0f4c81")
-        dark = ui.dark_mode(app.storage.browser.get("dark"))
+        dark = ui.dark_mode(session.is_dark)
         with ui.header().classes("items-center gap-1 py-1 px-3"):
             ui.label("Penstock").classes("text-lg font-bold mr-3")
             with ui.row().classes("gap-1 gt-sm"):
@@ -90,20 +93,27 @@ class Dashboard:
                 for path, name, _ in PAGES:
                     ui.menu_item(name, lambda path=path: ui.navigate.to(path))
                 ui.separator()
-                ui.menu_item("Light or dark", dark.toggle)
+                ui.menu_item("Light or dark", lambda: _switch(session, dark))
                 ui.menu_item(f"Log out {session.principal.name}", self._log_out)
-        ui.keyboard(on_key=lambda event: _follow_key(event, dark))
+        # The editor of the settings is a div.
+        ignored: list[Any] = ["input", "select", "button", "textarea", "div"]
+        ui.keyboard(on_key=lambda event: _follow_key(event, session, dark), ignore=ignored)
 
     def _log_out(self) -> None:
-        self.sessions.leave(app.storage.browser["id"])
+        self.sessions.leave(app.storage.browser.get(LOGIN, ""))
         ui.navigate.to("/login")
 
 
-def _follow_key(event: KeyEventArguments, dark: ui.dark_mode) -> None:
+def _switch(session: Session, dark: ui.dark_mode) -> None:
+    """From what the browser prefers, to dark first."""
+    session.is_dark = dark.value = not dark.value
+
+
+def _follow_key(event: KeyEventArguments, session: Session, dark: ui.dark_mode) -> None:
     if not event.action.keydown or event.action.repeat or event.modifiers:
         return
     if event.key == "t":
-        dark.toggle()
+        _switch(session, dark)
     for path, _, key in PAGES:
         if event.key == key:
             ui.navigate.to(path)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from nicegui import ui
 
@@ -44,13 +44,14 @@ def as_hex(value: bytes) -> str:
 def as_json(value: bytes) -> str:
     """Indented; or why it is not JSON."""
     try:
-        return json.dumps(json.loads(value), indent=2, ensure_ascii=False)[:_BYTES_SHOWN]
-    except ValueError as error:
+        found = json.dumps(json.loads(value), indent=2, ensure_ascii=False)[:_BYTES_SHOWN]
+    except (ValueError, RecursionError) as error:
         return f"not valid JSON: {error}"
+    return found.encode(errors="backslashreplace").decode()
 
 
-def bytes_view(value: bytes) -> None:
-    """Text, hexadecimal or JSON, as the user chooses."""
+def bytes_view(value: bytes, size: int) -> None:
+    """Text, hexadecimal or JSON, as the user chooses, of the beginning of a value of this size."""
     forms = {"text": as_text, "hex": as_hex, "JSON": as_json}
     shown = ui.element("pre").classes("bytes w-full")
 
@@ -62,8 +63,8 @@ def bytes_view(value: bytes) -> None:
 
     ui.toggle([*forms], value="text", on_change=lambda event: show(event.value)).props("dense no-caps")
     show("text")
-    if len(value) > _BYTES_SHOWN:
-        ui.label(f"The first {show_size(_BYTES_SHOWN)} of {show_size(len(value))}.").classes("text-gray-500")
+    if size > len(value):
+        ui.label(f"The first {show_size(len(value))} of {show_size(size)}.").classes("text-gray-500")
 
 
 # Dead letters.
@@ -183,7 +184,8 @@ def _letter(one: DeadLetter) -> None:
             *(late if one.watermark is not None else []),
         ]
     )
-    bytes_view(one.value or b"")
+    value = one.value or b""
+    bytes_view(value[:_BYTES_SHOWN], len(value))
 
 
 # Segments.
@@ -240,7 +242,7 @@ class _Segments:
             for event in events:
                 with ui.expansion(event.title).classes("w-full border rounded").props("dense"):
                     facts(event.facts)
-                    bytes_view(event.value)
+                    bytes_view(event.value, event.size)
 
     async def _start(self) -> int:
         """Where to read: at the offset, or where the event times reach a time."""
@@ -268,6 +270,12 @@ class ShownEvent:
     title: str
     facts: Sequence[tuple[str, object]]
     value: bytes
+    """Its beginning: pages keep many."""
+    size: int
+
+    @classmethod
+    def of(cls, offset: int, about: Sequence[tuple[str, object]], value: bytes) -> Self:
+        return cls(f"{offset}: {as_text(value[:100])}", about, value[:_BYTES_SHOWN], len(value))
 
 
 def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVENTS_SHOWN) -> list[ShownEvent]:
@@ -279,7 +287,7 @@ def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVEN
     is_stored = kind_of(segment).kind is Kind.STORED
     for event in client.events(segment, start):
         if not is_stored:
-            found.append(ShownEvent(f"{event.offset}: {as_text(event.data)[:100]}", [], event.data))
+            found.append(ShownEvent.of(event.offset, [], event.data))
         elif (stored := parse_event(event.data)) is not None:
             about: list[tuple[str, object]] = [
                 ("Stream", f"{stored.stream_id}, message {stored.event_id}"),
@@ -287,7 +295,7 @@ def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVEN
                 ("Key", as_text(stored.key)),
                 *((key, value) for key, value in stored.metadata.items()),
             ]
-            found.append(ShownEvent(f"{event.offset}: {as_text(stored.payload)[:100]}", about, stored.payload))
+            found.append(ShownEvent.of(event.offset, about, stored.payload))
         if len(found) == most:
             break
     return found

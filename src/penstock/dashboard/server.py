@@ -9,22 +9,24 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 from fastapi import FastAPI
-from nicegui import app as pages
 from nicegui import ui
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.core.address import Address, is_loopback
 from penstock.core.errors import PenstockError, RequestError
 from penstock.dashboard import deployed_pages, flow_pages, look_pages
-from penstock.dashboard.frame import Dashboard
+from penstock.dashboard.frame import LOGIN, Dashboard
 from penstock.dashboard.session import Sessions
 
 PORT = 7180
+
+_PROBLEM_CHARACTERS_MAX = 300
 
 _HEADERS = [
     (b"x-frame-options", b"DENY"),
@@ -86,13 +88,18 @@ def _with_headers(send: Send) -> Send:
 def make_app(settings: DashboardSettings, sessions: Sessions) -> ASGIApp:
     """The whole site."""
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    _add_login(api, sessions)
     _add_pages(sessions)
     ui.run_with(
         api,
         title="Penstock",
         dark=None,
         storage_secret=secrets.token_urlsafe(32),
-        session_middleware_kwargs={"same_site": "strict", "https_only": settings.tls_cert is not None},
+        session_middleware_kwargs={
+            "session_cookie": f"penstock-dashboard-{secrets.token_hex(4)}",  # others of this machine have their own
+            "same_site": "strict",
+            "https_only": settings.tls_cert is not None,
+        },
         show_welcome_message=False,
     )
     return SameSite(api, [settings.host, *settings.allow_hosts])
@@ -134,35 +141,40 @@ def _add_pages(sessions: Sessions) -> None:
         await board.show("Settings", deployed_pages.settings)
 
     @ui.page("/login", title="Log in · Penstock")
-    async def login(key: str = "") -> None:
-        await _log_in(sessions, key)
+    async def login(problem: str = "") -> None:
+        _show_login(sessions.worker, problem)
 
 
-async def _log_in(sessions: Sessions, key: str) -> None:
-    browser = pages.storage.browser["id"]
+def _show_login(worker: str, problem: str) -> None:
     ui.colors(primary="#0f4c81")
-    with ui.card().classes("absolute-center w-80"):
+    with ui.card().classes("absolute-center w-80"), ui.element("form").props("method=post action=/login"):
         ui.label("Penstock").classes("text-xl font-bold")
-        ui.label(f"Worker {sessions.worker}").classes("text-gray-500")
-        token = ui.input("Token", password=True, password_toggle_button=True).classes("w-full").props("autofocus")
-        problem = ui.label().classes("text-red-600")
+        ui.label(f"Worker {worker}").classes("text-gray-500")
+        ui.input("Token", password=True).classes("w-full").props("autofocus name=token autocomplete=off")
+        ui.label(problem[:_PROBLEM_CHARACTERS_MAX]).classes("text-red-600")
+        ui.button("Log in").props("no-caps type=submit").classes("w-full")
         ui.label("The owner's is in the worker's data directory; others: penstock access add.").classes("text-xs")
 
-        async def enter(by: Awaitable[None]) -> None:
-            try:
-                await by
-            except PenstockError as error:
-                problem.text = f"{error}"
-            else:
-                ui.navigate.to("/")
 
-        async def by_token() -> None:
-            await enter(sessions.enter(browser, token.value.strip()))
+def _add_login(api: FastAPI, sessions: Sessions) -> None:
+    """Plain requests: a login gets a new id in the cookie, which a page that is open cannot set."""
 
-        ui.button("Log in", on_click=by_token).props("no-caps").classes("w-full")
-        token.on("keydown.enter", by_token)
-    if key:
-        await enter(sessions.enter_by_key(browser, key))
+    async def enter(request: Request, entering: Awaitable[str]) -> Response:
+        try:
+            request.session[LOGIN] = await entering
+        except PenstockError as error:
+            return RedirectResponse(f"/login?{urlencode({'problem': str(error)})}", 303)
+        return RedirectResponse("/", 303)
+
+    @api.post("/login")
+    async def by_token(request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=10) as form:
+            token = str(form.get("token", "")).strip()
+        return await enter(request, sessions.enter(token))
+
+    @api.get("/enter")
+    async def by_key(request: Request, key: str = "") -> Response:
+        return await enter(request, sessions.enter_by_key(key))
 
 
 def serve(settings: DashboardSettings, ready: Callable[[str], None]) -> None:
@@ -185,7 +197,7 @@ def serve(settings: DashboardSettings, ready: Callable[[str], None]) -> None:
 
 def _url(settings: DashboardSettings, port: int, sessions: Sessions) -> str:
     scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{Address(settings.host, port)}/login?key={sessions.one_time_key()}"
+    return f"{scheme}://{Address(settings.host, port)}/enter?key={sessions.one_time_key()}"
 
 
 class _Server(uvicorn.Server):

@@ -2,41 +2,43 @@
 
 import asyncio
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from time import monotonic as _now
 from typing import TypeVar
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.client import ApplicationClient
-from penstock.client.credentials import parse_worker, read_token, tls_context
+from penstock.client.credentials import https_context, parse_worker, read_token
 from penstock.client.segments import SegmentClient
 from penstock.core.address import Address
 from penstock.core.errors import Unauthenticated
-from penstock.protocol.api.history import Principal
+from penstock.protocol.api.history import Principal, WorkerHistory
 
 T = TypeVar("T")
 
 _RETRY_SECONDS = 2.0
 """A person is waiting, and a page asks again by itself."""
 _SESSIONS_MAX = 1000
-_IDLE_SECONDS_MAX = 12 * 3600
+_SECONDS_MAX = 12 * 3600
+_KEY_SECONDS_MAX = 600
+_HISTORY_SECONDS = 4.0
 _RANKS = ("read", "write", "deploy", "admin")
 
 
-@dataclass(eq=False)
 class Session:
     """The token stays in this process: neither the browser nor a file has it."""
 
-    worker: str
-    token: str = field(repr=False)
-    principal: Principal
-    used: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self._client = CoordinatorClient(self.worker, _RETRY_SECONDS, token=self.token)
+    def __init__(self, worker: str, token: str, principal: Principal) -> None:
+        self.worker = worker
+        self.principal = principal
+        self.is_dark: bool | None = None
+        """None: as the browser prefers."""
+        self.ends = _now() + _SECONDS_MAX
+        self._token = token
+        self._client = CoordinatorClient(worker, _RETRY_SECONDS, token=token)
         self._lock = asyncio.Lock()
+        self._histories: dict[tuple[str, ...], tuple[float, WorkerHistory]] = {}
 
     def may(self, role: str) -> bool:
         """Whether to offer what needs this role. The worker decides; this only spares a refusal."""
@@ -44,15 +46,25 @@ class Session:
 
     async def ask(self, question: Callable[[CoordinatorClient], T]) -> T:
         """One question at a time, in a thread: the client blocks. Raises what it raises."""
-        self.used = time.monotonic()
+        self._check()
         async with self._lock:
             return await asyncio.to_thread(question, self._client)
 
+    async def history(self, *series: str) -> WorkerHistory:
+        """The worker samples every five seconds: it is asked no more often."""
+        now = _now()
+        found = self._histories.get(series)
+        if found is None or now - found[0] >= _HISTORY_SECONDS:
+            self._histories = {key: one for key, one in self._histories.items() if now - one[0] < _HISTORY_SECONDS}
+            self._histories[series] = found = (now, await self.ask(lambda client: client.history(series)))
+        return found[1]
+
     async def ask_application(self, question: Callable[[ApplicationClient], T]) -> T:
-        """The same, about what is deployed."""
+        """As `ask`, about what is deployed."""
+        self._check()
 
         def ask() -> T:
-            with ApplicationClient(self.worker, _RETRY_SECONDS, token=self.token) as client:
+            with ApplicationClient(self.worker, _RETRY_SECONDS, token=self._token) as client:
                 return question(client)
 
         return await asyncio.to_thread(ask)
@@ -61,17 +73,23 @@ class Session:
         """Ask the worker's segment port."""
         status = await self.ask(lambda client: client.status())
         host = self._client.address.host
-        tls = tls_context(host) if status.tls else None
 
         def ask() -> T:
             address = str(Address(host, status.ports["segment"]))
-            with SegmentClient(address, token=self.token or None, ssl=tls, retry_seconds=_RETRY_SECONDS) as client:
+            tls = https_context(host) if status.tls else None
+            with SegmentClient(address, token=self._token, ssl=tls, retry_seconds=_RETRY_SECONDS) as client:
                 return question(client)
 
         return await asyncio.to_thread(ask)
 
     def close(self) -> None:
+        """Its pages that are still open get nothing more."""
+        self.ends = 0.0
         self._client.close()
+
+    def _check(self) -> None:
+        if _now() >= self.ends:
+            raise Unauthenticated("this session is over", "Log in again.")
 
 
 async def log_in(worker: str, token: str) -> Session:
@@ -85,42 +103,48 @@ async def log_in(worker: str, token: str) -> Session:
 
 
 class Sessions:
-    """By the id in the browser's signed cookie. The oldest ones go first, and those that nobody has used for long."""
+    """By a random id in the browser's signed cookie, which is new with each login. Sessions end after twelve hours."""
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._keys: set[str] = set()
+        self._keys: dict[str, float] = {}
+        """One-time keys, and when they expire."""
 
     def one_time_key(self) -> str:
-        """Logs its first user in as the owner of this machine's worker."""
+        """Logs its first user in as the owner of this machine's worker, within ten minutes."""
         key = secrets.token_urlsafe(24)
-        self._keys.add(key)
+        self._keys[key] = _now() + _KEY_SECONDS_MAX
         return key
 
-    async def enter_by_key(self, browser: str, key: str) -> None:
-        """Raises Unauthenticated for a key that was used, or never existed."""
-        if key not in self._keys:
-            raise Unauthenticated("this link was used before, or is not from this dashboard", "Log in with a token.")
-        self._keys.discard(key)
-        await self.enter(browser, read_token(parse_worker(self.worker)[0]))
+    async def enter_by_key(self, key: str) -> str:
+        """Returns the id of a new session. Raises Unauthenticated for a key that was used, is too old or unknown."""
+        if _now() >= self._keys.get(key, 0.0):
+            hint = "Log in with a token, or start the dashboard again."
+            raise Unauthenticated("this link was used before, is older than ten minutes, or is not ours", hint)
+        entered = await self.enter(read_token(parse_worker(self.worker)[0]))
+        self._keys.pop(key, None)
+        return entered
 
-    async def enter(self, browser: str, token: str) -> None:
-        self._forget_idle()
-        self.leave(browser)
-        self._sessions[browser] = await log_in(self.worker, token)
+    async def enter(self, token: str) -> str:
+        """Returns the id of a new session. Raises Unauthenticated for a token that the worker does not know."""
+        session = await log_in(self.worker, token)
+        self._forget()
+        number = secrets.token_urlsafe(24)
+        self._sessions[number] = session
         while len(self._sessions) > _SESSIONS_MAX:
             self._sessions.popitem(last=False)[1].close()
+        return number
 
-    def leave(self, browser: str) -> None:
-        if (left := self._sessions.pop(browser, None)) is not None:
+    def leave(self, number: str) -> None:
+        if (left := self._sessions.pop(number, None)) is not None:
             left.close()
 
-    def of(self, browser: str) -> Session | None:
-        self._forget_idle()
-        return self._sessions.get(browser)
+    def of(self, number: str | None) -> Session | None:
+        self._forget()
+        return None if number is None else self._sessions.get(number)
 
-    def _forget_idle(self) -> None:
-        limit = time.monotonic() - _IDLE_SECONDS_MAX
-        for browser in [browser for browser, one in self._sessions.items() if one.used < limit]:
-            self.leave(browser)
+    def _forget(self) -> None:
+        now = _now()
+        for number in [number for number, one in self._sessions.items() if one.ends <= now]:
+            self.leave(number)

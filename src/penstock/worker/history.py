@@ -1,8 +1,8 @@
-"""What flowed through the worker in the last hour: a ring of samples in memory, for people who look at charts."""
+"""What flowed through the worker in the last hour: samples in memory, for people who look at charts."""
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import nan
 
 from penstock.coordinator.flow import Flow, PastEpoch
 from penstock.protocol.api.history import EpochTimes, WorkerHistory
@@ -11,12 +11,9 @@ SAMPLE_SECONDS = 5.0
 SAMPLES_MAX = 720
 """An hour."""
 SERIES_MAX = 1000
-"""Values in a sample, about 16 MB in an hour. Of a worker with more sources and pipelines, the first ones are kept."""
-
-
-class _Sample(NamedTuple):
-    time: float
-    values: Mapping[str, float]
+"""8 bytes for each sample of each: 6 MB. Of a worker with more sources and pipelines, the first ones are kept."""
+_SLACK = 60
+"""Samples beyond the hour before they are removed: together, because each removal moves all the others."""
 
 
 class History:
@@ -27,34 +24,56 @@ class History:
     def __init__(self, measure: Callable[[], Mapping[str, float]], clock: Callable[[], float]) -> None:
         self._measure = measure
         self._clock = clock
-        self._samples: deque[_Sample] = deque(maxlen=SAMPLES_MAX)
+        self._times = array("d")
+        self._series: dict[str, array[float]] = {}
+        """A value for each time; NaN where there was none."""
 
     def sample(self) -> None:
         """Every SAMPLE_SECONDS."""
-        values = dict([*self._measure().items()][:SERIES_MAX])
-        self._samples.append(_Sample(self._clock() // SAMPLE_SECONDS * SAMPLE_SECONDS, values))
+        values = self._measure()
+        for name in values:
+            if name not in self._series and len(self._series) < SERIES_MAX:
+                self._series[name] = array("d", [nan]) * len(self._times)
+        self._times.append(self._clock() // SAMPLE_SECONDS * SAMPLE_SECONDS)
+        for name, known in self._series.items():
+            known.append(round(values.get(name, nan), 3))
+        if len(self._times) >= SAMPLES_MAX + _SLACK:
+            self._forget()
 
-    def reply(self, flow: Flow | None) -> WorkerHistory:
-        names = dict.fromkeys(name for sample in self._samples for name in sample.values)
+    def _forget(self) -> None:
+        del self._times[:-SAMPLES_MAX]
+        for known in self._series.values():
+            del known[:-SAMPLES_MAX]
+        self._series = {name: known for name, known in self._series.items() if any(value == value for value in known)}
+
+    def reply(self, flow: Flow | None, wanted: Collection[str] = ()) -> WorkerHistory:
+        """`wanted`: these series, and the epochs of their pipelines; none: all of them."""
         return WorkerHistory(
             seconds=SAMPLE_SECONDS,
-            times=[sample.time for sample in self._samples],
-            series={name: [_rounded(sample.values.get(name)) for sample in self._samples] for name in names},
-            epochs={} if flow is None else self._epochs(flow),
+            times=self._times[-SAMPLES_MAX:].tolist(),
+            series={
+                name: [None if value != value else value for value in known[-SAMPLES_MAX:]]
+                for name, known in self._series.items()
+                if not wanted or name in wanted
+            },
+            epochs={} if flow is None else self._epochs(flow, {_pipeline_of(name) for name in wanted}),
         )
 
-    def _epochs(self, flow: Flow) -> dict[str, list[EpochTimes]]:
+    def _epochs(self, flow: Flow, wanted: Collection[str]) -> dict[str, list[EpochTimes]]:
         """From the flow's clock, which does not know the date, to the wall's."""
         shift = self._clock() - flow.clock()
-        return {name: [_times(one, shift) for one in found.past] for name, found in flow.pipelines.items()}
+        found = {name: one for name, one in flow.pipelines.items() if not wanted or name in wanted}
+        return {name: [_times(one, shift) for one in pipeline.past] for name, pipeline in found.items()}
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _pipeline_of(series: str) -> str:
+    """Empty for a series of something else."""
+    kind, _, rest = series.partition("/")
+    return rest.rpartition("/")[0] if kind == "pipeline" else ""
 
 
 def _times(epoch: PastEpoch, shift: float) -> EpochTimes:
-    arrived, merged = (_rounded(None if one is None else one + shift) for one in (epoch.arrived, epoch.merged_at))
+    arrived, merged = (None if one is None else round(one + shift, 3) for one in (epoch.arrived, epoch.merged_at))
     cut, complete = (round(one + shift, 3) for one in (epoch.cut_at, epoch.complete_at))
     return EpochTimes(epoch.number, arrived, cut, merged, complete)
 

@@ -2,6 +2,7 @@
 everything that names something.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -140,8 +141,10 @@ class _HostRoutes:
     async def history(self, request: Request) -> WorkerHistory:
         host = self._host
         is_tls = host.settings.http_ssl is not None
-        found = await ask_shards(await host.cluster(), host.directory.secret, "/history", is_tls=is_tls)
-        return visible_history(joined([msgspec.convert(one, WorkerHistory) for one in found]), principal_of(request))
+        path = f"/history?{request.url.query}"
+        found = await ask_shards(await host.cluster(), host.directory.secret, path, is_tls=is_tls)
+        histories = [msgspec.convert(one, WorkerHistory) for one in found]
+        return visible_history(await asyncio.to_thread(joined, histories), principal_of(request))
 
     async def pipelines(self, request: Request) -> dict[str, Any]:
         found = visible(await self._status(), principal_of(request))

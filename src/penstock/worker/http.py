@@ -4,7 +4,7 @@ routes of the application, the coordinator and delivery.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
@@ -150,7 +150,7 @@ class Watched(Routed, BackedUp, Clustered, Protocol):
 
     def status(self) -> WorkerStatus: ...
 
-    def history(self) -> WorkerHistory: ...
+    def history(self, series: Collection[str]) -> WorkerHistory: ...
 
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
 
@@ -160,7 +160,8 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
         return visible(worker.status(), principal_of(request))
 
     async def history(request: Request) -> WorkerHistory:
-        return visible_history(worker.history(), principal_of(request))
+        wanted = request.query_params.getlist("series")
+        return visible_history(worker.history(wanted), principal_of(request))
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)

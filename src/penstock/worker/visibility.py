@@ -76,7 +76,7 @@ def visible(status: WorkerStatus, principal: Principal) -> WorkerStatus:
         uptime_seconds=0.0,
         problems=[],
         blockages=[],
-        store=_nothing(StoreStatus),
+        store=replace(_nothing(StoreStatus), disk_full=False, bucket=None),
         loop=_nothing(LoopStatus),
         segment_server=_nothing(SegmentServerStatus),
         sources=sources,

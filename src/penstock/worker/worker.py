@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -666,8 +666,8 @@ class Worker:
             rates=flow.rates_status(self._rates, self._flow),
         )
 
-    def history(self) -> WorkerHistory:
-        return self._history.reply(self._flow)
+    def history(self, series: Collection[str]) -> WorkerHistory:
+        return self._history.reply(self._flow, series)
 
     def _application_status(self) -> ApplicationStatus | None:
         if self._application_damage is not None:

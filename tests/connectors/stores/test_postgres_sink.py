@@ -326,7 +326,7 @@ def test_no_error_contains_the_password(postgres: PostgresStore, monkeypatch: py
 
 @pytest.mark.parametrize("table", ["", ".", "a.", "a.b.c", "a\0"])
 def test_a_name_that_cannot_be_a_table_is_refused(table: str) -> None:
-    with pytest.raises(ValidationError, match="is not a valid table|name the table"):
+    with pytest.raises(ValidationError, match=r"is not a valid table|name the table"):
         PostgresOptions(table=table)
 
 

@@ -96,11 +96,11 @@ class Connection:
         address: Address,
         timeout_seconds: float,
         tls: ssl.SSLContext | None = None,
-        token: str = "",
+        token: str | None = None,
         others: Sequence[Address] = (),
     ) -> None:
-        """`token`: instead of the one that the environment has for the address. `others`: workers of the same cluster,
-        which are asked when this one does not answer.
+        """`token`: instead of the one that the environment has for the address; empty: none is sent. `others`: workers
+        of the same cluster, which are asked when this one does not answer.
         """
         self._address = address
         self._seeds = deque([address, *others])
@@ -247,7 +247,7 @@ class Connection:
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=self._tls)
 
     def _authorization(self) -> dict[str, str]:
-        token = self._token or read_token(self.named)
+        token = read_token(self.named) if self._token is None else self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _refusal(self, status: int, data: bytes) -> PenstockError:
@@ -267,7 +267,7 @@ def _worker_in(location: str) -> str:
 # What the blocking clients of a worker's HTTP side share: one connection, retried while the worker is unavailable.
 
 
-def connection_to(worker: str, timeout_seconds: float, token: str = "") -> Connection:
+def connection_to(worker: str, timeout_seconds: float, token: str | None = None) -> Connection:
     """`worker`: as parse_workers takes it. `token`: see Connection. Raises RequestError."""
     (address, is_tls), *others = parse_workers(worker)
     tls = https_context(address.host) if is_tls else None
@@ -298,7 +298,7 @@ class WorkerClient:
         retry_seconds: float = RETRY_SECONDS,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        token: str = "",
+        token: str | None = None,
     ) -> None:
         self._retry_seconds = retry_seconds
         self._connection = connection_to(worker, timeout_seconds, token)
@@ -323,9 +323,10 @@ class WorkerClient:
         """The worker's /status."""
         return self._get("/status", WorkerStatus)
 
-    def history(self) -> WorkerHistory:
-        """The worker's /history."""
-        return self._get("/history", WorkerHistory)
+    def history(self, series: Sequence[str] = ()) -> WorkerHistory:
+        """The worker's /history: these series, and the epochs of their pipelines; without any, everything."""
+        asked = f"?{urlencode([('series', one) for one in series])}" if series else ""
+        return self._get(f"/history{asked}", WorkerHistory)
 
     def cluster(self) -> ClusterStatus:
         """The worker's /cluster. Raises RequestError for a worker that has everything itself."""
