@@ -10,9 +10,10 @@ from typing import Any
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.api import RetentionPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy
 
 from penstock.connectors.api import Lost
 from penstock.connectors.nats.connector import Nats
@@ -123,14 +124,14 @@ async def publish(stream: JetStreamContext, subject: str, values: Sequence[bytes
         await future
 
 
-async def messages(stream: JetStreamContext, name: str, subject: str) -> list[Any]:
-    found, sequence = [], 1
-    while True:
-        try:
-            found.append(await stream.get_msg(name, sequence, subject, next=True))
-        except NatsError:
-            return found
-        sequence = (found[-1].seq or 0) + 1
+async def messages(stream: JetStreamContext, name: str, subject: str) -> list[Msg]:
+    reading = await stream.pull_subscribe(subject, stream=name, config=ConsumerConfig(ack_policy=AckPolicy.NONE))
+    pending = (await reading.consumer_info()).num_pending or 0
+    found: list[Msg] = []
+    while len(found) < pending:
+        found += await reading.fetch(1000, 5)
+    await reading.unsubscribe()
+    return found
 
 
 def numbered(first: int, end: int) -> list[bytes]:

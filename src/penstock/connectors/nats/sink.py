@@ -10,7 +10,7 @@ before a part are stored, and after a failure the messages since the part began 
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,9 @@ PART_BYTES_MAX = 4 << 20
 MESSAGE_ID, EXPECTED_STREAM = "Nats-Msg-Id", "Nats-Expected-Stream"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 AFTER = "Penstock-After"
+
+_LOOK_SECONDS = 30.0
+"""When the server forgets the cursor of a look at what is there."""
 
 _WRONG_LAST_SEQUENCE = 10071
 """The server's error code: the subject's last message is another one than expected."""
@@ -248,43 +251,53 @@ class NatsSink:
         if last is None:
             self._last = 0
             return Stored(), 0
-        found, after = self._id_of(last)
-        stored = Stored.of(epoch, found, await self._part(after, last) if found.epoch == epoch else ())
-        self._last = last.seq
+        sequence = last.seq or 0
+        found, after = self._id_of(sequence, last.headers)
+        stored = Stored.of(epoch, found, await self._part(after, sequence) if found.epoch == epoch else ())
+        self._last = sequence
         return stored, after
 
-    async def _part(self, after: int, last: "RawStreamMsg") -> list[RowId]:
-        """The ids of the messages after this sequence, up to the last one."""
-        found, sequence = [self._id_of(last)[0]], after + 1
-        while sequence < (last.seq or 0):
-            message = await self._message(sequence)
-            if message is None or message.seq is None or message.seq >= (last.seq or 0):
-                break
-            found.append(self._id_of(message)[0])
-            sequence = message.seq + 1
+    async def _part(self, after: int, last: int) -> list[RowId]:
+        """The ids of the subject's messages after this sequence, up to the last one."""
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        assert self._connection is not None
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=after + 1,
+            ack_policy=AckPolicy.NONE,
+            headers_only=True,
+            inactive_threshold=_LOOK_SECONDS,
+        )
+        options, jetstream = self._options, self._connection.jetstream
+        reading = await jetstream.pull_subscribe(options.subject, stream=options.stream, config=config)
+        found: list[RowId] = []
+        sequence = after
+        while sequence < last:
+            for message in await reading.fetch(PART_ROWS_MAX, options.timeout):
+                sequence = message.metadata.sequence.stream
+                found.append(self._id_of(sequence, message.headers)[0])
+        await reading.unsubscribe()
         return found
 
-    async def _message(self, sequence: int | None = None) -> "RawStreamMsg | None":
-        """The subject's last message, or its first one from this sequence on."""
+    async def _message(self) -> "RawStreamMsg | None":
+        """The subject's last message."""
         from nats.js.errors import NotFoundError
 
         assert self._connection is not None
-        jetstream, options = self._connection.jetstream, self._options
         try:
-            if sequence is None:
-                return await jetstream.get_last_msg(options.stream, options.subject)
-            return await jetstream.get_msg(options.stream, sequence, options.subject, next=True)
+            return await self._connection.jetstream.get_last_msg(self._options.stream, self._options.subject)
         except NotFoundError as error:
             if error.err_code == _STREAM_NOT_FOUND:
                 raise
             return None
 
-    def _id_of(self, message: "RawStreamMsg") -> tuple[RowId, int]:
-        headers = message.headers or {}
+    def _id_of(self, sequence: int, given: Mapping[str, str] | None) -> tuple[RowId, int]:
+        headers = given or {}
         found, after = parse_id(headers.get(MESSAGE_ID), self._name), headers.get(AFTER, "")
         if found is None or not after.isdigit():
             raise Lost(
-                f"its message {message.seq} comes from another writer, but the sink is exclusive",
+                f"its message {sequence} comes from another writer, but the sink is exclusive",
                 "Give the sink a subject of its own, or set exclusive: false.",
             )
         return found, int(after)
