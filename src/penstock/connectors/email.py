@@ -67,7 +67,7 @@ class Fields(NamedTuple):
         key = outgoing.keys[place].decode(errors="replace") if outgoing.keys else ""
         try:
             return cls(text, key, json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return cls(text, key, None)
 
     def find(self, path: str) -> str:
@@ -166,6 +166,8 @@ class EmailOptions(Options):
         for one in (self.sender, *self.to):
             if "{" not in one:
                 _address(one)
+        if self.digest > 1 and any("{" in one for one in self.to):
+            raise ValueError("with a digest the recipients are fixed: events of several would be in one message")
         is_local = self.host in ("localhost", "127.0.0.1", "::1")
         if self.login is not None and self.encryption == "off" and not is_local:
             raise ValueError("a password needs encryption: starttls or tls")
@@ -237,7 +239,7 @@ class Email(Connector[EmailOptions]):
         progress = self._progress.take(outgoing.name)
         try:
             await self._deliver(outgoing, progress, host)
-        except Lost:
+        except Exception:
             self._progress.keep(outgoing.name, progress)
             raise
         if progress.refused:
@@ -308,6 +310,8 @@ class Email(Connector[EmailOptions]):
             return self._settled(error.recipients)
         except aiosmtplib.SMTPResponseException as error:
             return self._settled([error])
+        except aiosmtplib.SMTPNotSupported as error:
+            return f"{self._where} cannot take it: {_text(error)}"
         except (aiosmtplib.SMTPException, OSError) as error:
             raise Lost(f"{self._where}: {_text(error)}") from None
         codes = [f"{address}: {one.code} {one.message}" for address, one in refused.items()]

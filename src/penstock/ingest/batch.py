@@ -80,6 +80,10 @@ class Values:
             sizes = [len(value) + len(one) for value, one in zip(self.values, metadata, strict=True)]
         return sizes if self.keys is None else [size + len(key) for size, key in zip(sizes, self.keys, strict=True)]
 
+    def stored_size(self) -> int:
+        """What all of them take in a record, at most."""
+        return sum(self.sizes()) + _EVENT_BYTES * len(self.values)
+
     def rows(self, rows: Sequence[int]) -> "Values":
         """These of them."""
         times, metadata = self.times_us, self.metadata

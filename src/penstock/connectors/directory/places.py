@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from penstock.bucket.objects import NoSuchObject
+from penstock.bucket.objects import ListedObject, NoSuchObject
 from penstock.bucket.stores import open_bucket
 from penstock.connectors.api import Lost
 from penstock.connectors.directory.files import Found, Listing, is_wanted
@@ -82,11 +82,20 @@ class FolderPlace:
 
     @contextmanager
     def opened(self, file: Found) -> Iterator[ReadAt]:
-        fd = os.open(self._folder / file.key, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._folder / file.key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may be a pipe by now
         try:
+            self._check_opened(fd, file)
             yield lambda at, size: os.pread(fd, size, at)
         finally:
             os.close(fd)
+
+    def _check_opened(self, fd: int, file: Found) -> None:
+        """Since it was found, somebody may have put another file, or a link to one, in its place."""
+        status = os.fstat(fd)
+        is_same = stat.S_ISREG(status.st_mode) and _found(file.key, status) == file
+        opened = Path(f"/proc/self/fd/{fd}")  # Linux; elsewhere the path is resolved again
+        if not is_same or not self._allows(opened.resolve() if opened.exists() else self._folder / file.key):
+            raise FileNotFoundError(f"{file.key} has changed since it was found")
 
     def dispose(self, file: Found) -> bool:
         path = self._folder / file.key
@@ -116,6 +125,10 @@ def _found(key: str, status: os.stat_result) -> Found:
     return Found(key, status.st_size, status.st_mtime_ns // 1000, f"{status.st_size} {status.st_mtime_ns}")
 
 
+def _listed(one: ListedObject) -> Found:
+    return Found(one.key, one.size, one.modified_us, one.version or f"{one.size} {one.modified_us}")
+
+
 class BucketPlace:
     def __init__(self, options: DirectoryOptions) -> None:
         self._options = options
@@ -124,11 +137,7 @@ class BucketPlace:
     def list(self) -> Listing:
         with _lost():
             objects = [each for each in self._bucket.list("") if self._options.recursive or "/" not in each.key]
-        found = [
-            Found(each.key, each.size, each.modified_us, each.version or f"{each.size} {each.modified_us}")
-            for each in objects
-            if is_wanted(each.key, self._options)
-        ]
+        found = [_listed(each) for each in objects if is_wanted(each.key, self._options)]
         return Listing(found, _markers(self._options, (each.key for each in objects)))
 
     @contextmanager
@@ -146,6 +155,9 @@ class BucketPlace:
     def dispose(self, file: Found) -> bool:
         keys = [file.key, *([file.key + self._options.marker] if self._options.finished == "marker" else [])]
         with _lost():
+            now = next((each for each in self._bucket.list(file.key) if each.key == file.key), None)
+            if now is None or _listed(now) != file:
+                return False
             self._bucket.delete(keys)
         return True
 

@@ -189,7 +189,10 @@ class PartitionConsumer:
         if not known:
             return []
         found = self._consumer.committed([one.partition.at(0) for one in known], timeout=self._options.timeout)
-        offsets = {name_of(one): one.offset for one in found if one.error is None}
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        offsets = {name_of(one): one.offset for one in found}
         return [(one, offsets.get(one.partition, -1)) for one in known]
 
     def _places(self, known: Sequence[Known]) -> list[TopicPartition]:

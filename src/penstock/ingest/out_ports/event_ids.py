@@ -88,6 +88,13 @@ class Places:
         else:
             self._places.append(Place(last_id, position, Offset(0)))
 
+    def advance(self, last_id: int, position: Position) -> None:
+        """The stream goes on after this id, without an event: it is complete when the last event before it is."""
+        if self._places:
+            self._places[-1] = Place(last_id, position, self._places[-1].end)
+        else:
+            self._places.append(Place(last_id, position, Offset(0)))
+
     def prune(self, durable: Position, completed: float) -> None:
         """Forget completed records, and bound the number of the others."""
         if len(self._places) <= PLACES_MAX:

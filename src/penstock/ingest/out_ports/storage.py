@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.registry import Chains
-from penstock.core.errors import NoRoom, PenstockError
+from penstock.core.errors import NoRoom
 from penstock.core.types import Position
 from penstock.ingest.batch import Batch, Placed, Values, record_slices, shared_batch
 from penstock.ingest.catalog import SourceCatalog
@@ -244,7 +244,7 @@ class SharedRecords:
             if not appending.done.done():  # it was not cancelled
                 by_route.setdefault(appending.route, []).append(appending)
         for group in by_route.values():
-            sizes = [sum(one.values.sizes()) for one in group]
+            sizes = [one.values.stored_size() for one in group]
             for rows in record_slices(sizes):
                 self._store(group[rows])
 
@@ -252,14 +252,18 @@ class SharedRecords:
         try:
             batch = self._batch(group)
             (placed,) = self._log.append([batch])
-        except PenstockError as error:
-            for one in group:
-                one.done.set_exception(error)
+        except Exception as error:
+            if len(group) == 1 or isinstance(error, NoRoom):
+                for one in group:
+                    one.done.set_exception(error)
+                return
+            for one in group:  # what is wrong with one of them does not concern the others
+                self._store([one])
             return
-        self._count(batch.events, len(batch.data), placed.position)
         for one in group:
             one.stored(placed)
             one.done.set_result(None)
+        self._count(batch.events, len(batch.data), placed.position)
 
     def _batch(self, group: Sequence[Appending]) -> Batch:
         """No clock mark may come between an event's time of arrival and its position in the journal."""

@@ -405,10 +405,12 @@ class OutStream:
 
     async def _skip_to(self, event_id: int) -> None:
         """The last id advances without an event."""
-        await self._stored(partial(self._marks, [], event_id), lambda *_: self._advanced(event_id))
+        await self._stored(partial(self._marks, [], event_id), lambda _, placed: self._advanced(event_id, placed))
 
-    def _advanced(self, last_id: int) -> None:
+    def _advanced(self, last_id: int, placed: Placed) -> None:
+        """What was stored before it is complete when it was: this record has no events of its own."""
         self._known.last_id = last_id
+        self._places.advance(last_id, placed.position)
 
     def _marks(self, marks: Sequence[Mark], last_id: int | None = None) -> Record:
         streams = NO_COLUMNS if last_id is None else columns(self.ref.stream_id, last_id, NO_TIME)
