@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 from fastapi import FastAPI
+from nicegui import app as pages
 from nicegui import ui
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -88,7 +89,7 @@ def _with_headers(send: Send) -> Send:
 def make_app(settings: DashboardSettings, sessions: Sessions) -> ASGIApp:
     """The whole site."""
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    _add_login(api, sessions)
+    _add_login(sessions)
     _add_pages(sessions)
     ui.run_with(
         api,
@@ -147,7 +148,7 @@ def _add_pages(sessions: Sessions) -> None:
 
 def _show_login(worker: str, problem: str) -> None:
     ui.colors(primary="#0f4c81")
-    with ui.card().classes("absolute-center w-80"), ui.element("form").props("method=post action=/login"):
+    with ui.card().classes("absolute-center w-80"), ui.element("form").props("method=post action=/token"):
         ui.label("Penstock").classes("text-xl font-bold")
         ui.label(f"Worker {worker}").classes("text-gray-500")
         ui.input("Token", password=True).classes("w-full").props("autofocus name=token autocomplete=off")
@@ -156,7 +157,7 @@ def _show_login(worker: str, problem: str) -> None:
         ui.label("The owner's is in the worker's data directory; others: penstock access add.").classes("text-xs")
 
 
-def _add_login(api: FastAPI, sessions: Sessions) -> None:
+def _add_login(sessions: Sessions) -> None:
     """Plain requests: a login gets a new id in the cookie, which a page that is open cannot set."""
 
     async def enter(request: Request, entering: Awaitable[str]) -> Response:
@@ -166,13 +167,13 @@ def _add_login(api: FastAPI, sessions: Sessions) -> None:
             return RedirectResponse(f"/login?{urlencode({'problem': str(error)})}", 303)
         return RedirectResponse("/", 303)
 
-    @api.post("/login")
+    @pages.post("/token")
     async def by_token(request: Request) -> Response:
         async with request.form(max_files=0, max_fields=10) as form:
             token = str(form.get("token", "")).strip()
         return await enter(request, sessions.enter(token))
 
-    @api.get("/enter")
+    @pages.get("/enter")
     async def by_key(request: Request, key: str = "") -> Response:
         return await enter(request, sessions.enter_by_key(key))
 
