@@ -261,7 +261,7 @@ def ports(data: Path) -> Iterator[Finding]:
         own = set()
     taken = [f"{port} ({name})" for name, port in DEFAULT_PORTS.items() if port not in own and _is_taken(port)]
     if taken:
-        hint = "A worker on this machine may use them: see below. Set others: --connector-port, --segment-port, --http-port."
+        hint = "A worker here may use them: see below. Set others with --connector-port, --segment-port, --http-port."
         yield Finding("note", "ports", f"in use: {', '.join(taken)}", hint)
     else:
         yield Finding("ok", "ports", ", ".join(f"{port} ({name})" for name, port in DEFAULT_PORTS.items()))

@@ -28,7 +28,8 @@ class CronOptions(Options):
     leaves none out.
 
     The time zone decides what an expression means when clocks change, as in Debian's cron: an expression with a fixed
-    hour that falls into the skipped hour is due right after it; one that falls into the repeated hour is due once."""
+    hour that falls into the skipped hour is due right after it; one that falls into the repeated hour is due once.
+    """
 
     expression: Annotated[str, Field(min_length=1)]
     """Five fields: minute, hour, day of the month, month, day of the week, like `*/15 8-18 * * MON-FRI`. Six fields

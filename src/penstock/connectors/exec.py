@@ -64,7 +64,8 @@ class ExecOptions(Options):
     program finds its pipes closed.
 
     The program has all the rights of the worker. A worker refuses this type unless it was started with `--allow-exec`;
-    the worker that `penstock run` starts is its user's own, and allows it."""
+    the worker that `penstock run` starts is its user's own, and allows it.
+    """
 
     command: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
     """The program and its arguments, such as `[tail, -F, app.log]`. For a shell's features: `[sh, -c, "a | b"]`."""

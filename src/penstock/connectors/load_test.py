@@ -43,7 +43,8 @@ class BenchOptions(Options):
     As a sink it counts events and bytes, and measures the latency of each event, from its event time to its arrival:
     `latency_to_5ms` counts those that took more than 2 ms and at most 5 ms. `penstock status` and the metrics show
     these counts, and the log has a line with the rate and percentiles of each interval. Events without an event time
-    have no latency."""
+    have no latency.
+    """
 
     size: Annotated[Size, Field(le=8 << 20)] = 100
     """The bytes of each event, all `x`. As a source, without `path`."""

@@ -34,7 +34,8 @@ class SseClientOptions(Options):
 
     With `ids: number` the last id is stored with the events: after a restart of the worker nothing is missing and
     nothing comes twice, if the server sends everything after `Last-Event-ID`. With `ids: text` it is remembered only
-    while the worker runs."""
+    while the worker runs.
+    """
 
     url: str
     """Where the events are: `http://…` or `https://…`. A token belongs in a header. Redirects are not followed."""

@@ -32,7 +32,8 @@ class SseServerOptions(ListenerOptions):
     metadata is the type of its event.
 
     Clients never block pipelines: a client that falls behind the retained values is disconnected, and may come back. A
-    value that is not UTF-8 is a dead letter."""
+    value that is not UTF-8 is a dead letter.
+    """
 
     path: str = "/events"
     """The path that is served; with `*` at the end, all paths that begin with it. Other paths get 404."""

@@ -212,7 +212,8 @@ class UdpClientOptions(Options):
     Datagrams that the server answers with are events of one stream.
 
     Nothing is acknowledged and nothing is sent again. `refused_datagrams` in the status counts how often the server's
-    machine has reported that nothing listens on the port."""
+    machine has reported that nothing listens on the port.
+    """
 
     host: HostName = "127.0.0.1"
     """The server's name or address."""

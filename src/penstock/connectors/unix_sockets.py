@@ -167,7 +167,8 @@ def _listening_on(path: Path) -> Iterator[None]:
 class UnixClientOptions(DialOptions):
     """Values count as delivered when the program that listens has read them from the socket; the rest is sent again
     over the next connection. What the program sends over one connection is a stream; if nothing is linked to `out`, it
-    is read and dropped."""
+    is read and dropped.
+    """
 
     path: Path
     """The socket of the program that listens."""

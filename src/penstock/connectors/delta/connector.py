@@ -23,7 +23,8 @@ class DeltaOptions(LakeOptions):
     doubt names files that the log does not have yet.
 
     The sink writes checkpoints of the log, but deletes nothing from it. Whoever maintains the table cleans it: Spark
-    does so after each checkpoint that it writes, and `DeltaTable.cleanup_metadata()` of delta-rs when it is called."""
+    does so after each checkpoint that it writes, and `DeltaTable.cleanup_metadata()` of delta-rs when it is called.
+    """
 
 
 class Delta(LakeConnector[DeltaOptions]):

@@ -79,7 +79,8 @@ class HttpServerOptions(BodyOptions):
     503 with `Retry-After`, and nothing of the request is stored.
 
     The server sends no CORS headers, so web pages of other origins cannot read replies. A browser may still send their
-    requests: use `auth` to refuse them."""
+    requests: use `auth` to refuse them.
+    """
 
     methods: tuple[Literal["POST", "PUT", "PATCH", "DELETE", "GET"], ...] = ("POST", "PUT")
     """The methods that are accepted. Others get 405."""

@@ -63,7 +63,8 @@ class KafkaOptions(Options):
     must be allowed to read the topic, and to commit offsets as the group `penstock-TRANSACTIONAL_ID`: they mark where
     that reading starts. The records of one key are in the order of the epoch. A record that is too large for Kafka
     stops the sink, with its reason in `penstock sink list`: raise the topic's `max.message.bytes` and
-    `message.max.bytes`, or park the epoch."""
+    `message.max.bytes`, or park the epoch.
+    """
 
     brokers: Annotated[tuple[str, ...], Field(min_length=1)]
     """The brokers to connect to first, as HOST:PORT."""

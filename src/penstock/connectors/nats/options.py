@@ -78,8 +78,9 @@ class NatsOptions(Options):
     """What to do if the server has removed messages (age, size, purge) before they were read. `fail`: read nothing
     until somebody sets `continue`, which logs a warning, counts them in `removed_messages` and reads the rest. With a
     `filter` it is not known whether they matched: the source always logs a warning, counts them in `perhaps_removed`
-    and continues.""" event_time: Literal["server", "arrival"] = "server" """The event time of a message: when the
-    server stored it, or when it arrived here."""
+    and continues."""
+    event_time: Literal["server", "arrival"] = "server"
+    """The event time of a message: when the server stored it, or when it arrived here."""
     subject: Annotated[str, AfterValidator(_subject)] = ""
     """For the sink: where rows are published, such as `results` or `results.{key}`. Without it there is no port `in`.
     """

@@ -68,7 +68,7 @@ def check_position(last_id: int, last_sequence: int, where: str) -> None:
         raise Lost(
             f"{where} ends at sequence {last_sequence}, but {last_id} was read from it before: the server has lost "
             "messages, or was restored from an older backup",
-            "Its next messages would be mistaken for those already read. Create the stream again, or rename the connector.",
+            "Its next messages would seem to be read already. Create the stream again, or rename the connector.",
         )
 
 

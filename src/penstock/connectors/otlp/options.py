@@ -22,7 +22,8 @@ class OtlpOptions(IntakeOptions):
     gRPC. A request is answered when its events are acknowledged, according to the connector's `ack`. Records that
     cannot be stored are counted in its `partialSuccess`. At the quota, and while streams are paused, a request gets
     429, or UNAVAILABLE over gRPC, with the time after which to retry; while pipelines are starting, 503 or UNAVAILABLE.
-    Nothing of such a request is stored. A connection is a stream."""
+    Nothing of such a request is stored. A connection is a stream.
+    """
 
     port: Port = 4318
     """The port for OTLP/HTTP. 0 is any free port; the log names it."""

@@ -30,7 +30,7 @@ class Postgres(Connector[PostgresOptions]):
             resumes=True,
             takes_epochs=True,
             votes=True,
-            on_stream_started="Opens every stream. In mode `poll` with a `tie_breaker`, the port `out` is at-least-once.",
+            on_stream_started="Opens every stream. In mode `poll` with `tie_breaker`, the port `out` is at-least-once.",
             interceptors=frozenset(),
         ),
         extra="postgres",

@@ -26,7 +26,8 @@ class RedisOptions(Options):
 
     As a sink, a script writes up to 2,000 rows at a time, together with a mark of the sink's progress in the key
     `STREAM:penstock:PIPELINE/SINK`: rows that are there already are not written again. Redis must not lose what it has
-    acknowledged when it crashes: set `appendonly yes` and `appendfsync always`."""
+    acknowledged when it crashes: set `appendonly yes` and `appendfsync always`.
+    """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """The server."""

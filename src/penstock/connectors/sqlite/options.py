@@ -41,7 +41,8 @@ class SqliteOptions(Options):
     integer column; the stream resumes after the last one that is stored, and reads every row exactly once. Blobs are
     base64. The database is opened for reading only. Rows that are updated or deleted are not noticed. SQLite has one
     writer at a time, so rows appear in the order of their rowids. But without AUTOINCREMENT, if the last row is
-    deleted, SQLite uses its rowid again: the new row is then not read."""
+    deleted, SQLite uses its rowid again: the new row is then not read.
+    """
 
     mode: Literal["write", "poll"] = "write"
     """`write`: rows of a table, port `in`. `poll`: new rows by an increasing column, port `out`."""
