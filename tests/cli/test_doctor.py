@@ -58,7 +58,7 @@ def test_packages_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "version", versions.__getitem__)
     [(level, text)] = found(doctor.spark())
     assert level == "error"
-    assert text.startswith("pyspark 3.5.1 is installed, and ")
+    assert text.startswith("pyspark 3.5.1 is installed, but ")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

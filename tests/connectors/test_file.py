@@ -378,5 +378,5 @@ binding: {id: b, links: {connector/clock/out: pipeline/p/in, pipeline/p/out: con
 
 
 def test_an_option_without_meaning_in_its_mode_is_refused() -> None:
-    with pytest.raises(RequestError, match="rotate is only for mode write, and the mode is read"):
+    with pytest.raises(RequestError, match="rotate is only for mode write, but the mode is read"):
         make_connector("file", {"mode": "read", "path": "x", "rotate": "1h"})

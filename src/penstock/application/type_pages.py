@@ -80,7 +80,7 @@ def _ports(can: Capabilities) -> tuple[str, ...]:
 def _facts(can: Capabilities) -> Iterator[tuple[str, str]]:
     if can.source is not None:
         yield "as a source", f"{can.source.value}"
-        yield "a stream", "resumes where it was" if can.resumes else "is over with its connection"
+        yield "a stream", "resumes where it was" if can.resumes else "ends with its connection"
         yield "pauses", _PAUSES.get(can.pauses.value, str(can.pauses.value))
     if can.sink is not None:
         yield "as a sink", f"{can.sink.value}{', transactional' if can.votes else ''}"

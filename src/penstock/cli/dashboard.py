@@ -32,8 +32,10 @@ def register(commands: typer.Typer) -> None:
 
 
 def dashboard(
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where it listens; 0 picks a free one.")] = PORT,
-    host: Annotated[str, typer.Option("--host", help="The address it listens on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 picks a free one.")
+    ] = PORT,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="A name under which browsers reach it; may be repeated."),
@@ -46,12 +48,12 @@ def dashboard(
 ) -> None:
     """Show a worker or a cluster in a browser, until Ctrl-C.
 
-    It prints a link that logs its first user in as the owner of the worker.
+    It prints a link that works once, and logs you in as the owner of the worker.
     Others log in with their own tokens, and see and do what those allow.
     """
     if not is_loopback(host) and tls_cert is None:
         raise RequestError(
-            f"the dashboard would send tokens to {host} without TLS",
+            f"browsers would send tokens to {host} without TLS",
             "Use --tls-cert and --tls-key, or a loopback host.",
         )
     check_installed()
@@ -77,4 +79,4 @@ def _found(worker: str | None, data: Path | None, seconds: float) -> str:
 def _print(url: str) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(f"dashboard: {url}", soft_wrap=True)
-    console.print("The link works once. Ctrl-C ends the dashboard; the worker goes on.")
+    console.print("The link works once. Ctrl-C ends the dashboard; the worker keeps running.")

@@ -18,7 +18,7 @@ DashboardPortOption = Annotated[
         min=0,
         max=65535,
         metavar="PORT",
-        help="Also serve the dashboard on this port of loopback; 0 picks a free one. Needs the extra dashboard.",
+        help="Also serve the dashboard on this loopback port; 0 picks a free one. Needs the extra dashboard.",
         show_default=False,
     ),
 ]

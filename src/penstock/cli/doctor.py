@@ -125,7 +125,7 @@ def python() -> Iterator[Finding]:
     if sys.platform == "linux":
         yield Finding("ok", "versions", text)
     else:
-        hint = "Linux is what the tests run on: see docs/operating.md for what differs elsewhere."
+        hint = "The tests run on Linux: see docs/operating.md for what differs elsewhere."
         yield Finding("warning", "versions", text, hint)
 
 
@@ -142,7 +142,7 @@ def java() -> Iterator[Finding]:
 
 def spark() -> Iterator[Finding]:
     """The packages of the extra `spark`, in the versions that it asks for."""
-    hint = f"Install it: pip install '{_PACKAGE}[spark]'. Sending and receiving events need no Spark."
+    hint = f"Install it: pip install '{_PACKAGE}[spark]'. Sending and receiving events does not need Spark."
     problems, shown = [], []
     for need in _needs("spark"):
         try:
@@ -152,7 +152,7 @@ def spark() -> Iterator[Finding]:
             continue
         shown.append(f"{need.name} {have}")
         if not need.specifier.contains(have, prereleases=True):
-            problems.append(f"{need.name} {have} is installed, and {need.specifier} is needed")
+            problems.append(f"{need.name} {have} is installed, but {need.specifier} is needed")
     if problems:
         yield Finding("error", "Spark", "; ".join(problems), hint)
     else:
@@ -203,7 +203,7 @@ def disk(data: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     text = f"{show_size(free)} free for {data}"
     if free < _FREE_MIN:
-        hint = "Make room, or set --retention: a worker on a full disk refuses appends, and loses nothing."
+        hint = "Make room, or set --retention: a worker on a full disk refuses appends, but loses nothing."
         yield Finding("warning", "disk", text, hint)
     else:
         yield Finding("ok", "disk", text)
@@ -235,7 +235,7 @@ def clock(data: Path) -> Iterator[Finding]:
     """Event times and leases depend on it."""
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
-    hint = "Set it, and keep it right with NTP: arrival times, windows and leases depend on it."
+    hint = "Set it, and keep it synchronised with NTP: arrival times, windows and leases depend on it."
     if now < _EARLIEST:
         yield Finding("error", "clock", f"it is set to {shown}", hint)
         return
@@ -261,9 +261,7 @@ def ports(data: Path) -> Iterator[Finding]:
         own = set()
     taken = [f"{port} ({name})" for name, port in DEFAULT_PORTS.items() if port not in own and _is_taken(port)]
     if taken:
-        hint = (
-            "A worker of this machine may have them: see below. Others: --connector-port, --segment-port, --http-port."
-        )
+        hint = "A worker here may use them: see below. Set others with --connector-port, --segment-port, --http-port."
         yield Finding("note", "ports", f"in use: {', '.join(taken)}", hint)
     else:
         yield Finding("ok", "ports", ", ".join(f"{port} ({name})" for name, port in DEFAULT_PORTS.items()))
@@ -289,14 +287,16 @@ def access(worker: str | None, data: Path) -> Iterator[Finding]:
         if is_asked_for:
             yield Finding("error", "worker", str(error), error.hint)
         else:
-            yield Finding("note", "worker", f"none runs on {data} or {DEFAULT_WORKER}", "penstock run starts one.")
+            yield Finding(
+                "note", "worker", f"none is running for {data} or at {DEFAULT_WORKER}", "penstock run starts one."
+            )
         return
     yield Finding("ok", "worker", f"{address} answers, and accepts this user's token")
     if status.version != __version__:
-        text = f"it has version {status.version}, and this is {__version__}"
+        text = f"it runs version {status.version}, but this is {__version__}"
         yield Finding("warning", "", text, "Install the same version on both sides: pip install -U penstock-streams")
     for problem in status.problems:
-        yield Finding("error", "", problem, "Look at penstock status.")
+        yield Finding("error", "", problem, "Run penstock status for details.")
     for blockage in status.blockages:
         if blockage.is_blocking:
-            yield Finding("warning", "", blockage.text, blockage.hint or "Look at penstock status.")
+            yield Finding("warning", "", blockage.text, blockage.hint or "Run penstock status for details.")

@@ -70,8 +70,8 @@ def tail(
         typer.Option(
             "--where",
             metavar="CONDITION",
-            help="Only events with this, such as 'user.age >= 18' (= != < <= > >=, or ~ for a regular expression). "
-            "Several must all hold. Values are JSON unless --codec names another codec.",
+            help="Only events that match, such as 'user.age >= 18' (= != < <= > >=, or ~ for a regular expression). "
+            "With several, all must match. Values are JSON unless --codec names another codec.",
             show_default=False,
         ),
     ] = None,

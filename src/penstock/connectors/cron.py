@@ -23,19 +23,19 @@ _WAIT_SECONDS_MAX = 60.0
 
 
 class CronOptions(Options):
-    """An event is `{"at": "2026-01-31T06:30:00+01:00", "at_us": MICROSECONDS}`: the time for which it is due, which is
+    """An event is `{"at": "2026-01-31T06:30:00+01:00", "at_us": MICROSECONDS}`: the time at which it was due, which is
     also its event time. Its id is the same time in seconds since 1970, so a restart repeats no event, and `catch_up`
     leaves none out.
 
     The time zone decides what an expression means when clocks change, as in Debian's cron: an expression with a fixed
-    hour that falls into the hour that is left out is due right after it, and is due once in the hour that is repeated.
+    hour that falls into the skipped hour is due right after it; one that falls into the repeated hour is due once.
     """
 
     expression: Annotated[str, Field(min_length=1)]
     """Five fields: minute, hour, day of the month, month, day of the week, like `*/15 8-18 * * MON-FRI`. Six fields
     begin with the second."""
     timezone: Annotated[str, Field(min_length=1)] = "UTC"
-    """A name of the time zone database, like `Europe/Berlin`."""
+    """A name from the time zone database, like `Europe/Berlin`."""
     missed: Literal["skip", "catch_up"] = "skip"
     """Times that pass while the worker is down: `skip` leaves them out; `catch_up` sends all of them since the last
     event when it is back. Of the times that pass while the stream is paused, `skip` sends the last one."""

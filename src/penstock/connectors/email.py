@@ -147,17 +147,17 @@ class EmailOptions(Options):
     sender: Annotated[str, Field(min_length=3)]
     """The address that messages come from: `alerts@example.org`."""
     to: Annotated[tuple[Template, ...], Field(min_length=1, max_length=100)]
-    """The addresses that get them; they may have fields of the event, `{user.email}`."""
+    """The addresses that get them; they may contain fields of the event, such as `{user.email}`."""
     subject: Template = "{value}"
-    """The subject, cut to 200 characters. With `digest`, its fields are of the first event."""
+    """The subject, cut to 200 characters. With `digest`, its fields are those of the first event."""
     body: Template = "{value}"
     """The text. With `digest`, it is repeated for each event."""
     format: Literal["text", "html"] = "text"
     """`html`: the body is HTML, and fields in it are escaped."""
     digest: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """The most events in one message: those that are delivered together, which are of one stream and one epoch."""
+    """The most events in one message. Only events of the same stream and the same epoch share a message."""
     per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """The most messages in a minute; others wait. By default there is no limit."""
+    """The most messages per minute; others wait. By default there is no limit."""
     timeout: SomeSeconds = 30.0
     """For connecting, and for each reply of the server."""
 
@@ -315,7 +315,7 @@ class Email(Connector[EmailOptions]):
         except (aiosmtplib.SMTPException, OSError) as error:
             raise Lost(f"{self._where}: {_text(error)}") from None
         codes = [f"{address}: {one.code} {one.message}" for address, one in refused.items()]
-        return f"{self._where} has refused {', '.join(codes)}; the others have it" if codes else None
+        return f"{self._where} has refused {', '.join(codes)}; the other recipients have received it" if codes else None
 
     def _settled(self, errors: "Sequence[aiosmtplib.SMTPResponseException]") -> str:
         """Why it was refused for good. Raises Lost if it was for now."""

@@ -56,14 +56,15 @@ class ExecOptions(Options):
     error is logged line by line, at most 100 lines in ten seconds.
 
     Values are written to its standard input, and count as delivered when the program has read them. What it had not
-    read when it ended is written to the next one. What it has read and not dealt with when it is killed is lost, unless
-    the program prevents that.
+    read when it ended is written to the next one. What it has read but not processed when it is killed is lost, unless
+    the program itself prevents that.
 
-    When the connector is removed or stopped, its standard input is closed; after `stop_after` the program and its
-    process group get SIGTERM, and then SIGKILL. If the worker itself is killed, the program finds its pipes closed.
+    When the connector is removed or stopped, the program's standard input is closed. After `stop_after`, the program
+    and its process group get SIGTERM, and after the same time again SIGKILL. If the worker itself is killed, the
+    program finds its pipes closed.
 
-    A program has all rights of the worker. A worker refuses this type unless it was started with `--allow-exec`; the
-    worker that `penstock run` starts is its user's own, and allows it.
+    The program has all the rights of the worker. A worker refuses this type unless it was started with `--allow-exec`;
+    the worker that `penstock run` starts is its user's own, and allows it.
     """
 
     command: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
@@ -74,13 +75,13 @@ class ExecOptions(Options):
     directory: Path | None = None
     """Where it starts. By default, where the worker was started."""
     restart: Literal["always", "on-failure"] = "on-failure"
-    """`on-failure`: it is started again, after the pauses of `reconnect`, unless it has ended with one of the codes
-    `success`: then the source has ended, and all its windows close. `always`: also then. A program that is a sink is
-    always started again."""
+    """`on-failure`: it is started again, after the pauses of `reconnect`, unless it has exited with one of the codes in
+    `success`: then the source has ended, and all its windows close. `always`: it is started again in any case. A
+    program that is a sink is always started again."""
     success: Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(min_length=1)] = Field(
         default_factory=lambda: [0]
     )
-    """The exit codes that are not a failure. After any other, or a signal, the part of a record at the end of its
+    """The exit codes that are not a failure. After any other code, or a signal, an incomplete record at the end of the
     output is a dead letter."""
     format: Literal["raw", "lines", "json"] = "lines"
     """How values are written to its standard input. `raw`: as the interceptors return them. `lines`: a newline after
@@ -194,7 +195,7 @@ class Exec(Connector[ExecOptions]):
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:  # noqa: ARG002
         program = self._program
         if program is None:
-            raise Lost(f"{self.options.command[0]} does not run")
+            raise Lost(f"{self.options.command[0]} is not running")
         try:
             written = await first_of(program.write(encode(outgoing, self.options.format)), program.exited())
         except OSError as error:

@@ -80,7 +80,7 @@ def check_sizes(rows: Rows) -> None:
     for value, id_ in zip(rows.values, rows.ids, strict=True):
         if len(value) > ROW_BYTES_MAX:
             raise Lost(
-                f"the row {id_} has {len(value):,} bytes as JSON, and an event {ROW_BYTES_MAX:,} at most",
+                f"the row {id_} has {len(value):,} bytes as JSON, but an event has at most {ROW_BYTES_MAX:,}",
                 "Use a query that leaves out or shortens its large columns.",
             )
 
@@ -89,7 +89,7 @@ def check_positive(lowest: int | None, column: str) -> None:
     """Raises RequestError: ids are positive."""
     if lowest is not None and lowest <= 0:
         raise RequestError(
-            f"the column {column} has the value {lowest}, and only values above 0 can be points of reference",
+            f"the column {column} has the value {lowest}, but its values must be above 0",
             "Use a query that adds a constant to it, or another column.",
         )
 

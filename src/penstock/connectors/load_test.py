@@ -36,13 +36,14 @@ _BUCKETS = (*(f"latency_to_{bound}ms" for bound in LATENCY_BOUNDS_MS), f"latency
 
 
 class BenchOptions(Options):
-    """As a source it sends events of a size, or the lines of a file over and over, as fast as they are stored or at a
-    rate. Their ids are 1, 2, 3 …, and their event times the times at which they were made. After a restart it continues
-    with the next number.
+    """As a source it sends events of a fixed size, or the lines of a file over and over, at a given rate or as fast as
+    they are stored. Their ids are 1, 2, 3 …, and their event times are the times at which they were made. After a
+    restart it continues with the next number.
 
-    As a sink it counts events and bytes, and how long each event was on its way since its event time: `latency_to_5ms`
-    counts those that took more than 2 ms and at most 5 ms. `penstock status` and the metrics have these counts, and the
-    log has a line with rate and percentiles for each interval. Events without an event time have no latency.
+    As a sink it counts events and bytes, and measures the latency of each event, from its event time to its arrival:
+    `latency_to_5ms` counts those that took more than 2 ms and at most 5 ms. `penstock status` and the metrics show
+    these counts, and the log has a line with the rate and percentiles of each interval. Events without an event time
+    have no latency.
     """
 
     size: Annotated[Size, Field(le=8 << 20)] = 100
@@ -50,9 +51,9 @@ class BenchOptions(Options):
     path: Path | None = None
     """A file whose lines are sent, over and over. As a source."""
     rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Events in a second, of each stream. Without it, as many as are stored. As a source."""
+    """Events per second, for each stream. By default, as many as can be stored. As a source."""
     count: Annotated[int, Field(ge=1)] | None = None
-    """How many events each stream has. Then the source has ended, and all its windows close."""
+    """How many events each stream sends. Then the source ends, and all its windows close. As a source."""
     streams: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many streams send at the same time. As a source."""
     report: SomeSeconds = 10.0
@@ -206,7 +207,9 @@ class Arrived:
 def lines_of(path: Path) -> list[bytes]:
     """The lines of a file that is not too large. Raises OSError, and Lost if there are none."""
     if path.stat().st_size > _REPLAYED_BYTES_MAX:
-        raise Lost(f"{path} has more than {_REPLAYED_BYTES_MAX >> 20} MiB", "Take a part of it: it is kept in memory.")
+        raise Lost(
+            f"{path} has more than {_REPLAYED_BYTES_MAX >> 20} MiB", "Use a part of it: the file is kept in memory."
+        )
     found = [line for line in path.read_bytes().splitlines() if line]
     if not found:
         raise Lost(f"{path} has no lines")

@@ -61,10 +61,10 @@ class Declaration(Options):
 
 class RabbitMqOptions(Options):
     """The source is at-least-once: a message is acknowledged when it is stored and, with `ack: checkpoint`, processed.
-    What was not acknowledged when the worker or the broker was killed comes again, marked as `redelivered` in its
-    metadata; a message has no id that Penstock could rely on. Broker and queue must be durable, and messages
-    persistent, if they should survive a restart of the broker. With `ack: checkpoint`, at most `prefetch` messages are
-    processed in an epoch.
+    What was not acknowledged when the worker or the broker was killed is delivered again, marked as `redelivered` in
+    its metadata; a message has no id that Penstock could rely on. The queue must be durable, and messages persistent,
+    if they are to survive a restart of the broker. With `ack: checkpoint`, at most `prefetch` messages are processed in
+    an epoch.
 
     The sink is at-least-once: values count as delivered when the broker has confirmed them. A value that is sent again
     has the same `message_id`.
@@ -83,7 +83,8 @@ class RabbitMqOptions(Options):
     queue: ShortName = ""
     """The queue that the source reads. Without it there is no port `out`."""
     declare: Declaration | None = None
-    """Declare the queue, which otherwise must exist, and bind it. A queue with other properties is an error."""
+    """Declare the queue, which otherwise must exist, and bind it. An existing queue with other properties is an
+    error."""
     prefetch: Annotated[int, Field(ge=1, le=65_535)] = 5000
     """The most messages that the broker sends before they are acknowledged."""
     exchange: ShortName | None = None
@@ -94,11 +95,11 @@ class RabbitMqOptions(Options):
     mandatory: bool = True
     """Whether a value that no queue gets is a dead letter. Otherwise the broker drops it."""
     persistent: bool = True
-    """Whether durable queues keep the values over a restart of the broker."""
+    """Whether durable queues keep the values across a restart of the broker."""
     tls: ClientTls | None = None
     """Encrypt the connection. `{}` trusts the system's authorities."""
     heartbeat: Annotated[SomeSeconds, Field(ge=1, le=3600)] = 30.0
-    """A broker that was silent for this long is gone."""
+    """A broker that has been silent for this long is considered lost."""
     timeout: SomeSeconds = 10.0
     """For connecting, and for each answer of the broker."""
 
@@ -309,7 +310,7 @@ class RabbitMq(Connector[RabbitMqOptions]):
                 )
         except Lost as lost:
             if isinstance(lost.__cause__, PublishError):
-                return f"no queue gets values with the routing key {key!r}"
+                return f"no queue receives values with the routing key {key!r}"
             raise
         return ""
 

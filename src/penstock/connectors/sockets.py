@@ -254,7 +254,7 @@ def listening_at(host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).rpartition(": ")[2]
-        hint = "Take another port, or an address of this machine."
+        hint = "Choose another port, or an address of this machine."
         raise Lost(f"it cannot listen on {_shown(host, port)}: {reason}", hint) from error
 
 

@@ -28,13 +28,13 @@ _COMMENT_CHARS_MAX = 1000
 
 
 class SseClientOptions(Options):
-    """The data of each event of the server is an event; `id` and `event` (its type) are in its metadata. After a lost
-    connection the server is asked to continue after the last id (`Last-Event-ID`). Whether it does is the server's
-    choice: most keep the latest events only, or none.
+    """The data of each event that the server sends becomes an event; `id` and `event` (its type) are in its metadata.
+    After a lost connection the server is asked to continue after the last id (`Last-Event-ID`). Whether it can is up to
+    the server: most keep only the latest events, or none.
 
     With `ids: number` the last id is stored with the events: after a restart of the worker nothing is missing and
-    nothing comes twice, if the server sends everything after `Last-Event-ID`. With `ids: text` it is remembered while
-    the worker runs.
+    nothing comes twice, if the server sends everything after `Last-Event-ID`. With `ids: text` it is remembered only
+    while the worker runs.
     """
 
     url: str

@@ -26,13 +26,13 @@ _KEEP_ALIVE = b":\n\n"
 
 
 class SseServerOptions(ListenerOptions):
-    """Every client of a GET request gets every value from then on, as the data of an event with an id. A client that
-    comes back with the `Last-Event-ID` of the last one that it got, as browsers do by themselves, continues after it,
-    from the values that are retained; from the oldest of them, if that id is not among them. `event` in a value's
+    """A client that sends a GET request receives every value from then on, as the data of an event with an id. A client
+    that comes back with the `Last-Event-ID` of the last event that it received, as browsers do by themselves, continues
+    after it, if that value is still retained, and otherwise with the oldest retained value. `event` in a value's
     metadata is the type of its event.
 
-    Clients do not hold up pipelines: a client that reads too slowly for what is retained is disconnected, and may come
-    back. A value that is not UTF-8 is a dead letter.
+    Clients never block pipelines: a client that falls behind the retained values is disconnected, and may come back. A
+    value that is not UTF-8 is a dead letter.
     """
 
     path: str = "/events"
@@ -41,11 +41,11 @@ class SseServerOptions(ListenerOptions):
     """Web pages of other servers that may read the events, such as `https://example.org`. By default a browser lets
     only pages of this server read them."""
     replay_events: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """How many values are retained in memory, the latest, for clients that come back."""
+    """How many of the latest values are retained in memory, for clients that come back."""
     replay_bytes: Size = 16 << 20
-    """How many bytes of them are retained, at least one value."""
+    """How many bytes of values are retained at most. The latest value always is."""
     keep_alive: SomeSeconds = 15.0
-    """A client gets a comment if there is no event for this long."""
+    """Send a client a comment when there has been no event for this long."""
 
 
 class Retained(NamedTuple):
@@ -192,7 +192,7 @@ class SseServer(HttpListener[SseServerOptions]):
         "sse-server",
         "Serves values to browsers and other clients as an event stream (Server-Sent Events).",
         SseServerOptions,
-        Capabilities(sink=Guarantee.AT_MOST_ONCE, on_stream_started="Opens every stream, also without any client."),
+        Capabilities(sink=Guarantee.AT_MOST_ONCE, on_stream_started="Opens every stream, even without clients."),
         example={"port": 8080, "path": "/events", "origins": ["https://example.org"]},
     )
 
@@ -222,7 +222,7 @@ class SseServer(HttpListener[SseServerOptions]):
         for client in self.clients:
             client.news.set()
         if invalid:
-            raise StreamGone("a value is not UTF-8, which events of this kind must be", places=invalid)
+            raise StreamGone("a value is not UTF-8, which server-sent events must be", places=invalid)
 
     def _add(self, event: Retained | None) -> bool:
         if event is not None:

@@ -117,7 +117,7 @@ class Frames:
 
 class SyslogOptions(Options):
     """An event is one message as it was sent: use the codec `syslog` (RFC 3164 and 5424). Its metadata has the sender's
-    address (`peer`). Over TCP and TLS each connection is a stream; all datagrams of UDP are one.
+    address (`peer`). Over TCP and TLS each connection is a stream; all UDP datagrams are one.
 
     Messages that the worker has not read when it or the connection ends are lost, and so are datagrams that do not fit
     into the kernel's buffer: `dropped_datagrams` in the status counts them.
@@ -127,14 +127,14 @@ class SyslogOptions(Options):
     """The address to listen on. By default only this machine can send. Any other address needs `tls` with `client_ca`
     and `transport: tcp`, unless the worker was started with `--insecure`."""
     port: Port
-    """The port of UDP and TCP. 514 is usual, and 6514 with TLS. 0 is any free port; the log names it."""
+    """The port for UDP and TCP, usually 514, or 6514 with TLS. 0 is any free port; the log names it."""
     transport: Literal["both", "tcp", "udp"] = "both"
-    """What to listen for."""
+    """The transports to listen on."""
     tls: ServerTls | None = None
     """Encrypt connections (RFC 5425). It needs `transport: tcp`."""
     framing: Framing = "auto"
-    """How messages are cut out of a connection (RFC 6587): `octet-counting` has its length before each message, `lines`
-    a newline after it. With `auto`, a message that begins with a digit is counted."""
+    """How messages are cut out of a connection (RFC 6587): `octet-counting` expects the length before each message,
+    `lines` a newline after it. With `auto`, a message that begins with a digit is octet-counted."""
     message_bytes_max: int = Field(default=64 << 10, ge=480, le=RECORD_BYTES_LIMIT)
     """A longer message is a dead letter, and ends its connection."""
     connections_max: int = Field(default=CONNECTIONS_MAX, ge=1, le=1_000_000)
@@ -142,7 +142,7 @@ class SyslogOptions(Options):
     dead_peer_after: SomeSeconds = 60.0
     """Close the connection of a peer that has vanished from the network for this long."""
     receive_buffer: Size = 4 << 20
-    """What the kernel keeps of datagrams until they are read. The system's limit is `net.core.rmem_max`."""
+    """The size of the kernel's buffer for unread datagrams. The system's limit is `net.core.rmem_max`."""
 
     @property
     def auth(self) -> ServerAuth | None:

@@ -153,7 +153,7 @@ def metadata_of(peers: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 class UdpServerOptions(Options):
     """Each datagram is an event, with the sender's address in its metadata (`peer`). All are one stream, in the order
-    of their arrival. With interceptors, each datagram passes them alone.
+    of their arrival. Interceptors process each datagram separately.
 
     UDP has no acknowledgements: what does not fit into the kernel's buffer while the worker is busy, down, or at its
     quota is lost. `dropped_datagrams` in the status counts what the kernel has dropped while the connector runs.
@@ -165,7 +165,7 @@ class UdpServerOptions(Options):
     port: Port
     """The port to listen on. 0 is any free port; the log names it."""
     receive_buffer: Size = 4 << 20
-    """What the kernel keeps until it is read. The system's limit is `net.core.rmem_max`."""
+    """The size of the kernel's buffer for unread datagrams. The system's limit is `net.core.rmem_max`."""
 
 
 class UdpServer(Connector[UdpServerOptions]):
@@ -211,8 +211,8 @@ class UdpClientOptions(Options):
     """Each value is one datagram: do not use `join`. A value that is too long for a datagram is a dead letter.
     Datagrams that the server answers with are events of one stream.
 
-    Nothing is acknowledged and nothing is sent again. `refused_datagrams` in the status counts the reports of the
-    server's machine that nobody listens there.
+    Nothing is acknowledged and nothing is sent again. `refused_datagrams` in the status counts how often the server's
+    machine has reported that nothing listens on the port.
     """
 
     host: HostName = "127.0.0.1"
@@ -220,7 +220,7 @@ class UdpClientOptions(Options):
     port: Annotated[int, Field(ge=1, le=65535)]
     """The server's port."""
     receive_buffer: Size = 1 << 20
-    """What the kernel keeps of the answers until they are read."""
+    """The size of the kernel's buffer for unread answers."""
 
 
 class UdpClient(Connector[UdpClientOptions]):

@@ -59,9 +59,9 @@ class UnixConnection(Connection):
 
 
 class UnixServerOptions(PeerOptions):
-    """Use interceptors, such as `split` and `join`: without them an event is whatever one read returns. Who may connect
-    is decided by the rights of the socket's file and its directory. The metadata of every event has `pid`, `uid` and
-    `gid` of the program that has connected, from the kernel.
+    """Use interceptors, such as `split` and `join`: without them an event is whatever one read returns. The permissions
+    of the socket file and its directory decide who may connect. The metadata of every event has the `pid`, `uid` and
+    `gid` of the connected program, as the kernel reports them.
 
     A socket that another program has left behind is replaced; one on which a program listens is not. When a connection
     breaks, what was received is kept, and half a record becomes a dead letter; what the peer has not read is lost.
@@ -70,7 +70,7 @@ class UnixServerOptions(PeerOptions):
     path: Path
     """The socket to create."""
     mode: Annotated[str, Field(pattern=r"^[0-7]{3,4}$")] = "600"
-    """The rights of the socket's file, in octal digits: `660` lets the group connect."""
+    """The permissions of the socket file, in octal digits: `660` lets the group connect."""
 
 
 class UnixServer(LocalServer[UnixServerOptions]):
@@ -158,14 +158,16 @@ def _listening_on(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        hint = "Does another program listen there? Take another path, or a directory in which it may create files."
+        hint = (
+            "Does another program listen there? Choose another path, in a directory where the worker may create files."
+        )
         raise Lost(f"it cannot listen on {path}: {reason}", hint) from error
 
 
 class UnixClientOptions(DialOptions):
     """Values count as delivered when the program that listens has read them from the socket; the rest is sent again
-    over the next connection. What it sends is a stream for each connection; if nothing is linked to `out`, it is read
-    and dropped.
+    over the next connection. What the program sends over one connection is a stream; if nothing is linked to `out`, it
+    is read and dropped.
     """
 
     path: Path

@@ -100,4 +100,4 @@ def check_modes(options: BaseModel, mode: str, of_modes: Mapping[str, Sequence[s
     """
     for name in sorted(options.model_fields_set & of_modes.keys()):
         if mode not in of_modes[name]:
-            raise ValueError(f"{name} is only for mode {' and '.join(of_modes[name])}, and the mode is {mode}")
+            raise ValueError(f"{name} is only for mode {' and '.join(of_modes[name])}, but the mode is {mode}")

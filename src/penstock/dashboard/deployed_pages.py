@@ -133,7 +133,7 @@ async def settings(session: Session) -> None:
     if session.may("deploy"):
         _Change(session).build(deployed.name or "app.yaml")
     else:
-        ui.label("Your role may look at the settings, and not change them.").classes("text-gray-500")
+        ui.label("Your role can view the settings, but not change them.").classes("text-gray-500")
 
 
 class _Change:
@@ -176,7 +176,7 @@ class _Change:
         ui.button("Apply", on_click=lambda: self._apply(loaded)).props("no-caps")
 
     async def _apply(self, loaded: Loaded) -> None:
-        if not await confirmed("Apply these changes? What does not differ goes on running.", "Apply"):
+        if not await confirmed("Apply these changes? Everything else keeps running.", "Apply"):
             return
         try:
             done = await self._session.ask_application(lambda client: client.apply(loaded.deployment, loaded.file.name))

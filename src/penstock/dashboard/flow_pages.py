@@ -182,7 +182,7 @@ def _source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object
             lag = "" if found.last_event_us is None else f", {_behind(found.last_event_us - pipeline.watermark)}"
             yield f"Watermark of {pipeline.name}", clock(pipeline.watermark) + lag
             if (blocker := pipeline.watermark_blocked_by) is not None:
-                yield "It waits for", blocker.text()
+                yield "Waits for", blocker.text()
 
 
 def _behind(lag_us: int) -> str:
@@ -269,7 +269,7 @@ def _pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple
     if (text := one.open_windows_text()) is not None:
         yield "Windows", text
     if one.running_epoch is not None:
-        yield "Spark", f"processes epoch {one.running_epoch} for {one.running_seconds or 0:.1f} s"
+        yield "Spark", f"has been processing epoch {one.running_epoch} for {one.running_seconds or 0:.1f} s"
 
 
 def _ago(time_us: int) -> str:

@@ -254,7 +254,7 @@ def test_a_topic_is_started_if_one_of_its_partitions_is() -> None:
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
-        ({}, "give `topics` to read"),
+        ({}, "set `topics` to read"),
         ({"topics": ["a"]}, "`group` is missing"),
         ({"topics": ["^("], "group": "g"}, "not a valid regular expression"),
         ({"topics": ["a"], "group": "g", "start": "timestamp"}, "belong together"),

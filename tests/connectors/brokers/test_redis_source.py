@@ -139,7 +139,7 @@ def test_without_a_field_an_entry_is_a_json_object() -> None:
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
-        ({}, "give `streams` to read"),
+        ({}, "set `streams` to read"),
         ({"streams": ["a"], "maxlen": 5}, "only for a sink"),
         ({"stream": "a", "trim": True}, "only for a source"),
         ({"stream": "a", "field": None}, "needs a `field`"),

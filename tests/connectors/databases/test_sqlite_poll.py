@@ -86,8 +86,8 @@ def test_what_cannot_be_read_is_named_and_nothing_is_created(tmp_path: Path) -> 
 
 def test_options_that_are_mixed_up_are_named() -> None:
     for mixed, mistake in (
-        ({"mode": "poll", "format": "json"}, "format is only for mode write, and the mode is poll"),
-        ({"column": "id"}, "column is only for mode poll, and the mode is write"),
+        ({"mode": "poll", "format": "json"}, "format is only for mode write, but the mode is poll"),
+        ({"column": "id"}, "column is only for mode poll, but the mode is write"),
     ):
         with pytest.raises(RequestError, match=mistake):
             parse_options(SqliteOptions, {"path": "a.db", "table": "t", **mixed}, "sqlite")

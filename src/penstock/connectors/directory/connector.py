@@ -26,7 +26,7 @@ _FAILURES_SHOWN = 3
 class Directory(Connector[DirectoryOptions]):
     about = About(
         name="directory",
-        text="Reads new files of a directory or a bucket, each once, and keeps, deletes or moves them.",
+        text="Reads each new file in a directory or a bucket once, and keeps, deletes or moves it.",
         options=DirectoryOptions,
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False),
         example={"path": "/var/spool/orders", "pattern": "*.csv", "done": "delete"},
@@ -138,7 +138,7 @@ class _Watch:
                 self._host.count("bad_files")
                 log.error("%s: %s cannot be read to its end: see its dead letter", self._host.name, file.key)
             except (OSError, Lost):
-                await stream.cut_off(f"{file.key} cannot be read on")
+                await stream.cut_off(f"{file.key} cannot be read any further")
                 raise
             finally:
                 await stream.close()
@@ -192,7 +192,9 @@ class _Watch:
             try:
                 is_away = await asyncio.to_thread(self._place.dispose, file)
             except OSError as error:
-                raise Lost(f"{file.key} cannot be put away: {error.strerror or error}") from error
+                raise Lost(
+                    f"{file.key} was read, but cannot be {self._options.done}d: {error.strerror or error}"
+                ) from error
             if is_away:
                 self._host.count("files_put_away")
         return len(complete) == len(files)

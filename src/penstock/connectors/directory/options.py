@@ -13,14 +13,14 @@ _IGNORED = (".*", "*.tmp", "*.part", "*.swp", "*~")
 
 
 class DirectoryOptions(Options):
-    """Each file is a stream: it is read once, from its beginning to its end, and after a restart from where it was. Its
-    name below `path` is in the metadata of its events (`path`). `interceptors: in`, such as `split`, cut it into
+    """Each file is a stream: it is read once, from its beginning to its end, and after a restart from where it stopped.
+    Its name below `path` is in the metadata of its events (`path`). `interceptors: in`, such as `split`, cut it into
     events. When nothing is left to read, the connector looks for new files every `poll`.
 
-    A file is known by its name, its size and the time of its last change (in a bucket: by its ETag). One that changes
-    after it was read, or while it is read, is not read again: it is logged as an error, and counted in `changed_files`
-    of the status, because it is not known which of its events are new. `changed: again` reads it again from its
-    beginning, as another stream.
+    A file is identified by its name, its size and the time of its last change (in a bucket: by its ETag). One that
+    changes after it was read, or while it is read, is not read again: it is logged as an error, and counted in
+    `changed_files` of the status, because it is not known which of its events are new. `changed: again` reads it again
+    from its beginning, as another stream.
 
     The record of what was read is part of the source, and as durable as its events. A file that was removed is
     forgotten after `forget_after`, so the record does not grow without bound; a file that comes back later is read
@@ -37,21 +37,22 @@ class DirectoryOptions(Options):
     recursive: bool = False
     """Also read the files in all folders below."""
     order: Literal["name", "time"] = "name"
-    """Which of the files that are there is read first: by name with its folders, or the one that was changed first. A
-    file that arrives later comes after them."""
+    """The order in which existing files are read: by name, including folders, or by the time of their last change,
+    oldest first. A file that arrives later comes after them."""
     parallel: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many files are read, and open, at the same time. With 1, a file starts when the one before has ended."""
+    """How many files are read, and open, at the same time. With 1, a file is started when the one before has ended."""
     finished: Literal["stable", "marker", "renamed"] = "stable"
-    """When a file is complete and may be read. `stable`: it has not changed for `stable_for`. `marker`: there is a file
-    of the same name and `marker`. `renamed`: at once, because writers use a name of `ignore` and rename the file when
-    it is complete. Objects in a bucket appear as a whole, and are always read at once, unless it is `marker`."""
+    """When a file is complete and may be read. `stable`: it has not changed for `stable_for`. `marker`: a file with the
+    same name plus `marker` exists. `renamed`: at once, because writers use a name that `ignore` matches, and rename the
+    file when it is complete. Objects in a bucket appear as a whole, and are always read at once, except with
+    `marker`."""
     stable_for: Seconds = 2.0
-    """How long a file must not change. With `finished: stable`."""
+    """How long a file must stay unchanged. With `finished: stable`."""
     marker: Annotated[str, Field(pattern=r"^[^/]+$")] = ".done"
     """With `finished: marker`: `data.csv` is read when `data.csv.done` exists. Markers are not read."""
     done: Literal["keep", "delete", "move"] = "keep"
     """What happens to a file, and its marker, when every pipeline has completed an epoch with its last event. `move`
-    puts it into `move_to`; it is not for buckets."""
+    puts it into `move_to`; not for buckets."""
     move_to: Path | None = None
     """The directory for files that were read, on the same file system."""
     changed: Literal["refuse", "again"] = "refuse"
@@ -60,14 +61,14 @@ class DirectoryOptions(Options):
     """How files are compressed. `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`), and reads all others as
     they are. zstd and lz4 need `pip install 'penstock-streams[compression]'`."""
     once: bool = False
-    """Read what is there, and end: all windows close."""
+    """Read the files that exist, then end the source: all its windows close."""
     poll: SomeSeconds = 1.0
     """How often to look for new files."""
     chunk: Annotated[Size, Field(le=8 << 20)] = 256 << 10
     """How much is read at a time. With a bucket, use a mebibyte or more: each chunk is a request."""
     forget_after: SomeSeconds = 86400.0
-    """How long a file must be gone before it is forgotten. It must be longer than a file system is ever unmounted while
-    the worker runs."""
+    """How long a file must be gone before it is forgotten. Make it longer than the file system could ever be unmounted
+    while the worker runs."""
 
     @property
     def folder(self) -> Path | None:
@@ -85,5 +86,5 @@ class DirectoryOptions(Options):
             raise ValueError("in a bucket, done is keep or delete: objects cannot be moved")
         inside = self.move_to is not None and self.folder is not None and self.recursive
         if inside and Path(self.move_to or "").absolute().is_relative_to(Path(self.folder or "").absolute()):
-            raise ValueError("move_to is inside of path, whose folders are read")
+            raise ValueError("move_to is inside path, and recursive would read it: choose a directory outside path")
         return self

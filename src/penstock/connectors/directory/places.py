@@ -50,7 +50,9 @@ class FolderPlace:
 
     def list(self) -> Listing:
         if not self._folder.is_dir():
-            raise Lost(f"{self._folder} is not a directory", "It is looked for again.")
+            raise Lost(
+                f"{self._folder} is not a directory", "It is checked again automatically: create it, or correct path."
+            )
         entries = dict(self._entries())
         files = [
             found

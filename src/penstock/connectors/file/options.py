@@ -25,13 +25,13 @@ class FileOptions(Options):
     """Relative paths start in the directory where the worker was started. `interceptors: in`, such as `split`, cut what
     is read into events.
 
-    A file that is tailed is identified by its inode and its first line. A renamed file is read on from where it was, so
-    nothing is lost when logrotate renames a file and creates another. A truncated or recreated file is read from the
-    beginning. What was in it and had not been read is then read from its copy, if there is one beside it whose name
-    begins with the file's name and `.` or `-`, as logrotate's `copytruncate` makes it; the pattern must not match the
-    copies. What was overwritten before it was read or copied is lost. A file that was truncated and has the same first
-    line and the same length at the next poll is not recognised as truncated. Rotated files that are compressed are not
-    files of the pattern either: use `app.log`, not `app.log*`.
+    A file that is tailed is identified by its inode and its first line. Reading continues in a renamed file where it
+    was, so nothing is lost when logrotate renames a file and creates another. A truncated or recreated file is read
+    from the beginning. What had not been read before is then read from a copy, if there is one in the same directory
+    whose name begins with the file's name and `.` or `-`, as logrotate's `copytruncate` makes it; the pattern must not
+    match such copies. What was overwritten before it was read or copied is lost. A file that was truncated and has the
+    same first line and the same length at the next poll is not recognised as truncated. The pattern must not match
+    rotated files that are compressed, either: use `app.log`, not `app.log*`.
 
     In mode `write` the directory contains files `part-NUMBER` and the connector's log. Uncommitted data may be at the
     end of the last part: readers use `penstock.connectors.file.read_committed_parts`.

@@ -72,7 +72,7 @@ class Reading:
         """Raises Lost if there is no file, or one cannot be read: files that were read are not read again."""
         paths = await asyncio.to_thread(find_files, self._pattern, self._allows)
         if not paths:
-            raise Lost(f"no file matches {self._pattern}", "It is looked for again.")
+            raise Lost(f"no file matches {self._pattern}", "It is checked again automatically.")
         host.connected()
         failures = await self._read_all(paths, host)
         if failures:
@@ -108,7 +108,7 @@ class Reading:
             except BadBytes:
                 host.count("bad_files")
             except OSError:
-                await stream.cut_off(f"{path} cannot be read on")
+                await stream.cut_off(f"{path} cannot be read any further")
                 raise
             finally:
                 await stream.close()

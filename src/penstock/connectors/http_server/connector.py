@@ -51,7 +51,7 @@ async def _store_in_steps(stream: Stream, body: bytes, metadata: Mapping[str, An
     for start in range(0, len(body), step):
         last = await stream.send(body[start : start + step], metadata=metadata)
         if (last - after) * each + start > limit:
-            text = f"its events are more than {limit} bytes with its headers (stored_bytes_max)"
+            text = f"its events, with its headers, have more than {limit} bytes (stored_bytes_max)"
             raise RefusedRequest(text_answer(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
 
@@ -156,7 +156,7 @@ class HttpServer(HttpListener[HttpServerOptions]):
     async def deliver(self, outgoing: Outgoing, host: Host) -> None:
         stream = outgoing.stream
         if stream is None or stream.connector != host.name:
-            raise StreamGone("it answers no request of this server")
+            raise StreamGone("it does not reply to any request of this server")
         connection = self._streams.get(stream.stream_id)
         if connection is None:
             raise StreamGone("the client is gone")

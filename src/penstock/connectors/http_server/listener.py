@@ -77,7 +77,7 @@ class ClientConnection(ABC):
 
     def deliver(self, outgoing: Outgoing) -> None:
         """Raises StreamGone for replies that no request waits for any more."""
-        raise StreamGone(f"it answers no request: {outgoing.name}")
+        raise StreamGone(f"it does not reply to any request: {outgoing.name}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._is_idle.clear()

@@ -45,9 +45,9 @@ class IntakeOptions(ListenerOptions):
     """A request without a reply by then gets 504, and its connection is closed. The body must arrive within the same
     time. The pipelines' first epoch after a start of Spark does not count: a request waits for it to end."""
     admission: SomeSeconds = 1.0
-    """How long a request waits, at the quota or while the stream is paused, before it is refused for now."""
+    """How long a request waits, at the quota or while the stream is paused, before it is temporarily refused."""
     retry_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 1
-    """The Retry-After header of a request that is refused for now."""
+    """The Retry-After header in the reply to a request that is temporarily refused."""
     body_bytes_max: Annotated[Size, Field(le=64 << 20)] = 1 << 20
     """The largest body of a request, which is buffered in memory until it is complete. A larger one gets 413."""
 
@@ -60,8 +60,8 @@ class BodyOptions(IntakeOptions):
     404."""
     stored_bytes_max: Size = 64 << 20
     """The largest size that one request may have when it is stored: its events, each with the request's metadata. A
-    larger one gets 413, and what is stored by then stays. Many small events with large headers are several times the
-    size of the request."""
+    larger one gets 413, and what was stored by then is kept. Many small events with large headers take several times
+    the size of the request."""
 
 
 class HttpServerOptions(BodyOptions):
@@ -78,8 +78,8 @@ class HttpServerOptions(BodyOptions):
     While Spark is starting, a request waits for its pipelines. If they are not ready within `timeout`, the response is
     503 with `Retry-After`, and nothing of the request is stored.
 
-    There are no headers that let web pages of other origins read replies (CORS). A browser may still send such a
-    page's request: use `auth` if pages must not.
+    The server sends no CORS headers, so web pages of other origins cannot read replies. A browser may still send their
+    requests: use `auth` to refuse them.
     """
 
     methods: tuple[Literal["POST", "PUT", "PATCH", "DELETE", "GET"], ...] = ("POST", "PUT")

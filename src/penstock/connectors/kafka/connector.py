@@ -18,7 +18,7 @@ _ALL = Capabilities(
     resumes=True,
     takes_epochs=True,
     own_event_times=True,
-    on_stream_started="Opens every stream. The port `in` writes each epoch in a transaction of Kafka, after it is "
+    on_stream_started="Opens every stream. The port `in` writes each epoch in a Kafka transaction, after the epoch is "
     "committed. It is at-least-once without `transactions`, and so is the port `out` with `assignment: group`.",
     interceptors=frozenset(),
 )
@@ -27,7 +27,7 @@ _ALL = Capabilities(
 class Kafka(Connector[KafkaOptions]):
     about = About(
         "kafka",
-        "Topics of Kafka: each partition is a stream, and each epoch that is written is a transaction.",
+        "Kafka topics: each partition is a stream, and each epoch that is written is a transaction.",
         KafkaOptions,
         _ALL,
         extra="kafka",

@@ -41,29 +41,29 @@ _OF_SINK = ("transactions", "transactional_id", "partitioner", "compression", "c
 
 class Sasl(Options):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    """How to prove who it is."""
+    """The SASL mechanism."""
     username: str
     """The user."""
     password: SecretStr
-    """Their password: write a reference, such as `${KAFKA_PASSWORD}` or `${file:/run/secrets/kafka}`."""
+    """The user's password: write a reference, such as `${KAFKA_PASSWORD}` or `${file:/run/secrets/kafka}`."""
 
 
 class KafkaOptions(Options):
     """With `topics` it is a source, with `topic` a sink; a connector can be both.
 
     As a source, each partition is a stream, `TOPIC/PARTITION`, and the id of an event is its offset + 1. Reading
-    continues after the last stored event, whatever Kafka has as the committed offset. Offsets are committed to Kafka
-    when epochs complete, so that other tools can show the lag, and for partitions that the worker has nothing of. Key,
-    time and headers of a record are the event's key, time and metadata. Compressed topics are read in any compression
-    that librdkafka knows.
+    continues after the last stored event, whatever offset is committed in Kafka. Offsets are committed to Kafka when
+    epochs complete, so that other tools can show the lag; the source uses them only for partitions from which the
+    worker has stored nothing. Key, time and headers of a record are the event's key, time and metadata. Compressed
+    topics are read in any compression that librdkafka knows.
 
     As a sink, each epoch is one transaction, and consumers with `isolation.level=read_committed` see it entirely or not
     at all. Each record has a header `penstock-id`, `PIPELINE/SINK:INCARNATION:EPOCH:ROW`. After a failure, the sink
     reads from the topic which rows of the epoch are there, and writes the others: nothing is written twice. For that it
-    must be allowed to read the topic, and to commit offsets as the group `penstock-TRANSACTIONAL_ID`, which mark from
-    where it reads. The records of one key are in the order of the epoch. A record that is too large for Kafka stops
-    the sink, with its reason in `penstock sink list`: raise the topic's `max.message.bytes` and `message.max.bytes`, or
-    park the epoch.
+    must be allowed to read the topic, and to commit offsets as the group `penstock-TRANSACTIONAL_ID`: they mark where
+    that reading starts. The records of one key are in the order of the epoch. A record that is too large for Kafka
+    stops the sink, with its reason in `penstock sink list`: raise the topic's `max.message.bytes` and
+    `message.max.bytes`, or park the epoch.
     """
 
     brokers: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -82,34 +82,35 @@ class KafkaOptions(Options):
     partitions: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Only these partitions of each topic. Not with `assignment: group`."""
     start: Literal["earliest", "latest", "timestamp"] = "earliest"
-    """Where to start in a topic of which neither the worker nor the group has an offset. A partition that is added to
+    """Where to start in a topic for which neither the worker nor the group has an offset. A partition that is added to
     a topic later is always read from its beginning."""
     start_at: datetime | None = None
-    """For `start: timestamp`: start with the first record that is not older, such as `2026-01-31T00:00:00Z`."""
+    """For `start: timestamp`: start with the first record that is not older than this, such as
+    `2026-01-31T00:00:00Z`."""
     out_of_range: Literal["fail", "skip"] = "fail"
     """If Kafka's retention has deleted records that were not read: `fail` stops the connector; `skip` continues with
     the oldest record, with a dead letter that names the missing offsets."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """Whether records of transactions that are still open, or were aborted, are left out."""
     timestamps: bool = True
-    """Whether the time of a record is its event's time, and the other way round. Otherwise it is the time of
-    arrival."""
+    """As a source: whether a record's timestamp is its event time; otherwise that is the time of arrival. As a sink:
+    whether the event time is the record's timestamp."""
     headers: bool = True
     """Whether headers of records become the events' metadata `headers`."""
     transactions: bool = True
-    """Write each epoch in a transaction. Without transactions, for brokers that do not have them, readers see parts
-    of an epoch, and the sink is at-least-once: a worker that was replaced may still write."""
+    """Write each epoch in a transaction. Without transactions, for brokers that do not support them, readers may see
+    parts of an epoch, and the sink is at-least-once: a worker that was replaced may still write."""
     transactional_id: str = ""
-    """Must be unique in the Kafka cluster, and the same after every restart; `penstock/PIPELINE/SINK` by default. A
-    second sink with the same id stops the first."""
+    """The producer's id. It must be unique in the Kafka cluster, and the same after every restart;
+    `penstock/PIPELINE/SINK` by default. A second sink with the same id stops the first."""
     partitioner: Literal[
         "murmur2_random", "consistent_random", "murmur2", "consistent", "fnv1a_random", "fnv1a", "random"
     ] = "murmur2_random"
-    """How the key chooses the partition. The default is that of Kafka's Java clients."""
+    """How the key determines the partition. The default is that of Kafka's Java clients."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """How batches are compressed."""
     constant_headers: dict[str, str] = Field(default_factory=dict)
-    """Headers of every record."""
+    """Headers that every written record gets."""
     tombstones: bool = False
     """Write an empty value as null, which deletes the key in a compacted topic."""
     tls: ClientTls | None = None
@@ -137,13 +138,13 @@ class KafkaOptions(Options):
 
     def _problems(self) -> Iterator[str]:
         if not self.topics and not self.topic:
-            yield "give `topics` to read, or a `topic` to write to"
+            yield "set `topics` to read, or `topic` to write to"
         if self.topics and not self.group:
             yield "`group` is missing: the consumer group in whose name offsets are committed"
         if not self.topics and (given := self.model_fields_set & {*_OF_SOURCE, "group"} - {"timestamps"}):
-            yield f"{min(given)} is only for a source, and there are no `topics`"
+            yield f"{min(given)} is only for a source, but `topics` is not set"
         if not self.topic and (given := self.model_fields_set & {*_OF_SINK}):
-            yield f"{min(given)} is only for a sink, and there is no `topic`"
+            yield f"{min(given)} is only for a sink, but `topic` is not set"
         if self.partitions and self.assignment == "group":
             yield "`partitions` cannot be chosen with `assignment: group`: Kafka distributes them"
         if (self.start == "timestamp") is not (self.start_at is not None):

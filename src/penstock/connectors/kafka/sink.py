@@ -118,7 +118,7 @@ class EpochWriter:
         """`start` is 0 for the first epoch that the sink ever gets."""
         if self._is_open:  # the call before was cancelled
             self._drop()
-        with self._failing("the epoch cannot be begun"):
+        with self._failing("the epoch cannot be started"):
             if self._producer is None:
                 self._connect(is_first=not start)
             elif time.monotonic() - self._marked_at >= MARK_SECONDS:

@@ -176,7 +176,7 @@ class KafkaSource:
         completed = self._to_commit()
         for name in names:
             if (partition := self._partitions.pop(name, None)) is not None:
-                await partition.leave("the partition was given to another member of the group")
+                await partition.leave("the partition was assigned to another member of the group")
                 partition.stop()
         return completed
 

@@ -55,8 +55,8 @@ class LakeOptions(Options):
     """What happens to an object with a field that has no column: `refuse` votes no on the epoch, `ignore` drops the
     field. For `format: json`."""
     file_bytes: Annotated[Size, Field(le=1 << 30)] = 128 << 20
-    """Start a new file when one has about this size. An epoch starts new files anyway. With a bucket the worker has one
-    whole file in memory while it is stored."""
+    """Start a new file when one has about this size. An epoch starts new files anyway. With a bucket, the worker keeps
+    one whole file in memory until it is stored."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -48,13 +48,13 @@ def _version(given: Any) -> Any:
 class MqttOptions(Options):
     """The source is at-least-once with `qos: 1` and a persistent session, which needs a `client_id`: a message is
     acknowledged to the broker when it is stored and, with `ack: checkpoint`, processed. What was not acknowledged when
-    the worker or the broker was killed comes again. With `qos: 2` the broker must be answered before a message is
+    the worker or the broker was killed is sent again. With `qos: 2` the broker must be answered before a message is
     stored: nothing comes twice, but what is in transit is lost if the worker is killed, and so it is at-most-once, like
-    `qos: 0`. Messages that were published with a lower QoS have that one.
+    `qos: 0`. Messages that were published with a lower QoS keep it.
 
     A broker sends only so many messages before it waits for acknowledgements: with Mosquitto, that is
-    `max_inflight_messages` (20 by default) and `receive_maximum`. With `ack: checkpoint` it is the number of messages
-    for each epoch: raise it, or use `ack: durable`. Mosquitto also drops messages for a client that is away beyond
+    `max_inflight_messages` (20 by default) and `receive_maximum`. With `ack: checkpoint`, an epoch has no more messages
+    than that: raise the limit, or use `ack: durable`. While a client is away, Mosquitto drops its messages beyond
     `max_queued_messages`.
 
     The sink is at-least-once with `qos: 1` or `2`: values count as delivered when the broker has acknowledged them.
@@ -65,7 +65,7 @@ class MqttOptions(Options):
     port: Annotated[int, Field(ge=1, le=65535)] = 1883
     """Its port; usually 8883 with TLS."""
     version: Annotated[Literal["5", "3.1.1"], BeforeValidator(_version)] = "5"
-    """Of the protocol."""
+    """The version of the protocol."""
     client_id: Annotated[str, Field(max_length=256)] = ""
     """The name of the session at the broker: nobody else may use it there. Without it, the broker keeps nothing for
     the source while it is away."""
@@ -75,9 +75,9 @@ class MqttOptions(Options):
     """What the source subscribes to, such as `[sensors/+/temperature]`. `$share/GROUP/…` shares the messages with
     others. Without topics there is no port `out`."""
     streams: Literal["one", "per-topic"] = "one"
-    """Whether all messages are one stream, or those of each topic. A stream ends with the connection."""
+    """`one`: all messages are one stream. `per-topic`: each topic is a stream. A stream ends with the connection."""
     qos: Literal[0, 1, 2] = 1
-    """Of the subscriptions, and of what is published."""
+    """The QoS of the subscriptions, and of published values."""
     session_expiry: Seconds = 86_400.0
     """How long the broker keeps the session while the source is away (version 5; in 3.1.1 the broker decides). 0: no
     session, and at-most-once."""
@@ -89,15 +89,15 @@ class MqttOptions(Options):
     """For the sink: where values are published, such as `alarms` or `alarms/{key}`. Without it there is no port `in`.
     """
     retain: bool = False
-    """Whether the broker retains the last value of a topic that is published."""
+    """Whether the broker retains the last value that is published to a topic."""
     user: str = ""
-    """A user, if the broker wants one."""
+    """The user, if the broker requires one."""
     password: str = Field(default="", repr=False)
     """The user's password, such as `${file:/run/secrets/mqtt}`."""
     tls: ClientTls | None = None
     """Encrypt the connection. `{}` trusts the system's authorities."""
     keep_alive: Annotated[SomeSeconds, Field(le=65_535)] = 30.0
-    """A broker that has not answered for this long is gone."""
+    """A broker that has not answered for this long is considered lost."""
     timeout: SomeSeconds = 10.0
     """For connecting, and for each answer of the broker."""
 

@@ -54,9 +54,9 @@ def _subject(given: str) -> str:
 
 class NatsOptions(Options):
     """The source reads a JetStream stream in order, from the position that Penstock has stored itself: it acknowledges
-    nothing, and every message is an event once. The stream must exist, and its retention must be `limits`: a work queue
-    would keep what nobody acknowledges, so read a mirror of it. A stream that was deleted and created again is read
-    from its beginning.
+    nothing, and every message becomes one event. The stream must exist, and its retention must be `limits`: a work
+    queue would keep what nobody acknowledges, so read a mirror of it. A stream that was deleted and created again is
+    read from its beginning.
 
     The sink publishes with a `Nats-Msg-Id` that is the same when a row is published again: the server drops such a
     message within the stream's `duplicate_window`. With `exclusive: true` the sink also finds out, after every failure
@@ -69,15 +69,16 @@ class NatsOptions(Options):
     stream: Annotated[str, AfterValidator(_name)]
     """The JetStream stream that is read, or that stores what is published."""
     filter: Annotated[str, AfterValidator(_filter)] = ""
-    """For the source: read only messages of this subject, which may have wildcards (`orders.*.new`, `orders.>`). With
-    another filter it is another stream, which is read from `start`."""
+    """For the source: read only messages of this subject, which may have wildcards (`orders.*.new`, `orders.>`). A
+    different filter makes it a different stream, which is read from `start`."""
     start: Literal["first", "new"] = "first"
     """Where the source starts if it has stored nothing yet: at the first message that the stream still has, or with
     those that are published from now on."""
     on_removed: Literal["fail", "continue"] = "fail"
     """What to do if the server has removed messages (age, size, purge) before they were read. `fail`: read nothing
     until somebody sets `continue`, which logs a warning, counts them in `removed_messages` and reads the rest. With a
-    `filter` nobody knows whether they matched: this is always a warning, and counts them in `perhaps_removed`."""
+    `filter` it is not known whether they matched: the source always logs a warning, counts them in `perhaps_removed`
+    and continues."""
     event_time: Literal["server", "arrival"] = "server"
     """The event time of a message: when the server stored it, or when it arrived here."""
     subject: Annotated[str, AfterValidator(_subject)] = ""
@@ -91,7 +92,7 @@ class NatsOptions(Options):
     fetch_bytes: Size = 8 << 20
     """The most bytes that it requests at once. A message must fit."""
     credentials: Path | None = None
-    """A file with a user's JWT and its key, as `nsc` writes it (`.creds`)."""
+    """A file with a user's JWT and key, as `nsc` writes it (`.creds`)."""
     token: str = Field(default="", repr=False)
     """A token, such as `${file:/run/secrets/nats}`."""
     user: str = ""

@@ -317,7 +317,7 @@ class NatsSink:
             self._last = await self._publisher.publish(messages[:1])
         except Refused as refused:
             if refused.code == _WRONG_LAST_SEQUENCE:
-                raise Lost("it has got a message since, from this sink or from another writer") from refused
+                raise Lost("it has received a message since, from this sink or from another writer") from refused
             raise
         if len(messages) > 1:
             self._last = max(self._last, await self._publisher.publish(messages[1:]))

@@ -68,7 +68,7 @@ def check_position(last_id: int, last_sequence: int, where: str) -> None:
         raise Lost(
             f"{where} ends at sequence {last_sequence}, but {last_id} was read from it before: the server has lost "
             "messages, or was restored from an older backup",
-            "Its next messages would be taken for known ones. Create the stream again, or rename the connector.",
+            "Its next messages would seem to be read already. Create the stream again, or rename the connector.",
         )
 
 
@@ -302,7 +302,9 @@ class Source:
         if deleted > 0 and not self._options.filter:
             self._host.count("deleted_messages", deleted)
             if not self._deletions_logged:
-                log.warning("%s: %s lacks messages that were deleted one by one", self._host.name, self._where)
+                log.warning(
+                    "%s: individual messages of %s were deleted before they were read", self._host.name, self._where
+                )
             self._deletions_logged = True
 
     def _report_removed(self, removed: int) -> None:
@@ -313,7 +315,9 @@ class Source:
             self._host.count("perhaps_removed", removed)
             log.warning("%s: %s, perhaps some of %s", self._host.name, text, self._options.filter)
         elif self._options.on_removed == "fail":
-            raise Lost(text, "They are gone. Read the rest: on_removed: continue. Give the stream higher limits.")
+            raise Lost(
+                text, "They are lost. To read the rest, set on_removed: continue. Give the stream higher limits."
+            )
         else:
             self._host.count("removed_messages", removed)
             log.warning("%s: %s", self._host.name, text)

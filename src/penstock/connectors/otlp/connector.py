@@ -174,7 +174,7 @@ class GrpcReceiver:
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, self._credentials()))
         except RuntimeError as error:
-            raise Lost(f"it cannot listen on {address}: {error}", "Take another grpc_port.") from None
+            raise Lost(f"it cannot listen on {address}: {error}", "Choose another grpc_port.") from None
 
     def _credentials(self) -> Any:
         import grpc

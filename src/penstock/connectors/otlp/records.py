@@ -200,7 +200,7 @@ def _add(found: Events, value: bytes, limits: Limits) -> None:
     found.size += len(value)
     if found.size > limits.stored_bytes_max:
         raise LimitExceeded(
-            f"its events are more than {limits.stored_bytes_max:,} bytes with their resources (stored_bytes_max)",
+            f"its events, with their resources, have more than {limits.stored_bytes_max:,} bytes (stored_bytes_max)",
             "Send fewer records in one request.",
         )
     found.values.append(value)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Postgres(Connector[PostgresOptions]):
     about = About(
         "postgres",
-        "Writes rows to a table in a PostgreSQL database, reads new rows, or follows all changes of tables.",
+        "Writes rows to a table in a PostgreSQL database, reads new rows, or reads all changes to tables.",
         PostgresOptions,
         Capabilities(
             source=Guarantee.EXACTLY_ONCE,
@@ -30,8 +30,7 @@ class Postgres(Connector[PostgresOptions]):
             resumes=True,
             takes_epochs=True,
             votes=True,
-            on_stream_started="Opens every stream. The port `out`, in modes `poll` and `changes`, is at-least-once "
-            "with a `tie_breaker`.",
+            on_stream_started="Opens every stream. In mode `poll` with `tie_breaker`, the port `out` is at-least-once.",
             interceptors=frozenset(),
         ),
         extra="postgres",

@@ -48,46 +48,51 @@ class PostgresOptions(Options):
 
     **write** has a port `in`. `penstock sink ddl` prints the statements that make the table fit the pipeline's rows.
 
-    **poll** has a port `out`. Each row of a table or a query is an event, a JSON object, in the order of a column that
-    grows. The stream resumes after the last value that is stored. Rows that are updated or deleted are not noticed, and
-    neither are rows in which the column is NULL.
+    **poll** has a port `out`. Each row of a table or a query is an event, a JSON object, in the order of an increasing
+    column. The stream resumes after the last value that is stored. Rows that are updated or deleted are not noticed,
+    and neither are rows in which the column is NULL.
+
     With an integer column (above 0, unique), every row is read exactly once. Beware: a transaction that drew a lower
     number may commit after one with a higher number. `settled` waits for such transactions; it needs a `table`, a
-    sequence without CACHE, and a server that is not a standby. With a `query` set `settled: false`, and make sure that
-    rows appear in the order of the column: what appears below the last value is never read.
-    With a `tie_breaker` the column is a time. Rows are then read at least once: after a restart those of the last
+    sequence without CACHE, and a server that is not a standby. With a `query`, set `settled: false`, and make sure that
+    rows appear in the order of the column: a row that appears below the last value is never read.
+
+    With a `tie_breaker`, the column is a time. Rows are then read at least once: after a restart, those of the last
     second are read again. `lag` must be longer than any transaction that writes to the table.
 
-    **changes** has a port `out`. It follows the changes of the tables of a publication, by logical replication
-    (`pgoutput`): first all rows, as of the slot's creation (`op` is `snapshot`), then every `insert`, `update`,
-    `delete` and `truncate` since, exactly once, in the order of commits. All tables of a slot are one stream, so that
-    changes of one transaction stay together. An event has the fields `op`, `table`, `before`, `after`, `lsn`,
-    `commit_time`; its event time is that of the commit, and its key is the JSON object of the columns of the table's
-    replica identity (empty if that is `FULL` or `NOTHING`). `before` has the old identity if it was changed or the row
-    was deleted, with `REPLICA IDENTITY FULL` the whole row, and is otherwise null. Large values that were not changed
-    are not sent by the server: such columns are missing in `after`, and named in the field `unchanged`. If an event
-    would have more than 4 MiB, its longest values are null, and named in `left_out`.
-    The server keeps its log until all pipelines have completed an epoch with the changes. A slot that is no longer used
-    must be dropped: otherwise the server's disk fills up. If the worker is killed in the middle of the snapshot, the
-    next one starts over, with an event `truncate` for each table before it (until then the slot is called
-    `SLOT_snapshot`). Changes of tables, such as added columns,
-    need nothing: rows have the columns that the table had at that time.
+    **changes** has a port `out`. It reads the changes to the tables of a publication by logical replication
+    (`pgoutput`): first all rows, as of the slot's creation (`op` is `snapshot`), then every later `insert`, `update`,
+    `delete` and `truncate`, exactly once, in the order of commits. All tables of a slot are one stream, so that the
+    changes of one transaction stay together.
 
-    In modes `poll` and `changes`, numbers, booleans and JSON are such in JSON; timestamps are ISO 8601 text, in UTC if
-    they have a time zone; bytea is base64; everything else is PostgreSQL's text.
+    An event has the fields `op`, `table`, `before`, `after`, `lsn` and `commit_time`. Its event time is that of the
+    commit, and its key is a JSON object with the columns of the table's replica identity (empty if that is `FULL` or
+    `NOTHING`). `before` has the old identity if it was changed or the row was deleted, or the whole row with
+    `REPLICA IDENTITY FULL`; otherwise it is null. The server does not send large values that were not changed: such
+    columns are missing in `after`, and named in the field `unchanged`. If an event would have more than 4 MiB, its
+    longest values are null, and named in `left_out`.
+
+    The server keeps its log until all pipelines have completed an epoch with the changes. Drop a slot that is no longer
+    used: otherwise the server's disk fills up. If the worker is killed in the middle of the snapshot, the next one
+    starts over, after a `truncate` event for each table (until the snapshot is complete, the slot is called
+    `SLOT_snapshot`). Schema changes, such as added columns, need no action: each row has the columns that the table had
+    at that time.
+
+    In modes `poll` and `changes`, numbers, booleans and JSON stay what they are; timestamps are ISO 8601 text, in UTC
+    if they have a time zone; bytea is base64; everything else is PostgreSQL's text.
     """
 
     mode: Literal["write", "poll", "changes"] = "write"
-    """`write`: rows of a table, port `in`. `poll`: new rows by a growing column, port `out`. `changes`: all changes, by
-    logical replication, port `out`."""
+    """`write`: rows of a table, port `in`. `poll`: new rows by an increasing column, port `out`. `changes`: all
+    changes, by logical replication, port `out`."""
     table: str = ""
     """`NAME` or `SCHEMA.NAME`. Upper and lower case matter. Modes `write` and `poll`."""
     query: str = ""
     """A SELECT instead of a table; it can leave out rows and columns. Mode `poll`."""
     column: str = ""
-    """The column that grows. It should have an index. Mode `poll`."""
+    """The increasing column. It should have an index. Mode `poll`."""
     tie_breaker: str = ""
-    """A unique column that orders rows with the same time; the column that grows is then a timestamp. Mode `poll`."""
+    """A unique column that orders rows with the same time; the increasing column is then a timestamp. Mode `poll`."""
     settled: bool = True
     """Whether to wait for transactions that may still commit lower numbers. Mode `poll`, without a `tie_breaker`."""
     lag: Seconds = 10.0
@@ -95,13 +100,13 @@ class PostgresOptions(Options):
     poll: SomeSeconds = 1.0
     """How long to wait when there are no new rows. Mode `poll`."""
     batch: Annotated[int, Field(ge=1, le=100_000)] = 2_000
-    """How many rows are read at a time: in mode `changes` those of the snapshot. Modes `poll` and `changes`."""
+    """How many rows are read at a time; in mode `changes`, from the snapshot. Modes `poll` and `changes`."""
     slot: Annotated[str, Field(pattern=r"^([a-z0-9_]{1,54})?$")] = ""
     """The replication slot: lower case letters, digits and underscores. Mode `changes`."""
     publication: str = ""
     """The publication: which tables, and which of their changes. Mode `changes`."""
     tables: tuple[str, ...] = ()
-    """The tables of a publication that is created, `NAME` or `SCHEMA.NAME`. Mode `changes`."""
+    """The tables of the publication, if it is created: `NAME` or `SCHEMA.NAME`. Mode `changes`."""
     snapshot: bool = True
     """Whether all rows are sent first, when the slot is created. Mode `changes`."""
     host: str = ""
@@ -109,7 +114,7 @@ class PostgresOptions(Options):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """The server's port."""
     user: str = ""
-    """The role to connect as. Mode `changes` needs the attribute REPLICATION, and SELECT on the tables."""
+    """The role to connect as. In mode `changes` it needs the attribute REPLICATION, and SELECT on the tables."""
     dbname: str = ""
     """The database."""
     format: PostgresFormat = PostgresFormat.JSON
@@ -155,7 +160,7 @@ class PostgresOptions(Options):
         if bool(self.table) == bool(self.query):
             raise ValueError("mode poll needs either a table or a query")
         if not self.column:
-            raise ValueError("mode poll needs the column that grows: add column")
+            raise ValueError("mode poll needs an increasing column: set column")
         if self.table:
             _check_table(self.table)
         if self.query and self.settled and not self.tie_breaker:

@@ -57,7 +57,7 @@ class PostgresReader:
         if is_integer == bool(self._options.tie_breaker):
             raise RequestError(
                 f"the column {self._options.column} is {'an' if is_integer else 'not an'} integer",
-                "A tie_breaker is for columns with a time, and only for these: see the option.",
+                "Set tie_breaker for a time column, and leave it out for an integer column.",
             )
         settles = self._options.settled and not self._options.tie_breaker
         if settles and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):

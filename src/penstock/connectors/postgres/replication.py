@@ -97,7 +97,7 @@ class Session:
         (level,) = connection.execute("SHOW wal_level").fetchone() or ("",)
         if level != "logical":
             raise RequestError(
-                f"the server's wal_level is {level}, and logical replication needs logical",
+                f"the server's wal_level is {level}, but logical replication needs logical",
                 "As a superuser: ALTER SYSTEM SET wal_level = logical; then restart the server.",
             )
 

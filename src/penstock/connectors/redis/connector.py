@@ -26,7 +26,7 @@ _ALL = Capabilities(
 class RedisStreams(Connector[RedisOptions]):
     about = About(
         "redis",
-        "Streams of Redis: entries are events, and rows are entries.",
+        "Redis streams: reads entries as events, and writes rows as entries.",
         RedisOptions,
         _ALL,
         extra="redis",

@@ -15,17 +15,18 @@ _OF_SINK = ("key_field", "maxlen", "exact_maxlen", "when_lost")
 
 
 class RedisOptions(Options):
-    """With `streams` it is a source, with `stream` a sink; a connector can be both. One server, not a Redis cluster.
+    """With `streams` it is a source, with `stream` a sink; a connector can be both. It connects to one server, not to a
+    Redis Cluster.
 
     As a source, each Redis stream is a stream. The id of an event is that of the entry, `MILLISECONDS-SEQUENCE`, as
-    MILLISECONDS × 2^20 + SEQUENCE; reading continues after the last stored event. An entry without the field, or with a
-    sequence number of 2^20 or more, is a dead letter. The other fields of an entry are the event's metadata. Redis does
-    not say which entries it has trimmed: if nothing up to the last stored event is there any more, a warning in the log
-    says that unread entries may be missing, too.
+    MILLISECONDS × 2^20 + SEQUENCE; reading continues after the last stored event. An entry without the field `field`,
+    or with a sequence number of 2^20 or more, is a dead letter. The other fields of an entry are the event's metadata.
+    Redis does not report which entries it has trimmed: if all entries up to the last stored event are gone, the source
+    logs a warning that unread entries may be missing, too.
 
-    As a sink, a script writes up to 2,000 rows at a time together with the mark of how far it is, in the key
-    `STREAM:penstock:PIPELINE/SINK`: rows that are there already are not written again. What Redis has acknowledged must
-    survive its crash: use `appendonly yes` and `appendfsync always`.
+    As a sink, a script writes up to 2,000 rows at a time, together with a mark of the sink's progress in the key
+    `STREAM:penstock:PIPELINE/SINK`: rows that are there already are not written again. Redis must not lose what it has
+    acknowledged when it crashes: set `appendonly yes` and `appendfsync always`.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -55,11 +56,11 @@ class RedisOptions(Options):
     """Set the position of this consumer group when epochs complete, so that other tools can show it. The group is
     created if it does not exist. It is not used for reading."""
     start: Literal["earliest", "latest"] = "earliest"
-    """Where to start in a stream of which the worker has nothing."""
+    """Where to start in a stream from which the worker has stored nothing."""
     timestamps: bool = True
     """Whether the milliseconds of an entry's id are its event's time. Otherwise it is the time of arrival."""
     trim: bool = False
-    """Delete entries from Redis when their epoch is complete. Only if nobody else reads them."""
+    """Delete entries from Redis when their epoch is complete. Use it only if nobody else reads them."""
     batch_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """How many entries of a stream are read at once."""
     key_field: str = "key"
@@ -80,11 +81,11 @@ class RedisOptions(Options):
 
     def _problems(self) -> Iterator[str]:
         if not self.streams and not self.stream:
-            yield "give `streams` to read, or a `stream` to write to"
+            yield "set `streams` to read, or `stream` to write to"
         if not self.streams and (given := self.model_fields_set & {*_OF_SOURCE}):
-            yield f"{min(given)} is only for a source, and there are no `streams`"
+            yield f"{min(given)} is only for a source, but `streams` is not set"
         if not self.stream and (given := self.model_fields_set & {*_OF_SINK}):
-            yield f"{min(given)} is only for a sink, and there is no `stream`"
+            yield f"{min(given)} is only for a sink, but `stream` is not set"
         if self.stream and self.field is None:
             yield "a sink needs a `field` for the value"
         if self.exact_maxlen and self.maxlen is None:

@@ -20,12 +20,12 @@ _SERVERS = ("postgresql", "mysql", "mariadb", "oracle", "mssql")
 class Sql(Connector[SqlOptions]):
     about = About(
         "sql",
-        "Writes rows to a table in any database that SQLAlchemy reaches.",
+        "Writes rows to a table in any database that SQLAlchemy supports.",
         SqlOptions,
         Capabilities(
             sink=Guarantee.EXACTLY_ONCE,
             takes_epochs=True,
-            on_stream_started="Opens every stream. The guarantee needs tables with transactions.",
+            on_stream_started="Opens every stream. The guarantee needs transactional tables.",
             interceptors=frozenset(),
         ),
         extra="sql",

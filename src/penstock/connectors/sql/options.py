@@ -14,9 +14,9 @@ class SqlOptions(Options):
     database's driver must be installed where the worker runs, such as `pip install pymysql`. `penstock sink ddl` prints
     the statements that make the table fit the pipeline's rows.
 
-    All rows of an epoch and its number, in the table `penstock_sql_epochs`, are one transaction of the database, so an
-    epoch that is delivered again changes nothing: exactly once. That needs tables with transactions: with others, such
-    as MyISAM of MySQL, use `upsert`, and a row that is written again is the same.
+    All rows of an epoch, and its number in the table `penstock_sql_epochs`, are written in one transaction of the
+    database, so an epoch that is delivered again changes nothing: exactly once. This needs transactional tables. With
+    others, such as MySQL's MyISAM, use `upsert`: a row that is written again then replaces itself.
 
     The sink does not vote: it receives an epoch after transactional sinks have committed it. If the database refuses a
     row, the epoch is tried again until the table, or the row's constraint, has been changed, or an operator parks the
@@ -24,7 +24,8 @@ class SqlOptions(Options):
     """
 
     url: Annotated[str, Field(min_length=1)]
-    """As SQLAlchemy has it: `mysql+pymysql://me@db.example/shop`. A password can be a reference: `${DB_PASSWORD}`."""
+    """The database, as a SQLAlchemy URL: `mysql+pymysql://me@db.example/shop`. A password can be a reference:
+    `${DB_PASSWORD}`."""
     table: str
     """`NAME` or `SCHEMA.NAME`."""
     upsert: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class SqlOptions(Options):
         if len(parts) > 2 or not all(parts) or parts[-1].startswith("penstock_"):
             raise ValueError(f"{self.table!r} is not a valid table for a sink: write NAME or SCHEMA.NAME")
         if "://" not in self.url:
-            raise ValueError("the URL is not one of SQLAlchemy: write DIALECT+DRIVER://USER@HOST/DATABASE")
+            raise ValueError("the URL is not a valid SQLAlchemy URL: write DIALECT+DRIVER://USER@HOST/DATABASE")
         return self
 
     @property

@@ -50,7 +50,9 @@ def parse_url(options: SqlOptions) -> sa.URL:
     try:
         return sa.make_url(options.url)
     except sa.exc.ArgumentError:
-        raise RequestError("the URL is not one of SQLAlchemy", "Write DIALECT+DRIVER://USER@HOST/DATABASE.") from None
+        raise RequestError(
+            "the URL is not a valid SQLAlchemy URL", "Write DIALECT+DRIVER://USER@HOST/DATABASE."
+        ) from None
 
 
 def engine_of(options: SqlOptions) -> sa.Engine:

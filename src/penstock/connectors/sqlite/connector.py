@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Sqlite(Connector[SqliteOptions]):
     about = About(
         "sqlite",
-        "Writes to a table in an SQLite file, the last value of each key or rows, or reads new rows of one.",
+        "Writes rows, or the last value of each key, to a table in an SQLite file, or reads new rows from one.",
         SqliteOptions,
         Capabilities(
             source=Guarantee.EXACTLY_ONCE,

@@ -37,22 +37,22 @@ class SqliteOptions(Options):
 
     **write** has a port `in`. `penstock sink ddl` prints the statements that make a table fit the pipeline's rows.
 
-    **poll** has a port `out`. Each row of a table or a view is an event, a JSON object, in the order of a column of
-    integers that grows; the stream resumes after the last one that is stored, and reads every row exactly once. Blobs
-    are base64. The database is opened for reading only. Rows that are updated or deleted are not noticed. SQLite has
-    one writer at a time, so that rows appear in the order of their rowids. But without AUTOINCREMENT it uses the rowid
-    of the last row again if that row is deleted: the new row is then not read.
+    **poll** has a port `out`. Each row of a table or a view is an event, a JSON object, in the order of an increasing
+    integer column; the stream resumes after the last one that is stored, and reads every row exactly once. Blobs are
+    base64. The database is opened for reading only. Rows that are updated or deleted are not noticed. SQLite has one
+    writer at a time, so rows appear in the order of their rowids. But without AUTOINCREMENT, if the last row is
+    deleted, SQLite uses its rowid again: the new row is then not read.
     """
 
     mode: Literal["write", "poll"] = "write"
-    """`write`: rows of a table, port `in`. `poll`: new rows by a growing column, port `out`."""
+    """`write`: rows of a table, port `in`. `poll`: new rows by an increasing column, port `out`."""
     path: Path
     """The database file. In mode `write` it is created if it does not exist, in WAL mode."""
     table: str
     """The table. For `format: last` it is created if it does not exist; an existing one needs the four columns and a
     unique key."""
     column: Annotated[str, Field(min_length=1)] = "rowid"
-    """The column that grows: integers above 0, unique. Mode `poll`."""
+    """The increasing column: integers above 0, unique. Mode `poll`."""
     poll: SomeSeconds = 1.0
     """How long to wait when there are no new rows. Mode `poll`."""
     batch: Annotated[int, Field(ge=1, le=100_000)] = 2_000

@@ -77,4 +77,4 @@ def _integer(value: object) -> int | None:
     """Raises RequestError for anything else: SQLite's columns can contain any type."""
     if value is None or isinstance(value, int):
         return value
-    raise RequestError("the column that grows has a value that is not an integer", "Use a column of integers.")
+    raise RequestError("the increasing column has a value that is not an integer", "Use an integer column.")

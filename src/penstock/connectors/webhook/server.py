@@ -30,8 +30,8 @@ from penstock.core.types import Guarantee
 
 class WebhookServerOptions(BodyOptions):
     """The body of a POST request is an event, or several if interceptors split it. Its metadata has `path`, `query`,
-    `content_type`, `headers` (without credentials), `peer`, and `delivery`: the sender's id of the delivery, if there
-    is one.
+    `content_type`, `headers` (without credentials), `peer`, and `delivery`: the sender's id of the delivery, if it has
+    one.
 
     Status codes: 202 when the events are on disk; 200 for a delivery that was stored before; 401 if the signature is
     missing, wrong or too old; 400 if interceptors refuse the body; 404 and 405 for another path or method; 408 and 413
@@ -45,11 +45,11 @@ class WebhookServerOptions(BodyOptions):
     """The header with the sender's id of a delivery, which is the same when the delivery is repeated. By default that
     of the signature's style: `X-GitHub-Delivery`, `webhook-id`."""
     deliveries_max: Annotated[int, Field(ge=0, le=10_000_000)] = 100_000
-    """How many ids of stored deliveries are remembered, the latest: a repeated one is not stored again. They are
+    """How many of the latest delivery ids are remembered: a repeated delivery is not stored again. The ids are
     forgotten when the worker restarts; pipelines can compare `delivery` in the metadata."""
     answer: Literal["durable", "complete"] = "durable"
-    """When to respond with 202. `durable`: when the events are on disk. `complete`: when they are acknowledged, by the
-    connector's `ack`: senders often wait for a few seconds only."""
+    """When to respond with 202. `durable`: when the events are on disk. `complete`: when they are acknowledged,
+    according to the connector's `ack`. Many senders wait only a few seconds."""
 
 
 class Deliveries:

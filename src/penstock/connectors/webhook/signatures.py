@@ -38,14 +38,14 @@ class Signature(Options):
 
     style: Literal["github", "stripe", "standard"] = "standard"
     """The headers and what they sign. `github`: `X-Hub-Signature-256`. `stripe`: `Stripe-Signature`, with a timestamp.
-    `standard`: `webhook-id`, `webhook-timestamp` and `webhook-signature`, of the specification Standard Webhooks."""
+    `standard`: `webhook-id`, `webhook-timestamp` and `webhook-signature`, as in the Standard Webhooks specification."""
     secrets: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1, repr=False)
     """The shared secrets. Received signatures may be made with any of them, so that a secret can be replaced without a
     gap. What is sent is signed with the first; with `standard`, with each. With `standard` a secret is base64, with or
     without `whsec_` before it."""
     tolerance: SomeSeconds = 300.0
-    """How far the timestamp of a received request may be from the worker's clock: an older one may be a copy that
-    somebody sends again. `github` has no timestamps."""
+    """How far the timestamp of a received request may be from the worker's clock: an older one may be a
+    replay. `github` has no timestamps."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -125,7 +125,7 @@ def _check_time(seconds: str, tolerance: float, now: float) -> None:
     if abs(now - int(seconds)) > tolerance:
         raise Unverified(
             "the timestamp is too old, or in the future",
-            "Set both clocks. A request that was held back for long must be sent with a new timestamp (tolerance).",
+            "Check both clocks. A request delayed for longer than tolerance must be sent with a new timestamp.",
         )
 
 
