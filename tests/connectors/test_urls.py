@@ -107,7 +107,7 @@ def test_a_url_and_yaml_give_the_same_options(url: str, type_name: str, config: 
     [
         ("results", "not the URL of a sink", "Write file:results"),
         ("fil:results", 'unknown sink type "fil"', 'Did you mean "file"?'),
-        ("pulsar://h", 'unknown sink type "pulsar"', "There are: callback, connector, connector-protocol"),
+        ("pulsar://h", 'unknown sink type "pulsar"', "There are: bench, callback, connector, connector-protocol"),
         ("file:", "the path is missing", "Write file:PATH"),
         ("file://results/x", "'results' is read as a host", "Write file:results/x"),
         ("file:a?formt=raw", 'unknown option "formt"', 'Did you mean "format"?'),
@@ -184,7 +184,14 @@ def test_every_type_with_a_port_in_has_a_url() -> None:
         if can.sink is not None and not can.is_linked:
             promises[written(about)] = can.sink, can.votes
     assert promises == {
+        "bench:": (Guarantee.AT_LEAST_ONCE, False),
         "callback:PATH.py:FUNCTION": (Guarantee.AT_LEAST_ONCE, False),
+        "email:": (Guarantee.AT_LEAST_ONCE, False),
+        "exec:": (Guarantee.AT_LEAST_ONCE, False),
+        "sse-server:": (Guarantee.AT_MOST_ONCE, False),
+        "udp-client:": (Guarantee.AT_MOST_ONCE, False),
+        "unix-client:": (Guarantee.AT_LEAST_ONCE, False),
+        "webhook-client:": (Guarantee.AT_LEAST_ONCE, False),
         "connector://HOST:PORT": (Guarantee.EXACTLY_ONCE, True),
         "delta:PATH": (Guarantee.EXACTLY_ONCE, True),
         "file:PATH": (Guarantee.EXACTLY_ONCE, True),
