@@ -189,7 +189,7 @@ def test_every_type_with_a_port_in_has_a_url() -> None:
         "email:": (Guarantee.AT_LEAST_ONCE, False),
         "exec:": (Guarantee.AT_LEAST_ONCE, False),
         "sse-server:": (Guarantee.AT_MOST_ONCE, False),
-        "udp-client:": (Guarantee.AT_MOST_ONCE, False),
+        "udp://HOST:PORT": (Guarantee.AT_MOST_ONCE, False),
         "unix-client:": (Guarantee.AT_LEAST_ONCE, False),
         "webhook-client:": (Guarantee.AT_LEAST_ONCE, False),
         "connector://HOST:PORT": (Guarantee.EXACTLY_ONCE, True),
