@@ -230,7 +230,7 @@ def test_files_of_a_url_are_checked_and_options_are_validated(tmp_path: Path) ->
     with pytest.raises(RequestError, match="outside the directories"):
         make_connector("sql", {"url": "sqlite:////etc/a.db", "table": "t"}, allowed)
     for config in ({"url": "shop.db", "table": "t"}, {"url": "a://b", "table": "penstock_x"}):
-        with pytest.raises(RequestError, match=r"not a valid table|not one of SQLAlchemy"):
+        with pytest.raises(RequestError, match=r"not a valid table|not a valid SQLAlchemy URL"):
             parse_options(SqlOptions, config, "sql")
 
 

@@ -102,7 +102,7 @@ def test_a_file_is_forgotten_when_it_has_been_gone_for_long() -> None:
     [
         ({"done": "move"}, "belong together"),
         ({"move_to": "/elsewhere"}, "belong together"),
-        ({"done": "move", "move_to": "/somewhere/done", "recursive": True}, "inside of path"),
+        ({"done": "move", "move_to": "/somewhere/done", "recursive": True}, "inside path"),
         ({"path": "s3://bucket/a", "done": "move", "move_to": "/elsewhere"}, "objects cannot be moved"),
     ],
 )
