@@ -307,7 +307,7 @@ async def test_an_exclusive_sink_refuses_a_subject_with_another_writer(nats_serv
         sink = sink_of(nats_server)
         await sink.deliver(epoch_of(0, numbered(0, 3)))
         await stream.publish("out", b"of somebody else")
-        for text in ("has got a message since", "comes from another writer"):
+        for text in ("has received a message since", "comes from another writer"):
             with pytest.raises(SinkLost, match=text):
                 await sink.deliver(epoch_of(1, numbered(3, 6)))
         await sink.close()

@@ -207,11 +207,11 @@ async def test_at_the_quota_nothing_more_is_read_and_a_drain_leaves_a_stream_tha
     [
         ({}, "name the table"),
         ({"table": "a.b.c"}, "not a valid table"),
-        ({"table": "t", "column": "id"}, "column is only for mode poll, and the mode is write"),
+        ({"table": "t", "column": "id"}, "column is only for mode poll, but the mode is write"),
         ({"mode": "poll", "table": "t", "column": "id", "upsert": ["id"]}, "upsert is only for mode write"),
         ({"mode": "poll", "table": "t", "column": "id", "slot": "s"}, "slot is only for mode changes"),
         ({"mode": "poll", "column": "id"}, "either a table or a query"),
-        ({"mode": "poll", "table": "t"}, "needs the column"),
+        ({"mode": "poll", "table": "t"}, "needs an increasing column"),
         ({"mode": "poll", "query": "SELECT 1", "column": "id"}, "settled needs a table"),
         ({"mode": "poll", "table": "t", "column": "id", "lag": "1s"}, "lag is for times"),
         ({"mode": "poll", "table": "t", "column": "a", "tie_breaker": "b", "settled": True}, "settled is for numbers"),
