@@ -354,5 +354,5 @@ def _own(names: Iterable[str]) -> list[str]:
 
 
 def _each(names: Iterable[str], kind: str, what: str, most: int = 12) -> dict[str, str]:
-    """Series of the first ones: more lines cannot be told apart."""
+    """Series of the first ones: more lines would be a tangle."""
     return {f"{kind}/{name}/{what}": name for name in [*names][:most]}

@@ -36,7 +36,7 @@ class Sql(Connector[SqlOptions]):
     @classmethod
     def check_permitted(cls, options: SqlOptions, permissions: Permissions) -> None:
         """The database of a dialect that is not known to be a server is a file."""
-        from penstock.connectors.sql.sink import parse_url
+        from penstock.connectors.sql.ddl import parse_url
 
         url = parse_url(options)
         if url.get_backend_name() not in _SERVERS and url.database and url.database != ":memory:":

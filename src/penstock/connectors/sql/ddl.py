@@ -62,10 +62,29 @@ def statements(connection: sa.Connection, options: SqlOptions, schema: RowSchema
     return found is not None, fitting(table, columns, [*map(quote, options.upsert)], found, index)
 
 
+def parse_url(options: SqlOptions) -> sa.URL:
+    """Raises RequestError."""
+    try:
+        return sa.make_url(options.url)
+    except sa.exc.ArgumentError:
+        raise RequestError(
+            "the URL is not a valid SQLAlchemy URL", "Write DIALECT+DRIVER://USER@HOST/DATABASE."
+        ) from None
+
+
+def engine_of(options: SqlOptions) -> sa.Engine:
+    """Raises RequestError if its driver is missing."""
+    url = parse_url(options)
+    try:
+        return sa.create_engine(url, poolclass=sa.NullPool)
+    except (ImportError, sa.exc.NoSuchModuleError) as error:
+        raise RequestError(
+            f"the driver of {url.drivername} is not installed: {error}", "Install it where the worker runs."
+        ) from None
+
+
 def describe(options: SqlOptions, schema: RowSchema) -> TableDdl:
     """Raises RequestError with the database's errors."""
-    from penstock.connectors.sql.sink import engine_of
-
     engine = engine_of(options)
     try:
         with engine.connect() as connection:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from penstock.connectors.sink_api import Block, Epoch, SinkLost, rows_of
-from penstock.connectors.sql.ddl import folding, statements
+from penstock.connectors.sql.ddl import engine_of, folding, statements
 from penstock.connectors.sql.options import SqlOptions
 from penstock.connectors.sql.rows import BadRow, Fields, Key, RowPlan, UnknownField, parse
 from penstock.connectors.tables import (
@@ -24,7 +24,7 @@ from penstock.connectors.tables import (
     no_schema,
 )
 from penstock.connectors.threaded import OneThread
-from penstock.core.errors import PenstockError, RequestError, UnreadableFormat
+from penstock.core.errors import PenstockError, UnreadableFormat
 
 FORMAT = 1
 """The version of the table of epochs."""
@@ -43,27 +43,6 @@ _START_OVER = f"Drop the table {EPOCHS.name} if the sink may write its last epoc
 
 REASON_CHARACTERS_MAX = 500
 """How much of a database's message is shown: it may quote a whole row."""
-
-
-def parse_url(options: SqlOptions) -> sa.URL:
-    """Raises RequestError."""
-    try:
-        return sa.make_url(options.url)
-    except sa.exc.ArgumentError:
-        raise RequestError(
-            "the URL is not a valid SQLAlchemy URL", "Write DIALECT+DRIVER://USER@HOST/DATABASE."
-        ) from None
-
-
-def engine_of(options: SqlOptions) -> sa.Engine:
-    """Raises RequestError if its driver is missing."""
-    url = parse_url(options)
-    try:
-        return sa.create_engine(url, poolclass=sa.NullPool)
-    except (ImportError, sa.exc.NoSuchModuleError) as error:
-        raise RequestError(
-            f"the driver of {url.drivername} is not installed: {error}", "Install it where the worker runs."
-        ) from None
 
 
 class SqlSink:
