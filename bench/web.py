@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from email.message import EmailMessage
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiosmtplib
 import httpx
@@ -107,7 +108,7 @@ def _receive(name: str, config: dict[str, Any], events: int, peer: Peer) -> None
 
     async def run(frame: Frame) -> None:
         with _process(*peer) as sending:
-            await asyncio.to_thread(sending.join)
+            await _sent(sending)
             await _stored(frame, events)
 
     _framed(name, config, run)
@@ -151,7 +152,7 @@ async def _bare_http(port: int, application: Any, peer: Peer) -> None:
     running = asyncio.create_task(server.serve())
     await _listening(port)
     with _process(*peer) as sending:
-        await asyncio.to_thread(sending.join)
+        await _sent(sending)
     server.should_exit = True
     await running
 
@@ -237,6 +238,12 @@ def _process(work: Callable[..., None], *given: Any) -> Iterator[Any]:
         process.join()
 
 
+async def _sent(sending: Any) -> None:
+    await asyncio.to_thread(sending.join, SECONDS_MAX)
+    if sending.exitcode != 0:
+        raise RuntimeError("the peer has not sent everything: see its error above")
+
+
 def _beside(peer: Peer, work: Coroutine[Any, Any, None]) -> None:
     with _process(*peer):
         uvloop.run(work)
@@ -264,29 +271,37 @@ async def _listening(port: int) -> None:
 class _Client(asyncio.Protocol):
     """Sends the same request again and again, each after the answer to the one before."""
 
-    def __init__(self, request: bytes, count: int, is_over: Callable[[], None]) -> None:
+    def __init__(self, request: bytes, count: int, over: asyncio.Future[None]) -> None:
         self._request = request
         self._left = count
-        self._is_over = is_over
+        self._over = over
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
+        self._transport = cast("asyncio.Transport", transport)  # not a subclass with every version of uvloop
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, end, body = self._received.partition(b"\r\n\r\n")
         if not end or len(body) < _length(head):
             return
-        assert head.startswith(b"HTTP/1.1 20"), head
+        if not head.startswith(b"HTTP/1.1 20"):
+            self._fail(f"answered with {head!r}")
+            return
         self._received, self._left = b"", self._left - 1
         if self._left:
             self._transport.write(self._request)
         else:
+            self._over.set_result(None)
             self._transport.close()
-            self._is_over()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"closed: {error}")
+
+    def _fail(self, reason: str) -> None:
+        if not self._over.done():
+            self._over.set_exception(ConnectionError(f"{self._left} requests are left; the connection is {reason}"))
 
 
 def _length(head: bytes) -> int:
@@ -296,11 +311,11 @@ def _length(head: bytes) -> int:
 
 def _send_over(port: int, request: bytes, connections: int, each: int) -> None:
     async def run() -> None:
-        left, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
-        for _ in range(connections):
-            await loop.create_connection(lambda: _Client(request, each, left.release), "127.0.0.1", port)
-        for _ in range(connections):
-            await left.acquire()
+        loop = asyncio.get_running_loop()
+        over = [loop.create_future() for _ in range(connections)]
+        for one in over:
+            await loop.create_connection(partial(_Client, request, each, one), "127.0.0.1", port)
+        await asyncio.gather(*over)
 
     uvloop.run(run())
 

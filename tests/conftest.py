@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import faulthandler
 import gc
 import os
 import signal
@@ -25,6 +26,9 @@ SLOW_MARKERS = ("process", "spark")
 
 SERVERS = frozenset({"mosquitto", "nats_server", "postgres_server", "rabbitmq_server", "seaweedfs"})
 """The fixtures of tests that need a server, which is a process."""
+
+HANG_S = 60.0
+"""So much longer than its time limit, a test has not noticed the limit."""
 
 SESSION_GROUP = "spark"
 """The tests on the one Spark session, which run in one process."""
@@ -55,6 +59,19 @@ def pytest_configure() -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA}{QUICK_SPARK} {archive.options() if archive else ''}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """The signal of pytest-timeout does not reach a test that waits in uvloop: the process ends then, and xdist starts
+    another one."""
+    marker = item.get_closest_marker("timeout")
+    limit = marker.args[0] if marker and marker.args else float(item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit + HANG_S, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
