@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.cli.status import stream_troubles
+from penstock.cli.overview import stream_troubles
 from penstock.protocol.api.status import BlockedStream, ConnectorStatus, TrippedStream
 
 

@@ -1,7 +1,6 @@
 """The pages of what flows: the overview, and one each for a source, a pipeline and a sink."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from nicegui import ui
@@ -9,23 +8,13 @@ from nicegui import ui
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard import charts
-from penstock.dashboard.flow_picture import drawn, graph, show_rate
+from penstock.dashboard.facts import machine_facts, pipeline_facts, sink_facts, source_facts
+from penstock.dashboard.flow_picture import drawn, graph
 from penstock.dashboard.frame import confirmed, facts, fill, live, table, told
 from penstock.dashboard.session import Session
-from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import WorkerStatus
 
 _CHART = "w-full h-56"
-
-
-def clock(time_us: int | None) -> str:
-    """A time in microseconds since 1970, for people; empty if there is none."""
-    if time_us is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_us} µs"
 
 
 # Overview.
@@ -57,7 +46,7 @@ async def overview(session: Session) -> None:
         _show(lags, charts.over_time(history, behind, "bytes behind"))
         about.clear()
         with about:
-            facts(_machine(status))
+            facts(machine_facts(status))
 
     await live(update)
 
@@ -69,30 +58,6 @@ def _say(status: WorkerStatus) -> None:
         ui.label(f"⚠ {problem}").classes("trouble-text")
     if not problems:
         ui.label("✓ Nothing is blocked.").classes("text-gray-500")
-
-
-def _machine(status: WorkerStatus) -> list[tuple[str, object]]:
-    application = status.application
-    named = application.name or ("none" if not application.revision else "deployed") if application else "none"
-    state = f" ({application.state})" if application is not None and application.revision else ""
-    found: list[tuple[str, object]] = [
-        ("Application", f"{named}{state}"),
-        ("Worker", f"{status.version}, up {_duration(status.uptime_seconds)}"),
-        ("Stored", f"{show_size(status.store.live_bytes)} in {status.store.segments:,} segments"),
-        ("Free disk", show_size(status.store.disk_free_bytes)),
-        ("Streams", f"{status.source_totals.active_streams:,} active"),
-    ]
-    if status.store.bucket is not None:
-        bucket = status.store.bucket
-        found.append(
-            ("Bucket", f"{bucket.url}, {bucket.objects:,} objects, {bucket.requests_per_second:.1f} requests/s")
-        )
-    return found
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours = int(seconds // 60) % 60, int(seconds // 3600)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 # A source.
@@ -120,7 +85,7 @@ async def source(session: Session, name: str) -> None:
         _show(rates, charts.over_time(history, {f"source/{name}/events": "events/s"}, "events/s"))
         body.clear()
         with body:
-            facts([*_source_facts(status, name)])
+            facts([*source_facts(status, name)])
         programs = sorted((one for one in status.sessions if one.source == name), key=lambda one: -one.ack_lag_seconds)
         fill(
             sessions,
@@ -157,38 +122,6 @@ async def source(session: Session, name: str) -> None:
     await live(update)
 
 
-def _source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]]:
-    found, rate = status.sources.get(name), status.rates.sources.get(name)
-    connector = next((one for one in status.connectors if one.name == name), None)
-    if connector is not None:
-        yield (
-            "Connector",
-            f"{connector.type}, {connector.state}" + (f": {connector.reason}" if connector.reason else ""),
-        )
-        if connector.reached_at:
-            yield "Reached at", connector.reached_at
-        yield "Dead letters", f"{connector.dead_letters:,}"
-    if rate is not None:
-        yield "Now", f"{show_rate(rate.events_per_second)} events/s, {show_size(int(rate.bytes_per_second))}/s"
-    if found is None:
-        return
-    yield "Stored", f"{found.messages:,} events since the start; {show_size(found.retained_bytes)} retained"
-    yield "Streams", f"{found.streams:,}, {found.idle_streams:,} of them idle"
-    yield "Programs", f"{found.sessions:,} connected, {found.credits:,} credits"
-    yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged ({found.ack})"
-    yield "Last event time", clock(found.last_event_us) or "none"
-    for pipeline in status.pipelines:
-        if any(name in names for names in pipeline.inputs.values()) and pipeline.watermark is not None:
-            lag = "" if found.last_event_us is None else f", {_behind(found.last_event_us - pipeline.watermark)}"
-            yield f"Watermark of {pipeline.name}", clock(pipeline.watermark) + lag
-            if (blocker := pipeline.watermark_blocked_by) is not None:
-                yield "Waits for", blocker.text()
-
-
-def _behind(lag_us: int) -> str:
-    return f"{lag_us / 1e6:,.1f} s behind the last event" if lag_us > 0 else "at the last event"
-
-
 # A pipeline.
 
 
@@ -217,7 +150,7 @@ async def pipeline(session: Session, name: str) -> None:
         with body:
             for one in (one for one in status.blockages if one.pipeline == name and one.is_blocking):
                 ui.label(f"⚠ {one}").classes("trouble-text")
-            facts([*_pipeline_facts(found, status)])
+            facts([*pipeline_facts(found, status)])
         _show(epochs, charts.epoch_bars(history.epochs.get(name, ())))
         _show(rows, charts.over_time(history, {f"{key}/rows_in": "in", f"{key}/rows_out": "out"}, "rows/s"))
         _show(latency, charts.over_time(history, {f"{key}/latency_seconds": "latency"}, "seconds from arrival"))
@@ -251,36 +184,6 @@ async def pipeline(session: Session, name: str) -> None:
     await live(update)
 
 
-def _pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[str, object]]:
-    rates = status.rates.pipelines.get(one.name)
-    yield "State", one.state + (f": {one.failure.text}" if one.failure is not None else "")
-    yield "Reads", ", ".join(source for names in one.inputs.values() for source in names) or "nothing yet"
-    yield "Epochs", f"{_epoch(one.planned)} cut, {_epoch(one.merged)} merged, {_epoch(one.complete)} complete"
-    if rates is not None:
-        yield (
-            "Now",
-            f"{show_rate(rates.rows_in_per_second)} rows/s in, {show_rate(rates.rows_out_per_second)} rows/s out",
-        )
-    if rates is not None and rates.latency_seconds is not None:
-        yield "Latency", f"{rates.latency_seconds:.3g} s from arrival to completion (last epoch)"
-    yield "Behind", f"{show_size(one.lag_bytes)} to read, {show_size(one.undelivered_bytes)} to deliver"
-    if one.watermark is not None:
-        yield "Watermark", f"{clock(one.watermark)}, {_ago(one.watermark)}"
-    if (text := one.open_windows_text()) is not None:
-        yield "Windows", text
-    if one.running_epoch is not None:
-        yield "Spark", f"has been processing epoch {one.running_epoch} for {one.running_seconds or 0:.1f} s"
-
-
-def _ago(time_us: int) -> str:
-    seconds = datetime.now(UTC).timestamp() - time_us / 1e6
-    return f"{seconds:,.0f} s behind the clock" if seconds >= 0 else f"{-seconds:,.0f} s ahead of the clock"
-
-
-def _epoch(number: int) -> str:
-    return "none" if number < 0 else f"{number:,}"
-
-
 # A sink.
 
 
@@ -301,23 +204,9 @@ async def sink(session: Session, pipeline_name: str, name: str) -> None:
         if found is None:
             raise RequestError(f"{pipeline_name} has no sink {name!r}", "List them: penstock sink list")
         undelivered = await session.ask(lambda client: client.epochs(pipeline_name))
-        connector = next((one for one in status.connectors if one.name == name), None)
         body.clear()
         with body:
-            votes = "votes in two-phase commit" if found.votes else "receives epochs after the decision"
-            outbox = [] if connector is None else [("Outbox", show_size(connector.outbox_bytes))]
-            state = found.state + (f": {found.reason}" if found.reason else "")
-            facts(
-                [
-                    ("State", state),
-                    ("Writes to", found.url),
-                    ("Guarantee", f"{found.guarantee}; {votes}"),
-                    ("Port", found.port),
-                    ("Delivered", show_size(found.sent)),
-                    ("Lacks", f"{found.lacking:,} epochs; {found.parked:,} parked"),
-                    *outbox,
-                ]
-            )
+            facts([*sink_facts(found, status)])
         _show(rows, charts.over_time(history, {f"{key}/rows": "rows"}, "rows/s"))
         lacking = [one for one in undelivered if any(each.sink == name for each in one.waiting)]
         fill(waiting, [{"epoch": one.epoch, "state": one.state, "size": show_size(one.bytes)} for one in lacking])

@@ -13,7 +13,7 @@ from penstock.client.segments import SegmentClient
 from penstock.coordinator.machine.state import source_of
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.sizes import show_size
-from penstock.dashboard.flow_pages import clock
+from penstock.dashboard.facts import clock
 from penstock.dashboard.frame import confirmed, facts, fill, live, table, told
 from penstock.dashboard.session import Session
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList
