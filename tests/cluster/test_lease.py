@@ -231,6 +231,36 @@ def test_of_many_candidates_one_takes_over(bucket: Bucket, acquired: Acquire) ->
     assert sorted(worker for _, worker in terms) == names
 
 
+class Overtaken(Fallible):
+    """Something happens just before the shard's record is replaced for the first time."""
+
+    def __init__(self, bucket: Bucket, happens: Callable[[], object]) -> None:
+        super().__init__(bucket)
+        self._happens = [happens]
+
+    def replace(self, key: str, data: bytes, version: str) -> str:
+        if key == shard_key(0) and self._happens:
+            self._happens.pop()()
+        return super().replace(key, data, version)
+
+
+def test_a_take_over_that_is_found_late_prevents_another_that_was_decided_before(
+    bucket: Bucket, acquired: Acquire
+) -> None:
+    """Worker a's take-over had no answer, and a slept. Worker b has seen no renewal since, and is about to replace a."""
+    bucket.create(shard_key(0), [encode(ShardRecord(shard=0, owner="a", term=1))])
+    bucket.create(worker_key("a"), [encode(WorkerRecord(worker="a", revision=1, addresses={}, shards=()))])
+    leases, stop = list[Lease](), threading.Event()
+
+    def a_wakes_up() -> None:
+        leases.append(acquired(bucket, "a", PATIENT))
+        stop.set()
+
+    candidate = ShardCandidate(Overtaken(bucket, a_wakes_up), "b", {}, timing=QUICK)
+    assert acquire(candidate, stop=stop) is None
+    assert (owner(bucket).owner, leases[0].term, leases[0].state) == ("a", 1, LeaseState.HELD)
+
+
 # Standbys, and owners that give the shard up.
 
 

@@ -95,6 +95,11 @@ def acquire(
     return lease
 
 
+def _resumed(shard: ShardRecord) -> ShardRecord:
+    """By its owner, which may have been taken for dead: whoever has read the record before cannot replace it now."""
+    return msgspec.structs.replace(shard, resumed=shard.resumed + 1)
+
+
 class _Taken(NamedTuple):
     """A shard that has become ours."""
 
@@ -175,8 +180,8 @@ class _Acquisition:
         self._known = known
         if known is not None:
             shard, _ = known
-            if shard.owner == self._worker and not shard.successor:  # by an earlier try
-                return self._own(shard)
+            if shard.owner == self._worker and not shard.successor:
+                return self._own_after_all(*known)
             if not force and (waiting := self._look(shard)) is not None:
                 self._waiting = waiting
                 self._on_waiting(waiting)
@@ -223,6 +228,18 @@ class _Acquisition:
         except (ObjectExists, VersionChanged):
             return 0.0  # by another candidate, or by ourselves before
         return self._own(shard)
+
+    def _own_after_all(self, shard: ShardRecord, version: str) -> _Taken | float:
+        """An earlier try has taken the shard, and we have not known. That may be long ago, so others may take us for
+        dead, and be about to take over: that fails once the shard's record has changed.
+        """
+        self._known = None
+        resumed = _resumed(shard)
+        try:
+            self._bucket.replace(shard_key(self._shard), encode(resumed), version)
+        except VersionChanged:  # another candidate was faster, or an earlier try of this
+            return 0.0
+        return self._own(resumed)
 
     def _register(self) -> bool:
         """Write our record, if that is due. False if it is not what we have written last: then at once again."""
@@ -416,8 +433,7 @@ class Lease:
         found = read_record(self._bucket, shard_key(self.shard), ShardRecord)
         if found is None or (found[0].owner, found[0].term) != (self.worker, self.term):
             return self._is_owner()
-        resumed = msgspec.structs.replace(found[0], resumed=found[0].resumed + 1)
-        self._bucket.replace(shard_key(self.shard), encode(resumed), found[1])  # VersionChanged: the next attempt
+        self._bucket.replace(shard_key(self.shard), encode(_resumed(found[0])), found[1])  # VersionChanged: once more
         return True
 
     def _is_owner(self) -> bool:
