@@ -247,7 +247,7 @@ class Overtaken(Fallible):
 def test_a_take_over_that_is_found_late_prevents_another_that_was_decided_before(
     bucket: Bucket, acquired: Acquire
 ) -> None:
-    """Worker a's take-over had no answer, and a slept. Worker b has seen no renewal since, and is about to replace a."""
+    """Worker a's take-over had no answer, and a slept. Worker b has seen no renewal, and is about to replace a."""
     bucket.create(shard_key(0), [encode(ShardRecord(shard=0, owner="a", term=1))])
     bucket.create(worker_key("a"), [encode(WorkerRecord(worker="a", revision=1, addresses={}, shards=()))])
     leases, stop = list[Lease](), threading.Event()

@@ -66,7 +66,7 @@ from tests.cluster.simulation.scheduler import Actor, StopEvent, Unit
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.cluster import Cluster
-    from tests.cluster.simulation.programs import Program
+    from tests.cluster.simulation.programs import Connection
 
 Key = tuple[Part, int]
 """A stream of a partition."""
@@ -117,7 +117,7 @@ class Leave(NamedTuple):
 
 
 class FromProgram(NamedTuple):
-    program: "Program"
+    connection: "Connection"
     part: Part
     kind: str
     """notify, message, end or gone."""
@@ -255,7 +255,7 @@ class Serving:
         self._flush()
         term = state.coordinator.term
         self.claims = {part: PartitionClaims(part.number, term) for part in self.cluster.parts_of(self.shard)}
-        self.sessions: dict[Key, Program] = {}
+        self.sessions: dict[Key, Connection] = {}
         self._ending: set[Key] = set()
         """Streams that have ended, with a session or without: they are given up when they are complete."""
         self._begun: dict[Part, bool] = dict.fromkeys(self.claims, False)
@@ -386,35 +386,35 @@ class Serving:
     # Streams.
 
     def _from_program(self, incoming: FromProgram) -> None:
-        program, part, kind, message = incoming
-        key, claims = (part, program.stream), self.claims.get(part)
+        connection, part, kind, message = incoming
+        key, claims = (part, connection.stream), self.claims.get(part)
         if kind == "notify":
             if key in self._ending and key not in self.sessions and claims is not None:
-                self._reopen(key, program)
+                self._reopen(key, connection)
                 return
-            asked = claims.notify(program.stream) if claims is not None else None
+            asked = claims.notify(connection.stream) if claims is not None else None
             if asked is None:
-                program.refused(self.process)
+                connection.refused(self.process)
             else:
-                self.sessions[key] = program
+                self.sessions[key] = connection
                 self._ask_registry(part.source, asked)
-        elif self.sessions.get(key) is not program or claims is None:
+        elif self.sessions.get(key) is not connection or claims is None:
             pass
-        elif kind == "message" and claims.step(program.stream) is ClaimStep.ACTIVE and key not in self._ending:
+        elif kind == "message" and claims.step(connection.stream) is ClaimStep.ACTIVE and key not in self._ending:
             self._store(key, message)
-        elif kind == "end" and claims.step(program.stream) is ClaimStep.ACTIVE:
+        elif kind == "end" and claims.step(connection.stream) is ClaimStep.ACTIVE:
             self._ending.add(key)
-            self._commit(Ended(part.name, program.stream))
+            self._commit(Ended(part.name, connection.stream))
         elif kind == "gone" and key in self._ending:
             self.sessions.pop(key)  # the claim is kept until it is complete
         elif kind == "gone":
             self._end(key)
 
-    def _reopen(self, key: Key, program: "Program") -> None:
+    def _reopen(self, key: Key, connection: "Connection") -> None:
         """Its claim is kept here, after its end: no request is needed."""
         part, stream = key
         self._ending.discard(key)
-        self.sessions[key] = program
+        self.sessions[key] = connection
         number = self.claims[part].number(stream)
         self._commit(Opened(part.name, stream, number), lambda: self._answer(key))
 
@@ -447,17 +447,17 @@ class Serving:
 
     def _claim_answered(self, source: str, command: Claim | Relinquish, answer: Answer) -> None:
         key = part, _ = Part(source, command.claim.partition), command.stream_id
-        claims, program = self.claims[part], self.sessions.get(key)
+        claims, connection = self.claims[part], self.sessions.get(key)
         match claims.answered(command, answer):
             case Next.WRITE:
                 number = command.claim.number
                 self._commit(Opened(part.name, command.stream_id, number), lambda: self._opened(key, number))
             case Next.ADOPTED:
                 self._ending.add(key)
-            case Next.REFUSE | Next.REDIRECT if program is not None:
+            case Next.REFUSE | Next.REDIRECT if connection is not None:
                 self.sessions.pop(key)
                 elsewhere = answer.partition if isinstance(answer, Elsewhere) else None
-                program.refused(self.process, elsewhere)
+                connection.refused(self.process, elsewhere)
             case Next.STOP:
                 raise TakenOver("by the registry")
 
@@ -468,11 +468,11 @@ class Serving:
     def _answer(self, key: Key) -> None:
         """NOTIFY_ACK: the claim is durable."""
         self.cluster.check_active(self, *key)
-        program = self.sessions.get(key)
-        if program is None:
+        connection = self.sessions.get(key)
+        if connection is None:
             self._end(key)
         else:
-            program.opened(self.process, self.known_id(*key))
+            connection.opened(self.process, self.known_id(*key))
 
     def _inherit(self, part: Part, held: Any) -> None:
         claims, state = self.claims[part], self.state

@@ -13,6 +13,31 @@ PATIENCE_SECONDS = 8.0
 """After which a program that gets no answer connects again, anywhere."""
 
 
+class Connection:
+    """Of a program to a process. What the process answers concerns this one alone: the program may have another by
+    then, to the same process.
+    """
+
+    def __init__(self, program: "Program") -> None:
+        self._program = program
+
+    @property
+    def stream(self) -> int:
+        return self._program.stream
+
+    def opened(self, process: ShardProcess, last_id: int) -> None:
+        if self._program.connection is self:
+            self._program.opened(process, last_id)
+
+    def refused(self, process: ShardProcess, partition: int | None = None) -> None:
+        if self._program.connection is self:
+            self._program.refused(process, partition)
+
+    def ended(self, process: ShardProcess) -> None:
+        if self._program.connection is self:
+            self._program.lost(process)
+
+
 class Program:
     """Sends its messages 0, 1, 2, … in order, and goes on after what it was answered to be stored. Two programs may
     have the same stream: one of them is refused.
@@ -21,6 +46,8 @@ class Program:
     def __init__(self, cluster: "Cluster", stream: int, part: Part) -> None:
         self.cluster, self.stream, self.part = cluster, stream, part
         self.process: ShardProcess | None = None
+        self.connection = Connection(self)
+        """The one that it has, or had last."""
         self._next: int | None = None
         """The message to send; None while the stream is not open."""
         self._is_ending = False
@@ -44,7 +71,7 @@ class Program:
         if not self.cluster.is_quiet and random.random() < 0.2:
             self.part = random.choice(self.cluster.parts_with(self.part.source))
         shard = self.cluster.place(self.part.name)
-        self.process = self.cluster.network.any_owner(shard)
+        self.process, self.connection = self.cluster.network.any_owner(shard), Connection(self)
         self._next, self._is_ending, self._heard = None, False, self.cluster.scheduler.now
         self._to_process("notify")
 
@@ -67,7 +94,7 @@ class Program:
     def _to_process(self, kind: str, message: int = 0) -> None:
         """In order, as a connection is."""
         if self.process is not None:
-            self.process.receive(Incoming(FromProgram(self, self.part, kind, message)))
+            self.process.receive(Incoming(FromProgram(self.connection, self.part, kind, message)))
 
     # From the process.
 
@@ -80,9 +107,6 @@ class Program:
         if process is self.process:
             self.process = None
             self.part = self.part if partition is None else Part(self.part.source, partition)
-
-    def ended(self, process: ShardProcess) -> None:
-        self.lost(process)
 
     def lost(self, process: ShardProcess) -> None:
         if process is self.process:
