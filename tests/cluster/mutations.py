@@ -8,6 +8,7 @@ import pytest
 
 from penstock.cluster import assignment, lease
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseState, OwnerWatch, OwnLease
+from penstock.cluster.records import ShardRecord
 from penstock.coordinator.machine import subscriptions
 from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import State, Subscription
@@ -68,6 +69,16 @@ def renewed_when_answered(patch: pytest.MonkeyPatch) -> None:
 def goes_on_silently(patch: pytest.MonkeyPatch) -> None:
     """An owner that was late does not change the shard's record before it goes on."""
     patch.setattr(lease.Lease, "_resume", lease.Lease._is_owner)
+
+
+def found_out_silently(patch: pytest.MonkeyPatch) -> None:
+    """Its take-over had no answer, and others may be about to take over from it."""
+
+    def own(self: lease._Acquisition, shard: ShardRecord, _: str) -> lease._Taken:
+        self._known = None
+        return self._own(shard)
+
+    patch.setattr(lease._Acquisition, "_own_after_all", own)
 
 
 def keeps_dead_hosts(patch: pytest.MonkeyPatch) -> None:
@@ -302,8 +313,9 @@ def planned_counts_as_done(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("a lease expires before its owner is late", expires_early, 10),
+    Mutation("a lease expires before its owner is late", expires_early, 3),
     Mutation("an owner is never late", never_late, 13),
+    Mutation("an owner that finds out late that it is one goes on silently", found_out_silently, 500_438),
     Mutation("shards stay with dead hosts", keeps_dead_hosts, 6),
     Mutation("an owner that was replaced appends", not_fenced, 24),
     Mutation("a remote end is reported before it is durable", not_durable, 25),

@@ -24,6 +24,8 @@ class BucketWorker(WorkerProcess):
         super().__init__(folder / "machine-0", "--store", url, *shard, *options)
         self.seconds_max = SECONDS_MAX
         """How long a start may take."""
+        self.environment: dict[str, str] = {}
+        """Variables that it has beside ours."""
         self._folder = folder
         self._machines = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +55,8 @@ class BucketWorker(WorkerProcess):
         self._machines += 1
         self.data = self._folder / f"machine-{self._machines}"
         with self._log.open("ab") as log:
-            self._process = nursery().start([*self._arguments(), *options], log.fileno())
+            arguments = [*self._arguments(), *options]
+            self._process = nursery().start(arguments, log.fileno(), environment=self.environment)
 
     @property
     def said(self) -> str:

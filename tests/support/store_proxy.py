@@ -29,14 +29,32 @@ class StoreProxy:
     requests: Counter[str] = field(default_factory=Counter)
     """By method."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_connected: threading.Event = field(default_factory=threading.Event)
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def __post_init__(self) -> None:
+        self._is_connected.set()
+
+    def cut(self) -> None:
+        """From now on nothing is answered: a request, or the reply to one that was passed on, is lost."""
+        self._is_connected.clear()
+
+    def reconnect(self) -> None:
+        self._is_connected.set()
+
+    def _pass(self) -> None:
+        """Raises ConnectionResetError, when the network is back."""
+        if not self._is_connected.is_set():
+            self._is_connected.wait(SECONDS_MAX)
+            raise ConnectionResetError
+
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         with self._lock:
             self.requests[method] += 1
+        self._pass()
         if (refused := self.refuse(method, path)) is not None:
             return refused[0], {"Content-Type": "application/xml"}, refused[1].encode()
         connection = HTTPConnection("127.0.0.1", self.target, timeout=SECONDS_MAX)
@@ -44,7 +62,9 @@ class StoreProxy:
             connection.request(method, path, body, headers)
             reply = connection.getresponse()
             kept = {name: value for name, value in reply.getheaders() if name.lower() not in _NOT_PASSED}
-            return reply.status, kept, reply.read()
+            data = reply.read()
+            self._pass()
+            return reply.status, kept, data
         finally:
             connection.close()
 

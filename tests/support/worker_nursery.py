@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,9 +38,16 @@ class Nursery:
             self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
         self._lock = threading.Lock()
 
-    def start(self, arguments: Sequence[str], stderr: int = STDERR, cwd: Path | None = None) -> "Forked":
-        """`penstock` with these arguments, in the environment of this moment."""
-        asked = {"arguments": arguments, "cwd": str(cwd or Path.cwd()), "environment": dict(os.environ)}
+    def start(
+        self,
+        arguments: Sequence[str],
+        stderr: int = STDERR,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> "Forked":
+        """`penstock` with these arguments, in the environment of this moment, with these variables as well."""
+        variables = {**os.environ, **(environment or {})}
+        asked = {"arguments": arguments, "cwd": str(cwd or Path.cwd()), "environment": variables}
         return Forked(self._ask(asked, stderr), self)
 
     def status(self, pid: int) -> int | None:

@@ -1,49 +1,43 @@
 """`script/test --campaign cluster [--minutes M] [--seed S]`: hosts on SeaweedFS while ten programs send.
 
 Hosts and shard processes are killed, or stopped and woken up when others have their shards; hosts join and are drained;
-shards move; the store cannot be reached for a while. Six programs use the SDK, three are raw sockets that know RESTART
-with an address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in
-order, up to the last one that was acknowledged.
+shards move; the store cannot be reached for a while: by one host, whose requests and their replies are lost on the
+network, or by none, because it is overloaded. Six programs use the SDK, three are raw sockets that know RESTART with an
+address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in order,
+up to the last one that was acknowledged.
 
-With `--spark`, a standalone Spark cluster with two workers runs two pipelines over six of the sources, and their sinks
-write files. Then an acknowledgement of these sources means that the sinks have the message, which is checked all the
-time; at the end the sinks have every message once, with its bytes, and the messages of each stream in order. Programs
-send less then: the cluster, Spark and the store share one machine.
+Three more want the same stream of a source with two partitions, and let go of it every few seconds. What was
+acknowledged to one of them is stored, and nothing that another one has sent in its place: so no two of them had the
+stream at the same time. In the end the registry says that nobody has it.
+
+With `--spark`, a standalone Spark cluster with two workers runs two pipelines over seven of the sources, and their
+sinks write files. Then an acknowledgement of these sources means that the sinks have the message, which is checked all
+the time; at the end the sinks have every message once, with its bytes, and the messages of each stream in order.
+Programs send less then: the cluster, Spark and the store share one machine.
 """
 
 import argparse
 import os
 import signal
-import socket
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 from rich.console import Console
 
+from penstock.client.segments import SegmentClient
 from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PenstockError
-from penstock.protocol.connector import (
-    NOTHING_YET,
-    Ack,
-    Decoder,
-    Frame,
-    Hello,
-    Message,
-    Notify,
-    NotifyAck,
-    Restart,
-    Use,
-    announce_window,
-    encode,
-)
+from penstock.ingest.stored_claims import claims_segment, rows_of
+from penstock.ingest.stream_claims import StreamClaims
+from penstock.protocol.stored.names import Partition
 from penstock.testing.seaweedfs import SeaweedFS
-from tests.client.source.stored import stored_messages
+from tests.client.source.stored import StoredMessage, stored_messages
 from tests.spark.test_run_command import Run, is_running
 from tests.support.bucket_worker import BucketWorker
 from tests.support.spark_cluster import SparkCluster, executor_conf
@@ -51,10 +45,13 @@ from tests.support.store_proxy import SLOW_DOWN, StoreProxy, store_proxy
 from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import EVERY_SECONDS, Sending, sending
 from tests.worker.hosts import Hosts, children, kill
+from tests.worker.raw_programs import STREAM, STREAM_ID, RawProgram, Rivals, raw_program, rivals
 
 ABOUT = "hosts killed, stopped, drained, joined and cut off while ten programs of three kinds send"
 
-SDK_PROGRAMS, RESTART_PROGRAMS, NAIVE_PROGRAMS = 6, 3, 1
+SDK_PROGRAMS, RESTART_PROGRAMS, NAIVE_PROGRAMS, RIVALS = 6, 3, 1, 3
+SPREAD, PARTITIONS = "spread", 2
+"""The source of the rivals."""
 STREAMS = 3
 HOSTS = 3
 SHARDS_EACH = 2
@@ -62,6 +59,8 @@ PAUSE_SECONDS = (1.0, 6.0)
 ASLEEP_SECONDS = (1.0, 12.0)
 """Shorter and longer than a lease."""
 AWAY_SECONDS = (0.5, 8.0)
+CUT_OFF_SECONDS = (0.5, 12.0)
+"""Shorter and longer than a lease."""
 SPARK_EVERY_SECONDS = 0.2
 """Between two messages of a stream, if Spark runs on the same machine."""
 
@@ -88,10 +87,10 @@ def left(sdk_0, sdk_1, old_0):
 
 
 @pipeline(columns=COLUMNS)
-def right(sdk_2, sdk_3, naive_0):
-    return rows(sdk_2, sdk_3, naive_0)
+def right(sdk_2, sdk_3, naive_0, spread):
+    return rows(sdk_2, sdk_3, naive_0, spread)
 """
-SOURCES = ("sdk_0", "sdk_1", "old_0", "sdk_2", "sdk_3", "naive_0")
+SOURCES = ("sdk_0", "sdk_1", "old_0", "sdk_2", "sdk_3", "naive_0", SPREAD)
 PIPELINE_NAMES = ("left", "right")
 DRIVER_SECONDS_MAX = 600
 """Until a driver has started, or gone on after everything around it was killed, on a busy machine."""
@@ -102,118 +101,13 @@ LOG_CHARS = 3000
 console = Console(highlight=False)
 
 
-class RawProgram:
-    """Version 0.0.1 on a plain socket, with one stream, as it was before there was MIGRATE. `follows`: it knows that
-    RESTART may have an address; otherwise it connects to the seed that it has, again and again.
-    """
-
-    def __init__(self, seeds: str, name: str, *, follows: bool, every_seconds: float = EVERY_SECONDS) -> None:
-        self.name = name
-        self._every_seconds = every_seconds
-        self.acknowledged = self.stored = -1
-        self.restarts = 0
-        self._seeds = [int(one.rpartition(":")[2]) for one in seeds.split(",")]
-        self._follows = follows
-        self._is_ending = threading.Event()
-        self._has_ended = threading.Event()
-        self._next = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        self.wait_for_acks()
-
-    def _run(self) -> None:
-        number, port = 0, self._seeds[0]
-        while not self._has_ended.is_set():
-            address = ""
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
-                address = self._session(connection)
-            number += 1
-            port = int(address.rpartition(":")[2]) if address else self._seeds[number % len(self._seeds)]
-            time.sleep(0.05)
-
-    def _session(self, connection: socket.socket) -> str:
-        """Until the connection ends. Returns the address to which it is sent."""
-        connection.settimeout(0.02)
-        decoder = Decoder(Use.SOURCE)
-        hello = Hello("0.0.1", b"", announce_window(self.name), self.name)
-        connection.sendall(encode(hello) + encode(Notify(1, "one")))
-        is_open, due = False, 0.0
-        while not self._has_ended.is_set():
-            for frame in self._received(connection, decoder):
-                match frame:
-                    case NotifyAck():
-                        if not frame.success:
-                            return ""
-                        stored = -1 if frame.point_of_reference == NOTHING_YET else frame.point_of_reference
-                        self._next, is_open = stored + 1, True
-                        self.stored = max(self.stored, stored)
-                    case Ack():
-                        self.acknowledged = max([self.acknowledged, *(last for _, last in frame.acked)])
-                    case Restart():
-                        self.restarts += 1
-                        return frame.address if self._follows else ""
-            if is_open and not self._is_ending.is_set() and time.monotonic() >= due:
-                connection.sendall(encode(Message(1, self._next, 1000 + self._next, b"", b"%d" % self._next)))
-                self._next, due = self._next + 1, time.monotonic() + self._every_seconds
-        return ""
-
-    def _received(self, connection: socket.socket, decoder: Decoder) -> Iterator[Frame]:
-        try:
-            data = connection.recv(65536)
-        except TimeoutError:
-            return
-        if not data:
-            raise ConnectionResetError
-        yield from decoder.feed(data)
-
-    def wait_for_acks(self, seconds: float = SECONDS_MAX) -> None:
-        before = self.acknowledged
-        until(lambda: self.acknowledged > before, lambda: f"{self.name} gets no acknowledgement", seconds)
-
-    def end(self) -> None:
-        """Nothing more is sent."""
-        self._is_ending.set()
-
-    def finish(self, seconds: float = SECONDS_MAX) -> dict[int, int]:
-        self.end()
-        until(
-            lambda: max(self.acknowledged, self.stored) >= self._next - 1,
-            lambda: f"{self.name} is not acknowledged: {self.acknowledged} of {self._next - 1}",
-            seconds,
-        )
-        self._has_ended.set()
-        self._thread.join(SECONDS_MAX)
-        return {1: self.acknowledged}
-
-    def acknowledged_ids(self) -> dict[str, int]:
-        return {"one": self.acknowledged}
-
-    def stream_ids(self) -> dict[str, int]:
-        return {"one": 1}
-
-    def close(self) -> None:
-        self._has_ended.set()
-        self._thread.join(SECONDS_MAX)
-
-
-@contextmanager
-def raw_program(seeds: str, name: str, *, follows: bool, every_seconds: float) -> Iterator[RawProgram]:
-    made = RawProgram(seeds, name, follows=follows, every_seconds=every_seconds)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.close()
-
-
 class Faults:
     """What happens to the cluster. At least one host is never stopped or killed at a time."""
 
-    def __init__(self, hosts: Hosts, proxy: StoreProxy | None, random: Random) -> None:
+    def __init__(self, hosts: Hosts, proxies: Sequence[StoreProxy], random: Random) -> None:
+        """`proxies`: between each host and the store."""
         self._hosts = hosts
-        self._proxy = proxy
+        self._proxies = proxies
         self._random = random
         self._wakers: list[threading.Timer] = []
         self._asleep: set[int] = set()
@@ -223,7 +117,7 @@ class Faults:
 
     def one(self) -> None:
         kinds: list[Callable[[], bool]] = [self._kill_host, self._kill_shard, self._stop_host, self._stop_shard]
-        kinds += [self._move, self._rebalance, self._drain, self._cut_off, self._join]
+        kinds += [self._move, self._rebalance, self._drain, self._cut_off, self._overload, self._join]
         kind = self._random.choice(kinds)
         if kind():
             self.done[kind.__name__.strip("_")] += 1
@@ -333,16 +227,28 @@ class Faults:
         return True
 
     def _cut_off(self) -> bool:
-        if self._proxy is None:
+        """One host with its processes, from the store alone: programs still reach it."""
+        if not self._proxies:
             return False
-        proxy = self._proxy
-        proxy.refuse = lambda *_: SLOW_DOWN
-
-        def reach() -> None:
-            proxy.refuse = lambda *_: None
-
-        self._later(AWAY_SECONDS, reach)
+        proxy = self._random.choice(self._proxies)
+        proxy.cut()
+        self._later(CUT_OFF_SECONDS, proxy.reconnect)
         return True
+
+    def _overload(self) -> bool:
+        """The store refuses all requests."""
+        for proxy in self._proxies:
+            proxy.refuse = lambda *_: SLOW_DOWN
+
+        def recover() -> None:
+            for proxy in self._proxies:
+                proxy.refuse = lambda *_: None
+
+        self._later(AWAY_SECONDS, recover)
+        return bool(self._proxies)
+
+
+Program = Sending | RawProgram | Rivals
 
 
 class Pipelines:
@@ -368,7 +274,7 @@ class Pipelines:
                     found.setdefault((source, stream), []).append((int(number), value))
         return found
 
-    def check_acknowledged(self, programs: Sequence["Sending | RawProgram"]) -> None:
+    def check_acknowledged(self, programs: Sequence[Program]) -> None:
         """What was acknowledged before the sinks are read is in them."""
         acknowledged = {one.name: one.acknowledged_ids() for one in programs if one.name in SOURCES}
         rows = self.rows()
@@ -377,9 +283,13 @@ class Pipelines:
                 has = {number for number, _ in rows.get((source, stream), [])}
                 assert last < 0 or last in has, f"{source}, {stream}: {last} is acknowledged, and not in the sink"
 
-    def check(self, counts: Mapping[tuple[str, str], int]) -> int:
-        """The sinks get as many messages as are stored of each stream: each once, as it was sent, and in order."""
-        expected = {name: [(n, str(n)) for n in range(count)] for name, count in counts.items() if name[0] in SOURCES}
+    def check(self, stored: Mapping[tuple[str, str], Sequence[StoredMessage]]) -> int:
+        """The sinks get the messages that are stored of each stream: each once, as it was sent, and in order."""
+        expected = {
+            name: [(one.id, one.payload.decode()) for one in messages]
+            for name, messages in stored.items()
+            if name[0] in SOURCES
+        }
         rows = self.rows
 
         def has_all() -> bool:
@@ -406,65 +316,101 @@ def spark_pipelines(folder: Path, hosts: Hosts) -> Iterator[Pipelines]:
 
 
 def run(
-    folder: Path, url: str, random: Random, seconds: float, proxy: StoreProxy | None = None, *, spark: bool = False
+    folder: Path, url: str, random: Random, seconds: float, proxies: Sequence[StoreProxy] = (), *, spark: bool = False
 ) -> str:
-    """Raises AssertionError. Returns what has happened."""
+    """`proxies`: between each host and the store, if any. Raises AssertionError. Returns what has happened."""
     every, patience = (SPARK_EVERY_SECONDS, DRIVER_SECONDS_MAX) if spark else (EVERY_SECONDS, SECONDS_MAX)
+    options = ["--file-root", str(folder), "--retention", "keep", "--partitions", f"{SPREAD}={PARTITIONS}"]
     with ExitStack() as stack:
-        made = Hosts(folder, url, "--file-root", str(folder), "--retention", "keep", seconds=patience)
+        made = Hosts(folder, url, *options, seconds=patience)
         stack.callback(made.close)
-        for _ in range(HOSTS):
-            made.add(SHARDS_EACH)
+        for number in range(HOSTS):
+            made.add(SHARDS_EACH, {"AWS_ENDPOINT_URL": proxies[number].endpoint} if proxies else None)
         pipelines = stack.enter_context(spark_pipelines(folder, made)) if spark else None
-        programs = [
-            stack.enter_context(sending(made.seeds, STREAMS, f"sdk_{number}", every)) for number in range(SDK_PROGRAMS)
-        ]
-        kinds = [(f"old_{number}", True) for number in range(RESTART_PROGRAMS)]
-        kinds += [(f"naive_{number}", False) for number in range(NAIVE_PROGRAMS)]
-        raw = [
-            stack.enter_context(raw_program(made.seeds, name, follows=follows, every_seconds=every))
-            for name, follows in kinds
-        ]
-        everybody: list[Sending | RawProgram] = [*programs, *raw]
-        faults = Faults(made, proxy, random)
+        programs = [stack.enter_context(one) for one in all_programs(made.seeds, random, every)]
+        faults = Faults(made, proxies, random)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             faults.one()
             time.sleep(random.uniform(*PAUSE_SECONDS))
             if pipelines is not None:
-                pipelines.check_acknowledged(everybody)
+                pipelines.check_acknowledged(programs)
         faults.end()
         for one in made.all:
             if not one.is_running:
                 made.start(one)
         made.settle()
-        for program in everybody:
+        for program in programs:
             program.wait_for_acks(patience)
-        for program in everybody:
+        for program in programs:
             program.end()
-        counts = {name: count for one in everybody for name, count in check(made, one).items()}
-        said = f"{sum(counts.values()):,} messages, once and in order; "
+        stored = {name: messages for one in programs for name, messages in check(made, one).items()}
+        said = f"{sum(map(len, stored.values())):,} messages, once and in order; "
+        said += f"{sum(one.sessions for one in programs if isinstance(one, Rivals))} sessions of rivals; "
         said += ", ".join(f"{number} {kind}" for kind, number in sorted(faults.done.items()))
         if pipelines is not None:
-            said += f"; {pipelines.check(counts):,} of them in the sinks"
-            pipelines.check_acknowledged(everybody)
+            said += f"; {pipelines.check(stored):,} of them in the sinks"
+            pipelines.check_acknowledged(programs)
     return said
 
 
-def check(hosts: Hosts, program: Sending | RawProgram) -> dict[tuple[str, str], int]:
-    """Every message is stored once, in order, and at least up to the last one that was acknowledged. Returns how many,
-    by source and stream.
+def all_programs(seeds: str, random: Random, every: float) -> Iterator[AbstractContextManager[Program]]:
+    for number in range(SDK_PROGRAMS):
+        yield sending(seeds, STREAMS, f"sdk_{number}", every)
+    for number in range(RESTART_PROGRAMS):
+        yield raw_program(seeds, f"old_{number}", follows=True, every_seconds=every)
+    for number in range(NAIVE_PROGRAMS):
+        yield raw_program(seeds, f"naive_{number}", follows=False, every_seconds=every)
+    yield rivals(seeds, SPREAD, RIVALS, random, every)
+
+
+def check(hosts: Hosts, program: Program) -> dict[tuple[str, str], list[StoredMessage]]:
+    """Every message is stored once, in order, and at least up to the last one that was acknowledged. Returns them, by
+    source and stream.
     """
     program.finish(hosts.seconds)
-    shard = hosts.settle()["shards"][hosts.place_of(program.name)]
-    stored = stored_messages(shard["addresses"]["segment"], program.name)
+    stored = stored_in_partitions(hosts, program.name)
     found = {}
     for stream, last in program.acknowledged_ids().items():
         messages = stored.pop(program.stream_ids()[stream])
         assert [one.id for one in messages] == [*range(len(messages))], f"{program.name}, {stream}"
         assert len(messages) > last, f"{program.name}, {stream}: {last} is acknowledged, and not stored"
-        found[program.name, stream] = len(messages)
+        found[program.name, stream] = messages
     assert not stored
+    if isinstance(program, Rivals):
+        check_rivals(hosts, program, found[program.name, STREAM])
+    return found
+
+
+def stored_in_partitions(hosts: Hosts, source: str) -> dict[int, list[StoredMessage]]:
+    """By stream id. In each partition they are in order; a stream that has changed its partition is put together."""
+    shards, found = hosts.settle()["shards"], dict[int, list[StoredMessage]]()
+    for number, shard in enumerate(hosts.places_of(source)):
+        address = shards[shard]["addresses"]["segment"]
+        for stream_id, messages in stored_messages(address, Partition(source, number).name).items():
+            assert [one.id for one in messages] == sorted(one.id for one in messages), f"{source}, {number}"
+            found[stream_id] = sorted([*found.get(stream_id, []), *messages])
+    return found
+
+
+def check_rivals(hosts: Hosts, program: Rivals, stored: Sequence[StoredMessage]) -> None:
+    """No two of them had the stream at the same time, and now nobody has it."""
+    payloads = {one.id: one.payload for one in stored}
+    for rival in program.all:
+        assert rival.confirmed.items() <= payloads.items(), "what was acknowledged to one was not sent by another"
+    until(lambda: registry(hosts, program.name).holder(STREAM_ID) is None, hosts.said, hosts.seconds)
+
+
+def registry(hosts: Hosts, source: str) -> StreamClaims:
+    """The streams of a source with partitions, as the journal of partition 0's shard has them."""
+    found, segment = StreamClaims(), claims_segment(source)
+    address = hosts.settle()["shards"][hosts.places_of(source)[0]]["addresses"]["segment"]
+    with SegmentClient(address) as client:
+        info, data = client.info(segment), b""
+        while info.start + len(data) < info.length:
+            data += client.read(segment, info.start + len(data), info.length, wait=False).data
+    for row in rows_of(data):
+        found.restore(row)
     return found
 
 
@@ -479,13 +425,14 @@ def main(arguments: list[str]) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="penstock-cluster-") as folder,
         SeaweedFS(Path(folder) / "store") as store,
-        store_proxy(store.endpoint) as proxy,
+        ExitStack() as stack,
     ):
-        os.environ.update(store.environment() | {"AWS_ENDPOINT_URL": proxy.endpoint})
+        proxies = [stack.enter_context(store_proxy(store.endpoint)) for _ in range(HOSTS)]
+        os.environ.update(store.environment())
         console.print(f"seed {options.seed}, {options.minutes:g} minutes")
         try:
             random, seconds = Random(options.seed), 60 * options.minutes
-            said = run(Path(folder), store.url("cluster"), random, seconds, proxy, spark=options.spark)
+            said = run(Path(folder), store.url("cluster"), random, seconds, proxies, spark=options.spark)
         except Exception:
             console.print_exception()
             for log in sorted([*Path(folder).glob("host-*/worker.log"), *Path(folder).glob("pipelines/run-*.log")]):

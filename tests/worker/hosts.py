@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -30,18 +30,19 @@ class Hosts:
         self._folder = folder
         self._options = options
 
-    def add(self, shards: int) -> BucketWorker:
+    def add(self, shards: int, environment: Mapping[str, str] | None = None) -> BucketWorker:
         """Returns when it is in the cluster, and all shards are served."""
-        host = self.begin(shards)
+        host = self.begin(shards, environment)
         self.wait(lambda found: self.names[host] in [one["worker"] for one in found["workers"]] and found["leader"])
         self.settle()
         return host
 
-    def begin(self, shards: int) -> BucketWorker:
+    def begin(self, shards: int, environment: Mapping[str, str] | None = None) -> BucketWorker:
         """Returns when it listens."""
         folder = self._folder / f"host-{len(self.all)}"
         host = BucketWorker(folder, self.url, "--shards", str(shards), *self._options)
         host.seconds_max = self.seconds
+        host.environment.update(environment or {})
         self.start(host)
         self.all.append(host)
         return host
@@ -116,9 +117,12 @@ class Hosts:
         return ",".join(f"127.0.0.1:{one.connector_port}" for one in self.all)
 
     def place_of(self, source: str) -> int:
-        shard = Places(open_bucket(self.url)).find(Thing(Kind.SOURCE, source))
-        assert shard is not None
+        (shard,) = self.places_of(source)
         return shard
+
+    def places_of(self, source: str) -> tuple[int, ...]:
+        """The shards of its partitions."""
+        return Places(open_bucket(self.url)).find_partitions(Thing(Kind.SOURCE, source))
 
     def check(self, sending: Sending) -> int:
         """Every message is stored once, in order, and up to the last one that was acknowledged."""

@@ -142,18 +142,18 @@ class StoredClaims:
             more = self._store.read(self._segment, at, info.length - at)
             at += len(more)
             data += more
-            data = yield from self._rows(data)
+            data = yield from rows_of(data)
         if data:
             raise Damaged(f"segment {self._segment!r} is not a valid registry of streams: it ends inside an entry")
 
-    @staticmethod
-    def _rows(data: bytes) -> Generator[bytes, None, bytes]:
-        """Returns the rest."""
-        at = 0
-        while at + _LENGTH.size <= len(data):
-            end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-            if end > len(data):
-                break
-            yield data[at + _LENGTH.size : end]
-            at = end
-        return data[at:]
+
+def rows_of(data: bytes) -> Generator[bytes, None, bytes]:
+    """The whole entries of these bytes of a registry's segment. Returns the rest."""
+    at = 0
+    while at + _LENGTH.size <= len(data):
+        end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+        if end > len(data):
+            break
+        yield data[at + _LENGTH.size : end]
+        at = end
+    return data[at:]
