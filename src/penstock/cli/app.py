@@ -25,6 +25,7 @@ _MODULES = {
     "init": "scaffold",
     "doctor": "doctor",
     "status": "status",
+    "top": "top.command",
     "dashboard": "dashboard",
     "tail": "tail",
     "apply": "application",

@@ -82,13 +82,21 @@ def worker_status(address: str) -> WorkerStatus:
 
 def worker_to_read(worker: str | None, data: Path | None) -> str:
     """The HTTP address of the worker, for a command that only reads. Raises Unavailable."""
+    address, note = address_to_read(worker, data)
+    if note:
+        _report(note)
+    return address
+
+
+def address_to_read(worker: str | None, data: Path | None) -> tuple[str, str]:
+    """The same, with what to report about a worker that is not this directory's; "": nothing."""
     address, is_chosen = _found(worker, data)
     if not is_chosen:
         with _named_if_it_refuses(address):
             status = worker_status(address)
         if not _serves(status, OWN_DATA):
-            _report(f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}")
-    return address
+            return address, f"no worker runs on ./{OWN_DATA}; this is {_described(address, status)}"
+    return address, ""
 
 
 def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_seconds: float = _RETRY_SECONDS) -> str:

@@ -86,7 +86,7 @@ _SEGMENT_COLUMNS = (Column("SEGMENT", is_name=True), Column("SIZE"), Column("STA
 
 
 def sections(
-    status: WorkerStatus, segments: Sequence[Mapping[str, Any]], *, is_all: bool
+    status: WorkerStatus, segments: Sequence[Mapping[str, Any]] = (), *, is_all: bool = False
 ) -> tuple[Section, Section, Section, Section]:
     rates = status.rates
     shown = [one for one in segments if is_all or not one["name"].startswith(INTERNAL)]
