@@ -33,6 +33,8 @@ async def serving(folder: Path, *, has_in: bool = True, **config: Any) -> AsyncI
 JOIN = InterceptorSpec(type="join", config={"delimiter": "|", "max_elements": 100})
 BODY = (b"x" * 99 + b"\n") * 6000
 PREFIXED = InterceptorSpec(type="length-prefixed")
+FRAMINGS = ["Content-Length: 6\r\n\r\na body", "Transfer-Encoding: chunked\r\n\r\n"]
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 HOST_OPTIONS = ("interceptors_in", "interceptors_out", "quota_bytes", "ack", "segments")
 
 
@@ -193,6 +195,72 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         assert answers.find(b"<1>") < answers.find(b"<2>") < answers.find(b"<3>")
 
 
+async def test_many_pipelined_requests_are_stored_and_answered_once_each(tmp_path: Path) -> None:
+    """More than are parsed at once."""
+    one = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n%04d"
+    last = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlast"
+    async with serving(tmp_path, has_in=False) as (hosted, address):
+        answers = await raw(address, b"".join(one % number for number in range(700)) + last + one % 9999)
+        assert answers.count(b"HTTP/1.1 202 ") == 701
+        assert answers.count(b"connection: close") == 1
+        assert hosted.values() == [b"%04d" % number for number in range(700)] + [b"last"]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_request_to_upgrade_is_served_as_any_other(tmp_path: Path, framing: str) -> None:
+    """Java's client asks for HTTP/2 with its first request."""
+    head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" + framing
+    body = "2\r\na \r\n4\r\nbody\r\n0\r\n\r\n" if "chunked" in framing else ""
+    again = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\nagain"
+    async with serving(tmp_path, has_in=False) as (hosted, address):
+        answers = await raw(address, (head + body + head + body + again).encode())
+        assert answers.count(b"HTTP/1.1 202 ") == 3
+        assert hosted.values() == [b"a body", b"a body", b"again"]
+        assert hosted.events()[0].metadata["headers"]["upgrade"] == "h2c"
+
+
+async def test_a_client_that_expects_it_is_asked_for_its_body(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False, path="/events") as (hosted, address):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /events HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"x")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 202 ")
+        writer.write(b"POST /elsewhere HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        refused = await reader.read()  # and it is closed: the body may follow, or not
+        assert refused.startswith(b"HTTP/1.1 404 ")
+        assert b"connection: close" in refused
+        writer.close()
+        assert hosted.values() == [b"x"]
+
+
+async def test_garbage_behind_requests_is_refused_after_their_answers(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False) as (hosted, address):
+        one = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d"
+        answers = await raw(address, one % 1 + one % 2 + b"\x00garbage")
+        assert [line.split()[1] for line in answers.split(b"\r\n") if line.startswith(b"HTTP/")] == [
+            b"202",
+            b"202",
+            b"400",
+        ]
+        assert hosted.values() == [b"1", b"2"]
+
+
+async def test_trailers_are_not_headers(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False) as (hosted, address):
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        answer = await raw(address, head + b"1\r\nx\r\n0\r\nX-Late: y\r\n\r\n")
+        assert b" 202 " in answer
+        assert "x-late" not in hosted.events()[0].metadata["headers"]
+
+
+async def test_the_answer_to_head_has_no_body(tmp_path: Path) -> None:
+    async with serving(tmp_path, has_in=False) as (_, address), httpx.AsyncClient() as client:
+        for _ in range(2):
+            assert (await client.head(f"http://{address}/")).status_code == 405
+
+
 async def test_the_pipeline_may_set_status_content_type_and_headers(tmp_path: Path) -> None:
     async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
         hosted.hold()
@@ -296,6 +364,12 @@ async def test_a_body_over_its_limit_is_answered_413_and_not_stored(tmp_path: Pa
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST / HTTP/1.1\r\nX: " + b"y" * 40_000,
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        CHUNKED + b"1;" + b"x" * 40_000,
+        CHUNKED + b"0\r\nX: " + b"y" * 40_000,
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * 8_000,
     ],
 )
 async def test_garbage_ends_only_its_own_connection(tmp_path: Path, garbage: bytes) -> None:

@@ -8,13 +8,12 @@ from http import HTTPStatus as Status
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
-from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 from penstock.connectors.api import About, Capabilities, Host, Outgoing, StreamGone
 from penstock.connectors.http_server.exchange import RefusedRequest, authorize, route
 from penstock.connectors.http_server.listener import HttpListener, send_answer
 from penstock.connectors.http_server.options import ListenerOptions
+from penstock.connectors.http_server.protocol import Request
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.types import Guarantee
 
@@ -129,58 +128,52 @@ class _Client:
     async def end(self) -> None:
         await self._is_idle.wait()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, request: Request) -> None:
         self._is_idle.clear()
-        request, options = Request(scope, receive), self._server.options
+        options = self._server.options
         try:
             authorize(request, options.auth)
             route(request, options.path, ("GET",))
-            await self._serve(request, send)
+            await self._serve(request)
         except RefusedRequest as refused:
             self._host.count(f"answers_{refused.answer.status}")
-            await send_answer(refused.answer, send)
+            await send_answer(refused.answer, request)
         finally:
             self._server.clients.discard(self)
             self._is_idle.set()
 
-    async def _serve(self, request: Request, send: Send) -> None:
+    async def _serve(self, request: Request) -> None:
         """Until the client is gone, or too slow."""
         headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-store"),
-            (b"connection", b"close"),  # a client that is too slow is disconnected with the end of the response
+            ("content-type", "text/event-stream; charset=utf-8"),
+            ("cache-control", "no-store"),
         ]
         origin = request.headers.get("origin", "")
         if origin in self._server.options.origins:
-            headers += [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
+            headers += [("access-control-allow-origin", origin), ("vary", "origin")]
         replay = self._server.replay
         number = replay.after(request.headers.get("last-event-id", ""))
         self._server.clients.add(self)
-        await send({"type": "http.response.start", "status": Status.OK, "headers": headers})
-        await _send(send, _KEEP_ALIVE)
+        request.begin_answer(Status.OK, headers)
+        await request.send(_KEEP_ALIVE)
         while not self._is_gone:
             if number < replay.start:
                 self._host.count("slow_clients")
-                await _send(send, b"", more=False)
+                request.end_answer()
                 return
             if number < replay.end:
                 data, number = replay.chunk(number)
-                await _send(send, data)
+                await request.send(data)
             else:
-                await self._wait(send)
+                await self._wait(request)
 
-    async def _wait(self, send: Send) -> None:
+    async def _wait(self, request: Request) -> None:
         self.news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._server.options.keep_alive):
                 await self.news.wait()
                 return
-        await _send(send, _KEEP_ALIVE)
-
-
-async def _send(send: Send, data: bytes, *, more: bool = True) -> None:
-    """Returns when the client has read most of it."""
-    await send({"type": "http.response.body", "body": data, "more_body": more})
+        await request.send(_KEEP_ALIVE)
 
 
 class SseServer(HttpListener[SseServerOptions]):

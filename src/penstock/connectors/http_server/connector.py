@@ -6,7 +6,6 @@ from http import HTTPStatus as Status
 from typing import Any
 
 import msgpack
-from starlette.requests import Request
 
 from penstock.connectors.api import About, Capabilities, Host, Outgoing, Stream, StreamGone
 from penstock.connectors.http_server.exchange import (
@@ -22,6 +21,7 @@ from penstock.connectors.http_server.exchange import (
 from penstock.connectors.http_server.intake import NotNow
 from penstock.connectors.http_server.listener import ClientConnection, Connection, HttpListener
 from penstock.connectors.http_server.options import BodyOptions, HttpServerOptions
+from penstock.connectors.http_server.protocol import Request
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.types import Guarantee
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
-
 from penstock.connectors.api import Outgoing, OutgoingChain
 from penstock.connectors.http_server.options import IntakeOptions
+from penstock.connectors.http_server.protocol import Request
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.server_auth import CHALLENGE, ServerAuth
 
@@ -192,9 +191,8 @@ def authorize(request: Request, auth: ServerAuth | None) -> None:
 
 def route(request: Request, accepted: str, methods: Sequence[str]) -> None:
     """Raises RefusedRequest for a path or a method that is not accepted."""
-    path = request.scope["path"]
     wanted, is_prefix = accepted.removesuffix("*"), accepted.endswith("*")
-    if not (path.startswith(wanted) if is_prefix else path == wanted):
+    if not (request.path.startswith(wanted) if is_prefix else request.path == wanted):
         raise RefusedRequest(text_answer(HTTPStatus.NOT_FOUND, "not found"))
     if request.method not in methods:
         allow = ("allow", ", ".join(methods))
@@ -204,10 +202,11 @@ def route(request: Request, accepted: str, methods: Sequence[str]) -> None:
 
 
 async def read_body(request: Request, options: IntakeOptions) -> bytes:
-    """The whole body. Raises RefusedRequest if it is too large or too slow, ClientDisconnect."""
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > options.body_bytes_max:
+    """The whole body. Raises RefusedRequest if it is too large or too slow, Disconnected."""
+    if request.length is not None and request.length > options.body_bytes_max:
         raise RefusedRequest(_too_large(options))
+    if request.is_whole:
+        return await _whole_body(request, options)
     try:
         async with asyncio.timeout(options.timeout):
             return await _whole_body(request, options)
@@ -217,16 +216,13 @@ async def read_body(request: Request, options: IntakeOptions) -> bytes:
 
 
 async def _whole_body(request: Request, options: IntakeOptions) -> bytes:
-    pieces, size, more = list[bytes](), 0, True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        pieces.append(message.get("body", b""))
-        more, size = message.get("more_body", False), size + len(pieces[-1])
+    pieces, size = list[bytes](), 0
+    while piece := await request.read():
+        pieces.append(piece)
+        size += len(piece)
         if size > options.body_bytes_max:
             raise RefusedRequest(_too_large(options))
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _too_large(options: IntakeOptions) -> Answer:
@@ -240,10 +236,13 @@ def _too_large(options: IntakeOptions) -> Answer:
 
 def metadata_of(request: Request) -> dict[str, Any]:
     """What is stored with the request's events."""
-    headers = {name: value for name, value in request.headers.items() if name not in _PRIVATE}
-    found = {"method": request.method, "path": request.scope["path"], "headers": headers}
-    if query := request.scope["query_string"]:
-        found["query"] = query.decode("latin-1")
+    headers = dict[str, str]()
+    for raw, value in request.raw_headers:
+        if (name := raw.decode("latin-1")) not in _PRIVATE:
+            headers[name] = value.decode("latin-1")
+    found = {"method": request.method, "path": request.path, "headers": headers}
+    if request.query:
+        found["query"] = request.query.decode("latin-1")
     if content_type := headers.get("content-type"):
         found["content_type"] = content_type
     return found

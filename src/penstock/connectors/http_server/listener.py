@@ -2,21 +2,16 @@
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from email.utils import formatdate
 from http import HTTPStatus as Status
 from typing import Protocol, TypeVar
-
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
 
 from penstock.connectors.api import Capabilities, Connector, Downstream, Host, Outgoing, Stream, StreamGone
 from penstock.connectors.http_server.exchange import Answer, RefusedRequest, text_answer
 from penstock.connectors.http_server.intake import ClientGone, Intake, NotNow
 from penstock.connectors.http_server.options import IntakeOptions, ListenerOptions
-from penstock.connectors.http_server.protocol import HttpProtocol, protocol_factory
+from penstock.connectors.http_server.protocol import Disconnected, HttpProtocol, Limits, Request, protocol_factory
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import address_of, check_exposure, claims_of, listening_at, server_context
@@ -33,8 +28,8 @@ _LOOK_SECONDS = 0.01
 class Connection(Protocol):
     """A client's connection, as its server knows it."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application, for one request."""
+    async def __call__(self, request: Request) -> None:
+        """Answers it."""
 
     def begin(self) -> None:
         """The client has connected, and may be served."""
@@ -79,12 +74,11 @@ class ClientConnection(ABC):
         """Raises StreamGone for replies that no request waits for any more."""
         raise StreamGone(f"it does not reply to any request: {outgoing.name}")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, request: Request) -> None:
         self._is_idle.clear()
         try:
-            answer = await self._answered(Request(scope, receive))
-            await send_answer(answer, send)
-        except (ClientDisconnect, ClientGone):
+            await send_answer(await self._answered(request), request)
+        except (Disconnected, ClientGone):
             self.host.count("aborted_requests")
         finally:
             self.ended()
@@ -132,28 +126,8 @@ class ClientConnection(ABC):
         return text_answer(Status.GATEWAY_TIMEOUT, f"{text}; {stored}", closes=True)
 
 
-_dates = (0, b"")
-"""The second for which the header was made, and the header."""
-
-
-def _date() -> bytes:
-    """The `Date` header, which changes once a second."""
-    global _dates  # noqa: PLW0603  a cache of one
-    now = int(time.time())
-    if _dates[0] != now:
-        _dates = (now, formatdate(now, usegmt=True).encode())
-    return _dates[1]
-
-
-async def send_answer(answer: Answer, send: Send) -> None:
-    headers = [(b"date", _date())]
-    if answer.status >= 200 and answer.status not in (Status.NO_CONTENT, Status.NOT_MODIFIED):
-        headers.append((b"content-length", str(len(answer.body)).encode()))
-    headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-    if answer.closes:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+async def send_answer(answer: Answer, request: Request) -> None:
+    await request.answer(answer.status, answer.headers, answer.body, closes=answer.closes)
 
 
 # All connections of one server.
@@ -206,7 +180,7 @@ class HttpListener(Connector[L], ABC):
 
     async def run(self, host: Host) -> None:
         options, self._host = self.options, host
-        factory = protocol_factory(self, options.head_bytes_max, options.idle, options.dead_peer_after)
+        factory = protocol_factory(self, Limits(options.head_bytes_max, options.idle, options.dead_peer_after))
         loop, context = asyncio.get_running_loop(), server_context(options.tls)
         with listening_at(options.host, options.port):
             server = await loop.create_server(

@@ -9,12 +9,11 @@ from functools import partial
 from http import HTTPStatus as Status
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-
 from penstock.connectors.api import About, Capabilities, Host, Lost
 from penstock.connectors.http_server.exchange import Answer, RefusedRequest, authorize, read_body, text_answer
 from penstock.connectors.http_server.intake import Intake, NotNow
 from penstock.connectors.http_server.listener import ClientConnection, HttpListener
+from penstock.connectors.http_server.protocol import Request
 from penstock.connectors.otlp.options import OtlpOptions
 from penstock.connectors.server_auth import UNAUTHORIZED
 from penstock.connectors.sockets import claims_of
@@ -89,7 +88,7 @@ class OtlpConnection(ClientConnection):
     def _signal(self, request: Request) -> "Signal":
         from penstock.connectors.otlp import records
 
-        signal = records.by_path().get(request.scope["path"])
+        signal = records.by_path().get(request.path)
         if signal is None:
             raise RefusedRequest(text_answer(Status.NOT_FOUND, "not found: use /v1/logs, /v1/metrics or /v1/traces"))
         if request.method != "POST":

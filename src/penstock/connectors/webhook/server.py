@@ -7,7 +7,6 @@ from http import HTTPStatus as Status
 from typing import Annotated, Literal
 
 from pydantic import Field
-from starlette.requests import Request
 
 from penstock.connectors.api import About, Capabilities, Host, NoPipelines
 from penstock.connectors.http_server.connector import store_body
@@ -22,6 +21,7 @@ from penstock.connectors.http_server.exchange import (
 )
 from penstock.connectors.http_server.listener import ClientConnection, HttpListener
 from penstock.connectors.http_server.options import BodyOptions
+from penstock.connectors.http_server.protocol import Request
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.sockets import HeaderValue
 from penstock.connectors.webhook.signatures import DELIVERY_HEADERS, Signature, Unverified, verify
