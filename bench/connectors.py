@@ -107,7 +107,7 @@ class ConnectorsReport(Report):
         return min(map(len, self.found.values()))
 
     def details(self) -> dict[str, object]:
-        return {"mb_per_s": {name: round(median(one.ours for one in rates), 1) for name, rates in self.found.items()}}
+        return {"mb_per_s": {name: round(median(one.ours for one in rates), 3) for name, rates in self.found.items()}}
 
     def tables(self) -> Iterable[Table]:
         table = figures(

@@ -80,6 +80,7 @@ def test_files_of_a_directory_are_read_once_and_deleted_when_they_are_delivered(
             codec="binary",
             interceptors_in=(InterceptorSpec(type="split"),),
             quota_bytes=100_000,
+            segments=1,  # an epoch reads one segment after the other
         ),
         connector("kept", "file", config={"mode": "write", "path": str(tmp_path / "out")}, codec="binary"),
         pipeline("p"),

@@ -120,7 +120,8 @@ class RedisPeer(Peer):
 
     def config(self) -> Mapping[str, Any]:
         keys = [f"in{number}" for number in range(PARTITIONS)]
-        return {"unix_socket": str(self._server.socket), "streams": keys, "stream": "out", "timeout": "2s"}
+        both = {"streams": keys, "stream": "out"}
+        return {"unix_socket": str(self._server.socket), "timeout": "2s", "batch_max": 100} | both
 
     async def start(self) -> None:
         if not self._is_up:
