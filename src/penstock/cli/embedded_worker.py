@@ -19,6 +19,7 @@ from rich.console import Console
 from penstock.access.file import create_private_directory
 from penstock.backup.contents import JOURNAL
 from penstock.cli.connect import local_worker, worker_to_change
+from penstock.cli.waiting import waiting
 from penstock.client.credentials import OWN_DATA, LocalWorker
 from penstock.core.errors import Unavailable
 from penstock.worker.ports_file import PORT_TAKEN, WAITING, PortsFile
@@ -138,13 +139,17 @@ class _Start:
     def _wait_for_ports(self, process: "subprocess.Popen[bytes]", words: IO[bytes]) -> LocalWorker:
         """As long as it waits for others, so do we."""
         deadline, pause = time.monotonic() + _START_SECONDS_MAX, _LOOK_SECONDS
-        while time.monotonic() < deadline and process.poll() is None:
-            with suppress(FileNotFoundError):
-                return LocalWorker.read(self.data)
-            if (line := _waiting_line(words)) is not None:
-                self.report(f"the worker on {self.data} is {line}")
-                deadline, pause = float("inf"), _WAITING_LOOK_SECONDS
-            time.sleep(pause)
+        text = f"starting the worker on {self.data}: waiting for its journal"
+        with waiting(text, auto_refresh=False) as waits_for:  # a thread might hold a lock when another process starts
+            while time.monotonic() < deadline and process.poll() is None:
+                with suppress(FileNotFoundError):
+                    return LocalWorker.read(self.data)
+                if (line := _waiting_line(words)) is not None:
+                    text = f"the worker on {self.data} is {line}"
+                    self.report(text)
+                    deadline, pause = float("inf"), _WAITING_LOOK_SECONDS
+                waits_for(text)
+                time.sleep(pause)
         last = self.log_file.read_text(errors="replace")[-_LAST_WORDS_CHARS:].strip()
         what = f"did not listen within {_START_SECONDS_MAX:.0f} s" if process.poll() is None else "did not start"
         raise Unavailable(f"the worker on {self.data} {what}:\n{last}", f"Its log is {self.log_file}.")

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from penstock.cli.check import SUFFIXES
 from penstock.cli.connect import JsonOption
 from penstock.cli.run_setup import conf_of
 from penstock.cli.texts import printable
+from penstock.cli.waiting import waiting
 from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.spark.run.failures import load_pipelines
@@ -102,8 +103,12 @@ def _session(conf: Mapping[str, str]) -> "Iterator[SparkSession]":
     use_java()
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         warehouse = {"spark.sql.warehouse.dir": str(Path(folder) / "warehouse")}
-        with spark_driver("penstock explain", _MASTER, {**warehouse, **conf}, Path(folder) / "spark.log") as driver:
-            yield driver.session
+        log = Path(folder) / "spark.log"
+        with ExitStack() as stack:
+            with waiting("starting Spark …"):
+                driver = spark_driver("penstock explain", _MASTER, {**warehouse, **conf}, log)
+                session = stack.enter_context(driver).session
+            yield session
 
 
 def pipelines_in(file: Path) -> "list[Pipeline]":

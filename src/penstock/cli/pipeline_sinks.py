@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.waiting import waiting
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import RequestError
 from penstock.spark.pipelines import DEFAULT_PORT, check_ports, with_sinks
@@ -117,7 +118,7 @@ def check_sinks(pipelines: Sequence["Pipeline"], *, worker_is_here: bool) -> Non
 
 def wait_for_delivery(worker: str, names: Sequence[str], report: Callable[[str], None]) -> None:
     """Wait until the sinks have all output of the pipelines, or nothing moves; then report what is left."""
-    with CoordinatorClient(worker) as client:
+    with waiting("waiting for the delivery of what was processed"), CoordinatorClient(worker) as client:
         for name in names:
             left = _left(client, name)
             if left:

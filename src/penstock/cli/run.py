@@ -35,6 +35,7 @@ from penstock.cli.run_setup import (
     print_line,
     worker_of,
 )
+from penstock.cli.run_summary import summarized
 from penstock.cli.worker import StoreOption, TakeOverOption
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
@@ -186,11 +187,12 @@ def _run_file(file: Path, names: Sequence[str], sinks: Sequence[str], options: R
     pipelines = load()
     check_sinks(pipelines, worker_is_here=options.worker is None)
     let_workers_import_from([file.absolute().parent])
-    with worker_of(options) as found:
+    names = [pipeline.name for pipeline in pipelines]
+    with worker_of(options) as found, summarized(found.http, names, print_line):
         number = _run(found, pipelines, load, options)
         if options.available_now and number is None:
             wait_for_delivery(found.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], print_line)
-            report_staying_open(found.http, [pipeline.name for pipeline in pipelines], print_line)
+            report_staying_open(found.http, names, print_line)
     return number
 
 

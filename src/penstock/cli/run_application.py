@@ -19,6 +19,7 @@ from penstock.cli.run_setup import (
     print_line,
     worker_of,
 )
+from penstock.cli.run_summary import summarized
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import PASSTHROUGH, Deployed, Deployment
 from penstock.protocol.api.status import ApplicationStatus
@@ -47,10 +48,12 @@ def run_application(file: Path, options: RunOptions) -> int | None:
             client.apply(deployment, file.name)
             settle_former(worker.http, before, prune=options.prune, ask=True, report=print_line)
             first = client.application()
-        number = _run(worker, pipelines, first, options)
-        if options.available_now and number is None:
-            wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], print_line)
-            report_staying_open(worker.http, [pipeline.name for pipeline in pipelines], print_line)
+        names = [pipeline.name for pipeline in pipelines]
+        with summarized(worker.http, names, print_line):
+            number = _run(worker, pipelines, first, options)
+            if options.available_now and number is None:
+                wait_for_delivery(worker.http, [pipeline.name for pipeline in pipelines if pipeline.sinks], print_line)
+                report_staying_open(worker.http, names, print_line)
     return number
 
 

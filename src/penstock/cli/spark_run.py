@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,15 +16,16 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.catch_up import lag_text
 from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.open_windows import report_staying_open
 from penstock.cli.run_setup import RunOptions, print_line, report, report_drained, stopped_by_signals
 from penstock.cli.texts import printable, show_time
+from penstock.cli.waiting import waiting
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
-from penstock.core.sizes import show_size
-from penstock.protocol.api.status import Blockage, ConnectorStatus
+from penstock.protocol.api.status import Blockage, ConnectorStatus, RatesStatus
 from penstock.spark import codecs
 from penstock.spark.run.driver import SparkDriver, spark_driver
 from penstock.spark.run.executors import carrying_warning, check_executors
@@ -111,6 +112,7 @@ class RunView:
         self._sinks: Sequence[SinkStatus] = ()
         self._blockages: Sequence[Blockage] = ()
         self._connectors: Sequence[ConnectorStatus] = ()
+        self._rates = RatesStatus(seconds=0.0, sources={}, pipelines={}, sinks={})
         self._ready: Collection[str] = ()
         self._is_stopping = False
         self._asked = self._printed = 0.0
@@ -154,7 +156,7 @@ class RunView:
                 status = self._coordinator.status()
                 self._known = {one.name: one for one in status.pipelines}
                 self._sinks, self._connectors = status.sinks, status.connectors
-                self._blockages = status.blockages
+                self._blockages, self._rates = status.blockages, status.rates
                 self._is_stopping = status.application is not None and status.application.state != "running"
             self._asked = time.monotonic()
 
@@ -253,7 +255,7 @@ class RunView:
             "epoch": ", ".join(filter(None, (str(progress.epoch), _standing(running)))),
             "rows": f"{running.rows:,}",
             "rows/s": f"{progress.rows_per_second:,.0f}",
-            "lag": "" if known is None else show_size(known.lag_bytes),
+            "lag": "" if known is None else lag_text(known, self._rates),
             "watermark": show_time(progress.watermark_us),
             "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
             "open windows": "" if known is None else _open_windows(known),
@@ -413,6 +415,24 @@ def _check_executors(worker: str, options: RunOptions, spark: SparkDriver) -> No
         print_line(warning)
 
 
+@contextmanager
+def _started(name: str, worker: str, options: RunOptions) -> Iterator[SparkDriver]:
+    """Spark, which takes seconds to start: on a terminal a line says what that waits for. Raises SparkNotStarted."""
+    with ExitStack() as stack:
+        with waiting("starting Spark …") as waits_for:
+            driver = spark_driver(
+                name,
+                options.master,
+                options.conf,
+                options.spark_log,
+                report=lambda what: waits_for(f"starting Spark: waiting for {what}"),
+            )
+            spark = stack.enter_context(driver)
+            waits_for("Spark has started: trying its executors")
+            _check_executors(worker, options, spark)
+        yield spark
+
+
 def run_here(
     worker: FoundWorker, run: SparkRun, start: Start, creation: BackgroundCreation | None = None
 ) -> Ended | Lost:
@@ -425,8 +445,8 @@ def run_here(
     name = f"penstock: {', '.join(pipeline.name for pipeline in pipelines)}"
     with (
         announced(worker.http, pipelines) as announcement,
+        _started(name, worker.http, options) as spark,
         RunView(worker.http, run.console(), start.reported) as view,
-        spark_driver(name, options.master, options.conf, options.spark_log) as spark,
     ):
 
         def show(running: Sequence[RunningPipeline]) -> None:
@@ -436,7 +456,6 @@ def run_here(
                 creation.look(running, time.monotonic())
             view.show(running)
 
-        _check_executors(worker.http, options, spark)
         with closing(run.follow(worker.http, start.deployed, print_line)) as follower:
             runner = follower.runner = Runner(
                 spark.session,

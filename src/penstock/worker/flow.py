@@ -120,6 +120,8 @@ def _pipeline_rates(now: Mapping[Key, float], name: str, flow: PipelineFlow) -> 
         rows_out_per_second=now[_PIPELINE, name, "rows_out"],
         epoch_seconds=_rounded(flow.duration.last),
         latency_seconds=_rounded(flow.latency.last),
+        rows_in=flow.rows_in,
+        rows_out=dict(flow.rows_out),
     )
 
 

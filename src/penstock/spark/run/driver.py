@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -66,6 +66,7 @@ class SparkDriver:
         log: Path,
         archive: ClassArchive | None = None,
         end_seconds_max: float = _END_SECONDS_MAX,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """The JVM writes its log to `stderr`, which is the file `log`. It maps `archive` if that is usable. Raises
         SparkNotStarted.
@@ -75,15 +76,18 @@ class SparkDriver:
         self.log = log
         self._archive = archive
         self._end_seconds_max = end_seconds_max
+        self._report = report
         self.gateway: Any = None
         self.exit_status: int | None = None
         """Of the last JVM that was closed: 0 if it ended in order, negative if a signal ended it."""
         self._start()
 
     def _start(self) -> None:
+        self._report("its JVM")
         with _new_children_killed_on_error():
             self.gateway = self._launch()
         _log.info("Spark's JVM runs")
+        self._report("its session")
         try:
             self.session = _session(self.gateway, self._settings, self.log)
             _log.info("Spark's session is ready")
@@ -132,9 +136,10 @@ def spark_driver(
     *,
     uses_archive: bool = True,
     end_seconds_max: float = _END_SECONDS_MAX,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SparkDriver]:
     """A driver whose JVM writes its log to `log`; its stdout still goes to the terminal, for Spark's console sink. The
-    JVM has ended when the context exits. Raises SparkNotStarted.
+    JVM has ended when the context exits. `report`: is called with what the start waits for. Raises SparkNotStarted.
     """
     archive = find_archive() if uses_archive else None
     prepare_environment(master)
@@ -147,7 +152,7 @@ def spark_driver(
         with (
             _opened(log) as stderr,
             _forking(Path(sockets), stderr),
-            closing(SparkDriver(settings, stderr, log, archive, end_seconds_max)) as driver,
+            closing(SparkDriver(settings, stderr, log, archive, end_seconds_max, report)) as driver,
         ):
             yield driver
     finally:
