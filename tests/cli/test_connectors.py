@@ -61,6 +61,13 @@ def test_every_option_of_every_type_is_described() -> None:
         assert [one["name"] for one in found["options"] if not one["text"]] == [], name
 
 
+def test_every_guarantee_names_its_test() -> None:
+    for name in TYPES.names():
+        about = TYPES.about(name)
+        can, shown_by = about.capabilities, about.shown_by
+        assert (bool(shown_by.source), bool(shown_by.sink)) == (can.source is not None, can.sink is not None), name
+
+
 def test_the_schema_is_printed_as_json() -> None:
     made = json.loads(penstock("schema").output)
     assert sorted(made["properties"]) == ["binding", "connector", "pipeline"]

@@ -70,7 +70,9 @@ def _sections(page: Path) -> set[str]:
 
 def _is_test(path: str, name: str) -> bool:
     file = ROOT / path
-    return file.exists() and (not name or f"def {name}(" in file.read_text())
+    return file.exists() and (
+        not name or re.search(rf"^ *(async def|def|class) {name}\(", file.read_text(), re.MULTILINE) is not None
+    )
 
 
 def test_the_files_of_the_walks_exist() -> None:

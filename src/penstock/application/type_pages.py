@@ -1,7 +1,7 @@
 """The reference of connector types and interceptors: on the terminal, and as pages of the documentation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from penstock.application.config.schema import Option, options_of
 from penstock.application.config.types import Types
-from penstock.connectors.api import About, Capabilities
+from penstock.connectors.api import About, Capabilities, ShownBy
 from penstock.connectors.urls import written
 from penstock.core.errors import RequestError
 
@@ -21,6 +21,7 @@ _PAUSES = {
     "whole": "the whole connector",
 }
 _INDEX = "README.md"
+_OF_TESTS = "Where a class is named, it is the type's suite of `penstock.testing.conformance`."
 _NO_EDIT = "<!-- Written by `penstock connectors --write-docs docs/connectors`: change the connector's own file. -->"
 
 
@@ -37,6 +38,7 @@ class TypePage:
     example: str = ""
     """A connector in YAML."""
     install: str = ""
+    shown_by: ShownBy = field(default_factory=ShownBy)
 
 
 def page_of(types: Types, name: str) -> TypePage:
@@ -57,6 +59,7 @@ def page_of(types: Types, name: str) -> TypePage:
         of_options=_of_options(about.options),
         example=_example(about),
         install=f"pip install 'penstock-streams[{about.extra}]'" if about.extra else "",
+        shown_by=about.shown_by,
     )
 
 
@@ -175,16 +178,27 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _shown(page: TypePage, port: str, test: str) -> str:
+    guarantee = page.facts.get(port, "")
+    return f"{guarantee}: `{test}`" if test else guarantee
+
+
 def _index(found: list[TypePage], interceptors: list[TypePage]) -> str:
     head = "\n".join(
         ["# Types of connectors", "", _NO_EDIT, "", "| type | as a source | as a sink | |", "|---|---|---|---|"]
     )
+    shown = [
+        f"| [{page.name}]({page.name}.md) | {_shown(page, 'as a source', page.shown_by.source)} "
+        f"| {_shown(page, 'as a sink', page.shown_by.sink)} |"
+        for page in found
+    ]
     rows = [
         f"| [{page.name}]({page.name}.md) | {page.facts.get('as a source', '')} | {page.facts.get('as a sink', '')} "
         f"| {_cell(page.text)} |"
         for page in found
     ]
-    lines = [head, *rows, "", "# Interceptors", ""]
+    lines = [head, *rows, "", "# Guarantees and their tests", "", _OF_TESTS, ""]
+    lines += ["| type | as a source | as a sink |", "|---|---|---|", *shown, "", "# Interceptors", ""]
     for page in interceptors:
         ways = [f"Use it under `{way}`." for way in filter(None, [page.facts.get("used under")])]
         lines += [f"## {page.name}", "", " ".join([page.text, *ways, page.of_options]).rstrip(), ""]

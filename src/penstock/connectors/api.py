@@ -412,6 +412,14 @@ def paths_in(value: Any) -> Iterator[Path]:
             yield from paths_in(each)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownBy:
+    """The tests that show the guarantees of a type's ports, as `tests/FILE.py::NAME`."""
+
+    source: str = ""
+    sink: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """The description of a type, for people."""
@@ -427,6 +435,8 @@ class About:
     """A valid `config:`."""
     url: UrlForm = field(default_factory=UrlForm)
     """The URL form of a sink of this type."""
+    shown_by: ShownBy = field(default_factory=ShownBy)
+    """For the documentation. Types of other packages need not have it."""
 
 
 class Connector(Generic[O]):

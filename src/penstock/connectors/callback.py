@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Connector, Options
+from penstock.connectors.api import About, Capabilities, Connector, Options, ShownBy
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.sink_api import Block, NonVotingSink, Row, SinkLost, rows_of
 from penstock.connectors.tables import SchemaOf
@@ -54,6 +54,9 @@ class Callback(Connector[CallbackOptions]):
         ),
         example={"path": "alarms.py", "function": "on_rows"},
         url=UrlForm(written="callback:PATH.py:FUNCTION", place=function, fields=("path", "function")),
+        shown_by=ShownBy(
+            sink="tests/connectors/test_callback.py::test_an_epoch_with_other_blocks_is_delivered_again_from_its_start",
+        ),
     )
 
     @classmethod

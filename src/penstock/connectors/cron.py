@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Stream
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, ShownBy, Stream
 from penstock.connectors.streams import ready_or_draining, until_draining
 from penstock.core.types import Guarantee
 
@@ -56,6 +56,9 @@ class Cron(Connector[CronOptions]):
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
         extra="cron",
         example={"expression": "30 6 * * MON-FRI", "timezone": "Europe/Berlin"},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestCron",
+        ),
     )
 
     clock: Callable[[], float] = staticmethod(time.time)

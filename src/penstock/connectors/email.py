@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, ShownBy, StreamGone
 from penstock.connectors.secrets import has_references
 from penstock.connectors.sockets import ClientTls, HostName, client_context
 from penstock.connectors.unfinished import Unfinished
@@ -215,6 +215,9 @@ class Email(Connector[EmailOptions]):
             "subject": "{level}: {service}",
             "body": "{message}",
         },
+        shown_by=ShownBy(
+            sink="tests/application/test_web_kills.py::test_every_event_leaves_as_a_webhook_and_as_mail_and_repetitions_can_be_recognized",
+        ),
     )
 
     def __init__(self, options: EmailOptions) -> None:

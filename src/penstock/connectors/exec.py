@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, ShownBy, Stream
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.row_formats import encode
@@ -102,6 +102,10 @@ class Exec(Connector[ExecOptions]):
             on_stream_started="Opens every stream while the program runs.",
         ),
         example={"command": ["journalctl", "--follow", "--output=json"], "restart": "always"},
+        shown_by=ShownBy(
+            source="tests/connectors/test_exec.py::test_a_program_that_fails_is_started_again_and_half_a_line_is_a_dead_letter",
+            sink="tests/connectors/test_exec.py::test_values_that_a_killed_program_had_not_read_are_written_to_the_next_one",
+        ),
     )
 
     def __init__(self, options: ExecOptions) -> None:

@@ -15,7 +15,18 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream, StreamGone
+from penstock.connectors.api import (
+    About,
+    Capabilities,
+    Connector,
+    Host,
+    Lost,
+    Options,
+    Outgoing,
+    ShownBy,
+    Stream,
+    StreamGone,
+)
 from penstock.connectors.row_formats import encode
 from penstock.connectors.sockets import (
     ClientTls,
@@ -152,6 +163,10 @@ class HttpClient(Connector[HttpClientOptions]):
             implied={"format": "lines", "on_refusal": "retry"},
             prefix=PREFIX,
             credentials="Put an Authorization header into a file: penstock_headers_file=FILE.",
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_http.py::TestHttpClient",
+            sink="tests/connectors/test_http_client.py::test_an_unavailable_server_is_lost_and_gets_everything_when_it_is_back",
         ),
     )
 

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, ShownBy, Stream
 from penstock.connectors.streams import DRAINED, ready_or_draining, until_draining
 from penstock.connectors.values import Size, SomeSeconds
 from penstock.core.types import Guarantee
@@ -75,6 +75,10 @@ class Bench(Connector[BenchOptions]):
             source=Guarantee.EXACTLY_ONCE, sink=Guarantee.AT_LEAST_ONCE, resumes=True, own_event_times=True
         ),
         example={"size": 200, "rate": 5000, "count": 1_000_000},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestBench",
+            sink="tests/connectors/test_load_test.py::test_what_arrives_is_counted_by_its_latency",
+        ),
     )
 
     clock: Callable[[], float] = staticmethod(time.time)

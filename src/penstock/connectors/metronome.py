@@ -3,7 +3,7 @@
 import json
 import time
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Options
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, ShownBy
 from penstock.connectors.streams import ready_or_draining, until_draining
 from penstock.connectors.values import SomeSeconds
 from penstock.core.types import Guarantee
@@ -26,6 +26,9 @@ class Metronome(Connector[MetronomeOptions]):
         options=MetronomeOptions,
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
         example={"interval": "1s"},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_small_ones.py::TestMetronome",
+        ),
     )
 
     async def run(self, host: Host) -> None:

@@ -1,6 +1,6 @@
 """`null`: discards everything."""
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Outgoing, ShownBy
 from penstock.core.types import Guarantee
 
 
@@ -15,6 +15,10 @@ class Null(Connector[NullOptions]):
         options=NullOptions,
         capabilities=Capabilities(
             source=Guarantee.EXACTLY_ONCE, sink=Guarantee.EXACTLY_ONCE, own_event_times=False, has_codec=False
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_small_ones.py::TestNull",
+            sink="tests/connectors/conformance/test_small_ones.py::TestNull",
         ),
     )
 

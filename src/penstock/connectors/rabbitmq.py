@@ -14,7 +14,7 @@ from urllib.parse import SplitResult
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, StreamGone
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, ShownBy, StreamGone
 from penstock.connectors.intake import Intake, Received, bounded
 from penstock.connectors.sockets import ClientTls, HostName, client_context
 from penstock.connectors.url_forms import Place, UrlForm, at_server
@@ -145,6 +145,10 @@ class RabbitMq(Connector[RabbitMqOptions]):
             place=routing_key,
             fields=("host", "port", "routing_key"),
             credentials="Use a reference: password=${file:PATH}.",
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/brokers/test_rabbitmq.py::test_nothing_is_lost_although_worker_and_broker_are_killed",
+            sink="tests/connectors/brokers/test_rabbitmq.py::test_nothing_is_lost_although_worker_and_broker_are_killed",
         ),
     )
 

@@ -26,6 +26,7 @@ from penstock.connectors.api import (
     Options,
     Outgoing,
     SegmentPort,
+    ShownBy,
     StreamGone,
 )
 from penstock.connectors.secrets import PlainOnly, Secret
@@ -110,6 +111,10 @@ class Segment(Connector[SegmentOptions]):
         ),
         example={"segment": "numbers"},
         url=UrlForm(written="segment:NAME", place=segment, fields=("segment",)),
+        shown_by=ShownBy(
+            source="tests/spark/test_crashes.py",
+            sink="tests/connectors/test_segment.py::test_a_delivery_repeated_after_a_restart_is_stored_once",
+        ),
     )
 
     def __init__(self, options: SegmentOptions) -> None:

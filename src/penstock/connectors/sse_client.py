@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Stream
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, ShownBy, Stream
 from penstock.connectors.sockets import ClientTls, Headers, check_url, client_context
 from penstock.connectors.streams import DRAINED, ready_or_draining
 from penstock.connectors.values import SecondsOrOff, Size, SomeSeconds
@@ -183,6 +183,9 @@ class SseClient(Connector[SseClientOptions]):
         ),
         extra="http",
         example={"url": "https://example.org/events", "ids": "number"},
+        shown_by=ShownBy(
+            source="tests/application/test_web_kills.py::test_events_of_a_stream_with_numbers_come_once_and_in_order",
+        ),
     )
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Host, Outgoing, StreamGone
+from penstock.connectors.api import About, Capabilities, Host, Outgoing, ShownBy, StreamGone
 from penstock.connectors.http_server.exchange import RefusedRequest, authorize, route
 from penstock.connectors.http_server.listener import HttpListener, send_answer
 from penstock.connectors.http_server.options import ListenerOptions
@@ -187,6 +187,9 @@ class SseServer(HttpListener[SseServerOptions]):
         SseServerOptions,
         Capabilities(sink=Guarantee.AT_MOST_ONCE, on_stream_started="Opens every stream, even without clients."),
         example={"port": 8080, "path": "/events", "origins": ["https://example.org"]},
+        shown_by=ShownBy(
+            sink="tests/connectors/test_sse.py::test_a_client_that_comes_back_continues_after_its_last_event",
+        ),
     )
 
     def __init__(self, options: SseServerOptions) -> None:

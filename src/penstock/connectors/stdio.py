@@ -5,7 +5,7 @@ import os
 import select
 from typing import Literal
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, ShownBy
 from penstock.connectors.row_formats import encode
 from penstock.connectors.streams import DRAINED, open_when_there_is_room, read_into
 from penstock.connectors.url_forms import UrlForm
@@ -38,6 +38,10 @@ class Stdio(Connector[StdioOptions]):
         options=StdioOptions,
         capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, sink=Guarantee.AT_LEAST_ONCE, own_event_times=False),
         url=UrlForm(written="stdout:", implied={"format": "lines"}),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_small_ones.py::TestStdio",
+            sink="tests/connectors/conformance/test_small_ones.py::TestStdio",
+        ),
     )
 
     stdin, stdout = _STDIN, _STDOUT

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Options, Stream
+from penstock.connectors.api import About, Capabilities, Connector, Host, Options, ShownBy, Stream
 from penstock.connectors.interceptors.api import RECORD_BYTES_LIMIT, BadBytes
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.server_auth import ServerAuth
@@ -163,6 +163,9 @@ class Syslog(Connector[SyslogOptions]):
         options=SyslogOptions,
         capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, own_event_times=False, sends_messages=True),
         example={"host": "127.0.0.1", "port": 5514},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestSyslog",
+        ),
     )
 
     def __init__(self, options: SyslogOptions) -> None:

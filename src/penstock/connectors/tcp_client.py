@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Host, Outgoing
+from penstock.connectors.api import About, Capabilities, Host, Outgoing, ShownBy
 from penstock.connectors.row_formats import encode
 from penstock.connectors.socket_clients import Client
 from penstock.connectors.sockets import CLIENT_ON_STREAM_STARTED, ClientOptions, Connection, HostName, client_context
@@ -42,6 +42,10 @@ class TcpClient(Client[TcpClientOptions]):
         ),
         example={"host": "127.0.0.1", "port": 9000, "connections": "per-stream"},
         url=UrlForm(written="tcp://HOST:PORT", place=address, fields=("host", "port"), implied={"format": "lines"}),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_sockets.py::TestTcpClientPerStream",
+            sink="tests/application/test_kills_and_files.py::test_nothing_is_lost_and_what_promises_so_has_each_line_once",
+        ),
     )
 
     @classmethod

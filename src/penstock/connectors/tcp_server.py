@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from penstock.connectors.api import About, Host
+from penstock.connectors.api import About, Host, ShownBy
 from penstock.connectors.server_auth import LINE_BYTES_MAX, LINE_SECONDS_MAX, UNAUTHORIZED, ServerAuth
 from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, PeerServer
 from penstock.connectors.sockets import (
@@ -35,6 +35,10 @@ class TcpServer(PeerServer[TcpServerOptions]):
         options=TcpServerOptions,
         capabilities=PEER_CAPABILITIES,
         example={"host": "127.0.0.1", "port": 9000},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_sockets.py::TestTcpServer",
+            sink="tests/connectors/conformance/test_sockets.py::TestTcpServer",
+        ),
     )
 
     @property

@@ -11,7 +11,18 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, Stream, StreamGone
+from penstock.connectors.api import (
+    About,
+    Capabilities,
+    Connector,
+    Host,
+    Lost,
+    Options,
+    Outgoing,
+    ShownBy,
+    Stream,
+    StreamGone,
+)
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.sockets import HostName, Port, address_of, claims_of, listening_at
@@ -175,6 +186,9 @@ class UdpServer(Connector[UdpServerOptions]):
         options=UdpServerOptions,
         capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, own_event_times=False, sends_messages=True),
         example={"host": "127.0.0.1", "port": 8125},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestUdpServer",
+        ),
     )
 
     def __init__(self, options: UdpServerOptions) -> None:
@@ -237,6 +251,10 @@ class UdpClient(Connector[UdpClientOptions]):
         ),
         example={"host": "127.0.0.1", "port": 8125},
         url=UrlForm(written="udp://HOST:PORT", place=address, fields=("host", "port")),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestUdpClient",
+            sink="tests/connectors/conformance/test_programs.py::TestUdpClient",
+        ),
     )
 
     def __init__(self, options: UdpClientOptions) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Host, Lost, Outgoing
+from penstock.connectors.api import About, Capabilities, Host, Lost, Outgoing, ShownBy
 from penstock.connectors.row_formats import encode
 from penstock.connectors.socket_clients import Client
 from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, LocalServer
@@ -80,6 +80,10 @@ class UnixServer(LocalServer[UnixServerOptions]):
         options=UnixServerOptions,
         capabilities=PEER_CAPABILITIES,
         example={"path": "/run/app/events.sock", "mode": "660"},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestUnixServer",
+            sink="tests/connectors/conformance/test_programs.py::TestUnixServer",
+        ),
     )
 
     @classmethod
@@ -189,6 +193,10 @@ class UnixClient(Client[UnixClientOptions]):
             on_stream_started=CLIENT_ON_STREAM_STARTED,
         ),
         example={"path": "/run/app/events.sock", "format": "lines"},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_programs.py::TestUnixClientPerStream",
+            sink="tests/connectors/conformance/test_programs.py::TestUnixClientPerStream",
+        ),
     )
 
     @classmethod

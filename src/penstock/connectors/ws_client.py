@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import About, Capabilities
+from penstock.connectors.api import About, Capabilities, ShownBy
 from penstock.connectors.socket_clients import Client
 from penstock.connectors.socket_peers import Peer
 from penstock.connectors.sockets import (
@@ -52,6 +52,10 @@ class WsClient(Client[WsClientOptions]):
         extra="ws",
         example={"url": "ws://127.0.0.1:8888/"},
         url=UrlForm(written="ws[s]://HOST[:PORT]/PATH", place=endpoint, fields=("url",), prefix=PREFIX),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_sockets.py::TestWsClientPerStream",
+            sink="tests/connectors/conformance/test_sockets.py::TestWsClientPerStream",
+        ),
     )
 
     @classmethod

@@ -7,7 +7,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Host
+from penstock.connectors.api import About, Host, ShownBy
 from penstock.connectors.server_auth import CHALLENGE, UNAUTHORIZED
 from penstock.connectors.socket_peers import PEER_CAPABILITIES, Listening, PeerServer
 from penstock.connectors.sockets import (
@@ -49,6 +49,10 @@ class WsServer(PeerServer[WsServerOptions]):
         capabilities=replace(PEER_CAPABILITIES, sends_messages=True),
         extra="ws",
         example={"host": "127.0.0.1", "port": 8888},
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_sockets.py::TestWsServer",
+            sink="tests/connectors/conformance/test_sockets.py::TestWsServer",
+        ),
     )
 
     @property

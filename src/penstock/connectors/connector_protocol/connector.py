@@ -7,7 +7,7 @@ Port `out`: programs connect to the worker's connector port under this connector
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector, Pause
+from penstock.connectors.api import About, Capabilities, Connector, Pause, ShownBy
 from penstock.connectors.connector_protocol.options import ConnectorProtocolOptions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, address
@@ -42,6 +42,10 @@ class ConnectorProtocol(Connector[ConnectorProtocolOptions]):
             place=address,
             fields=("host", "port"),
             credentials="Put the cookie into a file: cookie_file=FILE.",
+        ),
+        shown_by=ShownBy(
+            source="tests/ingest/sessions/test_crashes.py",
+            sink="tests/delivery/matrix/test_matrix.py",
         ),
     )
 

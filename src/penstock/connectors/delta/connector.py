@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About
+from penstock.connectors.api import About, ShownBy
 from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
@@ -36,6 +36,9 @@ class Delta(LakeConnector[DeltaOptions]):
         extra="delta",
         example={"path": "lake/orders", "partition_by": ["country"]},
         url=UrlForm(written="delta:PATH", place=path, fields=("path",)),
+        shown_by=ShownBy(
+            sink="tests/connectors/stores/test_lake_contract.py::TestDelta",
+        ),
     )
 
     def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, StreamState
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, ShownBy, StreamState
 from penstock.connectors.directory.files import Completeness, Found, Listing, Record, Verdict, ordered
 from penstock.connectors.directory.options import DirectoryOptions
 from penstock.connectors.directory.places import Place, place_of
@@ -30,6 +30,9 @@ class Directory(Connector[DirectoryOptions]):
         options=DirectoryOptions,
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=False),
         example={"path": "/var/spool/orders", "pattern": "*.csv", "done": "delete"},
+        shown_by=ShownBy(
+            source="tests/application/test_kills_and_files.py::test_files_of_a_directory_are_read_once_and_deleted_when_they_are_delivered",
+        ),
     )
 
     @classmethod

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Outgoing
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Outgoing, ShownBy
 from penstock.connectors.file.options import FileOptions
 from penstock.connectors.file.reading import Reading, Tailing, fixed_part
 from penstock.connectors.permissions import Permissions
@@ -81,6 +81,10 @@ class File(Connector[FileOptions]):
         ),
         example={"mode": "tail", "path": "/var/log/app/*.log"},
         url=UrlForm(written="file:PATH", place=path, fields=("path",), implied={"mode": "write"}),
+        shown_by=ShownBy(
+            source="tests/application/test_kills_and_files.py::test_nothing_is_lost_and_what_promises_so_has_each_line_once",
+            sink="tests/application/test_kills_and_files.py::test_nothing_is_lost_and_what_promises_so_has_each_line_once",
+        ),
     )
 
     @classmethod

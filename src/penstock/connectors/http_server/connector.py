@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from penstock.connectors.api import About, Capabilities, Host, Outgoing, Stream, StreamGone
+from penstock.connectors.api import About, Capabilities, Host, Outgoing, ShownBy, Stream, StreamGone
 from penstock.connectors.http_server.exchange import (
     Answer,
     Exchange,
@@ -128,6 +128,10 @@ class HttpServer(HttpListener[HttpServerOptions]):
             on_stream_started="Opens every stream. A reply whose client is gone is a dead letter.",
         ),
         example={"port": 8080, "path": "/events"},
+        shown_by=ShownBy(
+            source="tests/connectors/test_http_server.py::test_without_a_link_to_in_a_request_is_answered_202_when_it_is_durable",
+            sink="tests/connectors/test_http_server.py::test_replies_that_no_client_waits_for_are_dead_letters",
+        ),
     )
 
     def __init__(self, options: HttpServerOptions) -> None:

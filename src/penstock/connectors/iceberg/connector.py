@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About
+from penstock.connectors.api import About, ShownBy
 from penstock.connectors.iceberg.options import IcebergOptions
 from penstock.connectors.lake.options import CAPABILITIES, LakeConnector
 from penstock.connectors.permissions import Permissions
@@ -22,6 +22,9 @@ class Iceberg(LakeConnector[IcebergOptions]):
         extra="iceberg",
         example={"path": "lake/orders", "catalog": "sqlite:///lake/catalog.db", "table": "shop.orders"},
         url=UrlForm(written="iceberg:PATH", place=path, fields=("path",)),
+        shown_by=ShownBy(
+            sink="tests/connectors/stores/test_lake_contract.py::TestIceberg",
+        ),
     )
 
     @classmethod

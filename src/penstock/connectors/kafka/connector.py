@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector, Host
+from penstock.connectors.api import About, Capabilities, Connector, Host, ShownBy
 from penstock.connectors.kafka.options import KafkaOptions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, topic
@@ -37,6 +37,10 @@ class Kafka(Connector[KafkaOptions]):
             place=topic,
             fields=("brokers", "topic"),
             credentials="Use a connector in YAML, with `sasl:` and a reference to the password.",
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_event_logs.py::TestKafka",
+            sink="tests/connectors/brokers/test_kafka_sink.py::test_a_worker_that_is_killed_in_an_epoch_leaves_nothing_that_is_written_twice",
         ),
     )
 

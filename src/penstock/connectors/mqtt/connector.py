@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Outgoing, Pause, StreamGone
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Outgoing, Pause, ShownBy, StreamGone
 from penstock.connectors.intake import Intake, Received, bounded
 from penstock.connectors.mqtt.options import KEY, MqttOptions, is_topic
 from penstock.connectors.mqtt.session import Publication, Session
@@ -50,6 +50,10 @@ class Mqtt(Connector[MqttOptions]):
         extra="mqtt",
         example={"host": "127.0.0.1", "client_id": "penstock-sensors", "topics": ["sensors/+/temperature"]},
         url=UrlForm(written="mqtt://HOST[:PORT]/TOPIC", place=topic, fields=("host", "port", "topic")),
+        shown_by=ShownBy(
+            source="tests/connectors/brokers/test_mqtt.py::test_nothing_is_lost_although_worker_and_broker_are_killed",
+            sink="tests/connectors/brokers/test_mqtt.py::test_nothing_is_lost_although_worker_and_broker_are_killed",
+        ),
     )
 
     def __init__(self, options: MqttOptions) -> None:

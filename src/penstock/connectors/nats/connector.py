@@ -3,7 +3,7 @@
 from dataclasses import replace
 from urllib.parse import SplitResult
 
-from penstock.connectors.api import About, Capabilities, Connector, Host, Lost
+from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, ShownBy
 from penstock.connectors.nats.options import NatsOptions
 from penstock.connectors.sink_api import NonVotingSink
 from penstock.connectors.tables import SchemaOf
@@ -42,6 +42,10 @@ class Nats(Connector[NatsOptions]):
             place=subject,
             fields=("servers", "subject"),
             credentials="Name a file: credentials=FILE.",
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/brokers/test_nats.py::test_every_message_is_published_once_although_worker_and_server_are_killed",
+            sink="tests/connectors/brokers/test_nats.py::test_every_message_is_published_once_although_worker_and_server_are_killed",
         ),
     )
 

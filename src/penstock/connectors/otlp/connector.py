@@ -9,7 +9,7 @@ from functools import partial
 from http import HTTPStatus as Status
 from typing import TYPE_CHECKING, Any
 
-from penstock.connectors.api import About, Capabilities, Host, Lost
+from penstock.connectors.api import About, Capabilities, Host, Lost, ShownBy
 from penstock.connectors.http_server.exchange import Answer, RefusedRequest, authorize, read_body, text_answer
 from penstock.connectors.http_server.intake import Intake, NotNow
 from penstock.connectors.http_server.listener import ClientConnection, HttpListener
@@ -278,6 +278,9 @@ class Otlp(HttpListener[OtlpOptions]):
         Capabilities(source=Guarantee.AT_LEAST_ONCE, own_event_times=True, interceptors=frozenset()),
         extra="otlp",
         example={"port": 4318, "grpc_port": 4317},
+        shown_by=ShownBy(
+            source="tests/application/test_web_kills.py::test_no_webhook_and_no_telemetry_that_was_answered_is_lost",
+        ),
     )
 
     @classmethod

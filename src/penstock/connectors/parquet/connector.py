@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About
+from penstock.connectors.api import About, ShownBy
 from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
@@ -33,6 +33,9 @@ class Parquet(LakeConnector[ParquetOptions]):
         extra="parquet",
         example={"path": "lake/orders", "partition_by": ["country"]},
         url=UrlForm(written="parquet:PATH", place=path, fields=("path",)),
+        shown_by=ShownBy(
+            sink="tests/connectors/stores/test_lake_contract.py::TestParquet",
+        ),
     )
 
     def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":

@@ -8,7 +8,7 @@ changes    logical replication: a snapshot, then every change                   
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector, Host
+from penstock.connectors.api import About, Capabilities, Connector, Host, ShownBy
 from penstock.connectors.postgres.options import PostgresFormat, PostgresOptions
 from penstock.connectors.tables import RowSchema, SchemaOf
 from penstock.connectors.url_forms import UrlForm, database
@@ -40,6 +40,10 @@ class Postgres(Connector[PostgresOptions]):
             place=database,
             fields=("user", "host", "port", "dbname"),
             credentials="Put the password into ~/.pgpass, PGPASSWORD or a service file of the worker's user.",
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/databases/test_postgres_changes.py::test_killed_workers_and_servers_lose_and_repeat_nothing",
+            sink="tests/application/test_database_sinks.py::test_transactional_sinks_have_each_event_once_though_the_worker_is_killed",
         ),
     )
     has_table = True

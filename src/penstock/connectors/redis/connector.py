@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector, Host
+from penstock.connectors.api import About, Capabilities, Connector, Host, ShownBy
 from penstock.connectors.redis.options import RedisOptions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, redis_stream
@@ -36,6 +36,10 @@ class RedisStreams(Connector[RedisOptions]):
             place=redis_stream,
             fields=("host", "port", "stream"),
             credentials="Use a connector in YAML, with a reference to the password.",
+        ),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_event_logs.py::TestRedis",
+            sink="tests/connectors/brokers/test_redis_sink.py::test_a_server_that_is_killed_has_every_row_once",
         ),
     )
 

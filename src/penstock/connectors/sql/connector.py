@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector
+from penstock.connectors.api import About, Capabilities, Connector, ShownBy
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.sql.options import SqlOptions
 from penstock.connectors.tables import RowSchema, SchemaOf
@@ -30,6 +30,9 @@ class Sql(Connector[SqlOptions]):
         ),
         extra="sql",
         example={"url": "mysql+pymysql://me@db.example/shop", "table": "orders", "upsert": ["id"]},
+        shown_by=ShownBy(
+            sink="tests/connectors/databases/test_sql_sink.py::test_a_worker_that_is_killed_at_any_row_writes_each_epoch_once",
+        ),
     )
     has_table = True
 

@@ -7,7 +7,7 @@ poll       rows by a column that grows                        exactly-once
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.connectors.api import About, Capabilities, Connector, Host
+from penstock.connectors.api import About, Capabilities, Connector, Host, ShownBy
 from penstock.connectors.sqlite.options import SqliteFormat, SqliteOptions
 from penstock.connectors.tables import RowSchema, SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
@@ -35,6 +35,10 @@ class Sqlite(Connector[SqliteOptions]):
         ),
         example={"path": "results.db", "table": "results", "format": "json", "upsert": ["id"], "create": True},
         url=UrlForm(written="sqlite:PATH", place=path, fields=("path",)),
+        shown_by=ShownBy(
+            source="tests/connectors/databases/test_sqlite_poll.py::test_killed_workers_lose_and_repeat_no_row",
+            sink="tests/application/test_database_sinks.py::test_transactional_sinks_have_each_event_once_though_the_worker_is_killed",
+        ),
     )
     has_table = True
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
-from penstock.connectors.api import About
+from penstock.connectors.api import About, ShownBy
 from penstock.connectors.http_client import HttpClient, HttpClientOptions
 from penstock.connectors.sockets import HeaderValue
 from penstock.connectors.url_forms import UrlForm
@@ -41,6 +41,10 @@ class WebhookClient(HttpClient):
             "signature": {"style": "github", "secrets": ["${file:/run/secrets/webhook}"]},
         },
         url=UrlForm(credentials="Take secrets from files: ${file:PATH}."),
+        shown_by=ShownBy(
+            source="tests/connectors/conformance/test_web.py::TestWebhookClient",
+            sink="tests/application/test_web_kills.py::test_every_event_leaves_as_a_webhook_and_as_mail_and_repetitions_can_be_recognized",
+        ),
     )
     options: WebhookClientOptions
 

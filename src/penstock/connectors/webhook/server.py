@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.connectors.api import About, Capabilities, Host, NoPipelines
+from penstock.connectors.api import About, Capabilities, Host, NoPipelines, ShownBy
 from penstock.connectors.http_server.connector import store_body
 from penstock.connectors.http_server.exchange import (
     Answer,
@@ -145,6 +145,9 @@ class WebhookServer(HttpListener[WebhookServerOptions]):
             "path": "/hooks",
             "signature": {"style": "github", "secrets": ["${file:/run/secrets/webhook}"]},
         },
+        shown_by=ShownBy(
+            source="tests/application/test_web_kills.py::test_no_webhook_and_no_telemetry_that_was_answered_is_lost",
+        ),
     )
 
     @classmethod
