@@ -60,6 +60,7 @@ def add(
         typer.Option(parser=parse_size, metavar="SIZE", help="What its sources and segments may hold in total."),
     ] = None,
     data: DataOption = OWN_DATA,
+    as_json: JsonOption = False,
 ) -> None:
     """Add a principal, and print its token.
 
@@ -70,7 +71,9 @@ def add(
         token = file.add(
             StoredGrant(name=name, role=role, prefixes=prefix or [], certificate=certificate, quota_bytes=quota)
         )
-    if token:
+    if as_json:
+        typer.echo(json.dumps({"principal": name, "role": role, "token": token or None}))
+    elif token:
         typer.echo(token)
     elif name == ANONYMOUS:
         typer.echo("added anonymous: clients without a token have this role", err=True)

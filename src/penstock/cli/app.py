@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from penstock import __version__
+from penstock.cli.examples import add_examples
 from penstock.core.errors import PenstockError
 
 _MODULES = {
@@ -64,7 +65,9 @@ class _Commands(TyperGroup):
         elif cmd_name not in self.commands:
             commands = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich")
             importlib.import_module(f"penstock.cli.{_MODULES[cmd_name]}").register(commands)
-            self.commands.update(get_group(commands).commands)
+            for name, command in get_group(commands).commands.items():
+                add_examples(command, name)
+                self.commands[name] = command
         return self.commands.get(cmd_name)
 
 

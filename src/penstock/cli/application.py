@@ -1,8 +1,10 @@
 """`penstock apply`, `stop`, `pause` and `resume`: how operators control an application."""
 
+import json
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ from rich.console import Console
 
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
-from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change
 from penstock.cli.former_pipelines import PruneOption, settle_former
 from penstock.cli.open_windows import staying_open
 from penstock.client.coordinator.client import ApplicationClient
@@ -55,6 +57,7 @@ def apply(
     data: DataOption = None,
     yes: YesOption = False,
     prune: PruneOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Deploy a changed application: start, stop and relink what differs, and leave the rest running.
 
@@ -73,8 +76,12 @@ def apply(
     address = worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS)
     with ApplicationClient(address, _RETRY_SECONDS) as client:
         before = client.application().deployment.pipelines
-        _report(client.apply(loaded.deployment, file.name))
-    settle_former(address, before, prune=prune, ask=not yes, report=typer.echo)
+        done = client.apply(loaded.deployment, file.name)
+    if as_json:
+        typer.echo(json.dumps(done))
+    else:
+        _report(done)
+    settle_former(address, before, prune=prune, ask=not yes and not as_json, report=partial(typer.echo, err=as_json))
 
 
 def _report(answer: dict[str, Any]) -> None:

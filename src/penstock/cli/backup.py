@@ -178,6 +178,7 @@ def restore(
     at: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which backup (penstock backup DIR --list). Default: the newest.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Restore a backup into a new data directory. Every checksum is verified first.
 
@@ -190,6 +191,9 @@ def restore(
     check_empty(data)
     with _progress("restoring", manifest.size) as on_bytes:
         restore_files(archive, manifest, data, on_bytes)
+    if as_json:
+        typer.echo(json.dumps({"name": name, "data": str(data), **_summary(manifest)}))
+        return
     typer.echo(f"{name} is restored to {data}: {show_size(manifest.size)}, taken at {manifest.taken_at}")
     if not manifest.has_secrets:
         typer.echo("it has no token and no access list: the worker generates a new token when it starts")

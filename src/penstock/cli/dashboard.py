@@ -18,17 +18,9 @@ _START_SECONDS_MAX = 600.0
 """A worker may have to read a large journal first."""
 _LOOK_SECONDS = 0.3
 
-_EXAMPLES = """
-[bold]Examples[/]
-
-penstock dashboard
-
-penstock dashboard --worker https://worker.example.com:7102 --port 8000
-"""
-
 
 def register(commands: typer.Typer) -> None:
-    commands.command("dashboard", epilog=_EXAMPLES)(dashboard)
+    commands.command("dashboard")(dashboard)
 
 
 def dashboard(

@@ -233,6 +233,7 @@ def replay(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Send dead letters through the pipeline again, each once.
 
@@ -248,6 +249,9 @@ def replay(
         if end <= max(about.replayed, about.start):
             raise _nothing(pipeline, about, upto)
         found = client.replay(pipeline, port, about.replayed, end, input=input_)
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(found)))
+        return
     dead_letters = "1 dead letter" if found.count == 1 else f"{found.count:,} dead letters"
     typer.echo(f"replayed {dead_letters} of {pipeline}/{port}: they arrive with its next epoch")
     if found.left_out:

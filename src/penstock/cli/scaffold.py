@@ -1,5 +1,6 @@
 """`penstock init` and `penstock new`: projects to start from."""
 
+import json
 import keyword
 import re
 from collections.abc import Mapping
@@ -93,20 +94,26 @@ def init(
         str | None, typer.Option("--example", metavar="NAME", help="Write this example instead.")
     ] = None,
     lists: Annotated[bool, typer.Option("--list", help="List the examples, and write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --list: print JSON, for programs.")] = False,
 ) -> None:
     """Write a small application that runs: readings over TCP, a function on Spark, files.
 
     Nothing that is there already is overwritten.
     """
+    if as_json and not lists:
+        raise RequestError("--json is for --list", "Leave it out: the names of the written files are printed.")
     if lists:
-        _list_examples()
+        _list_examples(as_json=as_json)
     elif example is None:
         _write(folder, _FILES, "app.yaml")
     else:
         _write(folder, example_app(example).texts(), f"{example}.yaml")
 
 
-def _list_examples() -> None:
+def _list_examples(*, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([{"name": each.name, "about": each.about} for each in example_apps()]))
+        return
     table = Table("example", "what it does")
     for each in example_apps():
         table.add_row(each.name, escape(each.about))

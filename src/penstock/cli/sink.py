@@ -1,9 +1,9 @@
 """`penstock sink`: where the output of pipelines goes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -115,6 +115,7 @@ def ddl(
     name: Annotated[str, typer.Argument(metavar="[PIPELINE/]SINK", help="The sink; see penstock sink list.")],
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the SQL that makes a sink's table fit the pipeline's rows.
 
@@ -125,6 +126,9 @@ def ddl(
     with CoordinatorClient(worker_to_read(worker, data), _RETRY_SECONDS) as client:
         sink = _named(client.sinks(), name)
         found = client.ddl(sink.pipeline, sink.sink)
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
     for statement in found.statements:
         typer.echo(f"{statement};")
     if not found.statements:
@@ -157,6 +161,7 @@ def rewind(
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Continue a sink that is older or newer than the worker's data.
 
@@ -171,8 +176,7 @@ def rewind(
             what = "Its missing epochs are never delivered." if accept_gap else "Rows may arrive at it twice."
             typer.confirm(f"Continue {sink.sink} of {sink.pipeline} from what it has? {what}", abort=True)
         done = client.rewind(sink.pipeline, sink.sink, accept_gap=accept_gap, accept_duplicates=accept_duplicates)
-    typer.echo(done.found)
-    typer.echo(_rewound(done))
+    typer.echo(json.dumps(asdict(done)) if as_json else f"{done.found}\n{_rewound(done)}")
 
 
 def _rewound(done: Rewound) -> str:
@@ -209,23 +213,38 @@ def _known(client: CoordinatorClient, pipeline: str, sink: str) -> SinkStatus:
 
 
 @app.command("types")
-def types() -> None:
+def types(as_json: JsonOption = False) -> None:
     """List the connector types that can be sinks: URL, guarantee and options."""
+    found = [*_types()]
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("url", "guarantee", "what", "options", show_lines=True)
+    for one in found:
+        guarantee = one["guarantee"] + ("\ntransactional" if one["transactional"] else "")
+        needs = f"\npip install 'penstock-streams[{one['extra']}]'" if one["extra"] else ""
+        texts = (one["url"], guarantee, f"{one['text']}{needs}", "\n".join(one["options"]))
+        table.add_row(*map(escape, texts))
+    _console().print(table)
+
+
+def _types() -> Iterator[dict[str, Any]]:
     from penstock.connectors.registry import CONNECTORS
     from penstock.connectors.urls import written
 
-    table = Table("url", "guarantee", "what", "options", show_lines=True)
     for name in CONNECTORS.names():
         about = CONNECTORS.get(name).about
         can = about.capabilities
         if can.sink is not None and not can.is_linked:
-            texts = (written(about), can.sink.value + ("\ntransactional" if can.votes else ""), _text(about))
-            table.add_row(*map(escape, texts), escape("\n".join(_options(about))))
-    _console().print(table)
-
-
-def _text(about: "About") -> str:
-    return f"{about.text}\npip install 'penstock-streams[{about.extra}]'" if about.extra else about.text
+            yield {
+                "type": name,
+                "url": written(about),
+                "guarantee": can.sink.value,
+                "transactional": can.votes,
+                "text": about.text,
+                "extra": about.extra,
+                "options": _options(about),
+            }
 
 
 def _options(about: "About") -> list[str]:

@@ -36,17 +36,8 @@ _BATCH_EVENTS = 1000
 """How many events are decoded at once."""
 
 
-_EXAMPLES = """
-[bold]Examples[/]
-
-penstock tail orders -f --where 'total > 100'
-
-penstock tail per_minute/out -n 3 --json
-"""
-
-
 def register(commands: typer.Typer) -> None:
-    commands.command("tail", epilog=_EXAMPLES)(tail)
+    commands.command("tail")(tail)
 
 
 def tail(

@@ -9,17 +9,9 @@ from penstock.cli.connect import DataOption, WorkerOption
 from penstock.core.errors import RequestError
 from penstock.core.plugins import NotInstalled
 
-_EXAMPLES = """
-[bold]Examples[/]
-
-penstock top
-
-penstock top --worker https://worker.example.com:7102
-"""
-
 
 def register(commands: typer.Typer) -> None:
-    commands.command("top", epilog=_EXAMPLES)(top)
+    commands.command("top")(top)
 
 
 def top(worker: WorkerOption = None, data: DataOption = None) -> None:
