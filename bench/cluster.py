@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from rich.console import Console
@@ -85,16 +86,25 @@ class ClusterReport(Report):
     goals: ClassVar[Mapping[str, float]] = {}  # type: ignore[misc]
 
     def round_ratios(self) -> dict[str, list[float]]:
-        """Two shards ÷ one, by the store."""
-        rates = {name: [one.events_per_s for one in rounds] for name, rounds in self.ingest.items()}
-        return {store: ratios(rates[name_of(store, 2)], rates[name_of(store, 1)]) for store in STORES if rates}
+        """Two shards ÷ one, by the store: messages per second, and core seconds per message, on which other work on the
+        machine has little influence.
+        """
+        found = {}
+        for store in STORES if self.ingest else ():
+            two, one = self.ingest[name_of(store, 2)], self.ingest[name_of(store, 1)]
+            found[store] = ratios([each.events_per_s for each in two], [each.events_per_s for each in one])
+            found[cores_of(store)] = ratios([*map(core_seconds, two)], [*map(core_seconds, one)])
+        return found
 
     def rounds(self) -> int:
         return max(map(len, self.ingest.values()), default=1)
 
     def details(self) -> dict[str, object]:
         return {
-            "ingest": {name: summary(rounds) for name, rounds in self.ingest.items()},
+            "ingest": {
+                name: summary(rounds) | {"core_s_per_million": round(median(map(core_seconds, rounds)), 2)}
+                for name, rounds in self.ingest.items()
+            },
             "sizes": [_facts(size) for size in self.sizes],
             "registry_bytes_per_stream": round(self.bytes_per_stream),
             "first_bottleneck": first_bottleneck(self.sizes[-1]),
@@ -110,12 +120,15 @@ class ClusterReport(Report):
         yield table
 
     def _ingest_table(self) -> Table:
-        table = figures("script/bench cluster: ingest", "", "events/s", "MB/s", "p50 ms", "p99 ms", "two shards ÷ one")
+        columns = ("events/s", "MB/s", "p50 ms", "p99 ms", "two ÷ one", "core s per million", "two ÷ one")
+        table = figures("script/bench cluster: ingest", "", *columns)
         for name, rounds in self.ingest.items():
             facts, latency = summary(rounds), latency_ms(rounds)
-            ratio = next((self.ratio_cell(store) for store in STORES if name == name_of(store, 2)), "")
+            store = next((store for store in STORES if name == name_of(store, 2)), "")
             rates = (f"{facts[unit]:,}" for unit in ("events_per_s", "mb_per_s"))
-            table.add_row(name, *rates, *(f"{latency[part]:.1f}" for part in ("p50", "p99")), ratio)
+            delays = (f"{latency[part]:.1f}" for part in ("p50", "p99"))
+            cores = f"{median(map(core_seconds, rounds)):.2f}"
+            table.add_row(name, *rates, *delays, self.ratio_cell(store), cores, self.ratio_cell(cores_of(store)))
         return table
 
     def print(self, console: Console) -> None:
@@ -138,6 +151,16 @@ class ClusterReport(Report):
             f"{TAKE_OVER_SECONDS} s from the lease to the first acknowledgement."
         )
         yield first_bottleneck(self.sizes[-1])
+
+
+def core_seconds(measured: Measurement) -> float:
+    """Of the host with its shards' processes, for a million messages."""
+    return 1e6 * (measured.cpu.user + measured.cpu.system) / measured.events_per_s
+
+
+def cores_of(store: str) -> str:
+    """The name of a ratio."""
+    return f"{store}, core seconds per message"
 
 
 def first_bottleneck(size: Growth) -> str:

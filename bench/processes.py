@@ -56,15 +56,17 @@ class Server:
     directory: Path
     ports: Ports
 
+    def pids(self) -> list[int]:
+        """Of the server, and of the processes that it has started: those of a host's shards."""
+        return [self.process.pid, *_descendants(self.process.pid, _children())]
+
     def peak_rss_bytes(self) -> int:
-        return peak_rss_bytes(self.process.pid)
+        return sum(map(peak_rss_bytes, self.pids()))
 
     def cpu(self) -> Cpu:
         """Processor seconds used so far."""
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        fields = stat.rpartition(")")[2].split()
-        user, system = int(fields[11]), int(fields[12])
-        return Cpu(user / TICKS_PER_S, system / TICKS_PER_S)
+        used = [_ticks(pid) for pid in self.pids()]
+        return Cpu(sum(one[0] for one in used) / TICKS_PER_S, sum(one[1] for one in used) / TICKS_PER_S)
 
     def stop(self) -> None:
         self.process.terminate()

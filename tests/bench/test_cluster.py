@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster import ClusterReport, Effort, first_bottleneck, run
+from bench.cluster import ClusterReport, Effort, cores_of, first_bottleneck, run
 from bench.cluster_growth import SHARDS_PER_WORKER, grow, reassign, registry_bytes_per_stream
 from bench.cluster_ingest import PROGRAMS, SHARDS, STORES, name_of, shard_of, sources
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement
+from bench.processes import Cpu
 from penstock.cluster.lease_state import LEASE_TIMING
 
 
@@ -38,13 +39,13 @@ def test_the_report_names_the_first_bottleneck() -> None:
 
 
 def measured(events: int) -> Measurement:
-    return Measurement(events, 1.0, 100, (1.0, 2.0))
+    return Measurement(events, 1.0, 100, (1.0, 2.0), cpu=Cpu(0.5, 0.25))
 
 
 def test_ingest_into_two_shards_is_compared_with_one() -> None:
     found = {name_of(store, shards): [measured(100 * shards)] for store in STORES for shards in SHARDS}
     report = ClusterReport([grow(3, (1,))], 200.0, {}, found)
-    assert report.ratios() == dict.fromkeys(STORES, 2.0)
+    assert report.ratios() == dict.fromkeys(STORES, 2.0) | dict.fromkeys(map(cores_of, STORES), 0.5)
     assert report.tables()
     assert ClusterReport([], 200.0, {}).ratios() == {}
 
@@ -60,6 +61,6 @@ def test_programs_are_spread_evenly_over_two_shards() -> None:
 def test_one_shard_and_two_are_measured(tmp_path: Path) -> None:
     load = LoadEffort(1, warmup_s=0.1, measure_s=0.3, probe_s=0.1, read_s=0, total_s_max=1e9)
     found = run(Effort((3,), 20_000, load), tmp_path)
-    assert set(found.ratios()) == set(STORES)
+    assert set(found.ratios()) == {*STORES, *map(cores_of, STORES)}
     assert all(value > 0 for value in found.ratios().values())
     assert list(tmp_path.iterdir()) == []
