@@ -1,4 +1,6 @@
-"""`penstock explain`: how pipelines read their inputs, and which of their windows the readers compute themselves."""
+"""`penstock explain`: the flow of an application, how pipelines read their inputs, and which of their windows the
+readers compute themselves.
+"""
 
 import json
 import os
@@ -15,7 +17,10 @@ from rich.markup import escape
 
 from penstock.cli.check import SUFFIXES
 from penstock.cli.connect import JsonOption
+from penstock.cli.flow_drawing import Step, drawn
+from penstock.cli.pipeline_sinks import CheckedSink, checked
 from penstock.cli.run_setup import conf_of
+from penstock.cli.run_summary import is_own_port
 from penstock.cli.texts import printable
 from penstock.cli.waiting import waiting
 from penstock.core.errors import RequestError
@@ -25,6 +30,7 @@ from penstock.spark.run.failures import load_pipelines
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.application.config import Loaded
     from penstock.spark.codecs.codec import Branch
     from penstock.spark.input_frames import OperatorNote
     from penstock.spark.pipelines import Pipeline
@@ -62,6 +68,10 @@ class Explained:
     windows: tuple[Windows, ...]
     sinks: Mapping[str, str]
     """Name → the port that it is bound to."""
+    ports: tuple[str, ...]
+    """Without those that repeat another one in another codec."""
+    about: Mapping[str, str]
+    """Type and guarantee of its sources and sinks, by name, as far as the file has them."""
 
 
 def register(commands: typer.Typer) -> None:
@@ -76,20 +86,25 @@ def explain(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what pipelines read and decode, and whether their windows are fused with the readers, or why not.
+    """Draw the flow from sources to sinks with its guarantees, and show what is fused with the readers.
 
-    Calls the functions, as penstock run does before it starts anything.
-    Needs Spark, and no worker.
+    Then for each pipeline: what it reads and decodes, and for each of its
+    windows whether the readers compute it, or why not. Calls the functions,
+    as penstock run does before it starts anything. Needs Spark, and no worker.
     """
     settings = conf_of(conf or [])
-    pipelines = chosen(pipelines_in(file), pipeline or [])
+    known, about = contents_of(file)
+    pipelines = chosen(known, pipeline or [])
     with _session(settings) as spark:
-        found = [explained(spark, one) for one in pipelines]
+        found = [explained(spark, one, about.get(one.name, about[""])) for one in pipelines]
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))
         return
     console = Console(highlight=False)
+    for line in drawn([*map(_step, found)]):
+        console.print(printable(line), markup=False, soft_wrap=True)
     for one in found:
+        console.print()
         for line in _lines(one):
             console.print(line, soft_wrap=True)
 
@@ -111,15 +126,60 @@ def _session(conf: Mapping[str, str]) -> "Iterator[SparkSession]":
             yield session
 
 
-def pipelines_in(file: Path) -> "list[Pipeline]":
-    """Raises RequestError for a file with mistakes."""
+def contents_of(file: Path) -> "tuple[list[Pipeline], dict[str, Mapping[str, str]]]":
+    """The pipelines, and type and guarantee of their sources and sinks, by name: of one pipeline, or of all under "".
+    Raises RequestError for a file with mistakes.
+    """
     if file.suffix.lower() not in SUFFIXES:
-        return load_pipelines(file)
+        pipelines = load_pipelines(file)
+        return pipelines, {
+            "": {},
+            **{one.name: {each.name: _about(each) for each in checked(one)} for one in pipelines},
+        }
     from penstock.application.config import load
     from penstock.application.config.types import KnownTypes
     from penstock.application.functions import pipelines_of
 
-    return pipelines_of(load(file, KnownTypes(), os.environ).deployment)
+    loaded = load(file, KnownTypes(), os.environ)
+    about = {name: about_connector(loaded, name) for name in loaded.deployment.connectors}
+    errors = {f"{name}.err": "what it could not read" for name in loaded.deployment.connectors}
+    return pipelines_of(loaded.deployment), {"": about | errors}
+
+
+def _about(sink: CheckedSink) -> str:
+    """The mistakes of a sink are for penstock check."""
+    if sink.parsed is None:
+        return "unknown: see penstock check"
+    votes = ", transactional" if sink.parsed.votes else ""
+    return f"{sink.parsed.shown}, {sink.parsed.guarantee.value}{votes}"
+
+
+def about_connector(loaded: "Loaded", name: str) -> str:
+    """Its type, and the guarantee of the ports that are linked."""
+    can = loaded.capabilities[name]
+    ends = [end for link in loaded.deployment.links for end in (link.source, link.target)]
+    linked = {end.port for end in ends if (end.kind, end.name) == ("connector", name)}
+    source = can.source.value if can.source is not None and "out" in linked else ""
+    sink = can.sink.value if can.sink is not None and "in" in linked else ""
+    promises = [f"{source} as a source", f"{sink} as a sink"] if source and sink else [source or sink]
+    votes = ["transactional"] if sink and can.votes else []
+    kind = loaded.shown("connector", name, "type", loaded.deployment.connectors[name].type)
+    return ", ".join(filter(None, (kind, *promises, *votes)))
+
+
+def _step(found: Explained) -> Step:
+    sources = [source for one in found.inputs.values() for source in one.sources]
+    return Step(found.pipeline, fused_note(found.windows), sources, found.ports, found.sinks, found.about)
+
+
+def fused_note(windows: Sequence[Windows]) -> str:
+    """In a few words; the reasons are in the list that follows."""
+    fused = sum(one.fused for one in windows)
+    if not windows:
+        return ""
+    if fused == len(windows):
+        return "windows fused with the readers"
+    return f"{fused} of {len(windows)} windows fused with the readers" if fused else "windows not fused"
 
 
 def chosen(pipelines: "Sequence[Pipeline]", names: Sequence[str]) -> "list[Pipeline]":
@@ -130,7 +190,7 @@ def chosen(pipelines: "Sequence[Pipeline]", names: Sequence[str]) -> "list[Pipel
     return [one for one in pipelines if not names or one.name in names]
 
 
-def explained(spark: "SparkSession", pipeline: "Pipeline") -> Explained:
+def explained(spark: "SparkSession", pipeline: "Pipeline", about: Mapping[str, str]) -> Explained:
     """Raises RequestError at the user's line."""
     from penstock.spark.run.attempt import plan_of
 
@@ -140,7 +200,15 @@ def explained(spark: "SparkSession", pipeline: "Pipeline") -> Explained:
         for name, sources in pipeline.inputs.items()
     }
     sinks = {name: spec.port for name, spec in pipeline.sinks.items()}
-    return Explained(pipeline.name, inputs, tuple(map(_windows, planned.operators)), sinks)
+    named = [*(source for one in inputs.values() for source in one.sources), *sinks]
+    return Explained(
+        pipeline.name,
+        inputs,
+        tuple(map(_windows, planned.operators)),
+        sinks,
+        tuple(port for port in planned.ports if is_own_port(port) or port in sinks.values()),
+        {name: about[name] for name in named if name in about},
+    )
 
 
 def _codec(branch: "Branch") -> str:
@@ -171,8 +239,6 @@ def _lines(found: Explained) -> Iterator[str]:
             yield f"    where {_shown(windows.where)}"
         for name, text in windows.select.items():
             yield f"    select {_shown(name)}: {_shown(text)}"
-    for name, port in found.sinks.items():
-        yield f"  {_shown(port)} → {_shown(name)}"
 
 
 def _shown(text: str) -> str:

@@ -46,11 +46,11 @@ def counts_of(status: WorkerStatus) -> dict[str, Counts]:
 
 
 def _counts(rates: PipelineRates) -> Counts:
-    out = sum(rows for port, rows in rates.rows_out.items() if port not in (_DEAD_LETTERS, _LATE) and _is_own(port))
+    out = sum(rows for port, rows in rates.rows_out.items() if port not in (_DEAD_LETTERS, _LATE) and is_own_port(port))
     return Counts(rates.rows_in, out, rates.rows_out.get(_DEAD_LETTERS, 0), rates.rows_out.get(_LATE, 0))
 
 
-def _is_own(port: str) -> bool:
+def is_own_port(port: str) -> bool:
     """Not the rows of another port again, in another codec."""
     return "." not in port or port.rpartition(".")[2] not in codecs.names()
 

@@ -173,6 +173,9 @@ def sold(tills: DataFrame) -> dict[str, DataFrame]:
 """
 
 
+FLOW = (("├─", "a"), ("├─", "b"), ("├─", "err"), ("└─", "late"))
+
+
 @pytest.fixture
 def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that start Spark use the session of the tests."""
@@ -190,6 +193,10 @@ def test_explain_shows_which_windows_are_fused_and_why_others_are_not(tmp_path: 
     file.write_text(APPLICATION)
     shown = CliRunner().invoke(app, ["explain", str(file)])
     assert shown.stdout.splitlines() == [
+        "tills",
+        "└─ sold, 1 of 2 windows fused with the readers",
+        *(f"   {line} {port}: stored as pipeline:sold/{port}" for line, port in FLOW),
+        "",
         "sold",
         "  input tills: tills",
         "    columns: key, event_time, stream_id",
