@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from typing import Any
 
 import pravega_client  # type: ignore[import-untyped]
@@ -72,8 +73,17 @@ async def _read(group: Any, name: str, count: int = 0, lasts: frozenset[str] = f
         slice_ = await reader.get_segment_slice_async()
         events += [event.data().decode() for event in slice_]
         reader.release_segment(slice_)
+    _let_its_threads_return()
     reader.reader_offline()
     return events
+
+
+def _let_its_threads_return() -> None:
+    """From resolving a future: `reader_offline` waits for these threads without letting go of Python's lock, which they
+    need, until its requests time out after 30 s.
+    """
+    while len(sys._current_frames()) > 1:
+        time.sleep(0.001)
 
 
 def read_and_die(m: Manager, scope: str, group: str, count: str) -> Any:
