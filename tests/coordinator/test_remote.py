@@ -8,7 +8,7 @@ import pytest
 
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import Connectors
-from penstock.core.errors import DataLoss, PipelineError, Unavailable
+from penstock.core.errors import DataLoss, PipelineError, RequestError, Unavailable
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.pipelines import AtSegments, InputOffset, InputSpec, Limits, Range
 from penstock.protocol.api.shards import RowsIn, SplitIn
@@ -332,6 +332,14 @@ async def test_a_raw_segment_and_a_limit_of_rows_work_across_shards() -> None:
         await home.until(lambda: home.status().lag_bytes == ends[-1])
         found = await cut(home, start, at_least={"raw": ends[0]}, limits=Limits(rows=3))
         assert found.segments == {"raw": ends[0]}
+
+
+async def test_a_stream_of_pravegas_clients_is_read_in_its_own_shard_alone() -> None:
+    async with shards(PLACES | {"pravega:sc/st": 1}) as cluster:
+        home = cluster.scenes[0]
+        with pytest.raises(RequestError, match="controller is in another shard") as refused:
+            await home.start(source="pravega:sc/st")
+        assert "penstock run" in refused.value.hint
 
 
 async def test_a_process_of_another_shard_does_not_take_what_it_does_not_have_for_lost() -> None:

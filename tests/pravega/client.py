@@ -7,6 +7,7 @@ because its threads live as long as the process, and because a reader must be ki
 import asyncio
 import json
 import os
+import select
 import sys
 import time
 from typing import Any
@@ -59,6 +60,21 @@ def write(m: Manager, scope: str, first: str, count: str, keys: str) -> Any:
     return int(count)
 
 
+def write_until_told(m: Manager, scope: str, keys: str) -> Any:
+    """As `write`, until there is a line to read; then the number of events, and a last one for each key."""
+    writer, count = m.create_writer(scope, "s", 100), 0
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        for number in range(count, count + 100):
+            writer.write_event(f"k{number % int(keys)}:{number}", routing_key=f"k{number % int(keys)}")
+        writer.flush()
+        count += 100
+        say(f"written {count}")
+    for key in range(int(keys)):
+        writer.write_event(f"k{key}:end", routing_key=f"k{key}")
+    writer.flush()
+    return count
+
+
 def read(m: Manager, scope: str, group: str, reader: str, count: str) -> Any:
     """Reads so many events; the group begins at the head of the stream."""
     return asyncio.run(_read(m.create_reader_group(group, scope, "s"), reader, int(count)))
@@ -84,6 +100,13 @@ def _let_its_threads_return() -> None:
     """
     while len(sys._current_frames()) > 1:
         time.sleep(0.001)
+
+
+def read_to_the_end(m: Manager, scope: str, group: str, keys: str) -> Any:
+    """Reads what `write_until_told` writes."""
+    lasts = frozenset(f"k{key}:end" for key in range(int(keys)))
+    events = asyncio.run(_read(m.create_reader_group(group, scope, "s"), "r", lasts=lasts))
+    return [event for event in events if event not in lasts]
 
 
 def read_and_die(m: Manager, scope: str, group: str, count: str) -> Any:
@@ -223,7 +246,9 @@ def create(m: Manager, scope: str, segments: str) -> Any:
 SCENARIOS = [
     manager,
     write,
+    write_until_told,
     read,
+    read_to_the_end,
     read_and_die,
     read_after_death,
     positions,

@@ -116,6 +116,13 @@ def result(process: subprocess.Popen[str]) -> Any:
     return json.loads(output.splitlines()[-1])
 
 
+def tell(process: subprocess.Popen[str]) -> None:
+    """A program that waits for a line to continue."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
 @dataclass
 class Running:
     worker: WorkerProcess

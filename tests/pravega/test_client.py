@@ -6,7 +6,7 @@ import pytest
 
 from penstock.client.segments import SegmentClient
 from penstock.protocol.stored.names import Source
-from tests.pravega.conftest import Client, Running, result, wait_for
+from tests.pravega.conftest import Client, Running, result, tell, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -101,9 +101,7 @@ def test_a_transaction_is_committed_although_the_stream_was_scaled_since_it_bega
     transaction = shared.client.start("begin", scope)
     wait_for(transaction, "begun")
     shared.controller.scale(scope, (0, 0.5), (0.5, 1))
-    assert transaction.stdin is not None
-    transaction.stdin.write("\n")
-    transaction.stdin.flush()
+    tell(transaction)
     assert result(transaction)
     assert shared.client.run("read", scope, "readers", "r", 1) == ["inside"]
     ranges = shared.controller.call("getCurrentSegments", scope=scope, stream="s").segmentRanges

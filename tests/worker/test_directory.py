@@ -6,7 +6,7 @@ import pytest
 
 from penstock.bucket.objects import Bucket
 from penstock.bucket.stores import open_bucket
-from penstock.cluster.places import PLACES
+from penstock.cluster.places import APPLICATION, PLACES
 from penstock.cluster.records import ShardRecord, WorkerRecord, encode, shard_key, worker_key
 from penstock.core.errors import Unavailable
 from penstock.worker.directory import Directory
@@ -34,6 +34,15 @@ async def test_a_segment_belongs_to_the_shard_in_which_it_is_created_first(bucke
     assert {await third.claim_segment(name) for name in names} == {"machine:7"}
     assert {await third.segment_elsewhere(name) for name in names} == {"machine:7"}
     assert await first.claim_segment(names[0]) == ""
+
+
+async def test_all_segments_of_pravegas_clients_are_where_the_application_is(bucket: Bucket) -> None:
+    first, second = Directory(bucket, 3), Directory(bucket, 4)
+    assert await first.claim_segment("sc/group_kvtable/0.#epoch.0") == ""
+    serve(bucket, 3, "machine:7")
+    for name in ("sc/st/0.#epoch.0", "sc/st/1.#epoch.2#transaction.ab", "sc/st/1.#epoch.2#transient.cd"):
+        assert await second.claim_segment(name) == "machine:7"
+    assert await second.place(APPLICATION) == await second.shard_of("pravega:sc/st") == 3
 
 
 async def test_what_belongs_to_the_worker_itself_is_not_claimed(bucket: Bucket) -> None:

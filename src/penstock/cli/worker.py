@@ -43,6 +43,7 @@ from penstock.connectors.permissions import Permissions
 from penstock.coordinator.machine.state import Retention
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core import sizes
+from penstock.core.address import Address
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
 from penstock.core.logs import LogFormat, LogLevel, log_line, set_up_logging
@@ -386,7 +387,7 @@ def worker(
     servers = WorkerSettings(data=data, store=limits, segment=segment, gateway=gateway, coordinator=coordinator)
     servers = replace(servers, advertise=advertise, redirect=redirect)
     if controller_port is not None:
-        servers = replace(servers, controller=controller_settings(host, controller_port, advertise, store))
+        servers = replace(servers, controller=controller_settings(host, controller_port, advertise))
     hosts = frozenset(http_allow_host or ())
     servers = replace(servers, http_host=http_host, http_port=http_port, http_allowed_hosts=hosts)
     if not insecure:
@@ -409,21 +410,27 @@ def worker(
     bucket = bucket_options(store, cache, cache_size, take_over and link is None, data, shard)
     if bucket is not None and link is not None:
         bucket = replace(bucket, host=link.host)
+        servers = with_segment_port_of_host(servers, link)
     servers = replace(servers, permissions=permissions, log_format=log_format)
     with dashboard_beside(dashboard_port, "--data", str(data)):
         _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
 
 
-def controller_settings(host: str, port: int, advertise: str, store: str | None) -> ControllerSettings:
+def controller_settings(host: str, port: int, advertise: str) -> ControllerSettings:
     """Raises RequestError if this worker cannot have a controller."""
-    if store is not None:
-        raise RequestError(
-            "--controller-port is for a worker with its journal on a disk: in a cluster, segments move between workers",
-            "Leave out --store, or --controller-port.",
-        )
     if any(find_spec(name) is None for name in ("grpc", "google")) or find_spec("google.protobuf") is None:
         raise RequestError("--controller-port needs gRPC", "Install it: pip install 'penstock-streams[pravega]'")
     return ControllerSettings(host=host, port=port, segment_host=advertise or reachable(host))
+
+
+def with_segment_port_of_host(settings: WorkerSettings, link: LinkOptions) -> WorkerSettings:
+    """Pravega's clients keep the address of a reader group's table as long as they run: a host's stays valid wherever
+    the shard is.
+    """
+    if settings.controller is None or not link.segment:
+        return settings
+    host = Address.parse(link.segment)
+    return replace(settings, controller=replace(settings.controller, segment_host=host.host, segment_port=host.port))
 
 
 class _Place(NamedTuple):
@@ -623,7 +630,8 @@ async def _run_host(settings: WorkerSettings, options: BucketOptions, wants: int
     def ready(ports: dict[str, int]) -> None:
         _print(
             f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
-            f"http on {settings.http_host}:{ports['http']}, a host of the cluster {options.url}",
+            f"http on {settings.http_host}:{ports['http']}{_controller(settings, ports)}, "
+            f"a host of the cluster {options.url}",
             settings.log_format,
         )
 
@@ -681,13 +689,16 @@ async def _run(settings: WorkerSettings) -> None:
     _print("stopped: everything that was acknowledged is on disk", settings.log_format)
 
 
+def _controller(settings: WorkerSettings, ports: Mapping[str, int]) -> str:
+    return f", controller on {settings.segment.host}:{ports['controller']}" if "controller" in ports else ""
+
+
 def _print_ready(worker: "Worker", settings: WorkerSettings, ports: dict[str, int]) -> None:
     store = worker.status().store
-    controller = f", controller on {settings.segment.host}:{ports['controller']}" if "controller" in ports else ""
     _print(
         f"penstock worker is ready: sources on {settings.gateway.host}:{ports['connector']}, "
         f"segments on {settings.segment.host}:{ports['segment']}, "
-        f"http on {settings.http_host}:{ports['http']}{controller}",
+        f"http on {settings.http_host}:{ports['http']}{_controller(settings, ports)}",
         settings.log_format,
     )
     place = settings.data if store.bucket is None else store.bucket.url

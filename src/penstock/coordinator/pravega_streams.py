@@ -15,6 +15,17 @@ from penstock.protocol.api.pipelines import Segments, Span, Staged
 from penstock.protocol.stored.names import Form, Source, pravega_number
 from penstock.store.store import SegmentStore
 
+_HINT = (
+    "Start the worker with --controller-port. In a cluster, use penstock run: the shard of the application has the "
+    "controller."
+)
+
+
+def check_is_followed(source: str) -> None:
+    """A pipeline does not follow streams of other shards: it would have to know their scalings. Raises RequestError."""
+    if Source.parse(source).form is Form.PRAVEGA:
+        raise RequestError(f"{source} cannot be read: the controller is in another shard than this pipeline", _HINT)
+
 
 def is_scaled(segment: str) -> bool:
     """Whether it belongs to a stream of Pravega's clients: other segments may continue it."""
@@ -76,8 +87,7 @@ class PravegaStreams:
         for source in sources if self.controller is None else ():
             if Source.parse(source).form is Form.PRAVEGA:
                 raise RequestError(
-                    f"{source} cannot be read: this worker has no controller for Pravega's clients",
-                    "Start it with --controller-port.",
+                    f"{source} cannot be read: this worker has no controller for Pravega's clients", _HINT
                 )
 
     def _lineage(self, source: Source) -> Lineage | None:
@@ -166,8 +176,7 @@ class PravegaStreams:
             raise RequestError(f"{target!r} is not a valid target", "Write pravega:SCOPE/STREAM.")
         if self.controller is None:
             raise RequestError(
-                f"{target} cannot be written: this worker has no controller for Pravega's clients",
-                "Start it with --controller-port.",
+                f"{target} cannot be written: this worker has no controller for Pravega's clients", _HINT
             )
         return self.controller.spans(source.name)
 

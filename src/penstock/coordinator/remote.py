@@ -16,6 +16,7 @@ from penstock.coordinator.ledger import Keeper
 from penstock.coordinator.machine.commands import Advance, Place, Serve, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import Pipeline, State, source_of
 from penstock.coordinator.machine.subscriptions import Holding, Holdings, holding
+from penstock.coordinator.pravega_streams import check_is_followed
 from penstock.coordinator.records import normalised
 from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shards import ShardDirectory, ShardWire
@@ -202,7 +203,9 @@ class RemoteSources:
         return tuple(all_of_them)
 
     async def place(self, sources: Iterable[str]) -> list[str]:
-        """Those of the sources that are in other shards; the ledger has that from now on. Raises Unavailable."""
+        """Those of the sources that are in other shards; the ledger has that from now on. Raises Unavailable, and
+        RequestError for streams of Pravega's clients.
+        """
         if self._directory is None:
             return []
         found = []
@@ -210,6 +213,7 @@ class RemoteSources:
             if source not in self.shards and not Source.parse(source).name.startswith(SYSTEM_PREFIX):
                 shard = await self._directory.shard_of(source)
                 if shard != self._directory.shard:
+                    check_is_followed(source)
                     self._keeper.commit(Place(source, shard))
             if source in self.shards:
                 found.append(source)

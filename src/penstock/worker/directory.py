@@ -8,7 +8,7 @@ from random import randrange
 from typing import ParamSpec, TypeVar
 
 from penstock.bucket.objects import Bucket
-from penstock.cluster.places import Kind, Places, Thing
+from penstock.cluster.places import APPLICATION, Kind, Places, Thing
 from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, shard_key, worker_key
 from penstock.coordinator.shards import ShardAddress
 from penstock.core.errors import BucketFailed, RequestError, Unavailable
@@ -20,6 +20,7 @@ from penstock.protocol.stored.names import (
     SYSTEM_PREFIX,
     Form,
     Source,
+    is_of_pravega,
     kind_of,
     partition_of,
 )
@@ -35,6 +36,11 @@ CONNECTOR, SEGMENT, HTTP = "connector", "segment", "http"
 CONTROLLER = "controller"
 """The names of a worker's ports in its record."""
 
+CONTROLLER_PLACE = APPLICATION
+"""The controller for Pravega's clients, and all their segments and tables, are in the shard of the application, whose
+pipelines read and write them there.
+"""
+
 _TURNS_MAX = 10_000
 """Sources with several partitions whose turns are remembered. If there are more, they begin somewhere again."""
 
@@ -49,8 +55,10 @@ def thing_of(source: str) -> Thing | None:
     parsed = Source.parse(source)
     if parsed.form is Form.OUTPUT:
         return Thing(Kind.PIPELINE, parsed.name.partition("/")[0])
-    if parsed.form in (Form.SEGMENT, Form.PRAVEGA):
+    if parsed.form is Form.SEGMENT:
         return Thing(Kind.SEGMENT, parsed.name)
+    if parsed.form is Form.PRAVEGA:
+        return CONTROLLER_PLACE
     if parsed.name.startswith(SYSTEM_PREFIX):
         return None
     name, number = partition_of(parsed.name.removesuffix(DEAD_LETTERS_SUFFIX))
@@ -62,6 +70,8 @@ def thing_of_segment(segment: str) -> Thing | None:
     for prefix in (OUTPUT_PREFIX, STAGING_PREFIX):
         if segment.startswith(prefix):
             return Thing(Kind.PIPELINE, segment.removeprefix(prefix).partition("/")[0])
+    if is_of_pravega(segment):
+        return CONTROLLER_PLACE
     try:
         return thing_of(kind_of(segment).source)
     except RequestError:
@@ -231,9 +241,10 @@ class Directory:
         of the process where its place is. Raises Unavailable.
         """
         thing = thing_of_segment(segment)
-        if thing is None or thing.kind is not Kind.SEGMENT:
+        if thing is None or not (thing.kind is Kind.SEGMENT or thing == CONTROLLER_PLACE):
             return ""
-        if self.is_own(shard := await self.place(thing, self.shard)):
+        wanted = self.shard if thing.kind is Kind.SEGMENT else None
+        if self.is_own(shard := await self.place(thing, wanted)):
             return ""
         found = await self.addresses(shard)
         if found is None or SEGMENT not in found:

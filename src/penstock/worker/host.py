@@ -42,7 +42,8 @@ from penstock.worker.bucket_shard import check_no_journal, patiently
 from penstock.worker.certificates import requires_certificate
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import ClusterAccess
-from penstock.worker.directory import CONNECTOR, HTTP, SEGMENT, Directory
+from penstock.worker.controller_splices import ControllerPort
+from penstock.worker.directory import CONNECTOR, CONTROLLER, HTTP, SEGMENT, Directory
 from penstock.worker.host_routes import host_application
 from penstock.worker.http import HttpServer
 from penstock.worker.listeners import Listeners, allowed_hosts
@@ -125,7 +126,7 @@ class Host:
         self.bucket = CountedBucket(open_bucket(self._options.url, timeout=REQUEST_SECONDS_MAX))
         self.worker = worker_id(socket.gethostname())
         self.addresses = listeners.addresses()
-        self.ports = listeners.ports
+        self.ports = {**listeners.ports}
         record = WorkerRecord(
             worker=self.worker,
             revision=0,
@@ -143,7 +144,15 @@ class Host:
         if secret is not None and not self._stopping.is_set():
             self._access.secret = self._directory.secret = secret.token
             write_private(self.settings.data / STORE_FILE, f"{self.bucket.url}\n".encode())
-            start = StartOptions(self._arguments, self.settings.data, self.worker, self._cache(), self._log_file)
+            start = StartOptions(
+                self._arguments,
+                self.settings.data,
+                self.worker,
+                self._cache(),
+                self._log_file,
+                segment=self.addresses[SEGMENT] if self._serves_segments else "",
+                has_controller=self.settings.controller is not None,
+            )
             self.processes = ShardProcesses(start, self._changed.set)
 
     def _first_requests(self) -> Secret:
@@ -163,10 +172,11 @@ class Host:
         http = HttpServer(host_application(self, self.settings), self.settings, self._supervisor)
         await http.start(listeners.take(HTTP))
         listener, segments = await self._listen(listeners), await self._listen_for_segments(listeners)
+        controllers = await self._listen_for_controllers()
         rounds = self._supervisor.run("membership", self._take_part, OnDeath.RESTART)
         applying = self._supervisor.run("shard processes", self._apply_again_and_again, OnDeath.RESTART)
         ports.publish(PortsFile.content(self.settings, self.ports, self.id))
-        ready(listeners.ports)
+        ready(self.ports)
         await self._stopping.wait()
         await rounds.stop()
         await applying.stop()
@@ -174,8 +184,8 @@ class Host:
         with suppress(BucketFailed):
             await asyncio.to_thread(self.membership.leave)
         listener.close()
-        if segments is not None:
-            segments.close()
+        for one in filter(None, (segments, controllers)):
+            one.close()
         self._connectors.close()
         await http.stop()
         await self._supervisor.stop()
@@ -188,9 +198,8 @@ class Host:
         return await loop.create_server(factory, sock=listeners.take(CONNECTOR), backlog=_BACKLOG)
 
     async def _listen_for_segments(self, listeners: Listeners) -> asyncio.Server | None:
-        """None where clients must have certificates: the process would see ours instead of theirs."""
         settings = self.settings.segment
-        if settings.ssl is not None and requires_certificate(settings.ssl):
+        if not self._serves_segments:
             log.warning(
                 "with --tls-client-ca a host does not pass on connections to its segment port: clients of segments use "
                 "the addresses of the shards in penstock cluster status --json"
@@ -199,6 +208,21 @@ class Host:
         port, loop = SegmentPort(settings, self._directory), asyncio.get_running_loop()
         factory = with_tls(port.connection, settings.ssl, settings.handshake_seconds)
         return await loop.create_server(factory, sock=listeners.take(SEGMENT), backlog=_BACKLOG)
+
+    @property
+    def _serves_segments(self) -> bool:
+        """Not where clients must have certificates: the process would see ours instead of theirs."""
+        context = self.settings.segment.ssl
+        return context is None or not requires_certificate(context)
+
+    async def _listen_for_controllers(self) -> asyncio.Server | None:
+        settings = self.settings.controller
+        if settings is None:
+            return None
+        port, loop = ControllerPort(settings, self._directory), asyncio.get_running_loop()
+        server = await loop.create_server(port.connection, settings.host, settings.port, backlog=_BACKLOG)
+        self.ports[CONTROLLER] = server.sockets[0].getsockname()[1]
+        return server
 
     async def _route(self, source: str) -> Route:
         return await route(self._directory, source, is_placed=self.settings.gateway.auto_create)

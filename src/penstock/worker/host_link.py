@@ -30,6 +30,8 @@ class LinkOptions(msgspec.Struct, frozen=True):
     """The host's id in the cluster."""
     data: str
     """The host's data directory, which has the owner's token and the access list."""
+    segment: str = ""
+    """Where clients reach the host's segment port, which passes them on; "" if it does not."""
 
     @classmethod
     def from_environment(cls) -> "LinkOptions | None":

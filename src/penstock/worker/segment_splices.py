@@ -4,14 +4,12 @@ Clients of ours learn the address of that process when they ask it for something
 """
 
 import asyncio
-import logging
 import ssl
-from typing import cast
 
 from penstock.client.credentials import CachedContexts
 from penstock.core.address import Address
-from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
-from penstock.core.errors import PenstockError, ProtocolError
+from penstock.core.connection_limits import ConnectionLimits
+from penstock.core.errors import ProtocolError
 from penstock.protocol.segment import (
     VERSIONED,
     Decoder,
@@ -26,8 +24,7 @@ from penstock.protocol.segment.messages import VERSION_HIGH, VERSION_LOW
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.directory import SEGMENT, Directory, thing_of_segment
 from penstock.worker.redirects import Splice
-
-log = logging.getLogger(__name__)
+from penstock.worker.spliced_connection import BeginSplice, SplicedConnection
 
 _EARLY_BYTES_MAX = 1 << 20
 """What a client may send before its first request is passed on: a Hello and some requests."""
@@ -45,8 +42,8 @@ class SegmentPort:
         self.limits = ConnectionLimits(settings.connections_max, settings.address_max)
         self._contexts = CachedContexts()
 
-    def connection(self) -> "SplicedConnection":
-        return SplicedConnection(self)
+    def connection(self) -> "SegmentConnection":
+        return SegmentConnection(self)
 
     async def find(self, request: Message) -> Address | None:
         """The process that has the segment of the request, or is to have it: there it gets its place, if whoever asks
@@ -86,32 +83,16 @@ class _SpliceAfterHello(Splice):
                 super().data_received(bytes(self._reply[HEADER_SIZE + length :]))
 
 
-class SplicedConnection(asyncio.Protocol):
-    """As a Guest of ConnectionLimits it may be evicted until it is passed on."""
-
-    is_authenticated = False
-
+class SegmentConnection(SplicedConnection):
     def __init__(self, port: SegmentPort) -> None:
+        settings = port.settings
+        super().__init__(port.limits, settings.handshake_seconds, settings.dead_peer_seconds)
         self._port = port
-        self._decoder = Decoder(Role.SERVER, block_size_max=port.settings.block_bytes_max)
+        self._decoder = Decoder(Role.SERVER, block_size_max=settings.block_bytes_max)
         self._early = bytearray()
         self._hello = b""
-        self._asking: asyncio.Task[None] | None = None
-        self._splice: Splice | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.idle_since: float | None = self._loop.time()
-        self._transport = cast("asyncio.Transport", transport)
-        find_dead_peers(self._transport, self._port.settings.dead_peer_seconds)
-        self._deadline = self._loop.call_later(self._port.settings.handshake_seconds, self._transport.abort)
-        if not self._port.limits.admit(self, address_of(transport.get_extra_info("peername"))):
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        if self._splice is not None:
-            self._splice.to_owner(data)
-            return
+    def _received_early(self, data: bytes) -> None:
         self._early += data
         try:
             if self._asking is None:
@@ -138,52 +119,14 @@ class SplicedConnection(asyncio.Protocol):
                 elif isinstance(message, KeepAlive):
                     self._transport.write(VERSIONED.encode(message))
                 elif isinstance(message, Message):
-                    self._transport.pause_reading()
-                    self._asking = self._loop.create_task(self._pass_on(message))
+                    self._pass_on(self._find(message))
                     return
             del self._early[: HEADER_SIZE + length]
 
-    async def _pass_on(self, request: Message) -> None:
-        tls = None
-        try:
-            owner = await self._port.find(request)
-            if owner is not None:
-                tls = self._port.tls_to(owner)
-        except PenstockError as error:
-            log.warning("a client of segments waits: %s", error)
-            owner = None
-        if self._transport.is_closing():
-            return
+    async def _find(self, request: Message) -> BeginSplice | None:
+        owner = await self._port.find(request)
         if owner is None:
-            self._transport.close()  # the client tries again
-            return
-        self._deadline.cancel()
-        self.idle_since = None
+            return None
+        tls = self._port.tls_to(owner)
         kind = _SpliceAfterHello if self._hello else Splice
-        self._splice = kind(self._transport, owner, self._hello + bytes(self._early), tls)
-
-    def eof_received(self) -> bool:
-        if self._splice is not None:
-            self._splice.source_has_ended()
-            return self._transport.can_write_eof()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
-        self._port.limits.leave(self)
-        if self._asking is not None:
-            self._asking.cancel()
-        if self._splice is not None:
-            self._splice.source_is_lost(exc)
-
-    def pause_writing(self) -> None:
-        if self._splice is not None:
-            self._splice.pause_owner()
-
-    def resume_writing(self) -> None:
-        if self._splice is not None:
-            self._splice.resume_owner()
-
-    def evict(self) -> None:
-        self._port.limits.leave(self)
-        self._transport.abort()
+        return lambda client: kind(client, owner, self._hello + bytes(self._early), tls)

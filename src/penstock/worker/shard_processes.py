@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.core.retry import Pauses, RetryPolicy
+from penstock.worker.directory import CONNECTOR, CONTROLLER, HTTP, SEGMENT
 from penstock.worker.host_link import VARIABLE, LinkOptions, ProcessLink, ShardReport
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,16 @@ class StartOptions(NamedTuple):
     host: str
     cache: Path | None = None
     log_file: Path | None = None
+    segment: str = ""
+    """As in LinkOptions."""
+    has_controller: bool = False
+    """Whether the host has a port for it."""
 
     def command(self, shard: int) -> list[str]:
         own = [f"--shard={shard}", f"--data={self.data / 'shards' / str(shard)}"]
-        own += [f"--{port}-port=0" for port in ("connector", "segment", "http")]
+        own += [f"--{port}-port=0" for port in (CONNECTOR, SEGMENT, HTTP)]
+        if self.has_controller:
+            own.append(f"--{CONTROLLER}-port=0")
         if self.cache is not None:
             own.append(f"--cache={self.cache / str(shard)}")
         if self.log_file is not None:
@@ -118,7 +125,7 @@ class ShardProcess:
     async def start(self) -> None:
         """Raises OSError."""
         theirs, data = self._link.theirs, str(self._options.data.absolute())
-        link = LinkOptions(theirs.fileno(), self._options.host, data)
+        link = LinkOptions(theirs.fileno(), self._options.host, data, self._options.segment)
         self._process = await asyncio.create_subprocess_exec(
             *self._options.command(self.shard),
             stdin=asyncio.subprocess.DEVNULL,

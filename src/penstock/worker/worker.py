@@ -57,7 +57,7 @@ from penstock.worker.backups import Backups
 from penstock.worker.blockages import Facts, FullSource, blockages
 from penstock.worker.bucket_shard import BucketShard
 from penstock.worker.departure import Departure
-from penstock.worker.directory import CONNECTOR, CONTROLLER, HTTP, SEGMENT, Directory
+from penstock.worker.directory import CONNECTOR, CONTROLLER, CONTROLLER_PLACE, HTTP, SEGMENT, Directory
 from penstock.worker.flow import SAMPLE_SECONDS, Key, Rates, StartTimes
 from penstock.worker.history import History
 from penstock.worker.http import HttpServer
@@ -243,7 +243,7 @@ class Worker:
     async def _start_controller(self, durability: Durability) -> None:
         """For clients of Pravega. If its ledger cannot be read, the rest of the worker still runs."""
         settings = self.settings.controller
-        if settings is None:
+        if settings is None or not await self._has_place_of_controller():
             return
         from penstock.pravega.server import ControllerServer  # here: gRPC is not installed everywhere
 
@@ -258,6 +258,11 @@ class Worker:
             log.error("Pravega's clients are refused: %s", error)
             self._controller_damage = error
 
+    async def _has_place_of_controller(self) -> bool:
+        """In a cluster, one shard has it."""
+        directory = self.directory
+        return directory is None or directory.is_own(await directory.place(CONTROLLER_PLACE))
+
     def _serve_shard(self) -> Supervised | None:
         """Other workers learn where this one listens."""
         shard = self._shard
@@ -265,13 +270,19 @@ class Worker:
             return None
         loop = asyncio.get_running_loop()
         shard.on_late = lambda: loop.call_soon_threadsafe(self._gateway.end_sessions)
-        shard.serve(self._addresses() if self._listeners is None else self._listeners.addresses())
+        shard.serve(self._addresses())
         return self.supervisor.run("files beside the journal", lambda: self._keep_files(shard))
 
     def _addresses(self) -> dict[str, str]:
         hosts = {SEGMENT: self.settings.segment.host, CONNECTOR: self.settings.gateway.host}
-        hosts |= {HTTP: self.settings.http_host}
-        return {name: str(Address(reachable(hosts[name]), port)) for name, port in self.ports.items()}
+        hosts |= {HTTP: self.settings.http_host, CONTROLLER: self.settings.segment.host}
+        own = {name: str(Address(reachable(hosts[name]), port)) for name, port in self.ports.items()}
+        if self._listeners is None:
+            return own
+        listening = self._listeners.addresses()
+        host = Address.parse(listening[SEGMENT]).host  # the controller has no listener of its own
+        controller = {CONTROLLER: str(Address(host, self.ports[CONTROLLER]))} if CONTROLLER in own else {}
+        return listening | controller
 
     # The cluster.
 

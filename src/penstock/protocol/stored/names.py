@@ -53,6 +53,7 @@ _PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _CONNECTOR_SEGMENT = re.compile(r"connector/([^/]+)/(0|[1-9][0-9]*)")
 _OUTPUT_SEGMENT = re.compile(r"pipeline/([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})")
 _PRAVEGA_SEGMENT = re.compile(r"([A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100})/([0-9]+)\.#epoch\.([0-9]+)")
+_PRAVEGA_SEGMENT_OR_PART = re.compile(rf"{_PRAVEGA_SEGMENT.pattern}(#.+)?")
 
 _HINT = (
     "Write a connector's name, pipeline:NAME/PORT, segment:NAME or pravega:SCOPE/STREAM; several are separated by "
@@ -256,6 +257,11 @@ def kind_of(segment: str) -> Owner:
     if match := _PRAVEGA_SEGMENT.fullmatch(segment):
         return Owner(_PRAVEGA_SCHEME + match[1], Kind.RAW)
     return Owner(_SEGMENT_SCHEME + segment, Kind.RAW)
+
+
+def is_of_pravega(segment: str) -> bool:
+    """Whether a stream of Pravega's clients has it, or one of its transactions, or a reader group as its table."""
+    return not is_own_name(segment) and _PRAVEGA_SEGMENT_OR_PART.fullmatch(segment) is not None
 
 
 def pravega_segment(stream: str, number: int, epoch: int) -> str:
