@@ -80,14 +80,20 @@ def read(m: Manager, scope: str, group: str, reader: str, count: str) -> Any:
     return asyncio.run(_read(m.create_reader_group(group, scope, "s"), reader, int(count)))
 
 
-async def _read(group: Any, name: str, count: int = 0, lasts: frozenset[str] = frozenset()) -> list[str]:
+async def _read(
+    group: Any, name: str, count: int = 0, lasts: frozenset[str] = frozenset(), *, reports: bool = False
+) -> list[str]:
     """Until there are so many events, and the last ones are among them."""
     reader = group.create_reader(name)
     say("reader is there")
     events: list[str] = []
     while len(events) < count or not lasts <= {*events}:
         slice_ = await reader.get_segment_slice_async()
-        events += [event.data().decode() for event in slice_]
+        found = [event.data().decode() for event in slice_]
+        events += found
+        if reports and found:
+            say(json.dumps(found))
+        _let_its_threads_return()
         reader.release_segment(slice_)
     _let_its_threads_return()
     reader.reader_offline()
@@ -95,8 +101,8 @@ async def _read(group: Any, name: str, count: int = 0, lasts: frozenset[str] = f
 
 
 def _let_its_threads_return() -> None:
-    """From resolving a future: `reader_offline` waits for these threads without letting go of Python's lock, which they
-    need, until its requests time out after 30 s.
+    """From resolving a future: `reader_offline` and `release_segment` wait for these threads without letting go of
+    Python's lock, which they need, until their requests time out after 30 s.
     """
     while len(sys._current_frames()) > 1:
         time.sleep(0.001)
@@ -109,27 +115,14 @@ def read_to_the_end(m: Manager, scope: str, group: str, keys: str) -> Any:
     return [event for event in events if event not in lasts]
 
 
-def read_and_die(m: Manager, scope: str, group: str, count: str) -> Any:
-    """Reads one slice, gives it back, takes another, and is killed with it."""
-
-    async def main() -> list[str]:
-        reader = m.create_reader_group(group, scope, "s").create_reader("dies")
-        events: list[str] = []
-        while len(events) < int(count):
-            slice_ = await reader.get_segment_slice_async()
-            events += [event.data().decode() for event in slice_]
-            reader.release_segment(slice_)
-        await reader.get_segment_slice_async()
-        return events
-
-    print(json.dumps(asyncio.run(main())), flush=True)
-    os._exit(1)
+def read_and_report(m: Manager, scope: str, group: str) -> Any:
+    """Reads until it is killed, and reports each slice."""
+    return asyncio.run(_read(m.create_reader_group(group, scope, "s"), "killed", count=sys.maxsize, reports=True))
 
 
-def read_after_death(m: Manager, scope: str, group: str, *lasts: str) -> Any:
-    joined = m.create_reader_group(group, scope, "s")
-    joined.reader_offline("dies")
-    return asyncio.run(_read(joined, "lives", lasts=frozenset(lasts)))
+def take_offline(m: Manager, scope: str, group: str, reader: str) -> Any:
+    m.create_reader_group(group, scope, "s").reader_offline(reader)
+    return True
 
 
 def positions(m: Manager, scope: str, count: str) -> Any:
@@ -140,31 +133,6 @@ def positions(m: Manager, scope: str, count: str) -> Any:
     write(m, scope, count, count, "5")
     after = asyncio.run(_read(m.create_reader_group("second", scope, "s", stream_cut=cut), "r", int(count)))
     return [before, cut.get_segment_offset_map(), after]
-
-
-def two_readers(m: Manager, scope: str, count: str) -> Any:
-    """Each has some of the segments; together they read everything."""
-    group = m.create_reader_group("two", scope, "s")
-    total = int(count)
-    events: dict[str, list[str]] = {"a": [], "b": []}
-
-    async def reading(name: str, reader: Any) -> None:
-        asked: Any = None  # never cancelled: the client would lose what it has read meanwhile
-        while sum(map(len, events.values())) < total:
-            asked = asked or asyncio.ensure_future(reader.get_segment_slice_async())
-            if not (await asyncio.wait([asked], timeout=1))[0]:
-                continue
-            slice_, asked = asked.result(), None
-            if slice_ is not None:
-                events[name] += [event.data().decode() for event in slice_]
-                reader.release_segment(slice_)
-
-    async def main() -> None:
-        readers = {name: group.create_reader(name) for name in events}
-        await asyncio.gather(*(reading(name, reader) for name, reader in readers.items()))
-
-    asyncio.run(main())
-    return events
 
 
 def transactions(m: Manager, scope: str) -> Any:
@@ -232,6 +200,7 @@ def large(m: Manager, scope: str, size: str) -> Any:
         while len(sizes) < 3:
             slice_ = await reader.get_segment_slice_async()
             sizes += [len(event.data()) for event in slice_]
+            _let_its_threads_return()
             reader.release_segment(slice_)
         return sizes
 
@@ -249,10 +218,9 @@ SCENARIOS = [
     write_until_told,
     read,
     read_to_the_end,
-    read_and_die,
-    read_after_death,
     positions,
-    two_readers,
+    read_and_report,
+    take_offline,
     transactions,
     begin,
     byte_stream,

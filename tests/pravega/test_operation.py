@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.pravega.test_client import assert_in_order
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.ports import free_port
 from tests.support.running_worker import SMALL_STORE
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 
 pytestmark = pytest.mark.process
 
@@ -98,6 +99,34 @@ def test_a_transaction_that_nobody_pings_is_aborted(tmp_path: Path) -> None:
             assert controller.call("commitTransaction", **TXN, txnId=long).status == 0
         assert controller.call("abortTransaction", **TXN, txnId=long).status == 3
         controller.close()
+
+
+def test_connections_beyond_the_limit_are_closed_and_garbage_harms_nobody(tmp_path: Path) -> None:
+    settings = b"\0\0\0\4\0\0\0\0\0"
+    with worker(tmp_path / "data", ControllerSettings(connections_max=3)) as running, ExitStack() as stack:
+        port = running.ports["controller"]
+        replies = []
+        for _ in range(5):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=SECONDS_MAX))
+            peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+            replies.append(bool(received(peer)))
+        assert replies == [True] * 3 + [False] * 2
+        stack.close()
+        with socket.create_connection(("127.0.0.1", port), timeout=SECONDS_MAX) as peer:
+            peer.sendall(b"\xff" * 1000)
+            while received(peer):
+                pass
+        controller = Controller(port, "")
+        assert controller.call("createScope", scope="sc").status == 0
+        controller.close()
+
+
+def received(peer: socket.socket) -> bytes:
+    """Nothing if it was closed."""
+    try:
+        return peer.recv(1 << 16)
+    except ConnectionResetError:  # with bytes of ours that nobody has read
+        return b""
 
 
 async def test_connections_that_break_lose_and_repeat_nothing(tmp_path: Path) -> None:
