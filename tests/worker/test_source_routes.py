@@ -101,3 +101,24 @@ def test_a_stream_that_blocks_the_watermark_is_named_in_status_and_metrics(
         assert f"penstock_pipeline_watermark_blocked{{{labels}}} 1.0" in text
         assert 'penstock_pipeline_watermark_seconds{pipeline="counts"} 0.009' in text
         assert 'penstock_pipeline_watermark_unmoved_seconds{pipeline="counts"}' in text
+
+
+def test_the_slowest_streams_are_listed_first(worker: RunningWorker, client: CoordinatorClient) -> None:
+    with (
+        open_stream(worker.ports["connector"], "a shop", "fast") as fast,
+        open_stream(worker.ports["connector"], "a shop", "slow") as slow,
+    ):
+        fast.send(1, 90)
+        slow.send(1, 10)
+        slow.send(2, 20)
+        found = client.streams("a shop")
+        assert {one.name: one.event_time for one in found.streams} == {"north": None, "fast": None, "slow": None}
+        run = client.start("counts", {"in": InputSpec(["a shop"])}, [])
+        client.cut("counts", run.generation, "in", client.initial("counts", run.generation, "in"))
+        found = client.streams("a shop")
+    assert (found.count, found.newest) == (3, 90_000)
+    shown = [(one.name, one.state, one.last_message_id, one.event_time) for one in found.streams]
+    assert shown == [("slow", "active", 2, 20_000), ("fast", "active", 1, 90_000), ("north", "ended", 1, None)]
+    assert found.streams[0].stream_id == stream_id_of("slow")
+    with pytest.raises(RequestError, match="there is no source 'nobody'"):
+        client.streams("nobody")

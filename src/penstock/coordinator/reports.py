@@ -10,7 +10,7 @@ from penstock.coordinator.machine.subscriptions import readers_of
 from penstock.coordinator.records import Records
 from penstock.coordinator.settings import Connectors, CoordinatorSettings
 from penstock.coordinator.views import View
-from penstock.coordinator.watermark.source_table import Blocker
+from penstock.coordinator.watermark.source_table import Blocker, Times
 from penstock.coordinator.watermark.watermarks import Watermarks
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import PipelineStatus, WatermarkBlocker
@@ -150,6 +150,10 @@ class Reports:
             return None
         stream = "" if blocker.stream_id is None else self._connectors.stream_name(blocker.source, blocker.stream_id)
         return WatermarkBlocker(blocker.source, blocker.stream_id, stream, blocker.time)
+
+    def read_times(self, source: str) -> tuple[Times, int]:
+        """As `Watermarks.read_times`."""
+        return self._watermarks.read_times(source)
 
     def slowest(self, state: State, connector: str) -> list[str]:
         """The pipelines that a connector's data is retained for: those that are farthest behind."""

@@ -268,3 +268,7 @@ class Coordinator:
     def slowest(self, connector: str) -> list[str]:
         """The pipelines that a connector's data is retained for: those that are farthest behind."""
         return self._shared.reports.slowest(self._shared.state, connector)
+
+    def read_times(self, source: str) -> tuple[Mapping[int, int], int]:
+        """The highest event time of each active stream of a source, and of all its streams; NO_TIME: there is none."""
+        return self._shared.reports.read_times(source)

@@ -1,14 +1,27 @@
 """Read-only information about a worker's sources, for the coordinator, /status and /metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from heapq import nsmallest
+from itertools import chain, islice
+from typing import Final, Literal
 
 from penstock.coordinator.settings import SourceTimes
+from penstock.core.errors import RequestError
 from penstock.ingest.catalog import SourceCatalog
-from penstock.ingest.known_streams import Standing
+from penstock.ingest.known_streams import KnownStream, Standing
 from penstock.ingest.owners import Use
 from penstock.ingest.settings import WhenAllIdle
 from penstock.ingest.source_log import SourceCounters, SourceLog
+from penstock.protocol.api.history import SourceStreams, StreamStatus
 from penstock.protocol.api.status import SourceDefaults, SourceStatus, SourceTotals
+from penstock.protocol.connector.frames import NOTHING_YET
+from penstock.protocol.stored.event import NO_TIME
+
+_STATES: Final[dict[Standing, Literal["active", "idle", "ended"]]] = {
+    Standing.ACTIVE: "active",
+    Standing.IDLE: "idle",
+    Standing.ENDED: "ended",
+}
 
 
 class SourceView:
@@ -16,6 +29,27 @@ class SourceView:
 
     def __init__(self, sources: SourceCatalog) -> None:
         self._sources = sources
+
+    def streams(self, source: str, times: Mapping[int, int], newest: int, limit: int) -> SourceStreams:
+        """Some streams. `times`: the highest event time of those that count for the watermark; the lowest come first.
+        Raises RequestError.
+        """
+        log = self._sources.get(source)
+        if log is None:
+            raise RequestError(f"there is no source {source!r}", "List them: penstock status")
+        for session in log.sessions:
+            session.update_known()
+        known = log.streams
+        slowest = nsmallest(limit, (stream_id for stream_id in times if stream_id in known), key=times.__getitem__)
+        others = (stream_id for stream_id in known if stream_id not in times)
+        return SourceStreams(
+            count=len(known),
+            newest=_time(newest),
+            streams=[
+                _stream(stream_id, known[stream_id], times.get(stream_id, NO_TIME))
+                for stream_id in islice(chain(slowest, others), limit)
+            ],
+        )
 
     # For the coordinator.
 
@@ -126,6 +160,20 @@ class SourceView:
             event_time_field=None if settings.event_time is None else settings.event_time.field,
             untimed=counters.untimed,
         )
+
+
+def _stream(stream_id: int, known: KnownStream, time: int) -> StreamStatus:
+    return StreamStatus(
+        stream_id=stream_id,
+        name=known.name,
+        state=_STATES[known.standing],
+        last_message_id=None if known.last_id == NOTHING_YET else known.last_id,
+        event_time=_time(time),
+    )
+
+
+def _time(time: int) -> int | None:
+    return None if time == NO_TIME else time
 
 
 def _silent_seconds(log: SourceLog) -> float | None:

@@ -15,7 +15,8 @@ from penstock.coordinator.flow import BUCKETS, Distribution, Flow, PipelineFlow
 from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS
 from penstock.ingest.source_view import SourceView
 from penstock.protocol.api.pipelines import PipelineStatus
-from penstock.protocol.api.status import PipelineRates, RatesStatus, SinkRates, SourceRates
+from penstock.protocol.api.status import OperatorStatus, PipelineRates, RatesStatus, SinkRates, SourceRates
+from penstock.protocol.stored.event import END_OF_TIME
 
 # Current rates: counters as they were a moment ago, in a small ring, compared with what they are now.
 
@@ -98,11 +99,23 @@ def rates_status(rates: Rates, flow: Flow | None) -> RatesStatus:
     )
 
 
-def measured(rates: Rates, flow: Flow | None, pipelines: Iterable[PipelineStatus]) -> dict[str, float]:
-    """All rates and the lag of pipelines, by the names of WorkerHistory."""
+def measured(
+    rates: Rates,
+    flow: Flow | None,
+    pipelines: Iterable[PipelineStatus],
+    operators: Iterable[OperatorStatus],
+    now: float,
+) -> dict[str, float]:
+    """All rates, and what pipelines lag behind and keep, by the names of WorkerHistory. `now`: seconds since 1970."""
     found = {"/".join(key): value for key, value in rates.per_second().items()}
     for one in pipelines:
         found[f"{_PIPELINE}/{one.name}/lag_bytes"] = float(one.lag_bytes)
+        if one.watermark is not None and one.watermark < END_OF_TIME:
+            found[f"{_PIPELINE}/{one.name}/watermark_lag_seconds"] = now - one.watermark / 1e6
+    for operator in operators:
+        for name, value in (("state_bytes", operator.state_bytes), ("open_windows", operator.open_windows)):
+            key = f"{_PIPELINE}/{operator.pipeline}/{name}"
+            found[key] = found.get(key, 0.0) + value
     for name, pipeline in flow.pipelines.items() if flow is not None else ():
         if pipeline.latency.last is not None:
             found[f"{_PIPELINE}/{name}/latency_seconds"] = pipeline.latency.last

@@ -30,6 +30,9 @@ from penstock.worker.visibility import visible_batch, visible_pipelines
 _MISTAKES_MAX = 20
 """Mistakes that a refusal lists: finding a suggestion for each takes a while."""
 
+STREAMS_SHOWN = 100
+"""Of a source: people look for the slowest ones."""
+
 
 def routes(worker: Routed) -> list[Route]:
     pipelines, readers, sinks, dead_letters = _Pipelines(worker), _Readers(worker), _Sinks(worker), _DeadLetters(worker)
@@ -62,6 +65,7 @@ def routes(worker: Routed) -> list[Route]:
         post(name + "windows", api.ReportWindows, pipelines.report_windows),
         post("/sources/resolve", api.Resolve, readers.resolve, role=Role.READ, names=_read_sources),
         post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
+        get("/sources/{name}/streams", readers.listed_streams),
         post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
         post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
         post("/places", AskPlaces, readers.places, role=Role.READ, names=_placed_segments),
@@ -316,6 +320,9 @@ class _Readers:
 
     async def places(self, _: str, body: AskPlaces) -> Any:
         return Places(await self._worker.coordinator().readers.places(body.segments))
+
+    async def listed_streams(self, request: Request) -> Any:
+        return self._worker.source_streams(request.path_params["name"], STREAMS_SHOWN)
 
     async def streams(self, name: str, body: api.NameStreams) -> Any:
         """A stream that is not here may be in another partition of the source."""

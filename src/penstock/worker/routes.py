@@ -26,6 +26,7 @@ from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl
 from penstock.protocol.api.deployment import Deployment
+from penstock.protocol.api.history import SourceStreams
 from penstock.protocol.stored.names import check_pipeline_name
 
 BODY_BYTES_MAX = 1 << 20
@@ -86,6 +87,10 @@ class Routed(Protocol):
         ...
 
     def stream_names(self, source: str, ids: Sequence[int]) -> list[str]: ...
+
+    def source_streams(self, source: str, limit: int) -> SourceStreams:
+        """Raises RequestError for an unknown source."""
+        ...
 
     def delivery(self) -> DeliveryService:
         """Raises Damaged if there is none, because the ledger cannot be read."""

@@ -39,9 +39,10 @@ from penstock.protocol.api.backup import FixedPosition
 from penstock.protocol.api.cluster import ClusterStatus, Drain
 from penstock.protocol.api.delivery import EpochStatus, SinkSpec, SinkStatus
 from penstock.protocol.api.deployment import Deployed, Deployment
-from penstock.protocol.api.history import WorkerHistory
+from penstock.protocol.api.history import SourceStreams, WorkerHistory
 from penstock.protocol.api.pipelines import PipelineStatus, StartingPipeline
 from penstock.protocol.api.status import ApplicationStatus, OperatorStatus, StoreStatus, WorkerStatus
+from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.names import CONNECTOR_PREFIX
 from penstock.segment_server.server import SegmentServer
 from penstock.store.compaction import Compactor
@@ -520,6 +521,10 @@ class Worker:
     def stream_names(self, source: str, ids: Sequence[int]) -> list[str]:
         return self._source_view.stream_names(source, ids)
 
+    def source_streams(self, source: str, limit: int) -> SourceStreams:
+        times, newest = ({}, NO_TIME) if self._coordinator is None else self._coordinator.read_times(source)
+        return self._source_view.streams(source, times, newest, limit)
+
     @property
     def sources(self) -> SourceCatalog:
         return self._sources
@@ -571,7 +576,7 @@ class Worker:
         return flow.counts(self._source_view, self._flow)
 
     def _measured(self) -> dict[str, float]:
-        return flow.measured(self._rates, self._flow, self._pipelines())
+        return flow.measured(self._rates, self._flow, self._pipelines(), self._windows(), time.time())
 
     @property
     def _flow(self) -> Flow | None:

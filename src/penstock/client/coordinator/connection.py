@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -26,7 +26,7 @@ from penstock.core.address import Address
 from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.codec import decode_reply, encode
-from penstock.protocol.api.history import Principal, SegmentPage, WorkerHistory
+from penstock.protocol.api.history import Principal, SegmentPage, SourceStreams, WorkerHistory
 from penstock.protocol.api.status import WorkerStatus
 
 T = TypeVar("T")
@@ -327,6 +327,10 @@ class WorkerClient:
         """The worker's /history: these series, and the epochs of their pipelines; without any, everything."""
         asked = f"?{urlencode([('series', one) for one in series])}" if series else ""
         return self._get(f"/history{asked}", WorkerHistory)
+
+    def streams(self, source: str) -> SourceStreams:
+        """The slowest streams of a source. Raises RequestError for an unknown one."""
+        return self._get(f"/sources/{quote(source, safe='')}/streams", SourceStreams)
 
     def cluster(self) -> ClusterStatus:
         """The worker's /cluster. Raises RequestError for a worker that has everything itself."""

@@ -10,11 +10,11 @@ from penstock.coordinator.records import Records, RecordView
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.coordinator.watermark import source_table
 from penstock.coordinator.watermark.output_log import OutputLog, Row
-from penstock.coordinator.watermark.source_table import Blocker, StreamTable, Terms, Written, advanced
+from penstock.coordinator.watermark.source_table import Blocker, StreamTable, Terms, Times, Written, advanced
 from penstock.core.errors import PenstockError
 from penstock.core.types import NO_EPOCH, Buffer
 from penstock.protocol.api.pipelines import Segments
-from penstock.protocol.stored.event import END_OF_TIME
+from penstock.protocol.stored.event import END_OF_TIME, NO_TIME
 from penstock.protocol.stored.head import OF_SEGMENTS, MarkKind, PackedHead, numbers, unpack_head
 from penstock.protocol.stored.names import CONNECTOR_PREFIX, REPLAY_PREFIX, Form, Source
 from penstock.store.store import SegmentStore
@@ -334,6 +334,14 @@ class Watermarks:
         if current.blocker_for != inputs:  # once for each cut, because the search is slow
             current.blocker, current.blocker_for = table.blocker(_terms(view, pipeline)), inputs
         return Standing(current.blocker, self._clock() - current.moved_at)
+
+    def read_times(self, source: str) -> tuple[Times, int]:
+        """The highest event time of each active stream of a connector, and of all its streams, as the pipeline knows
+        them that has read the newest events of it. NO_TIME: no pipeline has read any.
+        """
+        tables = (current.table.sources.get(source) for current in self._current.values())
+        newest = max((one for one in tables if one is not None), key=lambda one: one.highest, default=None)
+        return ({}, NO_TIME) if newest is None else (newest.active, newest.highest)
 
     def _with_outputs(
         self, view: WatermarkView, state: State, pipeline: Pipeline, current: _CurrentTable

@@ -12,6 +12,7 @@ from typing import cast
 from penstock.access.file import AccessControl
 from penstock.access.principals import certificate_names
 from penstock.access.refusals import Refusals
+from penstock.core.address import Address
 from penstock.core.connection_limits import address_of, find_dead_peers
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
 from penstock.ingest.catalog import SourceCatalog
@@ -63,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes_max)
         peer = self._transport.get_extra_info("peername")
-        self.peer = str(peer)
+        self.peer = str(Address(*peer[:2])) if isinstance(peer, tuple) else str(peer)
         self._access.certificate_names = certificate_names(self._transport.get_extra_info("peercert"))
         find_dead_peers(self._transport, settings.dead_peer_seconds)
         self._deadline = self._loop.call_later(settings.handshake_seconds, self._too_late)

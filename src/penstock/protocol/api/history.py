@@ -1,7 +1,7 @@
-"""Replies to GET /history, /segments and /principal: what people look at beside the status."""
+"""Replies to GET /history, /segments, /sources/NAME/streams and /principal: what people look at beside the status."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,7 +29,8 @@ class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
     series: Mapping[str, Sequence[float | None]]
     """A value for each of `times`; None: it did not exist then. By `source/NAME/events`, `source/NAME/bytes`,
     `pipeline/NAME/rows_in`, `bytes_in` and `rows_out`, `sink/PIPELINE/NAME/rows` and `epochs`, all per second; and
-    `pipeline/NAME/lag_bytes` and `latency_seconds`."""
+    `pipeline/NAME/lag_bytes`, `latency_seconds`, `watermark_lag_seconds` (behind the clock), `state_bytes` and
+    `open_windows`."""
     epochs: Mapping[str, Sequence[EpochTimes]]
     """By pipeline: the last ones that are complete, oldest first."""
 
@@ -41,6 +42,31 @@ class SegmentPage(msgspec.Struct, frozen=True, kw_only=True):
     more: bool
     after: str
     """Where the next page starts."""
+
+
+class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream of a source."""
+
+    stream_id: int
+    name: str
+    state: Literal["active", "idle", "ended"]
+    """Only active streams count for the watermark."""
+    last_message_id: int | None
+    """The last message that is stored; None: there is none yet."""
+    event_time: int | None
+    """The highest event time that pipelines have read of it, in microseconds; None: none, or no pipeline reads it."""
+
+
+class SourceStreams(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to GET /sources/NAME/streams: the slowest streams of a source first, then those without event times.
+    Of a source with several partitions: those of the worker that replies.
+    """
+
+    count: int
+    """All that the source knows, shown or not."""
+    newest: int | None
+    """The highest event time of any stream that pipelines have read, in microseconds."""
+    streams: Sequence[StreamStatus]
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
