@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.segments import SegmentClient
+from penstock.protocol.api.pipelines import QueryFailure
 from tests.spark.dead_letters.putting import PIPELINE, Putting, letter
 from tests.support.waiting import SECONDS_MAX, until
 from tests.support.worker_process import WorkerProcess
@@ -48,7 +49,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("dashboard")
-    with WorkerProcess(folder / "data") as worker:
+    with WorkerProcess(folder / "data", "--store", f"file://{folder}/store", "--shard", "0") as worker:
         _fill(worker, folder)
         command = [sys.executable, "-m", "penstock", "dashboard", "--data", str(worker.data), "--port", "0"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
@@ -58,10 +59,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 yield Site(worker, line.partition("dashboard: ")[2].strip())
             finally:
                 process.terminate()
+            assert "Traceback" not in process.stderr.read()
 
 
 def _fill(worker: WorkerProcess, folder: Path) -> None:
-    """Events of a source, and a pipeline with two dead letters."""
+    """Events of a source, and a pipeline with a sink, two dead letters, and a query that fails."""
     lines = folder / "lines"
     lines.write_text("".join(f'{{"number": {number}}}\n' for number in range(300)))
     command = [sys.executable, "-m", "penstock", "send", str(lines), "--source", "tills", "--stream", "s"]
@@ -70,7 +72,11 @@ def _fill(worker: WorkerProcess, folder: Path) -> None:
         CoordinatorClient(f"127.0.0.1:{worker.http_port}", 5, token=_token(worker)) as client,
         SegmentClient(worker.address, token=_token(worker)) as segments,
     ):
-        Putting(client, segments).letters([letter(1), letter(2, b'{"amount": "many"}')])
+        putting = Putting(client, segments)
+        client.bind(PIPELINE, {"files": SinkSpec("out", f"file:{folder}/results")})
+        putting.letters([letter(1), letter(2, b'{"amount": "many"}')])
+        failure = QueryFailure("the function divides by zero", 3, None)
+        client.heartbeat(PIPELINE, putting.generation, failed=True, failure=failure)
 
 
 def _token(worker: WorkerProcess) -> str:
@@ -91,33 +97,43 @@ def owner(browser: "Browser", site: Site) -> Iterator["Page"]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(SECONDS_MAX * 1000)
     page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
     page.goto(site.url)
     page.wait_for_url(f"{site.root}/")
     yield page
     context.close()
+    assert not problems
+
+
+_DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Two frames later charts have their new size."""
 
 
 def shoot(page: "Page", name: str) -> None:
-    """Wide and narrow, light and dark."""
+    """Wide and narrow, light and dark. Nothing may be wider than a phone."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     for size, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(f"document.documentElement.scrollWidth <= {width}")
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
-            page.wait_for_timeout(300)  # charts are drawn again
-            page.screenshot(path=SHOTS / f"{name}-{size}-{theme}.png")
+            page.evaluate(_DRAWN)
+            page.screenshot(path=SHOTS / f"{name}-{size}-{theme}.png", full_page=True)
     page.set_viewport_size({"width": 1280, "height": 800})
 
 
 @pytest.mark.parametrize(
     ("name", "path", "text"),
     [
-        ("overview", "/", "Nothing is blocked|blocked|waits"),
+        ("overview", "/", "the function divides by zero"),
         ("source", "/source?name=tills", "300 events since the start"),
-        ("pipeline", f"/pipeline?name={PIPELINE}", "Epochs"),
+        ("pipeline", f"/pipeline?name={PIPELINE}", "0 cut, 0 merged"),
+        ("sink", f"/sink?pipeline={PIPELINE}&name=files", "ready for the next epoch"),
         ("dead-letters", "/dead-letters", "reason 1"),
         ("segments", "/segments", "connector/tills/"),
-        ("cluster", "/cluster", "single worker"),
+        ("cluster", "/cluster", "served"),
         ("settings", "/settings", "A changed application"),
     ],
 )
@@ -127,15 +143,30 @@ def test_each_page_shows_live_data(owner: "Page", site: Site, name: str, path: s
     shoot(owner, name)
 
 
+def test_what_blocks_is_marked_and_named_as_in_the_status(owner: "Page", site: Site) -> None:
+    with CoordinatorClient(f"127.0.0.1:{site.worker.http_port}", 5, token=_token(site.worker)) as client:
+        sentence = next(str(one) for one in client.status().blockages if one.is_blocking)
+    owner.goto(f"{site.root}/")
+    owner.locator(".trouble-box", has_text=sentence).first.wait_for()
+    owner.locator("svg.flow a.trouble:visible", has_text=f"⚠ {PIPELINE}").wait_for()
+    owner.locator("svg.flow text.label:visible", has_text="events/s").first.wait_for()
+
+
+def test_streams_are_listed_with_their_positions(owner: "Page", site: Site) -> None:
+    owner.goto(f"{site.root}/source?name=tills")
+    row = owner.get_by_role("row").filter(has=owner.get_by_role("cell", name="s", exact=True))
+    row.get_by_role("cell", name="300", exact=True).wait_for()
+
+
 def test_the_overview_changes_without_reloading(owner: "Page", site: Site, tmp_path: Path) -> None:
     owner.goto(f"{site.root}/")
-    owner.locator("svg.flow", has_text="tills").wait_for()
+    owner.locator("svg.flow:visible", has_text="tills").wait_for()
     assert "latecomer" not in owner.inner_text("body")
     lines = tmp_path / "lines"
     lines.write_text("one\n")
     command = [sys.executable, "-m", "penstock", "send", str(lines), "--source", "latecomer", "--stream", "s"]
     subprocess.run([*command, "--data", str(site.worker.data)], check=True, capture_output=True)
-    owner.locator("svg.flow", has_text="latecomer").wait_for()
+    owner.locator("svg.flow:visible", has_text="latecomer").wait_for()
 
 
 def test_events_can_be_looked_at(owner: "Page", site: Site) -> None:
@@ -154,7 +185,9 @@ def test_events_can_be_looked_at(owner: "Page", site: Site) -> None:
 
 def test_a_dead_letter_is_looked_at_and_replayed(owner: "Page", site: Site) -> None:
     owner.goto(f"{site.root}/dead-letters")
-    owner.get_by_role("cell", name="reason 2").click()
+    row = owner.get_by_role("row").filter(has=owner.get_by_role("cell", name="reason 2"))
+    row.get_by_role("button").focus()
+    owner.keyboard.press("Enter")
     owner.get_by_text('{"amount": "many"}').first.wait_for()
     owner.get_by_text("hex", exact=True).click()
     owner.get_by_text("7b 22 61 6d").wait_for()
@@ -185,6 +218,18 @@ def test_a_changed_application_is_shown_before_it_is_applied(owner: "Page", site
     owner.get_by_role("button", name="Apply", exact=True).last.click()
     owner.get_by_text(re.compile("Revision 1 is deployed")).wait_for()
     until(lambda: "ticks" in _deployed(site.worker))
+
+
+def test_keys_open_pages_and_switch_to_dark(owner: "Page", site: Site) -> None:
+    owner.emulate_media(color_scheme="light")
+    owner.goto(f"{site.root}/")
+    owner.locator("svg.flow:visible").wait_for()
+    owner.keyboard.press("t")
+    owner.locator("body.body--dark").wait_for()
+    owner.keyboard.press("t")
+    owner.locator("body.body--light").wait_for()
+    owner.keyboard.press("c")
+    owner.wait_for_url(f"{site.root}/cluster")
 
 
 def _segments(worker: WorkerProcess) -> Sequence[Mapping[str, Any]]:
@@ -221,6 +266,8 @@ def test_a_stranger_is_asked_for_a_token_and_a_reader_cannot_replay(browser: "Br
         page.set_default_timeout(SECONDS_MAX * 1000)
         page.goto(f"{site.root}/dead-letters")
         page.wait_for_url(f"{site.root}/login")
+        page.get_by_label("Token").wait_for()
+        shoot(page, "login")
         page.get_by_label("Token").fill("wrong")
         page.get_by_role("button", name="Log in").click()
         page.get_by_text("the token is not valid").wait_for()

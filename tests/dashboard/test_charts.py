@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.dashboard.charts import EPOCHS_SHOWN, epoch_bars, over_time, phases
+from penstock.dashboard.charts import EPOCHS_SHOWN, TIMELINE_EPOCHS, epoch_bars, over_time, phases, timeline
 from penstock.protocol.api.history import EpochTimes, WorkerHistory
 
 HISTORY = WorkerHistory(seconds=5, times=[10.0, 15.0], series={"a": [1.0, None], "b": [2.0, 3.0]}, epochs={})
@@ -15,7 +15,7 @@ def test_a_line_for_each_series_that_there_is() -> None:
 
 
 def test_a_chart_without_a_series_says_so() -> None:
-    assert over_time(HISTORY, {"missing": "x"}, "events/s")["title"]["text"] == "events/s: nothing yet"
+    assert over_time(HISTORY, {"missing": "x"}, "events/s")["title"]["text"] == "events/s: nothing in the last hour"
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,32 @@ def test_only_the_last_epochs_are_shown() -> None:
     options = epoch_bars(epochs)
     assert options["xAxis"]["data"][0] == "5"
     assert [len(one["data"]) for one in options["series"]] == 3 * [EPOCHS_SHOWN]
+
+
+def test_bytes_are_shown_in_the_unit_of_the_largest() -> None:
+    history = WorkerHistory(seconds=5, times=[10.0, 15.0], series={"a": [512.0, 3 * 2**20]}, epochs={})
+    options = over_time(history, {"a": "lag"}, "to read", "B")
+    assert options["title"]["text"] == "to read, MiB"
+    assert [value for _, value in options["series"][0]["data"]] == [0.0, 3.0]
+
+
+def test_lines_differ_without_colours() -> None:
+    lines = over_time(HISTORY, {"a": "first", "b": "second"}, "events/s")["series"]
+    assert lines[0]["symbol"] != lines[1]["symbol"]
+    assert lines[0]["lineStyle"] != lines[1]["lineStyle"]
+
+
+def test_an_epoch_stands_in_the_timeline_where_it_was_and_the_running_one_reaches_to_now() -> None:
+    options = timeline([EpochTimes(7, 88.0, 90.0, 93.0, 94.0)], 100.0, 8, 2.5)
+    assert options["yAxis"]["data"] == ["7", "8 runs"]
+    assert {one["name"]: one["data"] for one in options["series"]} == {
+        "": [6.0, 0.0],
+        "delivery": [1.0, 0.0],
+        "Spark": [3.0, 2.5],
+        "until the cut": [2.0, 0.0],
+    }
+
+
+def test_a_timeline_has_the_last_epochs() -> None:
+    epochs = [EpochTimes(number, None, 1.0, 2.0, 3.0) for number in range(TIMELINE_EPOCHS + 5)]
+    assert timeline(epochs, 4.0, None, None)["yAxis"]["data"][0] == "5"

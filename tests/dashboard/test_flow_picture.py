@@ -1,10 +1,23 @@
 """The picture of the flow, from a status."""
 
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from penstock.dashboard.flow_picture import Box, Graph, Line, drawn, link, show_rate
+from penstock.dashboard.flow_picture import graph as flow_of
+from penstock.protocol.api.delivery import SinkStatus
+from penstock.protocol.api.pipelines import StartingPipeline
+from penstock.protocol.api.status import (
+    Blockage,
+    ConnectorStatus,
+    PipelineRates,
+    RatesStatus,
+    SinkRates,
+    WorkerStatus,
+)
 
 
 def graph(*lines: tuple[str, str], trouble: str = "") -> Graph:
@@ -24,6 +37,70 @@ def test_each_box_is_to_the_right_of_what_leads_to_it() -> None:
 
 def test_a_circle_ends() -> None:
     assert {key for column in columns(graph(("a", "b"), ("b", "a"))) for key in column} == {"a", "b"}
+
+
+def test_segments_that_are_read_themselves_stand_beside_those_of_sources() -> None:
+    found = graph(("source:a", "segments:a"), ("segments:a", "p"), ("segments:raw", "p"))
+    assert columns(found) == [["source:a"], ["segments:a", "segments:raw"], ["p"]]
+
+
+def test_on_a_phone_it_is_not_wider_than_the_screen() -> None:
+    found = graph(*((f"source:{number}", "p") for number in range(9)))
+    root = ET.fromstring(drawn(found, is_phone=True))
+    assert int(root.attrib["width"]) <= 390 - 2 * 12
+    assert len([*root.iter("rect")]) == 10
+
+
+# Of a status.
+
+
+def status(**parts: Any) -> WorkerStatus:
+    """With nothing but these parts."""
+    nothing: dict[str, Any] = {"sources": {}, "rates": RATES}
+    nothing |= dict.fromkeys(("blockages", "connectors", "pipelines", "starting", "sinks"), ())
+    return cast("WorkerStatus", SimpleNamespace(**nothing | parts))
+
+
+RATES = RatesStatus(
+    seconds=10,
+    sources={},
+    pipelines={"p": PipelineRates(rows_in_per_second=12)},
+    sinks={"p": {"alerts": SinkRates(rows_per_second=3)}},
+)
+
+
+def sink(name: str) -> SinkStatus:
+    plain = {"port": "out", "guarantee": "at-least-once", "votes": False, "state": "READY", "reason": ""}
+    return SinkStatus(pipeline="p", sink=name, url=name, at=0, sent=0, parked=0, **plain)  # type: ignore[arg-type]
+
+
+def connector(name: str, state: str, reason: str = "") -> ConnectorStatus:
+    return ConnectorStatus(name=name, id=name, instance="01", type="tcp-client", state=state, reason=reason)
+
+
+def test_lines_have_rates_and_a_sink_whose_connector_is_away_is_in_trouble() -> None:
+    shown = flow_of(
+        status(
+            starting=[StartingPipeline("p", ["orders"], None)],
+            sinks=[sink("alerts"), sink("files")],
+            connectors=[connector("alerts", "disconnected", "refused"), connector("files", "connected")],
+            sources={"alerts": SimpleNamespace(messages=0, segments=[], retained_bytes=0, sessions=0)},
+        )
+    )
+    assert [*shown.boxes] == ["source:orders", "pipeline:p", "sink:p/alerts", "sink:p/files"]
+    assert [key for key, box in shown.boxes.items() if box.trouble] == ["sink:p/alerts"]
+    assert [(line.end, line.text, line.trouble) for line in shown.lines] == [
+        ("sink:p/alerts", "out: 3.0 rows/s", True),
+        ("sink:p/files", "out: 0 rows/s", False),
+        ("pipeline:p", "12 rows/s", False),
+    ]
+
+
+def test_who_waits_for_a_sink_is_not_to_blame() -> None:
+    blockage = Blockage(kind="sink", link="sink files", text="blocked by sink files", pipeline="p")
+    shown = flow_of(status(starting=[StartingPipeline("p", [], None)], sinks=[sink("files")], blockages=[blockage]))
+    assert [key for key, box in shown.boxes.items() if box.trouble] == ["sink:p/files"]
+    assert shown.boxes["pipeline:p"].text == "waits for sink files"
 
 
 def test_names_of_others_cannot_become_markup() -> None:

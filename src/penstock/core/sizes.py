@@ -35,11 +35,15 @@ def format_size(count: int) -> str:
     return str(count)
 
 
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+"""Those that people read; each is 1024 times the one before."""
+
+
 def show_size(count: int) -> str:
     """The size for people, rounded to a tenth of its unit."""
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    for unit in UNITS[:-1]:
         if size < 1024:
             return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
-    return f"{size:.1f} TiB"
+    return f"{size:.1f} {UNITS[-1]}"

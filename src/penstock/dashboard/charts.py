@@ -1,72 +1,158 @@
-"""Options of charts, from a worker's history. Pure."""
+"""Options of charts, from a worker's history. Pure.
+
+Series differ in colour, in the shape of their symbols and in their dashes: colours are not needed to read
+them. Times are UTC, as everywhere on the pages.
+"""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
+from penstock.core.sizes import UNITS
 from penstock.protocol.api.history import EpochTimes, WorkerHistory
 
 EPOCHS_SHOWN = 40
-_PHASES = ("waiting", "Spark", "delivery")
+TIMELINE_EPOCHS = 12
+_PHASES = ("until the cut", "Spark", "delivery")
 """Of an epoch: from the arrival of its first event to the cut, from the cut to the merge, from there to completion."""
 
-_GREY = "#888"
-"""Readable on light and on dark."""
-
-
+_GREY = "#848484"
+"""4.5 to 1 or close to it on the light page and on the dark one."""
+_MINUTES_SPAN = 900.0
+"""Seconds from which on the axis shows no seconds."""
 _FAINT = "#8883"
+_COLOURS = ("#3b82c4", "#d97706", "#0d9f6e", "#b5489b", "#8a7f2c", "#64748b")
+"""Readable on both pages, and distinct for the colour-blind."""
+_DASHES = ("solid", "dashed", "dotted")
+_SYMBOLS = ("circle", "rect", "triangle", "diamond")
+_PATTERNS: tuple[dict[str, Any] | None, ...] = (
+    {"symbol": "rect", "dashArrayX": [2, 4], "dashArrayY": [2, 4], "rotation": 0.8, "color": "#0005"},
+    None,
+    {"symbol": "line", "dashArrayX": [1, 0], "dashArrayY": [2, 5], "rotation": -0.8, "color": "#0007"},
+)
+"""On the bars of each phase: dots, plain, lines."""
 
 
-def _titled(title: str) -> dict[str, Any]:
+def _framed(title: str) -> dict[str, Any]:
     return {
         "animation": False,
+        "useUTC": True,
+        "color": list(_COLOURS),
         "title": {"text": title, "left": 4, "top": 0, "textStyle": {"color": _GREY, "fontSize": 13}},
-        "tooltip": {"trigger": "axis"},
-        "legend": {"top": 0, "right": 8, "type": "scroll", "left": "40%", "textStyle": {"color": _GREY}},
-        "grid": {"left": 8, "right": 28, "top": 32, "bottom": 4, "containLabel": True},
+        "tooltip": {"trigger": "axis", "confine": True},
+        "legend": {"top": 22, "left": 0, "type": "scroll", "textStyle": {"color": _GREY}, "pageTextStyle": {}},
+        "grid": {"left": 8, "right": 28, "top": 52, "bottom": 4, "containLabel": True},
     }
 
 
-def over_time(history: WorkerHistory, series: Mapping[str, str], title: str) -> dict[str, Any]:
-    """A line for each series that the history has, under the name it is given here."""
+def _axis(kind: str, **more: Any) -> dict[str, Any]:
+    label = {"color": _GREY, "hideOverlap": True, **more.pop("label", {})}
+    return {
+        "type": kind,
+        "axisLabel": label,
+        "axisLine": {"lineStyle": {"color": _GREY}},
+        "splitLine": {"show": kind == "value", "lineStyle": {"color": _FAINT}},
+        **more,
+    }
+
+
+def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, unit: str = "") -> dict[str, Any]:
+    """A line for each series that the history has, under the name it is given here. The title gets the unit; that of
+    bytes fits the largest value.
+    """
+    found = {name: history.series[key] for key, name in series.items() if key in history.series}
+    most = max((value for values in found.values() for value in values if value is not None), default=0.0)
+    scale, unit = _size_unit(most) if unit == "B" else (1.0, unit)
     times = [round(time * 1000) for time in history.times]
+    styles = zip(found.items(), cycle(_DASHES), cycle(_SYMBOLS), strict=False)
     lines = [
         {
-            "name": title,
+            "name": name,
             "type": "line",
+            "symbol": symbol,
             "showSymbol": False,
+            "lineStyle": {"type": dash},
             "sampling": "lttb",
-            "data": [[time, value] for time, value in zip(times, history.series[key], strict=True)],
+            "data": [[time, _scaled(value, scale)] for time, value in zip(times, values, strict=True)],
         }
-        for key, title in series.items()
-        if key in history.series
+        for (name, values), dash, symbol in styles
     ]
-    return {
-        **_titled(title if lines else f"{title}: nothing yet"),
-        "xAxis": {"type": "time", "splitLine": {"show": False}, "axisLabel": {"hideOverlap": True}},
-        "yAxis": {"type": "value", "min": 0, "splitLine": {"lineStyle": {"color": _FAINT}}},
-        "series": lines,
-    }
+    shown = f"{title}, {unit}" if unit else title
+    options = _framed(shown if lines else f"{shown}: nothing in the last hour")
+    options["legend"]["show"] = len(lines) > 1
+    options["grid"]["top"] = 52 if len(lines) > 1 else 30
+    axis = _axis("time", label={"formatter": "{HH}:{mm}" if _span(history) > _MINUTES_SPAN else "{HH}:{mm}:{ss}"})
+    return {**options, "xAxis": axis, "yAxis": _axis("value", min=0), "series": lines}
+
+
+def _span(history: WorkerHistory) -> float:
+    return history.times[-1] - history.times[0] if history.times else 0.0
+
+
+def _size_unit(most: float) -> tuple[float, str]:
+    at = 0
+    while most >= 1024 ** (at + 1) and at + 1 < len(UNITS):
+        at += 1
+    return float(1024**at), UNITS[at]
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    return value if value is None or scale == 1.0 else round(value / scale, 2)
 
 
 def epoch_bars(epochs: Sequence[EpochTimes]) -> dict[str, Any]:
     """The last epochs as stacked bars: where the time of each went, in seconds."""
     shown = epochs[-EPOCHS_SHOWN:]
     return {
-        **_titled("seconds of each epoch" if shown else "epochs: none complete yet"),
-        "tooltip": {"trigger": "axis", "axisPointer": {"type": "shadow"}},
-        "xAxis": {"type": "category", "data": [str(one.number) for one in shown]},
-        "yAxis": {"type": "value", "splitLine": {"lineStyle": {"color": _FAINT}}},
-        "series": [
-            {
-                "name": name,
-                "type": "bar",
-                "stack": "epoch",
-                "barMaxWidth": 40,
-                "data": [phases(one)[number] for one in shown],
-            }
-            for number, name in enumerate(_PHASES)
-        ],
+        **_framed("where the time of an epoch goes, s" if shown else "epochs: none complete yet"),
+        "tooltip": {"trigger": "axis", "confine": True, "axisPointer": {"type": "shadow"}},
+        "xAxis": _axis("category", data=[str(one.number) for one in shown]),
+        "yAxis": _axis("value"),
+        "series": _stacked([phases(one) for one in shown]),
     }
+
+
+def timeline(
+    epochs: Sequence[EpochTimes], now: float, running: int | None, running_seconds: float | None
+) -> dict[str, Any]:
+    """The last epochs, each in a line of its own, from the arrival of its first event to its completion, and the one
+    that Spark processes. The time runs from the left to now, at the right edge.
+    """
+    shown = [(str(one.number), max(0.0, now - one.complete), phases(one)) for one in epochs[-TIMELINE_EPOCHS:]]
+    if running is not None:
+        shown.append((f"{running} runs", 0.0, (0.0, round(running_seconds or 0.0, 3), 0.0)))
+    gap = {
+        "name": "",
+        "type": "bar",
+        "stack": "epoch",
+        "silent": True,
+        "itemStyle": {"color": "transparent"},
+        "tooltip": {"show": False},
+        "data": [round(since, 3) for _, since, _ in shown],
+    }
+    options = _framed("the last epochs, seconds ago" if shown else "epochs: none yet")
+    options["legend"]["data"] = list(_PHASES)
+    return {
+        **options,
+        "tooltip": {"trigger": "item", "confine": True},
+        "xAxis": _axis("value", inverse=True),
+        "yAxis": _axis("category", data=[name for name, _, _ in shown], inverse=True, position="left"),
+        "series": [gap, *reversed(_stacked([each for *_, each in shown]))],
+    }
+
+
+def _stacked(times: Sequence[tuple[float, float, float]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "type": "bar",
+            "stack": "epoch",
+            "barMaxWidth": 40,
+            "itemStyle": {"color": colour, **({"decal": pattern} if pattern else {})},
+            "data": [each[number] for each in times],
+        }
+        for number, (name, colour, pattern) in enumerate(zip(_PHASES, _COLOURS, _PATTERNS, strict=False))
+    ]
 
 
 def phases(epoch: EpochTimes) -> tuple[float, float, float]:

@@ -25,7 +25,7 @@ async def cluster(session: Session) -> None:
     status = await session.ask(lambda client: client.status())
     if status.store.bucket is None and not status.shards:
         ui.label("This is a single worker: everything is on its own disk.")
-        ui.label("A cluster is workers with the same --store: see docs/cluster.md.").classes("text-gray-500")
+        ui.label("Workers that are started with the same --store form a cluster: see docs/cluster.md.").classes("quiet")
         return
     about = ui.column().classes("w-full")
     ui.label("Workers").classes("font-bold")
@@ -133,7 +133,7 @@ async def settings(session: Session) -> None:
     if session.may("deploy"):
         _Change(session).build(deployed.name or "app.yaml")
     else:
-        ui.label("Your role can view the settings, but not change them.").classes("text-gray-500")
+        ui.label("Your role can view the settings, but not change them.").classes("quiet")
 
 
 class _Change:
@@ -145,7 +145,7 @@ class _Change:
     def build(self, name: str) -> None:
         ui.label("A changed application").classes("font-bold")
         hint = f"Paste the whole YAML file. Files that it names are looked for in {Path.cwd()}."
-        ui.label(hint).classes("text-gray-500")
+        ui.label(hint).classes("quiet")
         self._name = ui.input("Name", value=name).props("dense outlined")
         self._text = ui.codemirror("", language="YAML", line_wrapping=True).classes("w-full h-64 border rounded")
         ui.button("Show what would change", on_click=self._show).props("no-caps outline")

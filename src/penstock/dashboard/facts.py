@@ -7,7 +7,8 @@ from penstock.core.sizes import show_size
 from penstock.dashboard.flow_picture import show_rate
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
-from penstock.protocol.api.status import WorkerStatus
+from penstock.protocol.api.status import ConnectorStatus, WorkerStatus
+from penstock.protocol.stored.event import END_OF_TIME
 
 
 def clock(time_us: int | None) -> str:
@@ -48,10 +49,7 @@ def source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]
     found, rate = status.sources.get(name), status.rates.sources.get(name)
     connector = next((one for one in status.connectors if one.name == name), None)
     if connector is not None:
-        yield (
-            "Connector",
-            f"{connector.type}, {connector.state}" + (f": {connector.reason}" if connector.reason else ""),
-        )
+        yield "Connector", _connector_state(connector)
         if connector.reached_at:
             yield "Reached at", connector.reached_at
         yield "Dead letters", f"{connector.dead_letters:,}"
@@ -61,8 +59,8 @@ def source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]
         return
     yield "Stored", f"{found.messages:,} events since the start; {show_size(found.retained_bytes)} retained"
     yield "Streams", f"{found.streams:,}, {found.idle_streams:,} of them idle"
-    yield "Programs", f"{found.sessions:,} connected, {found.credits:,} credits"
-    yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged ({found.ack})"
+    yield "Programs", f"{found.sessions:,} connected, which may send {found.credits:,} messages (credits)"
+    yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged yet (ack: {found.ack})"
     yield "Last event time", clock(found.last_event_us) or "none"
     for pipeline in status.pipelines:
         if any(name in names for names in pipeline.inputs.values()) and pipeline.watermark is not None:
@@ -72,13 +70,17 @@ def source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]
                 yield "Waits for", blocker.text()
 
 
+def _connector_state(one: ConnectorStatus) -> str:
+    return f"{one.type}, {one.state}" + (f": {one.reason}" if one.reason else "")
+
+
 def _behind(lag_us: int) -> str:
     return f"{lag_us / 1e6:,.1f} s behind the last event" if lag_us > 0 else "at the last event"
 
 
 def pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[str, object]]:
     rates = status.rates.pipelines.get(one.name)
-    yield "State", one.state + (f": {one.failure.text}" if one.failure is not None else "")
+    yield "State", one.state.lower() + (f": {one.failure.text}" if one.failure is not None else "")
     yield "Reads", ", ".join(source for names in one.inputs.values() for source in names) or "nothing yet"
     yield "Epochs", f"{_epoch(one.planned)} cut, {_epoch(one.merged)} merged, {_epoch(one.complete)} complete"
     if rates is not None:
@@ -91,6 +93,8 @@ def pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[
     yield "Behind", f"{show_size(one.lag_bytes)} to read, {show_size(one.undelivered_bytes)} to deliver"
     if one.watermark is not None:
         yield "Watermark", f"{clock(one.watermark)}, {_ago(one.watermark)}"
+    if (blocker := one.watermark_blocked_by) is not None:
+        yield "Watermark waits for", blocker.text()
     if (text := one.open_windows_text()) is not None:
         yield "Windows", text
     if one.running_epoch is not None:
@@ -98,6 +102,8 @@ def pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[
 
 
 def _ago(time_us: int) -> str:
+    if time_us >= END_OF_TIME:
+        return "the end: all sources have ended"
     seconds = datetime.now(UTC).timestamp() - time_us / 1e6
     return f"{seconds:,.0f} s behind the clock" if seconds >= 0 else f"{-seconds:,.0f} s ahead of the clock"
 
@@ -108,12 +114,20 @@ def _epoch(number: int) -> str:
 
 def sink_facts(one: SinkStatus, status: WorkerStatus) -> Iterable[tuple[str, object]]:
     votes = "votes in two-phase commit" if one.votes else "receives epochs after the decision"
-    yield "State", one.state + (f": {one.reason}" if one.reason else "")
-    yield "Writes to", one.url
+    yield "State", one.state.lower() + (f": {one.reason}" if one.reason else "")
+    connector = next((each for each in status.connectors if each.name == one.url), None)
+    if connector is None:
+        yield "Writes to", one.url
+    else:
+        yield "Connector", _connector_state(connector)
+        if connector.breaker:
+            tripped = f", {connector.tripped_count:,} streams tripped" if connector.tripped_count else ""
+            yield "Breaker", connector.breaker + tripped
+        yield "Outbox", f"{show_size(connector.outbox_bytes)}, retained for tripped streams"
+        yield "Dead letters", f"{connector.dead_letters:,}"
     yield "Guarantee", f"{one.guarantee}; {votes}"
-    yield "Port", one.port
+    yield "Port", f"{one.port} of {one.pipeline}"
     yield "Delivered", show_size(one.sent)
     yield "Lacks", f"{one.lacking:,} epochs; {one.parked:,} parked"
-    connector = next((each for each in status.connectors if each.name == one.sink), None)
-    if connector is not None:
-        yield "Outbox", show_size(connector.outbox_bytes)
+    if one.silent_seconds is not None:
+        yield "Silent", f"it has not answered for {one.silent_seconds:.0f} s"

@@ -1,49 +1,59 @@
-"""The pages of what flows: the overview, and one each for a source, a pipeline and a sink."""
+"""The pages of what flows: the overview, and a source with its streams."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nicegui import ui
 
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard import charts
-from penstock.dashboard.facts import machine_facts, pipeline_facts, sink_facts, source_facts
+from penstock.dashboard.facts import clock, machine_facts, source_facts
 from penstock.dashboard.flow_picture import drawn, graph
-from penstock.dashboard.frame import confirmed, facts, fill, live, table, told
+from penstock.dashboard.frame import (
+    chart,
+    facts,
+    fill,
+    live,
+    pair,
+    show_chart,
+    table,
+    title,
+    troubles,
+)
 from penstock.dashboard.session import Session
-from penstock.protocol.api.status import WorkerStatus
-
-_CHART = "w-full h-56"
-
+from penstock.protocol.api.history import StreamStatus
+from penstock.protocol.api.status import SessionStatus, SourceStatus, WorkerStatus
 
 # Overview.
 
 
 async def overview(session: Session) -> None:
     sentences = ui.column().classes("w-full gap-1")
-    with ui.element("div").classes("w-full overflow-x-auto"):
-        picture = ui.html(sanitize=False)
-    empty = ui.label("Nothing is deployed. Start an application: penstock run app.yaml").classes("text-gray-500")
-    with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full"):
-        rates = ui.echart(_no_chart()).classes(_CHART)
-        lags = ui.echart(_no_chart()).classes(_CHART)
+    pictures = {"gt-xs": ui.html(sanitize=False), "lt-sm": ui.html(sanitize=False)}
+    for shown_on, picture in pictures.items():
+        picture.classes(f"w-full overflow-x-auto {shown_on}")
+    empty = ui.label("Nothing is deployed yet. Start an application: penstock run app.yaml").classes("quiet")
+    with pair():
+        rates, lags = chart(), chart()
     with ui.card().classes("w-full"):
         about = ui.column().classes("w-full")
 
     async def update() -> None:
         status = await session.ask(lambda client: client.status())
-        events = _each(_own(status.sources), "source", "events")
+        found = graph(status)
+        sources = [key.removeprefix("source:") for key in found.boxes if key.startswith("source:")]
+        events = _each(sources, "source", "events")
         behind = _each([one.name for one in status.pipelines], "pipeline", "lag_bytes")
         history = await session.history(*events, *behind)
-        found = graph(status)
-        picture.content = drawn(found)
+        for shown_on, picture in pictures.items():
+            picture.content = drawn(found, is_phone=shown_on == "lt-sm")
         empty.set_visibility(not found.boxes)
         sentences.clear()
         with sentences:
             _say(status)
-        _show(rates, charts.over_time(history, events, "events/s"))
-        _show(lags, charts.over_time(history, behind, "bytes behind"))
+        show_chart(rates, charts.over_time(history, events, "sources", "events/s"))
+        show_chart(lags, charts.over_time(history, behind, "what pipelines have yet to read", "B"))
         about.clear()
         with about:
             facts(machine_facts(status))
@@ -52,28 +62,54 @@ async def overview(session: Session) -> None:
 
 
 def _say(status: WorkerStatus) -> None:
-    """What is wrong, in the words of `penstock status`."""
-    problems = [*status.problems, *(str(one) for one in status.blockages if one.is_blocking)]
-    for problem in problems:
-        ui.label(f"⚠ {problem}").classes("trouble-text")
-    if not problems:
-        ui.label("✓ Nothing is blocked.").classes("text-gray-500")
+    """What blocks; or else what everything waits for."""
+    blocking = [str(one) for one in status.blockages if one.is_blocking]
+    troubles([*status.problems, *blocking])
+    if not blocking and not status.problems:
+        ui.label("✓ Nothing is blocked.")
+        for one in status.blockages:
+            ui.label(str(one)).classes("quiet")
 
 
 # A source.
+
+_STREAMS = (
+    ("stream", "stream"),
+    ("state", "state"),
+    ("message", "last message#"),
+    ("time", "last event time read"),
+    ("behind", "behind the newest~"),
+    ("blocks", "blocks the watermark of"),
+)
+_PROGRAMS = (
+    ("program", "program"),
+    ("peer", "address"),
+    ("state", "state"),
+    ("streams", "streams#"),
+    ("credits", "credits (messages)#"),
+    ("in_flight", "in flight~"),
+    ("lag", "oldest waits for its ack~"),
+)
+_POSITIONS = (
+    ("segment", "segment"),
+    ("stored", "stored up to (offset)#"),
+    ("acknowledged", "acknowledged up to#"),
+    ("complete", "complete in all pipelines up to#"),
+)
 
 
 async def source(session: Session, name: str) -> None:
     ui.label(f"Source {name}").classes("text-xl font-bold")
     body = ui.column().classes("w-full")
-    rates = ui.echart(_no_chart()).classes(_CHART)
-    ui.label("Programs").classes("font-bold")
-    columns = [("program", "program"), ("peer", "address"), ("state", "state"), ("streams", "streams#")]
-    sessions = table([*columns, ("credits", "credits#"), ("in_flight", "in flight#"), ("lag", "ack lag#")], "peer")
-    ui.label("Streams that may not send").classes("font-bold")
-    blocked = table([("stream", "stream"), ("why", "why")], "stream")
-    ui.label("Segments").classes("font-bold")
-    segments = table([("segment", "segment"), ("acknowledged", "acknowledged#"), ("complete", "complete#")], "segment")
+    rates = chart()
+    title("Streams", "The slowest are first: a pipeline's watermark is that of its slowest active stream.")
+    streams = table(_STREAMS, "id", empty="No stream yet. It appears with its first event.", pagination=15)
+    title("Programs", "A program may send as many messages as it has credits. Slowest first.")
+    sessions = table(_PROGRAMS, "peer", empty="No program is connected.")
+    title("Streams that may not send", "Their connector is paused, or a sink does not accept what they would send.")
+    blocked = table([("stream", "stream"), ("why", "why")], "stream", empty="None: every stream may send.")
+    title("Positions", "Bytes of each segment.")
+    segments = table(_POSITIONS, "segment", empty="Nothing is stored yet.")
 
     async def update() -> None:
         status = await session.ask(lambda client: client.status())
@@ -82,164 +118,67 @@ async def source(session: Session, name: str) -> None:
         connector = next((one for one in status.connectors if one.name == name), None)
         if found is None and connector is None:
             raise RequestError(f"there is no source {name!r}", "It appears with its first event.")
-        _show(rates, charts.over_time(history, {f"source/{name}/events": "events/s"}, "events/s"))
+        show_chart(rates, charts.over_time(history, {f"source/{name}/events": "events"}, "events/s"))
         body.clear()
         with body:
+            troubles(str(one) for one in status.blockages if one.link == f"source {name}" and one.is_blocking)
             facts([*source_facts(status, name)])
         programs = sorted((one for one in status.sessions if one.source == name), key=lambda one: -one.ack_lag_seconds)
-        fill(
-            sessions,
-            [
-                {
-                    "program": one.program,
-                    "peer": one.peer,
-                    "state": one.state,
-                    "streams": one.streams,
-                    "credits": one.credits,
-                    "in_flight": show_size(one.in_flight_bytes),
-                    "lag": f"{one.ack_lag_seconds:.1f} s",
-                }
-                for one in programs
-            ],
-        )
-        fill(
-            blocked, [{"stream": one.stream, "why": one.why} for one in connector.blocked_streams] if connector else []
-        )
-        fill(
-            segments,
-            [
-                {
-                    "segment": segment,
-                    "acknowledged": found.acknowledged.get(segment, ""),
-                    "complete": found.released.get(segment, ""),
-                }
-                for segment in found.segments
-            ]
-            if found is not None
-            else [],
-        )
+        fill(sessions, [_program_row(one) for one in programs])
+        if connector is not None:
+            fill(blocked, [{"stream": one.stream, "why": one.why} for one in connector.blocked_streams])
+        if found is not None:
+            listed = await session.ask(lambda client: client.streams(name))
+            blockers = _watermark_blockers(status, name)
+            fill(streams, [_stream_row(one, listed.newest, blockers.get(one.stream_id, [])) for one in listed.streams])
+            ends = await session.ask(lambda client: client.segments(f"connector/{name}/"))
+            stored = {one["name"]: one["length"] for one in ends.segments}
+            fill(segments, [_position_row(one, found, stored) for one in found.segments])
 
     await live(update)
 
 
-# A pipeline.
+def _program_row(one: SessionStatus) -> dict[str, Any]:
+    return {
+        "program": one.program,
+        "peer": one.peer,
+        "state": one.state.lower(),
+        "streams": one.streams,
+        "credits": one.credits,
+        "in_flight": show_size(one.in_flight_bytes),
+        "lag": f"{one.ack_lag_seconds:.1f} s",
+    }
 
 
-async def pipeline(session: Session, name: str) -> None:
-    ui.label(f"Pipeline {name}").classes("text-xl font-bold")
-    body = ui.column().classes("w-full")
-    epochs = ui.echart(_no_chart()).classes(_CHART)
-    with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full"):
-        rows = ui.echart(_no_chart()).classes(_CHART)
-        latency = ui.echart(_no_chart()).classes(_CHART)
-    ui.label("Epochs that are not delivered everywhere").classes("font-bold")
-    waiting = table([("epoch", "epoch#"), ("state", "state"), ("size", "size#"), ("waits", "waits for")], "epoch")
-    ui.label("Windows and state").classes("font-bold")
-    columns = [("operator", "operator"), ("windows", "open windows#"), ("keys", "keys#"), ("state", "state#")]
-    windows = table([*columns, ("late", "late#")], "operator")
-
-    async def update() -> None:
-        status = await session.ask(lambda client: client.status())
-        key = f"pipeline/{name}"
-        history = await session.history(*(f"{key}/{one}" for one in ("rows_in", "rows_out", "latency_seconds")))
-        found = next((one for one in status.pipelines if one.name == name), None)
-        if found is None:
-            raise RequestError(f"there is no pipeline {name!r}", "It appears when it starts.")
-        undelivered = await session.ask(lambda client: client.epochs(name))
-        body.clear()
-        with body:
-            for one in (one for one in status.blockages if one.pipeline == name and one.is_blocking):
-                ui.label(f"⚠ {one}").classes("trouble-text")
-            facts([*pipeline_facts(found, status)])
-        _show(epochs, charts.epoch_bars(history.epochs.get(name, ())))
-        _show(rows, charts.over_time(history, {f"{key}/rows_in": "in", f"{key}/rows_out": "out"}, "rows/s"))
-        _show(latency, charts.over_time(history, {f"{key}/latency_seconds": "latency"}, "seconds from arrival"))
-        fill(
-            waiting,
-            [
-                {
-                    "epoch": one.epoch,
-                    "state": one.state,
-                    "size": show_size(one.bytes),
-                    "waits": ", ".join(str(each.sink) for each in one.waiting),
-                }
-                for one in undelivered
-            ],
-        )
-        fill(
-            windows,
-            [
-                {
-                    "operator": one.operator,
-                    "windows": one.open_windows,
-                    "keys": one.keys,
-                    "state": show_size(one.state_bytes),
-                    "late": one.late_kept + one.late_dropped,
-                }
-                for one in status.windows
-                if one.pipeline == name
-            ],
-        )
-
-    await live(update)
+def _watermark_blockers(status: WorkerStatus, source: str) -> dict[int | None, list[str]]:
+    """Stream → the pipelines whose watermark waits for it."""
+    found: dict[int | None, list[str]] = {}
+    for one in status.pipelines:
+        if one.watermark_blocked_by is not None and one.watermark_blocked_by.source == source:
+            found.setdefault(one.watermark_blocked_by.stream_id, []).append(one.name)
+    return found
 
 
-# A sink.
+def _stream_row(one: StreamStatus, newest: int | None, blocks: Sequence[str]) -> dict[str, Any]:
+    behind = None if one.event_time is None or newest is None else (newest - one.event_time) / 1e6
+    return {
+        "id": one.stream_id,
+        "stream": one.name or f"#{one.stream_id}",
+        "state": one.state,
+        "message": one.last_message_id,
+        "time": clock(one.event_time),
+        "behind": "" if behind is None else f"{behind:,.1f} s",
+        "blocks": f"⚠ {', '.join(blocks)}" if blocks else "",
+    }
 
 
-async def sink(session: Session, pipeline_name: str, name: str) -> None:
-    ui.label(f"Sink {name} of {pipeline_name}").classes("text-xl font-bold")
-    body = ui.column().classes("w-full")
-    if session.may("deploy"):
-        ui.button("Try again now", on_click=lambda: _retry(session, pipeline_name)).props("no-caps outline")
-    rows = ui.echart(_no_chart()).classes(_CHART)
-    ui.label("Epochs that it has not received").classes("font-bold")
-    waiting = table([("epoch", "epoch#"), ("state", "state"), ("size", "size#")], "epoch")
-
-    async def update() -> None:
-        status = await session.ask(lambda client: client.status())
-        key = f"sink/{pipeline_name}/{name}"
-        history = await session.history(f"{key}/rows")
-        found = next((one for one in status.sinks if (one.pipeline, one.sink) == (pipeline_name, name)), None)
-        if found is None:
-            raise RequestError(f"{pipeline_name} has no sink {name!r}", "List them: penstock sink list")
-        undelivered = await session.ask(lambda client: client.epochs(pipeline_name))
-        body.clear()
-        with body:
-            facts([*sink_facts(found, status)])
-        _show(rows, charts.over_time(history, {f"{key}/rows": "rows"}, "rows/s"))
-        lacking = [one for one in undelivered if any(each.sink == name for each in one.waiting)]
-        fill(waiting, [{"epoch": one.epoch, "state": one.state, "size": show_size(one.bytes)} for one in lacking])
-
-    await live(update)
-
-
-async def _retry(session: Session, pipeline_name: str) -> None:
-    if not await confirmed(f"Deliver the next epoch of {pipeline_name} now?", "Try again now"):
-        return
-    try:
-        await session.ask(lambda client: client.retry(pipeline_name))
-    except PenstockError as error:
-        told(error)
-    else:
-        ui.notify("Asked")
-
-
-# Charts.
-
-
-def _no_chart() -> dict[str, Any]:
-    return {"series": []}
-
-
-def _show(chart: ui.echart, options: dict[str, Any]) -> None:
-    chart.options.clear()
-    chart.options.update(options)
-    chart.update()
-
-
-def _own(names: Iterable[str]) -> list[str]:
-    return [name for name in names if not name.startswith("system.")]
+def _position_row(segment: str, found: SourceStatus, stored: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "stored": stored.get(segment, ""),
+        "acknowledged": found.acknowledged.get(segment, ""),
+        "complete": found.released.get(segment, ""),
+    }
 
 
 def _each(names: Iterable[str], kind: str, what: str, most: int = 12) -> dict[str, str]:

@@ -1,23 +1,32 @@
-"""The flow as a picture: sources, pipelines and sinks as boxes in columns, with rates on the lines between them. Pure.
+"""The flow as a picture: sources, their segments, pipelines and sinks as boxes, with rates on the lines between. Pure.
 
 WorkerStatus ──graph──▶ boxes and lines ──drawn──▶ SVG, whose colours are those of the page
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain
 from urllib.parse import urlencode
 
 from penstock.core.sizes import show_size
+from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
-from penstock.protocol.api.status import WorkerStatus
+from penstock.protocol.api.status import ConnectorStatus, WorkerStatus
 
-BOX_WIDTH, BOX_HEIGHT = 200, 58
-_GAP_X, _GAP_Y, _MARGIN = 130, 22, 16
-_TITLE_MAX, _TEXT_MAX = 24, 30
-"""Characters that fit into a box."""
+BOX_WIDTH, BOX_HEIGHT = 176, 58
+_GAP, _MARGIN = 22, 14
+_LABEL_GAP, _LABEL_GAP_PHONE = 116, 44
+"""Between two columns, or two lines of boxes on a phone: a label has to fit."""
+_ACROSS_PHONE, _GAP_PHONE, _EDGE_PHONE = 2, 10, 2
+"""Boxes side by side on a phone, between them, and beside them: 390 pixels less the margins of the page."""
+_TITLE_MAX, _TEXT_MAX, _LABEL_MAX = 19, 25, 18
+"""Characters that fit."""
 BOXES_MAX = 200
 """More cannot be read: the rest is on the pages that list them."""
+
+_OUTPUT = "pipeline:"
+_SEGMENT = "segment:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,7 @@ class Box:
     key: str
     title: str
     text: str
-    """A line about its state or rate."""
+    """A line about its state."""
     href: str
     trouble: bool = False
 
@@ -44,10 +53,10 @@ class Graph:
     lines: list[Line] = field(default_factory=list)
 
     def columns(self) -> list[list[Box]]:
-        """From left to right: each box is to the right of all that lead to it, and sinks are in the last column. What
-        goes round in a circle is broken where it was found first.
+        """From left to right: each box is to the right of all that lead to it, segments are beside those of sources,
+        and sinks are in the last column. What goes round in a circle is broken where it was found first.
         """
-        rank = dict.fromkeys(self.boxes, 0)
+        rank = {key: int(key.startswith("segments:")) for key in self.boxes}
         for _ in range(len(self.boxes)):
             changed = False
             for line in self.lines:
@@ -63,70 +72,147 @@ class Graph:
         return [[box for key, box in self.boxes.items() if rank[key] == one] for one in used]
 
 
+# What is in the picture.
+
+
 def graph(status: WorkerStatus) -> Graph:
-    """What is deployed, and what flows now."""
-    found = Graph()
-    blocked = {one.pipeline for one in status.blockages if one.is_blocking and one.pipeline}
-    links = {one.link for one in status.blockages if one.is_blocking}
-    for name in _sources(status):
-        found.boxes[f"source:{name}"] = _source(name, status, is_blocking=f"source {name}" in links)
-    for pipeline in status.pipelines:
-        found.boxes[f"pipeline:{pipeline.name}"] = _pipeline(pipeline, status, pipeline.name in blocked)
-    for sink in status.sinks:
-        rate = status.rates.sinks.get(sink.pipeline, {}).get(sink.sink)
-        text = sink.state.lower() if sink.reason or rate is None else f"{show_rate(rate.rows_per_second)} rows/s"
-        trouble = f"sink {sink.sink}" in links or bool(sink.reason)
+    """What is deployed, and what flows now. Red is what blocks, and the lines where the flow stops; what waits for it
+    is not.
+    """
+    return _Picture(status).graph()
+
+
+class _Picture:
+    def __init__(self, status: WorkerStatus) -> None:
+        self._status = status
+        blocking = [one for one in status.blockages if one.is_blocking]
+        self._blamed = {one.link for one in blocking}
+        self._pipelines = {one.pipeline for one in blocking if not one.link.startswith("sink ")}
+        self._connectors = {one.name: one for one in status.connectors}
+        self._is_disk_blocking = any(one.kind == "disk" for one in blocking)
+        self._found = Graph()
+
+    def graph(self) -> Graph:
+        status, boxes = self._status, self._found.boxes
+        starting = {one.name: one.sources for one in status.starting}
+        reads = {one.name: [*chain(*one.inputs.values())] or starting.get(one.name, ()) for one in status.pipelines}
+        reads = {**starting, **reads}
+        for name in self._sources(chain(*reads.values())):
+            self._add_source(name)
+        known = {one.name: one for one in status.pipelines}
+        for name in reads:
+            boxes[f"pipeline:{name}"] = self._pipeline(name, known.get(name))
+        for sink in status.sinks:
+            self._add_sink(sink)
+        for name, sources in reads.items():
+            self._found.lines += self._inputs(name, sources)
+        self._found.lines = [line for line in self._found.lines if line.start in boxes and line.end in boxes]
+        return self._found
+
+    def _sources(self, read: Iterable[str]) -> list[str]:
+        """Those that pipelines read, then those that nobody reads yet. Many connectors could send something and are
+        only sinks.
+        """
+        known = [name for name in read if not name.startswith(_OUTPUT)]
+        sinks = {one.url for one in self._status.sinks}
+        others = [
+            name
+            for name, one in self._status.sources.items()
+            if not name.endswith(".err") and not name.startswith("system.") and (one.messages or name not in sinks)
+        ]
+        return [*dict.fromkeys([*known, *others])][:BOXES_MAX]
+
+    def _add_source(self, name: str) -> None:
+        """A source is followed by its segments; a segment that is read itself has nothing before it."""
+        source, rate = self._status.sources.get(name), self._status.rates.sources.get(name)
+        key, href = f"source:{name}", link("source", name=name)
+        if name.startswith(_SEGMENT):
+            segment = name.removeprefix(_SEGMENT)
+            self._found.boxes[_storage(name)] = Box(
+                _storage(name), segment, "a segment", link("segments", name=segment)
+            )
+            return
+        connector = self._connectors.get(name)
+        trouble = self._is_connector_blamed(name) or f"source {name}" in self._blamed
+        sessions = 0 if source is None else source.sessions
+        state = f"{sessions:,} program{'' if sessions == 1 else 's'}" if connector is None or sessions else ""
+        text = state or (f"{connector.type}, {connector.state}" if connector is not None else "no events yet")
+        self._found.boxes[key] = Box(key, name, text, href, trouble)
+        if source is not None:
+            count = len(source.segments)
+            title = f"{count:,} segment{'' if count == 1 else 's'}"
+            text, at = f"{show_size(source.retained_bytes)} retained", link("segments", prefix=f"connector/{name}/")
+            self._found.boxes[_storage(name)] = Box(_storage(name), title, text, at, self._is_disk_blocking)
+            events = "" if rate is None else f"{show_rate(rate.events_per_second)} events/s"
+            self._found.lines.append(Line(key, _storage(name), events, trouble))
+
+    def _is_connector_blamed(self, name: str) -> bool:
+        connector = self._connectors.get(name)
+        failed = connector is not None and connector.state in ("failed", "disconnected")
+        return failed or f"connector {name}" in self._blamed
+
+    def _pipeline(self, name: str, one: PipelineStatus | None) -> Box:
+        rates = self._status.rates.pipelines.get(name)
+        latency = "" if rates is None or rates.latency_seconds is None else f", latency {rates.latency_seconds:.2g} s"
+        state = "starting Spark" if one is None else one.state.lower()
+        waits = [
+            each.link for each in self._status.blockages if each.pipeline == name and each.link.startswith("sink ")
+        ]
+        trouble = name in self._pipelines or state == "failing"
+        text = f"waits for {waits[0]}" if waits and not trouble else state + (latency if state == "running" else "")
+        return Box(f"pipeline:{name}", name, text, link("pipeline", name=name), trouble)
+
+    def _add_sink(self, sink: SinkStatus) -> None:
+        rate = self._status.rates.sinks.get(sink.pipeline, {}).get(sink.sink)
+        connector = self._connectors.get(sink.url)
+        trouble = self._is_sink_blamed(sink)
+        text = _sink_state(sink, connector)
         key = f"sink:{sink.pipeline}/{sink.sink}"
-        href = link("sink", pipeline=sink.pipeline, name=sink.sink)
-        found.boxes[key] = Box(key, sink.sink, text, href, trouble)
-        found.lines.append(Line(f"pipeline:{sink.pipeline}", key, sink.port, trouble))
-    found.lines += [line for pipeline in status.pipelines for line in _inputs(pipeline, status, found.boxes)]
-    found.lines = [line for line in found.lines if line.start in found.boxes and line.end in found.boxes]
-    return found
+        self._found.boxes[key] = Box(
+            key, sink.sink, text, link("sink", pipeline=sink.pipeline, name=sink.sink), trouble
+        )
+        label = f"{sink.port}: {show_rate(0.0 if rate is None else rate.rows_per_second)} rows/s"
+        self._found.lines.append(Line(f"pipeline:{sink.pipeline}", key, label, trouble))
+
+    def _is_sink_blamed(self, sink: SinkStatus) -> bool:
+        return f"sink {sink.sink}" in self._blamed or bool(sink.reason) or self._is_connector_blamed(sink.url)
+
+    def _inputs(self, name: str, sources: Iterable[str]) -> Iterable[Line]:
+        read, trouble = [*sources], name in self._pipelines
+        for source in read:
+            label = self._read_rate(name, source, is_only=len(read) == 1)
+            yield Line(self._origin(source), f"pipeline:{name}", label, trouble)
+
+    def _origin(self, source: str) -> str:
+        """The box that a pipeline reads it from: a source that has stored nothing yet has no segments."""
+        if source.startswith(_OUTPUT):
+            return f"pipeline:{source.removeprefix(_OUTPUT).partition('/')[0]}"
+        return _storage(source) if _storage(source) in self._found.boxes else f"source:{source}"
+
+    def _read_rate(self, name: str, source: str, *, is_only: bool) -> str:
+        """How fast the pipeline reads it, or, of several, how fast it grows: rows are not counted by source."""
+        rates = self._status.rates
+        if source.startswith(_OUTPUT):
+            producer, _, port = source.removeprefix(_OUTPUT).partition("/")
+            before = rates.pipelines.get(producer)
+            return port if before is None else f"{port}: {show_rate(before.rows_out_per_second)} rows/s"
+        if is_only:
+            rows = rates.pipelines.get(name)
+            return "" if rows is None else f"{show_rate(rows.rows_in_per_second)} rows/s"
+        events = rates.sources.get(source)
+        return "" if events is None else f"{show_rate(events.events_per_second)} events/s"
 
 
-def _sources(status: WorkerStatus) -> Iterable[str]:
-    """Those that pipelines read, then those that nobody reads yet."""
-    read = [source for one in status.pipelines for names in one.inputs.values() for source in names]
-    known = [name for name in read if not name.startswith("pipeline:")]
-    others = [name for name in status.sources if not name.endswith(".err") and not name.startswith("system.")]
-    return [*dict.fromkeys([*known, *others])][:BOXES_MAX]
+def _storage(source: str) -> str:
+    """The key of the box of a source's segments."""
+    return f"segments:{source}"
 
 
-def _source(name: str, status: WorkerStatus, *, is_blocking: bool) -> Box:
-    rate, source = status.rates.sources.get(name), status.sources.get(name)
-    connector = next((one for one in status.connectors if one.name == name), None)
-    trouble = is_blocking or (connector is not None and connector.state in ("failed", "disconnected"))
-    if trouble and connector is not None and connector.reason:
-        text = connector.state
-    elif rate is not None:
-        text = f"{show_rate(rate.events_per_second)} events/s"
-    else:
-        text = "a segment" if name.startswith("segment:") else "no events yet"
-    if source is not None and not trouble:
-        text += f" · {show_size(source.retained_bytes)}"
-    return Box(f"source:{name}", name, text, link("source", name=name), trouble)
-
-
-def _pipeline(one: PipelineStatus, status: WorkerStatus, is_blocked: bool) -> Box:
-    rates = status.rates.pipelines.get(one.name)
-    text = one.state.lower()
-    if one.state == "RUNNING" and rates is not None:
-        text = f"{show_rate(rates.rows_in_per_second)} rows/s"
-        text += f" · {rates.latency_seconds:.2g} s" if rates.latency_seconds is not None else ""
-    trouble = is_blocked or one.state == "FAILING"
-    return Box(f"pipeline:{one.name}", one.name, text, link("pipeline", name=one.name), trouble)
-
-
-def _inputs(one: PipelineStatus, status: WorkerStatus, boxes: Mapping[str, Box]) -> Iterable[Line]:
-    for sources in one.inputs.values():
-        for source in sources:
-            start = f"source:{source}"
-            if source.startswith("pipeline:"):
-                start = f"pipeline:{source.removeprefix('pipeline:').partition('/')[0]}"
-            rate = status.rates.sources.get(source)
-            text = f"{show_rate(rate.bytes_per_second, size=True)}/s" if rate is not None else ""
-            yield Line(start, f"pipeline:{one.name}", text, start in boxes and boxes[start].trouble)
+def _sink_state(sink: SinkStatus, connector: ConnectorStatus | None) -> str:
+    if connector is not None and connector.state in ("failed", "disconnected"):
+        return connector.state
+    behind = f", {sink.lacking:,} epochs behind" if sink.lacking > 1 else f", {sink.guarantee}"
+    return sink.state.lower() + behind
 
 
 def link(page: str, **named: str) -> str:
@@ -134,10 +220,8 @@ def link(page: str, **named: str) -> str:
     return f"/{page}?{urlencode(named)}"
 
 
-def show_rate(value: float, *, size: bool = False) -> str:
-    """Short, for a box: 0, 0.4, 12, 1,234, 12k, 3.4M."""
-    if size:
-        return show_size(int(value))
+def show_rate(value: float) -> str:
+    """Short, for a label: 0, 0.4, 12, 1,234, 12k, 3.4M."""
     if value >= 1_000_000:
         return f"{value / 1_000_000:.1f}M"
     if value >= 10_000:
@@ -145,49 +229,91 @@ def show_rate(value: float, *, size: bool = False) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-def drawn(found: Graph) -> str:
-    """An SVG whose boxes are links. What is in trouble has a thick dashed line and a sign, so that it shows without
-    colours.
+# How it is drawn.
+
+
+def drawn(found: Graph, *, is_phone: bool = False) -> str:
+    """An SVG whose boxes are links: from left to right, or from top to bottom on a phone. What is in trouble has a
+    thick dashed line and a sign, so that it shows without colours.
     """
     columns = found.columns()
     if not columns:
         return ""
-    height = max(len(column) for column in columns) * (BOX_HEIGHT + _GAP_Y) - _GAP_Y + 2 * _MARGIN
-    width = len(columns) * (BOX_WIDTH + _GAP_X) - _GAP_X + 2 * _MARGIN
-    at: dict[str, tuple[float, float]] = {}
-    for number, column in enumerate(columns):
-        used = len(column) * (BOX_HEIGHT + _GAP_Y) - _GAP_Y
-        for row, box in enumerate(column):
-            at[box.key] = (_MARGIN + number * (BOX_WIDTH + _GAP_X), (height - used) / 2 + row * (BOX_HEIGHT + _GAP_Y))
-    parts = [_line(line, at) for line in found.lines]
+    at, width, height = _stacked(columns) if is_phone else _side_by_side(columns)
+    parts = [_line(line, at, is_phone=is_phone, beside=_beside(line, found.lines)) for line in found.lines]
     parts += [_box(box, *at[box.key]) for column in columns for box in column]
     return (
-        f'<svg class="flow" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="The flow from sources to sinks">{"".join(parts)}</svg>'
+        f'<svg class="flow" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="group" aria-label="The flow from sources to sinks">{"".join(parts)}</svg>'
     )
+
+
+_Places = dict[str, tuple[float, float]]
+
+
+def _side_by_side(columns: list[list[Box]]) -> tuple[_Places, int, int]:
+    """Where each box is, and the size of the picture."""
+    height = _extent(max(map(len, columns)), BOX_HEIGHT, _GAP)
+    at: _Places = {}
+    for number, column in enumerate(columns):
+        top = (height - _extent(len(column), BOX_HEIGHT, _GAP)) / 2 + _MARGIN
+        for row, box in enumerate(column):
+            at[box.key] = (_MARGIN + number * (BOX_WIDTH + _LABEL_GAP), top + row * (BOX_HEIGHT + _GAP))
+    return at, _extent(len(columns), BOX_WIDTH, _LABEL_GAP), height
+
+
+def _stacked(columns: list[list[Box]]) -> tuple[_Places, int, int]:
+    across = _ACROSS_PHONE
+    rows = [column[at : at + across] for column in columns for at in range(0, len(column), across)]
+    at: _Places = {}
+    for number, row in enumerate(rows):
+        for place, box in enumerate(row):
+            x, y = place * (BOX_WIDTH + _GAP_PHONE), number * (BOX_HEIGHT + _LABEL_GAP_PHONE)
+            at[box.key] = (_EDGE_PHONE + x, _MARGIN + y)
+    width = across * (BOX_WIDTH + _GAP_PHONE) - _GAP_PHONE + 2 * _EDGE_PHONE
+    return at, width, _extent(len(rows), BOX_HEIGHT, _LABEL_GAP_PHONE)
+
+
+def _extent(count: int, size: int, gap: int) -> int:
+    return count * (size + gap) - gap + 2 * _MARGIN
 
 
 def _box(box: Box, x: float, y: float) -> str:
     sign = "⚠ " if box.trouble else ""
-    name = escape(_short(box.title, _TITLE_MAX))
+    kind = "box" + (" trouble" if box.trouble else "") + (" storage" if box.key.startswith("segments:") else "")
+    name = escape(_short(sign + box.title, _TITLE_MAX))
+    about = escape(f"{sign}{box.title}: {box.text}")
     return (
-        f'<a href="{escape(box.href)}" class="box{" trouble" if box.trouble else ""}" '
-        f'aria-label="{escape(box.title)}: {escape(box.text)}">'
+        f'<a href="{escape(box.href)}" class="{kind}" aria-label="{about}"><title>{about}</title>'
         f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8"/>'
-        f'<text x="{x + 12}" y="{y + 24}" class="title">{sign}{name}</text>'
+        f'<text x="{x + 12}" y="{y + 24}" class="title">{name}</text>'
         f'<text x="{x + 12}" y="{y + 44}" class="text">{escape(_short(box.text, _TEXT_MAX))}</text></a>'
     )
 
 
-def _line(line: Line, at: Mapping[str, tuple[float, float]]) -> str:
+def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> str:
     (x1, y1), (x2, y2) = at[line.start], at[line.end]
-    x1, y1, y2 = x1 + BOX_WIDTH, y1 + BOX_HEIGHT / 2, y2 + BOX_HEIGHT / 2
-    middle = (x1 + x2) / 2
-    kind = "line trouble" if line.trouble else "line"
-    label = f'<text x="{middle}" y="{(y1 + y2) / 2 - 6}" class="label">{escape(_short(line.text, 18))}</text>'
-    return (
-        f'<path class="{kind}" d="M{x1} {y1} C{middle} {y1} {middle} {y2} {x2 - 2} {y2}"/>{label if line.text else ""}'
-    )
+    if is_phone:
+        x1, x2, y1 = x1 + BOX_WIDTH / 2, x2 + BOX_WIDTH / 2, y1 + BOX_HEIGHT
+        middle = (y1 + y2) / 2
+        path = f"M{x1} {y1} C{x1} {middle} {x2} {middle} {x2} {y2 - 2}"
+        places = {"end": (x2, y2 - 12), "start": (x1, y1 + 20), "middle": ((x1 + x2) / 2, middle + 4)}
+    else:
+        x1, y1, y2 = x1 + BOX_WIDTH, y1 + BOX_HEIGHT / 2, y2 + BOX_HEIGHT / 2
+        middle = (x1 + x2) / 2
+        path = f"M{x1} {y1} C{middle} {y1} {middle} {y2} {x2 - 2} {y2}"
+        across = _LABEL_GAP / 2
+        places = {"end": (x2 - across, y2 - 7), "start": (x1 + across, y1 - 7), "middle": (middle, (y1 + y2) / 2 - 7)}
+    x, y = places[beside]
+    label = f'<text x="{x}" y="{y}" class="label">{escape(_short(line.text, _LABEL_MAX))}</text>' if line.text else ""
+    return f'<path class="line{" trouble" if line.trouble else ""}" d="{path}"/>{label}'
+
+
+def _beside(line: Line, lines: Iterable[Line]) -> str:
+    """Where the label of a line stands, so that no two stand at the same place: at the box that has only this line."""
+    if sum(one.end == line.end for one in lines) == 1:
+        return "end"
+    return "start" if sum(one.start == line.start for one in lines) == 1 else "middle"
 
 
 def _short(text: str, most: int) -> str:

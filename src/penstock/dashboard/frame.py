@@ -1,6 +1,7 @@
 """What all pages have in common: the login, the header with its links and keys, and fresh data while a page is open."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from nicegui import app, ui
@@ -23,29 +24,45 @@ PAGES = (
 )
 """Path, title, and the key that opens it."""
 
-_STYLE = """
+STYLE = """
 :root {
   --penstock-line: #64748b; --penstock-trouble: #c81e1e; --penstock-box: #f8fafc; --penstock-text: #0f172a;
-  --penstock-page: #fff;
+  --penstock-page: #fff; --penstock-quiet: #566070; --penstock-focus: #d97706; --penstock-ground: #fdf1f1;
 }
 .body--dark {
-  --penstock-line: #94a3b8; --penstock-trouble: #f87171; --penstock-box: #1e293b; --penstock-text: #e2e8f0;
-  --penstock-page: #121212;
+  --penstock-line: #94a3b8; --penstock-trouble: #f98080; --penstock-box: #1e293b; --penstock-text: #e2e8f0;
+  --penstock-page: #121212; --penstock-quiet: #a3adba; --penstock-focus: #fbbf24; --penstock-ground: #2a1717;
 }
+.body--dark .q-btn.text-primary { --q-primary: #8cc8f8; }
+.body--dark .cm-editor { filter: invert(0.92) hue-rotate(180deg); }
+.quiet { color: var(--penstock-quiet); }
+:focus-visible, .q-focusable:focus-visible { outline: 3px solid var(--penstock-focus) !important; outline-offset: 1px; }
 .flow { max-width: none; }
 .flow rect { fill: var(--penstock-box); stroke: var(--penstock-line); stroke-width: 1.5; }
-.flow .box:hover rect, .flow .box:focus rect { stroke-width: 3; }
-.flow text { fill: var(--penstock-text); font: 13px system-ui, sans-serif; }
+.flow .storage rect { stroke-dasharray: 1 3; stroke-linecap: round; stroke-width: 2; }
+.flow a:focus-visible { outline: none !important; }
+.flow .box:hover rect { stroke-width: 3; }
+.flow .box:focus-visible rect { stroke: var(--penstock-focus); stroke-width: 4; stroke-dasharray: none; }
+.flow text { fill: var(--penstock-text); font: 12.5px system-ui, sans-serif; }
 .flow .title { font-weight: 600; font-size: 14px; }
 .flow .label {
-  font-size: 11px; text-anchor: middle; fill: var(--penstock-line);
+  font-size: 11.5px; text-anchor: middle; fill: var(--penstock-quiet);
   paint-order: stroke; stroke: var(--penstock-page); stroke-width: 5px;
 }
 .flow .line { fill: none; stroke: var(--penstock-line); stroke-width: 1.5; }
 .flow .trouble rect, .flow .line.trouble { stroke: var(--penstock-trouble); stroke-width: 3; stroke-dasharray: 7 4; }
 .trouble-text { color: var(--penstock-trouble); }
+.trouble-box {
+  border-left: 4px solid var(--penstock-trouble); background: var(--penstock-ground); padding: 6px 12px; width: 100%;
+}
+.link-button {
+  background: none; border: 0; padding: 0; font: inherit; color: inherit; text-align: inherit;
+  text-decoration: underline dotted;
+}
 pre.bytes { overflow-x: auto; font-size: 12px; }
 .nicegui-content { padding: 12px; }
+.q-table__grid-item-row { display: flex; gap: 8px; }
+.q-table__grid-item-title { flex: none; width: 42%; white-space: normal; opacity: 1; color: var(--penstock-quiet); }
 """
 
 _KEYS_HELP = "Keys: " + ", ".join(f"{key} {title.lower()}" for _, title, key in PAGES) + ", t light or dark"
@@ -75,14 +92,15 @@ class Dashboard:
             except PenstockError as error:
                 complain(error)
             who = f"{session.principal.name}: {session.principal.role}"
-            ui.label(f"{who} · {_KEYS_HELP}").classes("text-xs text-gray-500")
+            ui.label(f"{who} · {_KEYS_HELP}").classes("text-xs quiet")
 
     def _header(self, session: Session, title: str) -> None:
-        ui.add_css(_STYLE)
+        ui.add_css(STYLE)
         ui.colors(primary="#0f4c81")
         dark = ui.dark_mode(session.is_dark)
         with ui.header().classes("items-center gap-1 py-1 px-3"):
             ui.label("Penstock").classes("text-lg font-bold mr-3")
+            ui.label(title).classes("lt-md")
             with ui.row().classes("gap-1 gt-sm"):
                 for path, name, _ in PAGES:
                     link = ui.button(name, on_click=lambda path=path: ui.navigate.to(path))
@@ -123,20 +141,28 @@ async def live(update: Callable[[], Awaitable[None]]) -> None:
     """Calls it now and every two seconds while the page is open. While the worker does not answer, the page says so and
     keeps what it has.
     """
-    problem = ui.label().classes("trouble-text")
+    problem = ui.label().classes("trouble-text trouble-box")
     problem.set_visibility(False)
+    as_of = ui.label().classes("text-xs quiet")
 
     async def refresh() -> None:
         try:
             await update()
         except PenstockError as error:
-            problem.text = f"⚠ {error}"
+            problem.text = f"⚠ {error} {error.hint or ''}"
             problem.set_visibility(True)
         else:
             problem.set_visibility(False)
+            as_of.text = f"As of {datetime.now(UTC):%H:%M:%S} UTC. Refreshes every {REFRESH_SECONDS:.0f} seconds."
 
     await refresh()
     ui.timer(REFRESH_SECONDS, refresh, immediate=False)
+
+
+def troubles(sentences: Iterable[str]) -> None:
+    """What is wrong, in the words of `penstock status`."""
+    for sentence in sentences:
+        ui.label(f"⚠ {sentence}").classes("trouble-text trouble-box")
 
 
 def complain(error: PenstockError) -> None:
@@ -164,10 +190,18 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
     """Names and values, in two columns."""
     with ui.element("dl").classes("grid grid-cols-[max-content_1fr] gap-x-4 gap-y-1 text-sm w-full"):
         for name, value in pairs:
-            with ui.element("dt").classes("text-gray-500"):
+            with ui.element("dt").classes("quiet"):
                 ui.label(name)
             with ui.element("dd").classes("break-words"):
                 ui.label(str(value))
+
+
+def title(text: str, explained: str = "") -> None:
+    """Of a part of a page."""
+    with ui.column().classes("gap-0"):
+        ui.label(text).classes("font-bold").props("role=heading aria-level=2")
+        if explained:
+            ui.label(explained).classes("text-sm quiet")
 
 
 def table(
@@ -175,28 +209,62 @@ def table(
     key: str,
     on_row: Callable[[Mapping[str, Any]], Awaitable[None]] | None = None,
     *,
+    empty: str = "none",
     pagination: int | None = None,
 ) -> ui.table:
-    """Columns are fields and titles; a title that ends with `#` is of numbers. `on_row`: for a row that is clicked."""
-    shown = [
-        {
-            "name": name,
-            "label": title.rstrip("#"),
-            "field": name,
-            "align": "right" if title.endswith("#") else "left",
-            "sortable": True,
-        }
-        for name, title in columns
-    ]
-    found = ui.table(columns=shown, rows=[], row_key=key, pagination=pagination)
-    found.add_slot("no-data", '<span class="text-grey">none</span>')
+    """Columns are fields and titles; a title that ends with `#` is of numbers, with `~` of numbers with a unit, which
+    are not sorted. `on_row`: for a row that is chosen, with the mouse or by the button in its first column. `empty`
+    explains a table without rows. On a phone each row is a card.
+    """
+    found = ui.table(columns=_columns(columns), rows=[], row_key=key, pagination=pagination)
+    with found.add_slot("no-data"):
+        ui.label(empty).classes("quiet")
     if on_row is not None:
         found.on("rowClick", lambda event: on_row(event.args[1]))
         found.classes("cursor-pointer")
-    return found.classes("w-full").props("dense flat bordered wrap-cells")
+        found.add_slot(f"body-cell-{columns[0][0]}", _BUTTON)
+    return found.classes("w-full").props('dense flat bordered wrap-cells :grid="Quasar.Screen.lt.sm"')
+
+
+_BUTTON = """
+<q-td :props="props"><button class="link-button" @click.stop="$parent.$emit('rowClick', $event, props.row)">
+{{ props.value }}</button></q-td>
+"""
+
+
+def _columns(columns: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "label": title.rstrip("#~"),
+            "field": name,
+            "align": "right" if title[-1] in "#~" and number else "left",
+            "sortable": not title.endswith("~"),
+        }
+        for number, (name, title) in enumerate(columns)
+    ]
 
 
 def fill(found: ui.table, rows: list[dict[str, Any]]) -> None:
     if found.rows != rows:
         found.rows = rows
         found.update()
+
+
+# Charts.
+
+
+def chart(height: str = "h-56") -> ui.echart:
+    return ui.echart({"series": []}).classes(f"w-full {height}")
+
+
+def pair() -> ui.element:
+    """Two columns, or one on a narrow screen."""
+    return ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full")
+
+
+def show_chart(found: ui.echart, options: dict[str, Any]) -> None:
+    found.options.clear()
+    found.options.update(options)
+    found.style(replace="" if options["series"] else "height: 2rem")  # a title that says that there is nothing
+    found.update()

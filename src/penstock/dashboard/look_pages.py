@@ -9,14 +9,14 @@ from typing import Any, Self
 from nicegui import ui
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.segments import SegmentClient
+from penstock.client.segments import Event, SegmentClient
 from penstock.coordinator.machine.state import source_of
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard.facts import clock
-from penstock.dashboard.frame import confirmed, facts, fill, live, table, told
+from penstock.dashboard.frame import confirmed, facts, fill, live, table, title, told
 from penstock.dashboard.session import Session
-from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort
 from penstock.protocol.api.pipelines import AtTime
 from penstock.protocol.stored import Kind, kind_of, parse_event
 
@@ -64,7 +64,7 @@ def bytes_view(value: bytes, size: int) -> None:
     ui.toggle([*forms], value="text", on_change=lambda event: show(event.value)).props("dense no-caps")
     show("text")
     if size > len(value):
-        ui.label(f"The first {show_size(len(value))} of {show_size(size)}.").classes("text-gray-500")
+        ui.label(f"The first {show_size(len(value))} of {show_size(size)}.").classes("quiet")
 
 
 # Dead letters.
@@ -93,7 +93,7 @@ async def dead_letters(session: Session, name: str, kind: str) -> None:
     choices = {f"pipeline {one.name}": _Place(one.name, True) for one in status.pipelines}
     choices |= {f"source {one.name}": _Place(one.name, False) for one in status.connectors if one.guarantee.get("out")}
     if not choices:
-        ui.label("There are no pipelines and no connectors yet.").classes("text-gray-500")
+        ui.label("There are no pipelines and no connectors yet.").classes("quiet")
         return
     await _DeadLetters(session, choices).build(f"{kind} {name}")
 
@@ -108,11 +108,18 @@ class _DeadLetters:
 
     async def build(self, wanted: str) -> None:
         first = wanted if wanted in self._choices else next(iter(self._choices))
+        title(
+            "Dead letters",
+            "Events that could not be processed or were too late, with their bytes and the reason.",
+        )
         self._chosen = ui.select([*self._choices], value=first, label="Of", on_change=self._choose)
         self._chosen.classes("w-64").props("dense outlined")
-        columns = [("at", "offset#"), ("port", "port"), ("reason", "reason"), ("source", "source"), ("size", "size#")]
-        self._table = table([*columns, ("time", "event time"), ("state", "state")], "key", self._look, pagination=20)
-        self._shown = ui.column().classes("w-full")
+        self._waiting = ui.label()
+        columns = [("at", "offset#"), ("port", "port"), ("reason", "reason"), ("source", "source"), ("size", "size~")]
+        columns += [("time", "event time"), ("state", "state")]
+        empty = "None: every event could be processed, and none was late."
+        self._table = table(columns, "key", self._look, empty=empty, pagination=15)
+        self._dialog = ui.dialog()
         await live(self._update)
 
     @property
@@ -122,28 +129,32 @@ class _DeadLetters:
     async def _update(self) -> None:
         self._list = await self._session.ask(self._place.listed)
         fill(self._table, [_letter_row(one) for one in reversed(self._list.dead_letters)])
+        waiting = [f"{show_size(size)} in {one.port}" for one in self._list.ports if (size := _waiting_bytes(one))]
+        self._waiting.text = f"Not replayed yet: {', '.join(waiting)}." if waiting else ""
 
     async def _choose(self) -> None:
-        self._shown.clear()
+        self._dialog.close()
         await self._update()
 
     async def _look(self, row: Mapping[str, Any]) -> None:
-        self._shown.clear()
         place = self._place
         try:
             whole = await self._session.ask(lambda client: place.whole(client, row["port"], row["at"]))
         except PenstockError as error:
             told(error)
             return
-        with self._shown, ui.card().classes("w-full"):
+        self._dialog.clear()
+        with self._dialog, ui.card().classes("w-full").style("max-width: 900px"):
             _letter(whole)
-            if place.is_pipeline and self._session.may("deploy") and not whole.replayed:
-                ui.button("Replay up to this one", on_click=lambda: self._replay(place, whole)).props("no-caps")
+            with ui.row().classes("w-full justify-end"):
+                ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
+                if place.is_pipeline and self._session.may("deploy") and not whole.replayed:
+                    ui.button("Replay up to this one", on_click=lambda: self._replay(place, whole)).props("no-caps")
+        self._dialog.open()
 
     async def _replay(self, place: _Place, letter: DeadLetter) -> None:
         port = next(one for one in self._list.ports if one.port == letter.port)
-        question = f"Send the dead letters of {place.name}/{letter.port} up to this one through the pipeline again?"
-        if not await confirmed(question, "Replay"):
+        if not await confirmed(_question(place.name, letter, self._list.dead_letters), "Replay"):
             return
         try:
             done = await self._session.ask(
@@ -155,6 +166,22 @@ class _DeadLetters:
         left = f", {done.left_out} left out" if done.left_out else ""
         ui.notify(f"{done.count} replayed{left}", type="positive")
         await self._choose()
+
+
+def _waiting_bytes(port: DeadLetterPort) -> int:
+    return max(0, port.end - max(port.replayed, port.start))
+
+
+def _question(name: str, last: DeadLetter, listed: Sequence[DeadLetter]) -> str:
+    """Those of a port are replayed in order, so all before the chosen one go first."""
+    chosen = [one for one in listed if one.port == last.port and not one.replayed and one.at <= last.at]
+    count = "the dead letter" if len(chosen) == 1 else f"{len(chosen):,} dead letters, up to this one,"
+    if len(listed) >= _LETTERS_MAX:
+        count = "all dead letters up to this one"
+    return (
+        f"Send {count} of {name}/{last.port} through the pipeline again? Fix the cause first: what fails again "
+        "becomes a dead letter again."
+    )
 
 
 def _letter_row(one: DeadLetter) -> dict[str, Any]:
@@ -191,23 +218,29 @@ def _letter(one: DeadLetter) -> None:
 # Segments.
 
 
-async def segments(session: Session, name: str) -> None:
-    await _Segments(session, name).build()
+async def segments(session: Session, name: str, prefix: str) -> None:
+    await _Segments(session, name, prefix).build()
 
 
 class _Segments:
     """The page while it is open."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: Session, name: str, prefix: str) -> None:
         self._session = session
         self._name = name
+        self._wanted = prefix
 
     async def build(self) -> None:
-        self._prefix = ui.input("Names that start with").props("dense outlined clearable").classes("w-64")
-        columns = [("name", "segment"), ("start", "start#"), ("end", "end#"), ("size", "size#"), ("state", "state")]
-        self._table = table(columns, "name", self._choose, pagination=15)
-        with ui.row().classes("items-end w-full"):
-            self._title = ui.label().classes("font-bold self-center")
+        title("Segments", "Everything is stored in segments. Choose one to look at its events.")
+        self._prefix = ui.input("Names that start with", value=self._wanted)
+        self._prefix.props("dense outlined clearable").classes("w-80")
+        columns = [("name", "segment"), ("start", "start#"), ("end", "end#"), ("size", "size~"), ("state", "state")]
+        empty = "No segment has such a name."
+        self._table = table(columns, "name", self._choose, empty=empty, pagination=10)
+        self._more = ui.label().classes("quiet")
+        title("Events")
+        self._title = ui.label("Choose a segment above.")
+        with ui.row().classes("items-center w-full"):
             self._offset = ui.number("From offset", min=0, precision=0).props("dense outlined").classes("w-40")
             self._time = ui.input("Or from a time, like 2026-01-31T12:00:00Z").props("dense outlined").classes("w-80")
             ui.button("Show", on_click=self._look).props("no-caps")
@@ -219,6 +252,7 @@ class _Segments:
     async def _update(self) -> None:
         page = await self._session.ask(lambda client: client.segments(self._prefix.value or ""))
         fill(self._table, [_segment_row(one) for one in page.segments])
+        self._more.text = f"These are the first {len(page.segments):,}: type the beginning of a name." * page.more
 
     async def _choose(self, row: Mapping[str, Any]) -> None:
         self._name, self._offset.value, self._time.value = row["name"], row["start"], ""
@@ -237,12 +271,21 @@ class _Segments:
             told(error)
             return
         with self._shown:
-            if not events:
-                ui.label("No events there.").classes("text-gray-500")
-            for event in events:
-                with ui.expansion(event.title).classes("w-full border rounded").props("dense"):
-                    facts(event.facts)
-                    bytes_view(event.value, event.size)
+            self._show(events)
+
+    def _show(self, events: Sequence["ShownEvent"]) -> None:
+        if not events:
+            ui.label("No events there.").classes("quiet")
+        for event in events:
+            with ui.expansion(event.title).classes("w-full border rounded").props("dense"):
+                facts(event.facts)
+                bytes_view(event.value, event.size)
+        if len(events) == _EVENTS_SHOWN:
+            ui.button("Next events", on_click=lambda: self._go_on(events[-1].end)).props("no-caps outline")
+
+    async def _go_on(self, offset: int) -> None:
+        self._offset.value, self._time.value = offset, ""
+        await self._look()
 
     async def _start(self) -> int:
         """Where to read: at the offset, or where the event times reach a time."""
@@ -272,10 +315,12 @@ class ShownEvent:
     value: bytes
     """Its beginning: pages keep many."""
     size: int
+    end: int
+    """Where the next event starts."""
 
     @classmethod
-    def of(cls, offset: int, about: Sequence[tuple[str, object]], value: bytes) -> Self:
-        return cls(f"{offset}: {as_text(value[:100])}", about, value[:_BYTES_SHOWN], len(value))
+    def of(cls, event: Event, about: Sequence[tuple[str, object]], value: bytes) -> Self:
+        return cls(f"{event.offset}: {as_text(value[:100])}", about, value[:_BYTES_SHOWN], len(value), event.end)
 
 
 def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVENTS_SHOWN) -> list[ShownEvent]:
@@ -287,7 +332,7 @@ def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVEN
     is_stored = kind_of(segment).kind is Kind.STORED
     for event in client.events(segment, start):
         if not is_stored:
-            found.append(ShownEvent.of(event.offset, [], event.data))
+            found.append(ShownEvent.of(event, [], event.data))
         elif (stored := parse_event(event.data)) is not None:
             about: list[tuple[str, object]] = [
                 ("Stream", f"{stored.stream_id}, message {stored.event_id}"),
@@ -295,7 +340,7 @@ def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVEN
                 ("Key", as_text(stored.key)),
                 *((key, value) for key, value in stored.metadata.items()),
             ]
-            found.append(ShownEvent.of(event.offset, about, stored.payload))
+            found.append(ShownEvent.of(event, about, stored.payload))
         if len(found) == most:
             break
     return found

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.core.address import Address, is_loopback
 from penstock.core.errors import PenstockError, RequestError
-from penstock.dashboard import deployed_pages, flow_pages, look_pages
-from penstock.dashboard.frame import LOGIN, Dashboard
+from penstock.dashboard import deployed_pages, flow_pages, look_pages, pipeline_pages
+from penstock.dashboard.frame import LOGIN, STYLE, Dashboard
 from penstock.dashboard.session import Sessions
 
 PORT = 7180
@@ -119,19 +119,19 @@ def _add_pages(sessions: Sessions) -> None:
 
     @ui.page("/pipeline")
     async def pipeline(name: str) -> None:
-        await board.show("Pipeline", lambda session: flow_pages.pipeline(session, name))
+        await board.show("Pipeline", lambda session: pipeline_pages.pipeline(session, name))
 
     @ui.page("/sink")
     async def sink(pipeline: str, name: str) -> None:
-        await board.show("Sink", lambda session: flow_pages.sink(session, pipeline, name))
+        await board.show("Sink", lambda session: pipeline_pages.sink(session, pipeline, name))
 
     @ui.page("/dead-letters")
     async def dead_letters(name: str = "", kind: str = "pipeline") -> None:
         await board.show("Dead letters", lambda session: look_pages.dead_letters(session, name, kind))
 
     @ui.page("/segments")
-    async def segments(name: str = "") -> None:
-        await board.show("Segments", lambda session: look_pages.segments(session, name))
+    async def segments(name: str = "", prefix: str = "") -> None:
+        await board.show("Segments", lambda session: look_pages.segments(session, name, prefix))
 
     @ui.page("/cluster")
     async def cluster() -> None:
@@ -148,11 +148,12 @@ def _add_pages(sessions: Sessions) -> None:
 
 def _show_login(worker: str, problem: str) -> None:
     ui.colors(primary="#0f4c81")
+    ui.add_css(STYLE)
     with ui.card().classes("absolute-center w-80"), ui.element("form").props("method=post action=/token"):
         ui.label("Penstock").classes("text-xl font-bold")
-        ui.label(f"Worker {worker}").classes("text-gray-500")
+        ui.label(f"Worker {worker}").classes("quiet")
         ui.input("Token", password=True).classes("w-full").props("autofocus name=token autocomplete=off")
-        ui.label(problem[:_PROBLEM_CHARACTERS_MAX]).classes("text-red-600")
+        ui.label(problem[:_PROBLEM_CHARACTERS_MAX]).classes("trouble-text")
         ui.button("Log in").props("no-caps type=submit").classes("w-full")
         ui.label("The owner's is in the worker's data directory; others: penstock access add.").classes("text-xs")
 
