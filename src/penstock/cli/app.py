@@ -35,6 +35,7 @@ _MODULES = {
     "resume": "application",
     "log-level": "application",
     "new": "scaffold",
+    "conformance": "conformance",
     "segment": "segment",
     "source": "source",
     "pipeline": "pipeline",

@@ -108,7 +108,9 @@ def close_iterator(iterator: Any) -> None:
 
 
 class IteratorFeed:
-    """Buffers nothing: messages go straight to the socket. While the iterator waits, everything waits."""
+    """Messages go straight to the socket; without credit, only the next one is taken, because the iterator may have
+    ended, and that can be sent. While the iterator waits, everything waits.
+    """
 
     def __init__(self, stream: SourceStream, poll_seconds: float, clock: Callable[[], float]) -> None:
         self.stream = stream
@@ -117,42 +119,52 @@ class IteratorFeed:
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._ask_at = 0.0
-        self._is_ended = False
+        self._next: Entry | None = None
+        self._is_exhausted = False
         self._error: Exception | None = None
 
     @property
     def is_ended(self) -> bool:
-        return self._is_ended
+        return self._is_exhausted and self._next is None
 
     def take(self, messages_max: int, bytes_max: int) -> list[Entry]:
         """Returns early if the iterator is slow: its messages so far are sent before it is asked again."""
-        if self._error is not None:
-            raise self._error
         entries: list[Entry] = []
-        try:
-            self._take(entries, messages_max, bytes_max)
-        except Exception as error:
-            if not entries:
-                raise
-            self._error = error  # messages before the error are sent first
+        if self._next is not None and messages_max > 0:
+            entries.append(self._next)
+            self._next = None
+        if self._error is not None and not entries:
+            raise self._error
+        if self._error is None and len(entries) < max(messages_max, 1):
+            try:
+                self._take(entries, messages_max, bytes_max)
+            except Exception as error:
+                if not entries:
+                    raise
+                self._error = error  # messages before the error are sent first
         return entries
 
     def _take(self, entries: list[Entry], messages_max: int, bytes_max: int) -> None:
-        size, until = 0, self._clock() + TURN_SECONDS
+        size, until = sum(map(entry_size, entries)), self._clock() + TURN_SECONDS
         for given in self._iterator:
             if given is None:
                 self._ask_at = self._clock() + self._poll_seconds
                 return
             entry = self._intake.take(given)
+            if entry is not None and messages_max == 0:
+                self._next = entry
+                return
             if entry is not None:
                 entries.append(entry)
                 size += entry_size(entry)
-            if len(entries) >= messages_max or size >= bytes_max or self._clock() >= until:
+            if len(entries) >= messages_max > 0 or size >= bytes_max or self._clock() >= until:
                 return
-        self._is_ended = True
+        self._is_exhausted = True
 
     def due(self, has_credit: bool) -> float:
-        return self._ask_at if has_credit else inf
+        if self._next is not None:
+            return 0.0 if has_credit else inf
+        return self._ask_at
 
     def close(self) -> None:
         close_iterator(self._iterator)
