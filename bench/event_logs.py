@@ -119,8 +119,16 @@ def _consume(cluster: KafkaCluster, events: int) -> None:
     consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     read = 0
     while read < events:
-        read += len([message.value() for message in consumer.consume(1000, 0.1)])
+        read += len([_parts(message) for message in consumer.consume(1000, 0.1)])
     consumer.close()
+
+
+def _parts(message: Any) -> tuple[Any, ...]:
+    """What an event has of a record."""
+    if message.error() is not None:
+        raise RuntimeError(message.error().str())
+    place = message.topic(), message.partition(), message.offset()
+    return place, message.key(), message.value(), message.timestamp(), message.headers()
 
 
 def _add(server: RedisServer, key: str, values: Sequence[bytes]) -> None:

@@ -34,4 +34,4 @@ def test_connectors_pass_messages_beside_the_plain_library() -> None:
     need(Mosquitto)
     quick = [(flow, server) for flow, server in FLOWS if server in (NatsServer, Mosquitto)]
     found = json.loads(run(Effort(rounds=1, events=50, total_s_max=30), flows=quick).to_json())
-    assert {"nats out", "nats in", "mqtt out", "mqtt in"} <= {*found["mb_per_s"]}
+    assert {"in nats", "out nats", "in mqtt", "out mqtt"} <= {*found["mb_per_s"]}

@@ -254,9 +254,13 @@ class PartitionConsumer:
     def _polled(self, messages: Sequence[Any]) -> Polled:
         found: dict[PartitionName, list[Any]] = {}
         missing = self._take_missing()
+        topic, number, run = "", -1, list[Any]()
         for message in messages:
             if (error := message.error()) is None:
-                found.setdefault(PartitionName(message.topic(), message.partition()), []).append(message)
+                if message.partition() != number or message.topic() != topic:  # most follow one of the same partition
+                    topic, number = message.topic(), message.partition()
+                    run = found.setdefault(PartitionName(topic, number), [])
+                run.append(message)
             elif error.code() == OUT_OF_RANGE:
                 missing.append(self._out_of_range(message))
             else:
