@@ -22,7 +22,9 @@ def pipeline(name: str = "orders", **more: Any) -> PipelineStatus:
     return PipelineStatus(name=name, state="RUNNING", **epochs, **(about | more))
 
 
-def rates(*, read: float = 100.0, rows: float = 10.0, arriving: float = 0.0, epoch: float | None = 1.0) -> RatesStatus:
+def rates(
+    *, read: float = 100_000.0, rows: float = 10.0, arriving: float = 0.0, epoch: float | None = 1.0
+) -> RatesStatus:
     reading = PipelineRates(bytes_in_per_second=read, rows_in_per_second=rows, epoch_seconds=epoch)
     sources = {"shops": SourceRates(events_per_second=arriving)}
     return RatesStatus(seconds=10.0, sources=sources, pipelines={"orders": reading}, sinks={})
@@ -40,30 +42,44 @@ def sink(lacking: int, reason: str = "") -> SinkStatus:
 
 
 def test_the_time_to_catch_up_counts_what_arrives_meanwhile() -> None:
-    behind = pipeline(lag_bytes=4000)
-    assert lag_text(behind, rates()) == "3.9 KiB, 40 s at this rate"
-    assert lag_text(behind, rates(arriving=5.0)) == "3.9 KiB, 1 min 20 s at this rate"
+    behind = pipeline(lag_bytes=4_000_000)
+    assert lag_text(behind, rates()) == "3.8 MiB, 40 s at this rate"
+    assert lag_text(behind, rates(arriving=5.0)) == "3.8 MiB, 1 min 20 s at this rate"
     assert catch_up_text(behind, rates(arriving=10.0)) == "as much arrives as is read"
 
 
 @pytest.mark.parametrize(
     ("lag", "now"),
-    [(0, rates()), (150, rates()), (4000, rates(read=0.0)), (4000, rates(epoch=30.0)), (4000, rates(epoch=None))],
-    ids=["no lag", "less than two seconds", "nothing is read now", "less than two epochs", "no epoch is complete"],
+    [
+        (0, rates()),
+        (150_000, rates()),
+        (60_000, rates(read=10.0)),
+        (4_000_000, rates(read=0.0)),
+        (4_000_000, rates(epoch=30.0)),
+        (4_000_000, rates(epoch=None)),
+    ],
+    ids=[
+        "no lag",
+        "less than two seconds",
+        "less than an epoch",
+        "nothing is read now",
+        "less than two epochs",
+        "no epoch is complete",
+    ],
 )
 def test_a_pipeline_that_keeps_up_has_no_time_to_catch_up(lag: int, now: RatesStatus) -> None:
     assert catch_up_text(pipeline(lag_bytes=lag), now) == ""
 
 
 def test_the_output_of_another_pipeline_arrives_too() -> None:
-    reads = pipeline(lag_bytes=4000, inputs={"in": ["pipeline:first/out"]})
+    reads = pipeline(lag_bytes=4_000_000, inputs={"in": ["pipeline:first/out"]})
     now = replace(rates(), pipelines={**rates().pipelines, "first": PipelineRates(rows_out_per_second=5.0)})
     assert catch_up_text(reads, now) == "1 min 20 s at this rate"
 
 
 def test_the_status_says_how_long_it_takes() -> None:
-    shown = replace(status(pipeline(lag_bytes=4000)), rates=rates())
-    assert ("pipeline orders: lag 3.9 KiB, 40 s at this rate", "") in sentences(shown)
+    shown = replace(status(pipeline(lag_bytes=4_000_000)), rates=rates())
+    assert ("pipeline orders: lag 3.8 MiB, 40 s at this rate", "") in sentences(shown)
 
 
 def test_the_summary_counts_what_was_done_since_the_start() -> None:

@@ -8,8 +8,11 @@ from penstock.protocol.api.status import PipelineRates, RatesStatus
 _LEAST_SECONDS = 2.0
 """What is read sooner than this is no backlog."""
 
+_LEAST_BYTES = 64 << 10
+"""Nor is so little: it is read in one epoch."""
+
 _EPOCHS = 2.0
-"""Nor is what fewer epochs than this read: while one runs, the next one gathers."""
+"""Nor what fewer epochs than this read: while one runs, the next one gathers."""
 
 _GAIN_MIN = 0.02
 """Of what is read, the part by which the lag shrinks. With less, it is noise."""
@@ -24,7 +27,7 @@ def lag_text(one: PipelineStatus, rates: RatesStatus) -> str:
 def catch_up_text(one: PipelineStatus, rates: RatesStatus) -> str:
     """Empty for a pipeline that keeps up, that reads nothing now, or that has completed no epoch yet."""
     reading = rates.pipelines.get(one.name, PipelineRates())
-    if not reading.bytes_in_per_second or reading.epoch_seconds is None:
+    if one.lag_bytes < _LEAST_BYTES or not reading.bytes_in_per_second or reading.epoch_seconds is None:
         return ""
     seconds = one.lag_bytes / reading.bytes_in_per_second
     if seconds < max(_LEAST_SECONDS, _EPOCHS * reading.epoch_seconds):

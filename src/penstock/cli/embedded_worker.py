@@ -139,7 +139,7 @@ class _Start:
     def _wait_for_ports(self, process: "subprocess.Popen[bytes]", words: IO[bytes]) -> LocalWorker:
         """As long as it waits for others, so do we."""
         deadline, pause = time.monotonic() + _START_SECONDS_MAX, _LOOK_SECONDS
-        text = f"starting the worker on {self.data}: waiting for its journal"
+        text = f"starting the worker on {self.data} (the first start compiles its kernels)"
         with waiting(text, auto_refresh=False) as waits_for:  # a thread might hold a lock when another process starts
             while time.monotonic() < deadline and process.poll() is None:
                 with suppress(FileNotFoundError):

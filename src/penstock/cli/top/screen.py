@@ -159,7 +159,7 @@ class TopApp(App[None]):
         if at is not None and at < len(before):
             if (was := before[at].target) is not None and was in targets:
                 return targets.index(was)
-            if at < len(lines) and not lines[at].is_heading:
+            if 0 < at < len(lines) and not lines[at].is_heading:
                 return at
         first = next((number for number, target in enumerate(targets) if target is not None), 0)
         return None if not lines else first if self.place == Place() else 0
