@@ -86,6 +86,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cluster drain": ("penstock cluster drain worker-2",),
     "cluster move": ("penstock cluster move 3 worker-2",),
     "cluster rebalance": ("penstock cluster rebalance",),
+    "conformance source": (
+        "penstock conformance source -- ./my-program {address}",
+        "penstock conformance source --listen 127.0.0.1:7200 --json",
+    ),
     "upgrade": ("penstock upgrade --check",),
 }
 
