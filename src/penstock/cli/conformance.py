@@ -70,8 +70,6 @@ def source(
     streams, and exits when everything is acknowledged. It is started once for
     each scenario: by this command if it is named, else by you. Exits with 1
     if a scenario fails.
-
-    Example: penstock conformance source -- ./my-program {address}
     """
     scenarios = chosen(scenario or [])
     if list_them:
