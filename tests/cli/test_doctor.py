@@ -53,6 +53,11 @@ def test_a_machine_without_java_is_told_where_to_get_one(monkeypatch: pytest.Mon
     assert finding.hint
 
 
+def test_what_the_platform_lacks_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "limitations", lambda: ["syncfs is missing"])
+    assert ("warning", "syncfs is missing") in found(doctor.python())
+
+
 def test_packages_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"pyspark": "3.5.1", "pandas": "2.2.3", "pyarrow": "18.0.0", "protobuf": "7.0.0"}
     monkeypatch.setattr(doctor, "version", versions.__getitem__)

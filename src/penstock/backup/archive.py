@@ -26,6 +26,7 @@ from penstock.backup.manifest import (
 )
 from penstock.core.durable_files import sync_directory, write_private
 from penstock.core.errors import Damaged, DiskFull, RequestError, StoreInUse
+from penstock.core.platforms import sync_file
 from penstock.store.spares import OUT_OF_SPACE
 
 PIECE_BYTES = 1 << 20
@@ -153,7 +154,7 @@ class Archive:
                 _write_all(out.fileno(), piece)
                 size += len(piece)
                 on_bytes(len(piece))
-            os.fsync(out.fileno())
+            sync_file(out.fileno())
         self._name(partial, digest.hexdigest())
         return digest.hexdigest(), size
 
@@ -182,7 +183,7 @@ class Archive:
                 if fd is not None:
                     _write_all(fd, piece)
             if fd is not None:
-                os.fsync(fd)
+                sync_file(fd)
         finally:
             if fd is not None:
                 os.close(fd)

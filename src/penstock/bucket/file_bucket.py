@@ -17,6 +17,7 @@ from uuid import uuid4
 from penstock.bucket.objects import ListedObject, NoSuchObject, ObjectExists, StoredObject, VersionChanged
 from penstock.core.durable_files import sync_directory
 from penstock.core.errors import BucketForbidden, BucketFull, BucketUnreachable
+from penstock.core.platforms import sync_file
 from penstock.core.types import Buffer
 
 HIDDEN = ".penstock"
@@ -113,7 +114,7 @@ class FileBucket:
             with path.open("xb") as file:
                 file.writelines(buffers)
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
             yield path
         finally:
             path.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from penstock.cli.connect import WorkerOption, worker_status
 from penstock.cli.embedded_worker import DEFAULT_PORTS
 from penstock.client.credentials import DEFAULT_WORKER, OWN_DATA, LocalWorker, default_worker
 from penstock.core.errors import PenstockError
+from penstock.core.platforms import limitations, sync_data
 from penstock.core.sizes import show_size
 
 Level = Literal["ok", "note", "warning", "error"]
@@ -127,6 +128,8 @@ def python() -> Iterator[Finding]:
     else:
         hint = "The tests run on Linux: see docs/operating.md for what differs elsewhere."
         yield Finding("warning", "versions", text, hint)
+    for text in limitations():
+        yield Finding("warning", "", text)
 
 
 def java() -> Iterator[Finding]:
@@ -195,7 +198,7 @@ def disk(data: Path) -> Iterator[Finding]:
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"penstock")
-            os.fdatasync(file.fileno()) if hasattr(os, "fdatasync") else os.fsync(file.fileno())
+            sync_data(file.fileno())
     except OSError as error:
         hint = "Pass a directory that this user may write to: --data DIR"
         yield Finding("error", "disk", f"{place} cannot be written: {error.strerror or error}", hint)

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import logging
-import os
 import resource
 import signal
 import sys
@@ -47,6 +46,7 @@ from penstock.core.address import Address
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError, StoreFailed, WorkerFailed
 from penstock.core.logs import LogFormat, LogLevel, log_line, set_up_logging
+from penstock.core.platforms import cores, limitations
 from penstock.core.tls_handshakes import HandshakeLimits
 from penstock.ingest.settings import QUOTA_BYTES, AckMode, GatewaySettings, SourceSettings
 from penstock.pravega.settings import ControllerSettings
@@ -406,6 +406,8 @@ def worker(
     )
     set_up_logging(log_file, log_level, log_format)
     link = LinkOptions.from_environment()
+    for text in () if link is not None else limitations():
+        log.warning("on this platform: %s", text)
     wants = None if link is not None else shards_wanted(store, shards, shard, take_over=take_over)
     bucket = bucket_options(store, cache, cache_size, take_over and link is None, data, shard)
     if bucket is not None and link is not None:
@@ -464,7 +466,7 @@ def shards_wanted(store: str | None, shards: int | None, shard: int | None, *, t
             "--take-over is for the process of one shard: workers of a cluster agree about their shards",
             "Add --shard S, or leave --take-over out.",
         )
-    return len(os.sched_getaffinity(0)) if shards is None else shards
+    return cores() if shards is None else shards
 
 
 def _import_nothing_from_here() -> None:

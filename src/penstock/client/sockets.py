@@ -13,6 +13,7 @@ from typing import Generic, TypeVar, cast
 
 from penstock.core.address import Address
 from penstock.core.errors import PenstockError
+from penstock.core.platforms import keep_alive, limit_unacknowledged
 from penstock.core.types import Buffer
 
 DEAD_PEER_SECONDS = 60
@@ -53,11 +54,8 @@ def send_at_once(connected: socket.socket) -> None:
 def prepare(connected: socket.socket) -> None:
     """Send at once, and detect dead peers: a source may be idle for hours and not notice that its peer is gone."""
     send_at_once(connected)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, DEAD_PEER_SECONDS // _PROBE_SECONDS)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_SECONDS * 1000)
+    keep_alive(connected, _PROBE_SECONDS, _PROBE_SECONDS, DEAD_PEER_SECONDS // _PROBE_SECONDS)
+    limit_unacknowledged(connected, DEAD_PEER_SECONDS * 1000)
 
 
 class Waker:

@@ -286,7 +286,7 @@ class Program:
         try:
             for end in ours:
                 os.set_blocking(end, False)
-                with suppress(OSError):  # the user may have used up what pipes may take
+                with suppress(OSError, AttributeError):  # the user may have used up what pipes may take
                     fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -35,7 +35,7 @@ class UnixConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
-        with suppress(OSError):  # it is gone again
+        with suppress(OSError, AttributeError):  # it is gone again, or the platform does not say
             packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             self._credentials = _CREDENTIALS.unpack(packed)
         super().connection_made(transport)

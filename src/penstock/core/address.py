@@ -3,9 +3,9 @@
 import ipaddress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from penstock.core.errors import RequestError
+from penstock.core.platforms import BOOT_ID
 
 PORT = 7101
 """The default segment port of a worker."""
@@ -62,6 +62,6 @@ def this_machine() -> str:
     Linux does). Equal ids mean that device and inode numbers refer to the same files.
     """
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return BOOT_ID.read_text().strip()
     except OSError:
         return ""

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from penstock.core.platforms import keep_alive, limit_unacknowledged
+
 
 class Guest(Protocol):
     """An open connection."""
@@ -115,8 +117,5 @@ def find_dead_peers(transport: asyncio.Transport, seconds: int) -> None:
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     third = min(max(1, seconds // 3), _KEEPALIVE_SECONDS_MAX)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(seconds * 1000, _TIMEOUT_MS_MAX))
+    keep_alive(sock, third, third, 2)
+    limit_unacknowledged(sock, min(seconds * 1000, _TIMEOUT_MS_MAX))

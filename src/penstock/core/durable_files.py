@@ -3,12 +3,14 @@
 import os
 from pathlib import Path
 
+from penstock.core.platforms import sync_file
+
 
 def sync_directory(directory: Path) -> None:
     """Make the names in the directory durable. Call it after a file in it was created or renamed."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
 
@@ -19,6 +21,6 @@ def write_private(file: Path, data: bytes) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(data)
         out.flush()
-        os.fsync(out.fileno())
+        sync_file(out.fileno())
     temporary.replace(file)
     sync_directory(file.absolute().parent)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.core.durable_files import sync_directory
 from penstock.core.errors import StoreInUse
+from penstock.core.platforms import reserve, sync_data, sync_file
 from penstock.core.types import Buffer
 
 
@@ -166,9 +167,6 @@ LOCK = "lock"
 _CLOSED = 0x7FFF_FFFF
 """No file ever has this number: using it fails with EBADF. (-1 means "no number" to some calls.)"""
 
-# On Linux, fdatasync also writes a new file size; it skips only metadata that readers do not need.
-_sync_data = getattr(os, "fdatasync", os.fsync)
-
 
 class RealFile:
     """An open file descriptor. Threads may read, write and sync at the same time."""
@@ -219,14 +217,14 @@ class RealFile:
                 raise OSError(EIO, "the disk accepted no bytes, without an error")
 
     def sync(self) -> None:
-        _sync_data(self._fd)
+        sync_data(self._fd)
 
     def allocate(self, size: int) -> None:
         old = self.size()
         if size <= old:
             return
         try:
-            os.posix_fallocate(self._fd, 0, size)
+            reserve(self._fd, old, size)
         except OSError:
             # When ext4 runs out of room, the file keeps what was allocated so far, and that size.
             os.ftruncate(self._fd, old)
@@ -284,7 +282,7 @@ class RealFiles:
         os.unlink(name, dir_fd=self._fd)
 
     def sync(self) -> None:
-        os.fsync(self._fd)
+        sync_file(self._fd)
 
     def local(self, name: str) -> LocalFile | None:
         try:

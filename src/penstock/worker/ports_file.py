@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.client.credentials import PORTS_FORMAT
+from penstock.core.platforms import sync_file
 from penstock.worker.settings import WorkerSettings
 
 PORT_TAKEN = "Another program listens there"
@@ -43,7 +44,7 @@ class PortsFile:
         with open(os.open(self._aside, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:  # noqa: PTH123
             file.write(json.dumps(content, sort_keys=True).encode() + b"\n")
             file.truncate()
-            os.fsync(file.fileno())  # so that its room is on the disk, and not only promised
+            sync_file(file.fileno())  # so that its room is on the disk, and not only promised
         self._aside.replace(self._file)
 
     @staticmethod

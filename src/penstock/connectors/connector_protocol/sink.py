@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from penstock.connectors.connector_protocol.session import OutputSession
 from penstock.connectors.sink_api import YES, Block, CheckReport, Epoch, SinkLost, Transaction, Vote, accept_any
 from penstock.core.address import Address
 from penstock.core.errors import LimitExceeded, RequestError
+from penstock.core.platforms import limit_unacknowledged
 from penstock.core.types import Buffer
 from penstock.protocol.connector import SINK_VERSION, Hello
 from penstock.protocol.connector.output import encode_output
@@ -126,8 +126,7 @@ class OutputConnection(PeerProtocol[SinkLost]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         with suppress(OSError):  # it is lost already: the transport will notice
-            connected = transport.get_extra_info("socket")
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._stall_milliseconds)
+            limit_unacknowledged(transport.get_extra_info("socket"), self._stall_milliseconds)
 
     def data_received(self, data: bytes) -> None:
         if self.lost is not None:

@@ -19,6 +19,7 @@ from penstock.connectors.permissions import Permissions
 from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
 from penstock.core.durable_files import sync_directory
+from penstock.core.platforms import sync_file
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def append(path: Path, data: bytes, *, lines: bool) -> None:
         torn = lines and size > 0 and os.pread(fd, 1, size - 1) != b"\n"
         try:
             _write_all(fd, b"\n" + data if torn else data)
-            os.fsync(fd)
+            sync_file(fd)
         except OSError:
             os.ftruncate(fd, size)
             raise

@@ -22,6 +22,7 @@ from penstock.connectors.file.parts import make_directory
 from penstock.connectors.sink_api import SinkLost
 from penstock.core.durable_files import sync_directory
 from penstock.core.errors import BucketFull
+from penstock.core.platforms import sync_file
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full disk: the sink votes no, and the epoch is tried again."""
@@ -79,7 +80,7 @@ class DirectoryPlace:
 
     def put(self, spooled: IO[bytes], key: str) -> None:
         spooled.flush()
-        os.fsync(spooled.fileno())
+        sync_file(spooled.fileno())
         self._move(Path(spooled.name), self._root / key)
 
     def drop(self, spooled: IO[bytes]) -> None:
@@ -124,7 +125,7 @@ class DirectoryPlace:
 def _sync_file(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
 

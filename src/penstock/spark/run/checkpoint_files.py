@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock.core.errors import StoreFailed
+from penstock.core.platforms import libc
 from penstock.spark.run.checkpoints import COMMITS, OFFSETS, local_path
 
 _LOGS = (OFFSETS, COMMITS)
@@ -117,4 +118,4 @@ def _sync_file_system(path: Path) -> None:
 @cache
 def _syncfs() -> Any:
     """On Linux only: it syncs one file system and reports errors, unlike sync(2)."""
-    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    return libc("syncfs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from penstock.core.durable_files import sync_directory
 from penstock.core.errors import CheckpointFailed, RequestError
+from penstock.core.platforms import sync_file
 from penstock.core.types import NO_EPOCH
 
 DEFAULT_FOLDER = "penstock-checkpoints"
@@ -162,7 +162,7 @@ class LocalCheckpoint:
             with partial.open("w") as out:
                 out.write(text)
                 out.flush()
-                os.fsync(out.fileno())
+                sync_file(out.fileno())
             partial.replace(self._folder / name)
             sync_directory(self._folder)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from shlex import quote
 
 from penstock.core.errors import RequestError
+from penstock.core.platforms import sync_file
 from penstock.spark.run.java import Java, cache_folder, find_java
 
 SWITCH = "PENSTOCK_CLASS_ARCHIVE"
@@ -74,7 +75,7 @@ class ClassArchive:
         """Put a complete file in its place. What is left from before an upgrade of Java or Spark is deleted."""
         partial.chmod(0o600)
         with partial.open("rb") as file:
-            os.fsync(file.fileno())  # after a power cut its size would be right, but not its contents
+            sync_file(file.fileno())  # after a power cut its size would be right, but not its contents
             self._size.write_text(str(os.fstat(file.fileno()).st_size))
         partial.replace(self.path)
         self._delete(one for one in self._siblings() if one.stem != self.path.stem)
