@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "begin", "dead_letters", "display", "pipeline", "session", "watch", "watermarked", "windows"]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "begin": "penstock.spark.run.generation:begin",

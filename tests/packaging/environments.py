@@ -52,7 +52,7 @@ class Environment:
         return _run([str(self.folder / "bin" / command), *arguments], cwd)
 
 
-def _run(command: list[str], cwd: Path, more: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], cwd: Path = ROOT, more: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Without what would let another Penstock, or other packages, be found."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "PENSTOCK"))}
     done = subprocess.run(
@@ -68,10 +68,15 @@ def _run(command: list[str], cwd: Path, more: dict[str, str] | None = None) -> s
     return done
 
 
-def build_wheel(folder: Path) -> Path:
-    _run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)], ROOT
-    )
+def build_sdist(folder: Path) -> Path:
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)], ROOT)
+    (sdist,) = folder.glob("*.tar.gz")
+    return sdist
+
+
+def build_wheel(folder: Path, sdist: Path) -> Path:
+    """From the sdist, as an installer that finds no wheel does: what the wheel needs must be in it."""
+    _run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(sdist)])
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -51,6 +51,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of events, with its type."""
+
     name: str
     kind: Kind
     nullable: bool = True

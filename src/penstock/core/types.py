@@ -19,6 +19,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Guarantee(Enum):
+    """What a connector promises at a port."""
+
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
     """It may receive the same data twice; the result is the same as once."""

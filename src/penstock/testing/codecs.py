@@ -26,6 +26,8 @@ _DAMAGED = 2000
 
 
 class CodecConformance:
+    """What every codec has to pass: derive a test class from it, and set `codec`."""
+
     codec: ClassVar[type[Codec]]
     schema: ClassVar[str | None] = None
     """In Spark's DDL; None: the codec is tested without one."""

@@ -491,6 +491,8 @@ class SourceConformance(Conforming):
 
 
 class ConnectorConformance(SourceConformance, SinkConformance):
+    """What every connector has to pass: derive a test class from it, and write what it leaves open."""
+
     def test_ports_are_as_declared(self, tmp_path: Path) -> None:
         async def scenario(frame: Frame, peer: Peer) -> None:
             await frame.until(lambda: frame.instance.host.status().state in ("connected", "ended"), "the connection")

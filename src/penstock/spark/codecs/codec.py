@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class About:
+    """What users read about a codec."""
+
     name: str
     text: str
     """One sentence."""
