@@ -37,5 +37,5 @@ def check_installed() -> None:
     if find_spec("textual") is None:
         raise NotInstalled(
             "penstock top needs textual, which is not installed",
-            "Install it: pip install 'penstock-streams[top]'. Without it: penstock status --watch",
+            "Install it: pip install 'penstock-streams[top]', or run `penstock status --watch`.",
         )
