@@ -215,7 +215,7 @@ def test_a_changed_application_is_shown_before_it_is_applied(owner: "Page", site
     owner.get_by_text(re.compile(r"\+.*metronome")).first.wait_for()
     shoot(owner, "change")
     owner.get_by_role("button", name="Apply", exact=True).click()
-    owner.get_by_role("button", name="Apply", exact=True).last.click()
+    owner.get_by_role("dialog").get_by_role("button", name="Apply", exact=True).click()
     owner.get_by_text(re.compile("Revision 1 is deployed")).wait_for()
     until(lambda: "ticks" in _deployed(site.worker))
 
