@@ -21,7 +21,7 @@ _PAUSES = {
     "whole": "the whole connector",
 }
 _INDEX = "README.md"
-_OF_TESTS = "Where a class is named, it is the type's suite of `penstock.testing.conformance`."
+_OF_TESTS = "A class is the type's conformance suite, from `penstock.testing.conformance`."
 _NO_EDIT = "<!-- Written by `penstock connectors --write-docs docs/connectors`: change the connector's own file. -->"
 
 

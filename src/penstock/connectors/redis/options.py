@@ -26,8 +26,8 @@ class RedisOptions(Options):
 
     As a sink, a script writes up to 2,000 rows at a time, together with a mark of the sink's progress in the key
     `STREAM:penstock:PIPELINE/SINK`: rows that are there already are not written again. Redis must not lose what it has
-    acknowledged when it crashes: set `appendonly yes` and `appendfsync always`. Give each sink a stream of its own: if
-    other programs write to it too, and the server is killed while it writes rows to its file, it can repeat them.
+    acknowledged when it crashes: set `appendonly yes` and `appendfsync always`. Let no other
+    program write to the stream: otherwise rows can be repeated if the server is killed while it writes them to disk.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
