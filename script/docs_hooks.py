@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 OUTSIDE = "repository/"
-"""Where files from outside docs/ are in the site."""
+"""The folder of the site for files from outside docs/."""
 
 _LINK = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -66,7 +66,7 @@ def _mermaid() -> Path:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Links of the repository's tree become links of the site's."""
+    """Turn links within the repository into links within the site."""
     uri = page.file.src_uri
     source = DOCS / uri
     if uri.startswith(OUTSIDE):
@@ -94,7 +94,7 @@ def _relinked(link: re.Match[str], source: Path, uri: str) -> str:
 
 
 def _outside() -> set[Path]:
-    """The files and folders outside docs/ that pages of the site link to, directly or not."""
+    """The files and folders outside docs/ that pages of the site link to, directly or through others."""
     found: set[Path] = set()
     waiting = sorted(DOCS.rglob("*.md"))
     while waiting:
@@ -143,7 +143,7 @@ def _cells(notebook: Path) -> Iterator[str]:
 
 
 def cli_reference() -> str:
-    """Every command with its arguments and options, as `--help` has them."""
+    """Every command with its arguments and options, as in `--help`."""
     command = typer.main.get_command(app)
     return "\n\n".join(["# Commands and their options", "Generated from the code.", *_commands(command, "penstock")])
 
@@ -178,7 +178,7 @@ def _default(parameter: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what would be markup: `<`, a `#` that begins a line, and rich's `[bold]`."""
+    """Escape or remove what would be markup: `<`, a `#` that begins a line, and rich's `[bold]`."""
     unmarked = re.sub(r"\[/?(?:bold|dim)\]", "", click.unstyle(text)).replace("<", "&lt;")
     return re.sub(r"^#", r"\\#", unmarked, flags=re.MULTILINE)
 
@@ -190,7 +190,7 @@ _PYTHON = (
 
 
 def python_reference() -> str:
-    """The public names; mkdocstrings writes what it finds in the source in place of each line."""
+    """The public names. mkdocstrings replaces each line with what it finds in the source."""
     parts = ["# Python API", _PYTHON]
     for module in OWN_NAMES:
         parts += [f"## {module}", f"::: {module}\n    options: {{members: false, show_root_heading: false}}"]
@@ -201,7 +201,7 @@ def python_reference() -> str:
 
 
 def _names(module: str) -> list[str]:
-    """Names that a module shares with another one are described there."""
+    """The names to describe here. Those that `penstock` has too are described there."""
     from importlib import import_module
 
     listed = [name for name in import_module(module).__all__ if name not in ("__version__", "windows", "dead_letters")]

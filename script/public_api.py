@@ -2,7 +2,7 @@
 
     python script/public_api.py > tests/public_api.txt
 
-A change of that file is a change that users see, and belongs into the changelog.
+A change of that file is one that users see, and belongs in the changelog.
 """
 
 from collections.abc import Iterator

@@ -38,8 +38,8 @@ function distinct(addresses: Address[]): Address[] {
 }
 
 /**
- * The seeds are tried in order. The address in a RESTART or a MIGRATE comes before them, and before the address from
- * where we were sent there. Times are milliseconds of any monotonic clock.
+ * The seeds are tried in order. The address in a RESTART or a MIGRATE comes before them, and so does the address that
+ * sent us there. Times are milliseconds of any monotonic clock.
  */
 export class Reconnecting {
   private addresses: Address[];
@@ -69,14 +69,14 @@ export class Reconnecting {
     this.addresses.push(this.addresses.shift()!);
   }
 
-  /** MIGRATE: if it fails, the address from where we come is the next one. */
+  /** MIGRATE: if the new address fails, the one that we came from is next. */
   moved(target: Address): void {
     this.addresses = distinct([target, this.address, ...this.seeds]);
     this.redirects += 1;
     if (this.redirects > REDIRECTS_MAX) throw new Lost(`workers send us in a circle, the last time to ${show(target)}`);
   }
 
-  /** We were sent there, and the connection was lost before we went: either may be the right one. */
+  /** We were sent there, but lost the connection before we went: either address may be the right one. */
   remember(target: Address): void {
     this.addresses = distinct([target, ...this.addresses]);
   }

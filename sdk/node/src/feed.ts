@@ -1,4 +1,4 @@
-/** The messages of an open stream: they wait here for credits, and the iterable waits for room. */
+/** The messages of an open stream. They wait here for credits, and the iterable waits until there is room. */
 
 import { NOTHING_YET } from "./codec.js";
 import { RequestError } from "./errors.js";
@@ -23,7 +23,7 @@ export interface Entry {
   key: Uint8Array;
 }
 
-/** What a stream may have waiting for credits before its iterable is paused, plus one message. */
+/** How much of a stream may wait for credits before its iterable is paused, plus one message. */
 const WAITING_BYTES_MAX = 64 * 1024;
 const WAITING_MESSAGES_MAX = 1024;
 
@@ -60,7 +60,7 @@ export class Feed {
     return entry;
   }
 
-  /** Nothing more is taken; the iterable is ended. */
+  /** Take no more messages, and end the iterable. */
   close(): void {
     if (this.isClosed) return;
     this.isClosed = true;

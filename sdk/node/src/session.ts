@@ -6,7 +6,7 @@ import * as codec from "./codec.js";
 import { Lost, ProtocolError, Refused, Unavailable } from "./errors.js";
 import type { Entry, Messages } from "./feed.js";
 
-/** From MIGRATE until we go, even if the worker has not acknowledged what it could. */
+/** How long after MIGRATE we wait for acknowledgements before we go anyway. */
 const MIGRATE_MS_MAX = 15_000;
 
 /** A connection that lasted this long counts as good, even if there was nothing to send. */
@@ -39,7 +39,7 @@ class Track {
   notifyAt: number;
   refusals = 0;
   refusedAt: number | undefined;
-  /** Our own end of the stream, not the one that MIGRATE asks for. */
+  /** Whether the stream has really ended, and not just because of MIGRATE. */
   hasEnded = false;
 
   constructor(
@@ -111,7 +111,7 @@ export class Session {
     return this.target !== undefined && this.out.length === 0 && (now >= this.leaveAt || !isEnding);
   }
 
-  /** Ask for this stream, unless it is done. */
+  /** Request this stream, unless it is done. */
   add(stream: Stream, now: number): void {
     if (!stream.isDone && !this.tracks.has(stream.id)) this.tracks.set(stream.id, new Track(stream, now));
   }
@@ -222,7 +222,7 @@ export class Session {
     else this.close(track);
   }
 
-  /** Another session has the stream. Asking at once would loop at the speed of the network. */
+  /** Another session has the stream. Asking again immediately would loop at the speed of the network. */
   private postpone(track: Track, now: number): void {
     track.state = "inactive";
     track.refusedAt ??= now;
@@ -247,7 +247,7 @@ export class Session {
     this.onAck(track.stream, pointOfReference);
   }
 
-  /** End all streams, and send nothing more. What is not acknowledged is sent again there, also an end. */
+  /** End all streams, and send nothing more. What is not acknowledged, even an end, is sent again at the new address. */
   private migrate(target: Address, now: number): void {
     this.target = target;
     this.leaveAt = now + MIGRATE_MS_MAX;

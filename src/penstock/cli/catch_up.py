@@ -1,4 +1,4 @@
-"""How long a pipeline needs to read what waits for it, at the rates of now. Pure."""
+"""How long a pipeline that is behind needs to catch up at its current rates. Pure."""
 
 from penstock.cli.texts import show_seconds
 from penstock.core.sizes import show_size
@@ -6,26 +6,26 @@ from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import PipelineRates, RatesStatus
 
 _LEAST_SECONDS = 2.0
-"""What is read sooner than this is no backlog."""
+"""A lag that is read in less time does not count as a backlog."""
 
 _LEAST_BYTES = 64 << 10
-"""Nor is so little: it is read in one epoch."""
+"""Nor does a lag of fewer bytes: one epoch reads it."""
 
 _EPOCHS = 2.0
-"""Nor what fewer epochs than this read: while one runs, the next one gathers."""
+"""Nor does a lag that takes fewer epochs: while one epoch runs, the events of the next one always gather."""
 
 _GAIN_MIN = 0.02
-"""Of what is read, the part by which the lag shrinks. With less, it is noise."""
+"""The part of the reading rate that must go into reducing the lag. An estimate from less would be noise."""
 
 
 def lag_text(one: PipelineStatus, rates: RatesStatus) -> str:
-    """`3.2 GiB, 40 s at this rate`; only the size for a pipeline that keeps up, or that reads nothing now."""
+    """`3.2 GiB, 40 s at this rate`; only the size if the pipeline keeps up, or reads nothing now."""
     rest = catch_up_text(one, rates)
     return f"{show_size(one.lag_bytes)}, {rest}" if rest else show_size(one.lag_bytes)
 
 
 def catch_up_text(one: PipelineStatus, rates: RatesStatus) -> str:
-    """Empty for a pipeline that keeps up, that reads nothing now, or that has completed no epoch yet."""
+    """Empty if the pipeline keeps up, reads nothing now, or has not completed an epoch yet."""
     reading = rates.pipelines.get(one.name, PipelineRates())
     if one.lag_bytes < _LEAST_BYTES or not reading.bytes_in_per_second or reading.epoch_seconds is None:
         return ""
@@ -37,7 +37,7 @@ def catch_up_text(one: PipelineStatus, rates: RatesStatus) -> str:
 
 
 def arriving(one: PipelineStatus, rates: RatesStatus) -> float:
-    """Events per second that its inputs get now; of segments that others write it is not known."""
+    """Events per second that arrive in its inputs now, without segments that other programs write: no rate is known."""
     total = 0.0
     for name in dict.fromkeys(source for sources in one.inputs.values() for source in sources):
         if name.startswith("pipeline:"):

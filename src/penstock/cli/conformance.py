@@ -21,10 +21,10 @@ from penstock.testing.source_conformance.scenarios import Scenario, chosen
 from penstock.testing.source_conformance.stage import Client, Stage
 
 ADDRESS = "{address}"
-"""In the program's command: replaced by the address of its worker."""
+"""The worker's address replaces it in the program's command."""
 
 KILL_SECONDS = 2.0
-"""How long a program may take to end after SIGTERM."""
+"""How long a program may take to exit after SIGTERM."""
 
 _MARKS: dict[Outcome, tuple[str, str]] = {
     "passed": ("✓", "green"),
@@ -60,16 +60,16 @@ def source(
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the scenarios.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that the program may do nothing of what is awaited.")
+        float, typer.Option(min=0.1, help="Seconds that the program may go without progress.")
     ] = TIMEOUT_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Test a source client, in any language: play a worker, and report what the client does wrong.
 
     The program sends 200 messages or more in one or more streams, ends the
-    streams, and exits when everything is acknowledged. It is started once for
-    each scenario: by this command if it is named, else by you. Exits with 1
-    if a scenario fails.
+    streams, and exits when everything is acknowledged. If you name it after
+    --, the command starts it once for each scenario; otherwise start it
+    yourself. Exits with 1 if a scenario fails.
     """
     scenarios = chosen(scenario or [])
     if list_them:

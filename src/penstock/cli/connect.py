@@ -89,7 +89,7 @@ def worker_to_read(worker: str | None, data: Path | None) -> str:
 
 
 def address_to_read(worker: str | None, data: Path | None) -> tuple[str, str]:
-    """The same, with what to report about a worker that is not this directory's; "": nothing."""
+    """The same, with a note if the worker is not the one on this directory; "" if it is."""
     address, is_chosen = _found(worker, data)
     if not is_chosen:
         with _named_if_it_refuses(address):

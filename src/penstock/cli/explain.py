@@ -69,9 +69,9 @@ class Explained:
     sinks: Mapping[str, str]
     """Name → the port that it is bound to."""
     ports: tuple[str, ...]
-    """Without those that repeat another one in another codec."""
+    """Without ports that repeat another port in a different codec."""
     about: Mapping[str, str]
-    """Type and guarantee of its sources and sinks, by name, as far as the file has them."""
+    """Type and guarantee of its sources and sinks by name, if the file declares them."""
 
 
 def register(commands: typer.Typer) -> None:
@@ -147,7 +147,7 @@ def contents_of(file: Path) -> "tuple[list[Pipeline], dict[str, Mapping[str, str
 
 
 def _about(sink: CheckedSink) -> str:
-    """The mistakes of a sink are for penstock check."""
+    """Mistakes in a sink are not reported here: penstock check does that."""
     if sink.parsed is None:
         return "unknown: see penstock check"
     votes = ", transactional" if sink.parsed.votes else ""
@@ -173,7 +173,7 @@ def _step(found: Explained) -> Step:
 
 
 def fused_note(windows: Sequence[Windows]) -> str:
-    """In a few words; the reasons are in the list that follows."""
+    """In a few words; the list that follows gives the reasons."""
     fused = sum(one.fused for one in windows)
     if not windows:
         return ""

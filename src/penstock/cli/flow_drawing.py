@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _PIPELINE = "pipeline:"
-"""How the names of sources begin that are outputs of pipelines."""
+"""The prefix of a source that is the output of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,13 @@ class Step:
 
     name: str
     note: str
-    """What else there is to know about it, in a few words."""
+    """Shown after its name."""
     sources: Sequence[str]
     ports: Sequence[str]
     sinks: Mapping[str, str]
     """Name → the port that it is bound to."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """Type and guarantee of its sources and sinks, by name, as far as they are known."""
+    """Type and guarantee of its sources and sinks by name, if known."""
 
     def named(self, name: str) -> str:
         return f"{name} ({self.about[name]})" if name in self.about else name
@@ -39,11 +39,11 @@ class _Branch:
 
 
 def drawn(steps: Sequence[Step]) -> list[str]:
-    """What several sources lead to is drawn once."""
+    """The lines. A pipeline that can be reached from several sources is drawn once."""
     flow = _Flow(steps)
     roots = {source: one.named(source) for one in steps for source in one.sources if not flow.is_output(source)}
     branches = [_Branch(text, tuple(flow.readers(source))) for source, text in roots.items()]
-    # What nothing outside leads to: pipelines without sources, or in a circle.
+    # Pipelines that no outside source leads to: those without sources, and those that read each other in a circle.
     branches += [flow.pipeline(one) for one in steps if one.name not in flow.seen]
     return [line for branch in branches for line in (branch.text, *_lines(branch.below, ""))]
 
@@ -51,12 +51,12 @@ def drawn(steps: Sequence[Step]) -> list[str]:
 class _Flow:
     def __init__(self, steps: Sequence[Step]) -> None:
         self.seen: set[str] = set()
-        """Pipelines that are drawn already."""
+        """Pipelines that have been drawn."""
         self._steps = steps
         self._names = {one.name for one in steps}
 
     def is_output(self, source: str) -> bool:
-        """Whether one of the pipelines writes it."""
+        """Whether it is written by one of these pipelines."""
         return source.startswith(_PIPELINE) and source.removeprefix(_PIPELINE).partition("/")[0] in self._names
 
     def readers(self, source: str) -> Iterator[_Branch]:

@@ -1,4 +1,4 @@
-"""What a worker's /status says to people: what is wrong, in sentences; then pipelines, sources and sinks, compactly.
+"""A worker's /status for people: first what is wrong, in sentences; then pipelines, sources and sinks in tables.
 `penstock status` prints it, and `penstock top` shows it live.
 """
 
@@ -35,15 +35,15 @@ from penstock.protocol.stored.names import (
 )
 
 INTERNAL = (CONNECTOR_PREFIX, COORDINATOR_PREFIX, OUTPUT_PREFIX, STAGING_PREFIX)
-"""Segments of the worker's own: what is in them is shown as sources and pipelines."""
+"""Segments of the worker itself: what they contain is shown as sources and pipelines."""
 
 _SENTENCE_LINES = 2
-"""Of one problem on a screen; all of it is in --all and in --json."""
+"""Lines for one problem on a screen; --all and --json show all of it."""
 
 _NOTHING_BLOCKED = "nothing is blocked"
 
 NAMED = 3
-"""Pipelines in one sentence, and sentences of one kind about pipelines; the table has them all."""
+"""At most so many pipelines in one sentence, and sentences of one kind; the table has all pipelines."""
 
 _REPEATED = ("failing", "driver", "spark")
 """Kinds of blockages that all pipelines of a Spark session may have at the same time."""
@@ -103,8 +103,8 @@ def sections(
 
 
 def sentences(status: WorkerStatus, named: int | None = NAMED) -> list[tuple[str, str]]:
-    """With their styles: what is wrong first, then what is waited for. Of what many pipelines may have in common, only
-    so many are `named`; None: all.
+    """Sentences with their styles: first what is wrong, then what is waited for. Where many pipelines have the same
+    problem, only `named` of them get a sentence; None: all.
     """
     troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status, named)]
     is_well = not troubles and all(one.kind == "idle" for one in status.blockages)
@@ -114,7 +114,7 @@ def sentences(status: WorkerStatus, named: int | None = NAMED) -> list[tuple[str
 
 
 def worker_line(address: str, status: WorkerStatus, width: int) -> list[Text]:
-    """One line; parts that do not fit are left out."""
+    """One line, without the parts that do not fit."""
     parts = [f"penstock {status.version} on {address}", f"up {show_seconds(status.uptime_seconds)}"]
     parts.append(f"{show_size(status.store.live_bytes)} stored")
     if (application := deployed(status)) is not None:
@@ -124,7 +124,7 @@ def worker_line(address: str, status: WorkerStatus, width: int) -> list[Text]:
 
 
 def bucket_line(bucket: BucketStatus | None, width: int) -> list[Text]:
-    """One line, if the journal is in a bucket. Why it does not work is among the problems."""
+    """One line, if the journal is in a bucket. A failure of the bucket is among the problems instead."""
     if bucket is None:
         return []
     a_month = f"{show_rate(bucket.requests_per_month)} a month"
@@ -139,7 +139,7 @@ def bucket_line(bucket: BucketStatus | None, width: int) -> list[Text]:
 
 
 def shard_lines(shards: Sequence[ShardStatus], width: int, shown: int | None) -> Iterator[Text]:
-    """Of a cluster: where each shard is, and what it has."""
+    """In a cluster: where each shard is, and what it contains."""
     for one in shards[:shown]:
         if not one.is_served:
             yield fitting([f"shard {one.shard}: nobody serves it now"], width, "red")
@@ -156,7 +156,7 @@ def _contents(shard: ShardStatus) -> tuple[tuple[str, Sequence[str]], ...]:
 
 
 def fitting(parts: list[str], width: int, style: str) -> Text:
-    """In one line; parts that do not fit are left out."""
+    """In one line, without the parts that do not fit."""
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts.pop()
     return Text(" · ".join(parts), style)
@@ -167,7 +167,7 @@ def deployed(status: WorkerStatus) -> ApplicationStatus | None:
 
 
 def limited(sentences: Sequence[tuple[str, str]], width: int, height: int | None) -> list[Text]:
-    """With their styles, wrapped; on a screen in a third of it at most, each in a few lines."""
+    """Sentences with their styles, wrapped. They take at most a third of the screen, and a few lines each."""
     lines_max = None if height is None else _SENTENCE_LINES
     room = max(height // 3, _SENTENCE_LINES) if height is not None else None
     shown: list[Text] = []
@@ -180,7 +180,7 @@ def limited(sentences: Sequence[tuple[str, str]], width: int, height: int | None
 
 
 def _status_sentences(status: WorkerStatus, named: int | None) -> Iterator[tuple[str, str]]:
-    """With their styles. Of what many pipelines may have in common, only so many are `named`; None: all."""
+    """Sentences with their styles. Where many pipelines have the same problem, only `named` get one; None: all."""
     for problem in status.problems:
         yield printable(problem), "bold red"
     for name, why in status.damaged_sources.items():
@@ -217,7 +217,7 @@ def _notes(blockages: Sequence[Blockage], named: int | None) -> Iterator[str]:
 
 
 def _backlogs(status: WorkerStatus, named: int | None) -> Iterator[str]:
-    """How long pipelines need that are behind."""
+    """How long pipelines that are behind need to catch up."""
     texts = {one.name: catch_up_text(one, status.rates) for one in status.pipelines if one.state == "RUNNING"}
     behind = [one for one in status.pipelines if texts.get(one.name)]
     for one in behind[:named]:
@@ -303,8 +303,8 @@ def _source(name: str, source: SourceStatus | None, connector: ConnectorStatus |
 
 
 def _type(source: SourceStatus | None, connector: ConnectorStatus | None) -> str:
-    """Empty for a source that nobody has sent to since the worker started, such as one of an application that is not
-    deployed any more.
+    """Empty for a source that nobody has sent to since the worker started, for example because its application is no
+    longer deployed.
     """
     if connector is not None:
         return connector.type

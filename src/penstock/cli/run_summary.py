@@ -1,4 +1,4 @@
-"""What `penstock run` reports at its end: what each pipeline has read and written, and what is not delivered."""
+"""The summary at the end of `penstock run`: what each pipeline has read and written, and what is not delivered."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _DEAD_LETTERS, _LATE = "err", "late"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one pipeline."""
+    """What one pipeline has read and written."""
 
     events_in: int = 0
     rows_out: int = 0
@@ -29,7 +29,7 @@ class Counts:
     late: int = 0
 
     def since(self, before: "Counts") -> "Counts":
-        """A worker that was restarted counts from 0 again."""
+        """What was added since `before`. A restarted worker counts from 0, so then everything was."""
         if self.events_in < before.events_in:
             return self
         return Counts(
@@ -41,7 +41,7 @@ class Counts:
 
 
 def counts_of(status: WorkerStatus) -> dict[str, Counts]:
-    """By pipeline, since the worker started."""
+    """The counts of each pipeline since the worker started."""
     return {name: _counts(rates) for name, rates in status.rates.pipelines.items()}
 
 
@@ -51,7 +51,7 @@ def _counts(rates: PipelineRates) -> Counts:
 
 
 def is_own_port(port: str) -> bool:
-    """Not the rows of another port again, in another codec."""
+    """False for a port that repeats the rows of another port in a different codec."""
     return "." not in port or port.rpartition(".")[2] not in codecs.names()
 
 
@@ -79,7 +79,7 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def _left(one: PipelineStatus, sinks: Sequence[SinkStatus]) -> Iterator[str]:
-    """What was stored and is not read, and what sinks lack."""
+    """What the pipeline has not read, and what its sinks have not received."""
     if one.lag_bytes:
         yield f"{show_size(one.lag_bytes)} that {one.name} has not read"
     for sink in sinks:
@@ -90,7 +90,7 @@ def _left(one: PipelineStatus, sinks: Sequence[SinkStatus]) -> Iterator[str]:
 
 @contextmanager
 def summarized(worker: str, names: Collection[str], report: Callable[[str], None]) -> Iterator[None]:
-    """Reports it when the body has ended without an error. Nothing if the worker does not answer."""
+    """Report the summary when the body ends without an error; nothing if the worker does not answer."""
     began, first = time.monotonic(), _status(worker)
     before = {} if first is None else counts_of(first)
     yield

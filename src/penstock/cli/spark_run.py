@@ -417,7 +417,7 @@ def _check_executors(worker: str, options: RunOptions, spark: SparkDriver) -> No
 
 @contextmanager
 def _started(name: str, worker: str, options: RunOptions) -> Iterator[SparkDriver]:
-    """Spark, which takes seconds to start: on a terminal a line says what that waits for. Raises SparkNotStarted."""
+    """Start Spark, which takes seconds: on a terminal, a line shows what it waits for. Raises SparkNotStarted."""
     with ExitStack() as stack:
         with waiting("starting Spark …") as waits_for:
             driver = spark_driver(

@@ -1,4 +1,4 @@
-"""A line that says what a command waits for, and for how long, while it does. On a terminal only."""
+"""A progress line: what a command waits for, and how long it has waited. On a terminal only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def waiting(text: str, *, auto_refresh: bool = True) -> Iterator[Callable[[str], None]]:
-    """The result changes the text. The line disappears at the end. Without `auto_refresh` there is no thread, and the
-    line moves only when the result is called.
+    """Yields a function that changes the text. The line disappears at the end. Without `auto_refresh` there is no
+    thread, and only that function redraws the line.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     console = Console(stderr=True, highlight=False)

@@ -426,8 +426,8 @@ def controller_settings(host: str, port: int, advertise: str) -> ControllerSetti
 
 
 def with_segment_port_of_host(settings: WorkerSettings, link: LinkOptions) -> WorkerSettings:
-    """Pravega's clients keep the address of a reader group's table as long as they run: a host's stays valid wherever
-    the shard is.
+    """Pravega's clients keep the address of a reader group's table as long as they run. A host's address stays valid
+    wherever the shard moves.
     """
     if settings.controller is None or not link.segment:
         return settings

@@ -96,7 +96,7 @@ def acquire(
 
 
 def _resumed(shard: ShardRecord) -> ShardRecord:
-    """By its owner, which may have been taken for dead: whoever has read the record before cannot replace it now."""
+    """The record, changed by its owner: nobody who read it before, and believes the owner dead, can replace it."""
     return msgspec.structs.replace(shard, resumed=shard.resumed + 1)
 
 
@@ -230,14 +230,14 @@ class _Acquisition:
         return self._own(shard)
 
     def _own_after_all(self, shard: ShardRecord, version: str) -> _Taken | float:
-        """An earlier try has taken the shard, and we have not known. That may be long ago, so others may take us for
-        dead, and be about to take over: that fails once the shard's record has changed.
+        """An earlier attempt took the shard without our noticing. That may be long ago, so others may believe that we
+        are dead and be about to take over. Changing the shard's record makes their attempt fail.
         """
         self._known = None
         resumed = _resumed(shard)
         try:
             self._bucket.replace(shard_key(self._shard), encode(resumed), version)
-        except VersionChanged:  # another candidate was faster, or an earlier try of this
+        except VersionChanged:  # another candidate was faster, or an earlier attempt of ours
             return 0.0
         return self._own(resumed)
 
@@ -429,11 +429,11 @@ class Lease:
         return version if self._is_owner() else None
 
     def _resume(self) -> bool:
-        """Others may take us for dead, and be about to take over: that fails once the shard's record has changed."""
+        """Others may believe that we are dead and be about to take over. This makes their attempt fail."""
         found = read_record(self._bucket, shard_key(self.shard), ShardRecord)
         if found is None or (found[0].owner, found[0].term) != (self.worker, self.term):
             return self._is_owner()
-        self._bucket.replace(shard_key(self.shard), encode(_resumed(found[0])), found[1])  # VersionChanged: once more
+        self._bucket.replace(shard_key(self.shard), encode(_resumed(found[0])), found[1])  # VersionChanged: again
         return True
 
     def _is_owner(self) -> bool:

@@ -436,7 +436,7 @@ class About:
     url: UrlForm = field(default_factory=UrlForm)
     """The URL form of a sink of this type."""
     shown_by: ShownBy = field(default_factory=ShownBy)
-    """For the documentation. Types of other packages need not have it."""
+    """For the documentation. Types in other packages may leave it out."""
 
 
 class Connector(Generic[O]):

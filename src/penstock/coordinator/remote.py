@@ -203,8 +203,8 @@ class RemoteSources:
         return tuple(all_of_them)
 
     async def place(self, sources: Iterable[str]) -> list[str]:
-        """Those of the sources that are in other shards; the ledger has that from now on. Raises Unavailable, and
-        RequestError for streams of Pravega's clients.
+        """Find out which of the sources are in other shards, record it in the ledger, and return them. Raises
+        Unavailable, and RequestError for streams of Pravega's clients.
         """
         if self._directory is None:
             return []

@@ -270,5 +270,5 @@ class Coordinator:
         return self._shared.reports.slowest(self._shared.state, connector)
 
     def read_times(self, source: str) -> tuple[Mapping[int, int], int]:
-        """The highest event time of each active stream of a source, and of all its streams; NO_TIME: there is none."""
+        """The highest event time of each active stream of a source, and the highest of all; NO_TIME: none."""
         return self._shared.reports.read_times(source)

@@ -1,6 +1,6 @@
-"""What platforms other than Linux lack: what stands in for it, and what does not work without it.
+"""What platforms other than Linux lack: the replacements, and what does not work without it.
 
-The tests run on Linux. Each function asks what the platform has when it is called, so that a test can take it away.
+The tests run on Linux. Each function checks at each call what the platform has, so that a test can hide it.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The id of the running kernel."""
 
 _ZEROS = bytes(1 << 20)
-"""Written at a time, where space cannot be set aside by one call."""
+"""Bytes written at a time where no single call can reserve space."""
 
 _NOT_THIS_FILE_SYSTEM = (EINVAL, ENOTSUP, ENOTTY)
 """F_FULLFSYNC on a file system that does not have it, such as one on the network."""
@@ -54,8 +54,8 @@ def libc(function: str) -> Any:
 
 
 def reserve(fd: int, start: int, end: int) -> None:
-    """Set space aside for the bytes from the file's end, `start`, to `end`, which become zeros. Raises OSError
-    (ENOSPC); the file may be longer then.
+    """Reserve space, filled with zeros, from the file's end, `start`, to `end`. Raises OSError (ENOSPC); the file may
+    have grown by then.
     """
     allocate = getattr(os, "posix_fallocate", None)
     if allocate is not None:
@@ -66,13 +66,13 @@ def reserve(fd: int, start: int, end: int) -> None:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of processors that this process may use."""
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def keep_alive(connected: socket.socket, idle_seconds: int, every_seconds: int, probes: int) -> None:
-    """Find dead peers of a connection that is idle. Raises OSError."""
+    """Probe the peer while the connection is idle. Raises OSError."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (idle_option(), idle_seconds),
@@ -89,14 +89,14 @@ def idle_option() -> int | None:
 
 
 def limit_unacknowledged(connected: socket.socket, milliseconds: int) -> None:
-    """End the connection when what was sent is not acknowledged for so long. Raises OSError."""
+    """End the connection if sent data is not acknowledged for so long. Raises OSError."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None:
         connected.setsockopt(socket.IPPROTO_TCP, option, milliseconds)
 
 
 def limitations() -> Iterator[str]:
-    """What does not work on this platform, or works in another way; nothing on Linux."""
+    """What does not work on this platform, or works differently; nothing on Linux."""
     yield from _of_files()
     if libc("prctl") is None:
         yield "prctl is missing: a worker keeps running if the `penstock run` that started it is killed"

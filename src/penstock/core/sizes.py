@@ -36,7 +36,7 @@ def format_size(count: int) -> str:
 
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-"""Those that people read; each is 1024 times the one before."""
+"""The units that people read; each is 1024 times the one before."""
 
 
 def show_size(count: int) -> str:

@@ -1,7 +1,7 @@
 """Options of charts, from a worker's history. Pure.
 
-Series differ in colour, in the shape of their symbols and in their dashes: colours are not needed to read
-them. Times are UTC, as everywhere on the pages.
+Series differ in colour, in the shape of their symbols and in their dashes, so they can be read without colours. Times
+are UTC, as everywhere on the pages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ _PHASES = ("until the cut", "Spark", "delivery")
 """Of an epoch: from the arrival of its first event to the cut, from the cut to the merge, from there to completion."""
 
 _GREY = "#848484"
-"""4.5 to 1 or close to it on the light page and on the dark one."""
+"""A contrast of about 4.5 to 1, on the light page and on the dark one."""
 _MINUTES_SPAN = 900.0
-"""Seconds from which on the axis shows no seconds."""
+"""A longer axis shows no seconds."""
 _FAINT = "#8883"
 _COLOURS = ("#3b82c4", "#d97706", "#0d9f6e", "#b5489b", "#8a7f2c", "#64748b")
 """Readable on both pages, and distinct for the colour-blind."""
@@ -30,7 +30,7 @@ _PATTERNS: tuple[dict[str, Any] | None, ...] = (
     None,
     {"symbol": "line", "dashArrayX": [1, 0], "dashArrayY": [2, 5], "rotation": -0.8, "color": "#0007"},
 )
-"""On the bars of each phase: dots, plain, lines."""
+"""The pattern on the bars of each phase: dots, plain, lines."""
 
 
 def _framed(title: str) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def _axis(kind: str, **more: Any) -> dict[str, Any]:
 
 
 def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, unit: str = "") -> dict[str, Any]:
-    """A line for each series that the history has, under the name it is given here. The title gets the unit; that of
-    bytes fits the largest value.
+    """A line for each series that the history has, under the name given here. The title shows the unit; for bytes, the
+    unit fits the largest value.
     """
     found = {name: history.series[key] for key, name in series.items() if key in history.series}
     most = max((value for values in found.values() for value in values if value is not None), default=0.0)
@@ -115,8 +115,8 @@ def epoch_bars(epochs: Sequence[EpochTimes]) -> dict[str, Any]:
 def timeline(
     epochs: Sequence[EpochTimes], now: float, running: int | None, running_seconds: float | None
 ) -> dict[str, Any]:
-    """The last epochs, each in a line of its own, from the arrival of its first event to its completion, and the one
-    that Spark processes. The time runs from the left to now, at the right edge.
+    """The last epochs and the one that Spark is processing, each on a line from the arrival of its first event to its
+    completion. Time runs from left to right; the right edge is now.
     """
     shown = [(str(one.number), max(0.0, now - one.complete), phases(one)) for one in epochs[-TIMELINE_EPOCHS:]]
     if running is not None:

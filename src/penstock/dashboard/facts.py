@@ -1,4 +1,4 @@
-"""What there is to know about a worker and its parts, as pairs of a name and a value, for people. Pure."""
+"""Facts about a worker and its parts, for people: pairs of a name and a value. Pure."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

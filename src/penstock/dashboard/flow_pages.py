@@ -1,4 +1,4 @@
-"""The pages of what flows: the overview, and a source with its streams."""
+"""The pages of the flow: the overview, and a source with its streams."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -62,7 +62,7 @@ async def overview(session: Session) -> None:
 
 
 def _say(status: WorkerStatus) -> None:
-    """What blocks; or else what everything waits for."""
+    """What blocks the flow, or else what it waits for."""
     blocking = [str(one) for one in status.blockages if one.is_blocking]
     troubles([*status.problems, *blocking])
     if not blocking and not status.problems:
@@ -102,7 +102,7 @@ async def source(session: Session, name: str) -> None:
     ui.label(f"Source {name}").classes("text-xl font-bold")
     body = ui.column().classes("w-full")
     rates = chart()
-    title("Streams", "The slowest are first: a pipeline's watermark is that of its slowest active stream.")
+    title("Streams", "Slowest first: a pipeline's watermark is that of its slowest active stream.")
     streams = table(_STREAMS, "id", empty="No stream yet. It appears with its first event.", pagination=15)
     title("Programs", "A program may send as many messages as it has credits. Slowest first.")
     sessions = table(_PROGRAMS, "peer", empty="No program is connected.")

@@ -1,4 +1,4 @@
-"""The flow as a picture: sources, their segments, pipelines and sinks as boxes, with rates on the lines between. Pure.
+"""The flow as a picture: sources, segments, pipelines and sinks are boxes, with rates on the lines between. Pure.
 
 WorkerStatus ──graph──▶ boxes and lines ──drawn──▶ SVG, whose colours are those of the page
 """
@@ -17,11 +17,11 @@ from penstock.protocol.api.status import ConnectorStatus, WorkerStatus
 BOX_WIDTH, BOX_HEIGHT = 176, 58
 _GAP, _MARGIN = 22, 14
 _LABEL_GAP, _LABEL_GAP_PHONE = 116, 44
-"""Between two columns, or two lines of boxes on a phone: a label has to fit."""
+"""The space between two columns, or on a phone between two rows: a label has to fit."""
 _ACROSS_PHONE, _GAP_PHONE, _EDGE_PHONE = 2, 10, 2
-"""Boxes side by side on a phone, between them, and beside them: 390 pixels less the margins of the page."""
+"""On a phone: boxes side by side, the space between them, and beside them. Together 390 pixels less the margins."""
 _TITLE_MAX, _TEXT_MAX, _LABEL_MAX = 19, 25, 18
-"""Characters that fit."""
+"""How many characters fit."""
 BOXES_MAX = 200
 """More cannot be read: the rest is on the pages that list them."""
 
@@ -53,8 +53,8 @@ class Graph:
     lines: list[Line] = field(default_factory=list)
 
     def columns(self) -> list[list[Box]]:
-        """From left to right: each box is to the right of all that lead to it, segments are beside those of sources,
-        and sinks are in the last column. What goes round in a circle is broken where it was found first.
+        """From left to right: each box is to the right of all boxes that lead to it, segments are beside their sources,
+        and sinks are in the last column. A circle is broken where it was found first.
         """
         rank = {key: int(key.startswith("segments:")) for key in self.boxes}
         for _ in range(len(self.boxes)):
@@ -76,8 +76,8 @@ class Graph:
 
 
 def graph(status: WorkerStatus) -> Graph:
-    """What is deployed, and what flows now. Red is what blocks, and the lines where the flow stops; what waits for it
-    is not.
+    """What is deployed, and what flows now. Whatever blocks is red, and so are the lines where the flow stops; what
+    waits for it is not.
     """
     return _Picture(status).graph()
 
@@ -110,8 +110,8 @@ class _Picture:
         return self._found
 
     def _sources(self, read: Iterable[str]) -> list[str]:
-        """Those that pipelines read, then those that nobody reads yet. Many connectors could send something and are
-        only sinks.
+        """Sources that pipelines read, then those that nobody reads yet. Connectors that could be sources but are used
+        as sinks only are left out.
         """
         known = [name for name in read if not name.startswith(_OUTPUT)]
         sinks = {one.url for one in self._status.sinks}
@@ -123,7 +123,7 @@ class _Picture:
         return [*dict.fromkeys([*known, *others])][:BOXES_MAX]
 
     def _add_source(self, name: str) -> None:
-        """A source is followed by its segments; a segment that is read itself has nothing before it."""
+        """A source is followed by its segments. A segment that a pipeline reads directly has nothing before it."""
         source, rate = self._status.sources.get(name), self._status.rates.sources.get(name)
         key, href = f"source:{name}", link("source", name=name)
         if name.startswith(_SEGMENT):
@@ -184,13 +184,15 @@ class _Picture:
             yield Line(self._origin(source), f"pipeline:{name}", label, trouble)
 
     def _origin(self, source: str) -> str:
-        """The box that a pipeline reads it from: a source that has stored nothing yet has no segments."""
+        """The box that a pipeline reads from. A source that has stored nothing yet has no segments."""
         if source.startswith(_OUTPUT):
             return f"pipeline:{source.removeprefix(_OUTPUT).partition('/')[0]}"
         return _storage(source) if _storage(source) in self._found.boxes else f"source:{source}"
 
     def _read_rate(self, name: str, source: str, *, is_only: bool) -> str:
-        """How fast the pipeline reads it, or, of several, how fast it grows: rows are not counted by source."""
+        """How fast the pipeline reads its only source. With several, how fast this one grows: rows are not counted by
+        source.
+        """
         rates = self._status.rates
         if source.startswith(_OUTPUT):
             producer, _, port = source.removeprefix(_OUTPUT).partition("/")
@@ -233,8 +235,8 @@ def show_rate(value: float) -> str:
 
 
 def drawn(found: Graph, *, is_phone: bool = False) -> str:
-    """An SVG whose boxes are links: from left to right, or from top to bottom on a phone. What is in trouble has a
-    thick dashed line and a sign, so that it shows without colours.
+    """An SVG whose boxes are links, from left to right, or on a phone from top to bottom. Whatever is in trouble has a
+    thick dashed line and a sign, so that it is visible without colours.
     """
     columns = found.columns()
     if not columns:
@@ -310,7 +312,7 @@ def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> str:
 
 
 def _beside(line: Line, lines: Iterable[Line]) -> str:
-    """Where the label of a line stands, so that no two stand at the same place: at the box that has only this line."""
+    """Where a line's label goes, so that no two overlap: near the box that has only this line."""
     if sum(one.end == line.end for one in lines) == 1:
         return "end"
     return "start" if sum(one.start == line.start for one in lines) == 1 else "middle"

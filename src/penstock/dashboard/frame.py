@@ -197,7 +197,7 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def title(text: str, explained: str = "") -> None:
-    """Of a part of a page."""
+    """The title of a part of a page."""
     with ui.column().classes("gap-0"):
         ui.label(text).classes("font-bold").props("role=heading aria-level=2")
         if explained:
@@ -212,9 +212,9 @@ def table(
     empty: str = "none",
     pagination: int | None = None,
 ) -> ui.table:
-    """Columns are fields and titles; a title that ends with `#` is of numbers, with `~` of numbers with a unit, which
-    are not sorted. `on_row`: for a row that is chosen, with the mouse or by the button in its first column. `empty`
-    explains a table without rows. On a phone each row is a card.
+    """Columns are pairs of a field and a title. A title that ends with `#` has numbers; with `~`, numbers with a unit,
+    which cannot be sorted. `on_row` is called when a row is chosen, with the mouse or with the button in its first
+    column. `empty` explains a table without rows. On a phone, each row is a card.
     """
     found = ui.table(columns=_columns(columns), rows=[], row_key=key, pagination=pagination)
     with found.add_slot("no-data"):

@@ -173,7 +173,7 @@ def _waiting_bytes(port: DeadLetterPort) -> int:
 
 
 def _question(name: str, last: DeadLetter, listed: Sequence[DeadLetter]) -> str:
-    """Those of a port are replayed in order, so all before the chosen one go first."""
+    """A port's dead letters are replayed in order, so all before the chosen one are replayed first."""
     chosen = [one for one in listed if one.port == last.port and not one.replayed and one.at <= last.at]
     count = "the dead letter" if len(chosen) == 1 else f"{len(chosen):,} dead letters, up to this one,"
     if len(listed) >= _LETTERS_MAX:
@@ -235,7 +235,7 @@ class _Segments:
         self._prefix = ui.input("Names that start with", value=self._wanted)
         self._prefix.props("dense outlined clearable").classes("w-80")
         columns = [("name", "segment"), ("start", "start#"), ("end", "end#"), ("size", "size~"), ("state", "state")]
-        empty = "No segment has such a name."
+        empty = "No segment has a name like that."
         self._table = table(columns, "name", self._choose, empty=empty, pagination=10)
         self._more = ui.label().classes("quiet")
         title("Events")
@@ -316,7 +316,7 @@ class ShownEvent:
     """Its beginning: pages keep many."""
     size: int
     end: int
-    """Where the next event starts."""
+    """The offset of the next event."""
 
     @classmethod
     def of(cls, event: Event, about: Sequence[tuple[str, object]], value: bytes) -> Self:

@@ -1,4 +1,4 @@
-"""The pages of a pipeline, with its epochs, and of a sink, with its rounds and votes."""
+"""The page of a pipeline with its epochs, and the page of a sink with its rounds and votes."""
 
 import time
 from typing import Any
@@ -89,7 +89,7 @@ def _undelivered_row(one: EpochStatus) -> dict[str, Any]:
 
 
 def _waits(one: Waiting) -> str:
-    """For a sink, and how it went until now."""
+    """Which sink the epoch waits for, and what has happened so far."""
     tried = f", attempt {one.attempts}" if one.attempts > 1 else ""
     later = f", again in {one.retry_seconds:.0f} s" if one.retry_seconds > 0 else ""
     return f"{one.sink}{tried}{later}" + (f": {one.reason}" if one.reason else "")

@@ -31,8 +31,8 @@ class SourceView:
         self._sources = sources
 
     def streams(self, source: str, times: Mapping[int, int], newest: int, limit: int) -> SourceStreams:
-        """Some streams. `times`: the highest event time of those that count for the watermark; the lowest come first.
-        Raises RequestError.
+        """At most `limit` streams. `times` has the highest event time of each stream that counts for the watermark; the
+        lowest come first. Raises RequestError.
         """
         log = self._sources.get(source)
         if log is None:

@@ -148,7 +148,7 @@ class StoredClaims:
 
 
 def rows_of(data: bytes) -> Generator[bytes, None, bytes]:
-    """The whole entries of these bytes of a registry's segment. Returns the rest."""
+    """Read the complete entries of these bytes of a registry's segment. Returns the bytes that remain."""
     at = 0
     while at + _LENGTH.size <= len(data):
         end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]

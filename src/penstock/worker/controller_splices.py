@@ -24,7 +24,7 @@ class ControllerPort:
         return ControllerConnection(self)
 
     async def find(self) -> Address | None:
-        """None while nobody serves the controller. Raises Unavailable."""
+        """The controller's address; None while no process serves it. Raises Unavailable."""
         shard = await self._directory.place(CONTROLLER_PLACE)
         found = (await self._directory.addresses(shard) or {}).get(CONTROLLER)
         return None if found is None else Address.parse(found)

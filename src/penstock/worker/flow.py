@@ -106,7 +106,7 @@ def measured(
     operators: Iterable[OperatorStatus],
     now: float,
 ) -> dict[str, float]:
-    """All rates, and what pipelines lag behind and keep, by the names of WorkerHistory. `now`: seconds since 1970."""
+    """Rates, lags and sizes of state, under the names of WorkerHistory. `now` is in seconds since 1970."""
     found = {"/".join(key): value for key, value in rates.per_second().items()}
     for one in pipelines:
         found[f"{_PIPELINE}/{one.name}/lag_bytes"] = float(one.lag_bytes)

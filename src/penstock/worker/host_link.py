@@ -31,7 +31,7 @@ class LinkOptions(msgspec.Struct, frozen=True):
     data: str
     """The host's data directory, which has the owner's token and the access list."""
     segment: str = ""
-    """Where clients reach the host's segment port, which passes them on; "" if it does not."""
+    """The address of the host's segment port, if the host passes clients on from there; otherwise ""."""
 
     @classmethod
     def from_environment(cls) -> "LinkOptions | None":

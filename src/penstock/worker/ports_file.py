@@ -44,7 +44,7 @@ class PortsFile:
         with open(os.open(self._aside, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:  # noqa: PTH123
             file.write(json.dumps(content, sort_keys=True).encode() + b"\n")
             file.truncate()
-            sync_file(file.fileno())  # so that its room is on the disk, and not only promised
+            sync_file(file.fileno())  # so that its space is really on the disk
         self._aside.replace(self._file)
 
     @staticmethod

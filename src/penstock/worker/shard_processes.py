@@ -76,7 +76,7 @@ class StartOptions(NamedTuple):
     segment: str = ""
     """As in LinkOptions."""
     has_controller: bool = False
-    """Whether the host has a port for it."""
+    """Whether the host has a controller port."""
 
     def command(self, shard: int) -> list[str]:
         own = [f"--shard={shard}", f"--data={self.data / 'shards' / str(shard)}"]

@@ -1,4 +1,4 @@
-"""A connection to a host that is passed on, byte for byte, to the process that it is for."""
+"""A connection to a host that passes it on, byte for byte, to the right process."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ BeginSplice = Callable[[asyncio.Transport], Splice]
 
 
 class SplicedConnection(asyncio.Protocol, ABC):
-    """As a Guest of ConnectionLimits it may be evicted until it is passed on."""
+    """A Guest of ConnectionLimits: it may be evicted until it is passed on."""
 
     is_authenticated = False
 
@@ -29,7 +29,7 @@ class SplicedConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _received_early(self, data: bytes) -> None:
-        """Before the connection is passed on."""
+        """Called for data that arrives before the connection is passed on."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ class SplicedConnection(asyncio.Protocol, ABC):
             self._received_early(data)
 
     def _pass_on(self, finding: Coroutine[Any, Any, BeginSplice | None]) -> None:
-        """Once it is known where to. None: nowhere now, and the client tries again."""
+        """Pass it on once `finding` returns where to. With None it is closed, and the client tries again."""
         self._transport.pause_reading()
         self._asking = self._loop.create_task(self._pass_on_to(finding))
 

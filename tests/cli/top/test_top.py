@@ -197,10 +197,10 @@ async def test_it_goes_on_when_the_worker_is_back(worker: Filled) -> None:
         terminal = Terminal(app, pilot)
         await terminal.until(lambda: any("orders" in line for line in terminal.lines))
         worker.process.kill()
-        await terminal.until(lambda: "Shown is what it was" in terminal.text)
+        await terminal.until(lambda: "What you see is" in terminal.text)
         assert any("orders" in line for line in terminal.lines), "what was seen last stays"
         worker.process.start()
-        await terminal.until(lambda: "Shown is what it was" not in terminal.text)
+        await terminal.until(lambda: "What you see is" not in terminal.text)
         await terminal.until(lambda: "penstock" in terminal.text and "up 0 s" not in terminal.text)
         await pilot.press("q")
     assert app.return_code == 0

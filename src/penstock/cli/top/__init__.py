@@ -2,6 +2,6 @@
 
     the worker's HTTP API ──Feed, in a thread──▶ Seen ──page──▶ lines ──▶ the screen
 
-What a page says is decided in `pages`, from the same status, sentences and facts that `penstock status` and the
-dashboard show; `screen` only draws lines and follows keys.
+`pages` decides what a page shows, from the same status, sentences and facts as `penstock status` and the dashboard.
+`screen` only draws lines and handles keys.
 """

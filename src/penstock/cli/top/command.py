@@ -17,8 +17,8 @@ def register(commands: typer.Typer) -> None:
 def top(worker: WorkerOption = None, data: DataOption = None) -> None:
     """Show a worker live in the terminal: what blocks progress, pipelines, sources, sinks and epochs.
 
-    Arrow keys move, Enter opens what is marked, Esc goes back, ? shows all
-    keys, q ends. It waits for a worker that is not there.
+    Arrow keys move, Enter opens the selected line, Esc goes back, ? shows all
+    keys, q quits. If no worker is running, it waits for one.
     """
     check_installed()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

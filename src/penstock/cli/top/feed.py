@@ -1,4 +1,4 @@
-"""What `penstock top` has seen last of a worker, which it finds again when it was away."""
+"""The last data that `penstock top` has from a worker. It finds the worker again after an interruption."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -12,17 +12,17 @@ from penstock.protocol.api.history import EpochTimes, WorkerHistory
 from penstock.protocol.api.status import WorkerStatus
 
 _ANSWER_SECONDS_MAX = 5.0
-"""A person is waiting, and the worker is asked again anyway."""
+"""Short, because a person is waiting, and the next attempt comes soon anyway."""
 
 HISTORY_SECONDS = 5.0
-"""The worker samples no more often."""
+"""The worker takes no samples in between."""
 
 _NO_HISTORY = WorkerHistory(seconds=HISTORY_SECONDS, times=(), series={}, epochs={})
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a page is about. `name` is the number of an epoch; `pipeline` is that of an epoch or a sink."""
+    """What a page is about. An epoch's `name` is its number; an epoch or a sink also has a `pipeline`."""
 
     kind: Literal["overview", "source", "pipeline", "epoch", "sink"] = "overview"
     name: str = ""
@@ -30,7 +30,7 @@ class Place:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """What its page shows of the worker's history."""
+        """The series of the worker's history that its page shows."""
         match self.kind:
             case "source":
                 return (f"source/{self.name}/events", f"source/{self.name}/bytes")
@@ -46,18 +46,18 @@ class Place:
 
     @property
     def epochs_of(self) -> str:
-        """The pipeline whose epochs its page shows; empty: none."""
+        """The pipeline whose epochs its page shows; empty if it shows none."""
         return self.name if self.kind == "pipeline" else self.pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`status` is None until a worker has answered; `problem`: why it does not now."""
+    """`status` is None until a worker has answered. `problem` is why it does not answer now."""
 
     place: Place = field(default_factory=Place)
     address: str = ""
     note: str = ""
-    """That it is not the worker of this directory."""
+    """A note if it is not the worker on this directory."""
     status: WorkerStatus | None = None
     history: WorkerHistory = _NO_HISTORY
     undelivered: tuple[EpochStatus, ...] = ()
@@ -67,7 +67,7 @@ class Seen:
     problem: str = ""
 
     def about(self, place: Place) -> "Seen":
-        """For another page: without what belongs to this one."""
+        """The same for another page, without what belongs to this one."""
         return self if place == self.place else replace(self, place=place, history=_NO_HISTORY, undelivered=())
 
     def past(self) -> list[EpochTimes]:
@@ -76,7 +76,7 @@ class Seen:
 
 
 class Feed:
-    """Belongs to one thread. What it has seen stays, while the worker is away."""
+    """Used by one thread. `seen` keeps the last data while the worker is away."""
 
     def __init__(self, worker: str | None, data: Path | None) -> None:
         self._named = worker, data
@@ -85,13 +85,13 @@ class Feed:
         self.seen = Seen()
 
     def look(self, place: Place) -> Seen:
-        """Ask the worker again, for the page about `place`. Never raises a PenstockError: it is a `problem`."""
+        """Ask the worker again, for the page about `place`. Never raises a PenstockError: it becomes `problem`."""
         try:
             client = self._found()
             self.seen = self._ask(client, self.seen.about(place))
         except PenstockError as error:
             if isinstance(error, Unavailable):
-                self.close()  # its port may be another one when it is back
+                self.close()  # it may come back on another port
             self.seen = replace(self.seen.about(place), problem=f"{error}. {error.hint}" if error.hint else str(error))
         return self.seen
 

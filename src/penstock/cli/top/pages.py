@@ -1,4 +1,4 @@
-"""The pages of `penstock top`, as lines. Pure: what the worker has answered, and the width of the screen, decide."""
+"""The pages of `penstock top`, as lines. Pure: they depend only on the worker's answers and the screen's width."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import SessionStatus, WorkerStatus
 
 ROWS_MAX = 300
-"""Of one table: those that need attention come first, and the rest is counted."""
+"""Rows of one table. Rows that need attention come first; a last line counts those that are left out."""
 
 _NAME_WIDTH = 16
-"""Of the names of facts."""
+"""Width of the names of facts."""
 
 _MARK = "! "
 """Before what needs attention, so that it shows without colours."""
@@ -33,11 +33,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 KEYS = (
     ("↑ ↓, j k", "move"),
-    ("PgUp PgDn, Home End", "move further"),
+    ("PgUp PgDn, Home End", "move by a page, or to an end"),
     ("Enter, →, l", "open the source, pipeline, epoch or sink of this line"),
     ("Esc, ←, h", "back"),
     ("o", "the overview"),
-    ("p", "pause, to read or to copy; p again goes on"),
+    ("p", "pause, to read or to copy; p again continues"),
     ("?", "these keys; any key closes them"),
     ("q, Ctrl-C", "end"),
 )
@@ -49,7 +49,7 @@ class Line:
     target: Place | None = None
     """What Enter opens."""
     is_heading: bool = False
-    """A title, the head of a table, or an empty line: it cannot be marked."""
+    """A title, the head of a table, or an empty line: it cannot be selected."""
 
 
 def title(seen: Seen, width: int) -> Text:
@@ -60,11 +60,11 @@ def title(seen: Seen, width: int) -> Text:
 
 
 def banner(seen: Seen, now: float, width: int) -> list[Text]:
-    """Why what is shown is old, or whose it is; a few lines at most."""
+    """Why the data is old, or which worker it comes from; a few lines at most."""
     if not seen.problem:
         return [Text(line) for line in wrap(printable(seen.note), width, max_lines=2)]
     why = wrap(f"{_MARK}{printable(seen.problem)}", width, subsequent_indent="  ", max_lines=3, placeholder=" …")
-    old = f"Shown is what it was {show_seconds(now - seen.at)} ago. " if seen.status is not None else ""
+    old = f"What you see is {show_seconds(now - seen.at)} old. " if seen.status is not None else ""
     return [Text(line, "bold red") for line in [*why, f"  {old}Asking again …"]]
 
 
@@ -90,7 +90,7 @@ def page(seen: Seen, width: int, height: int) -> list[Line]:
 
 
 def _overview(status: WorkerStatus, width: int, height: int) -> Iterator[Line]:
-    """What `penstock status` shows, with lines that open."""
+    """What `penstock status` shows, with lines that can be opened."""
     yield from (Line(text) for text in limited(sentences(status), width, height))
     yield from (Line(text) for text in shard_lines(status.shards, width, 3))
     pipelines, sources, sinks, _ = sections(status)
@@ -309,7 +309,7 @@ def _facts(facts: Iterable[tuple[str, object]], width: int) -> Iterator[Line]:
 
 
 def _table(section: Section, width: int, target: Callable[[Row], Place] | None = None) -> Iterator[Line]:
-    """What needs attention comes first, with a mark. `target`: what a row opens."""
+    """Rows that need attention come first, with a mark. `target` returns what a row opens."""
     if not section.rows:
         return
     head, *lines = rendered(section, min(len(section.rows), ROWS_MAX), width - len(_MARK))
@@ -324,7 +324,7 @@ def _table(section: Section, width: int, target: Callable[[Row], Place] | None =
 
 
 def _chart(seen: Seen, name: str, series: str, width: int) -> Iterator[Line]:
-    """The last values that fit, as bars; nothing for a series that the worker does not have."""
+    """The last values that fit, as bars; nothing if the worker does not have the series."""
     known = [value for value in seen.history.series.get(series, ()) if value is not None]
     if len(known) < 2:
         return

@@ -1,4 +1,4 @@
-"""The screen of `penstock top`: draws lines, follows keys, and asks again every second in a thread."""
+"""The screen of `penstock top`: draws lines, handles keys, and asks the worker every second in a thread."""
 
 import threading
 import time
@@ -20,8 +20,8 @@ from penstock.cli.top.pages import KEYS, Line, banner, page, title
 
 _LOOK_SECONDS = 1.0
 _MARGIN = 2
-"""Columns of the list that lines cannot use: its scroll bar, and a column beside it."""
-_FOOT = "↑↓ move   Enter open   Esc back   o overview   p pause   ? keys   q end"
+"""Columns of the list that lines cannot use: the scroll bar and a column beside it."""
+_FOOT = "↑↓ move   Enter open   Esc back   o overview   p pause   ? keys   q quit"
 
 
 class _Looked(Message):
@@ -45,7 +45,7 @@ class _Keys(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """Asks the feed in a thread of its own, which never delays the end."""
+    """Asks the feed in a thread of its own, which never delays the exit."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -81,7 +81,7 @@ class TopApp(App[None]):
         self._seen = Seen()
         self._places = [Place()]
         self._marked: dict[Place, Place] = {}
-        """What the mark was on, on each page that was left."""
+        """What was selected on each page that was left."""
         self._lines: Sequence[Line] = ()
         self._is_paused = False
         self._wanted, self._is_over = threading.Event(), threading.Event()
@@ -105,7 +105,7 @@ class TopApp(App[None]):
         self._wanted.set()
 
     def _follow(self) -> None:
-        """Every second, and at once for another page. Daemon: a worker that does not answer delays no end."""
+        """Every second, and at once for another page. A daemon thread: a worker that does not answer delays no exit."""
         while not self._is_over.is_set():
             seen = self._feed.look(self.place)
             with suppress(RuntimeError):  # it has just ended
@@ -134,7 +134,7 @@ class TopApp(App[None]):
         self._fill(page(self._seen, width, self.size.height))
 
     def _fill(self, lines: Sequence[Line]) -> None:
-        """The mark stays on what it is on. Lines that are the same are not drawn again: it may be a slow line."""
+        """The selection stays on the same thing. Unchanged lines are not redrawn: the connection may be slow."""
         options = self.query_one(OptionList)
         before, self._lines = self._lines, lines
         shape = [(line.target, line.is_heading) for line in lines]
@@ -148,8 +148,9 @@ class TopApp(App[None]):
         options.highlighted = marked
 
     def _mark(self, before: Sequence[Line], at: int | None, lines: Sequence[Line]) -> int | None:
-        """Where the mark is on the new lines: on what it was on when this page was left, or just now, or where it was.
-        A page begins at its top, where it says what is wrong; the overview at the first line that opens something.
+        """The selected line among the new ones: the thing that was selected when this page was left, or just now, or
+        else the same line. A new page begins at its top, which says what is wrong; the overview begins at the first
+        line that opens something.
         """
         targets = [line.target for line in lines]
         left = self._marked.get(self.place)
@@ -191,7 +192,7 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         self._is_paused = not self._is_paused
-        self.query_one("#foot", Static).update("paused: p goes on" if self._is_paused else _FOOT)
+        self.query_one("#foot", Static).update("paused: p continues" if self._is_paused else _FOOT)
 
     def action_keys(self) -> None:
         self.push_screen(_Keys())
@@ -203,7 +204,7 @@ class TopApp(App[None]):
             self._turn()
 
     def _turn(self) -> None:
-        """To another page: what is known is shown at once, the rest when the worker has answered."""
+        """Go to another page: show what is known immediately, and the rest when the worker has answered."""
         self._is_paused = False
         self._lines = ()
         self._seen = self._feed.seen.about(self.place)

@@ -108,8 +108,8 @@ def close_iterator(iterator: Any) -> None:
 
 
 class IteratorFeed:
-    """Messages go straight to the socket; without credit, only the next one is taken, because the iterator may have
-    ended, and that can be sent. While the iterator waits, everything waits.
+    """Messages go straight to the socket. Without credit, only the next one is taken from the iterator: if there is
+    none, the end can be sent, which needs no credit. While the iterator waits, everything waits.
     """
 
     def __init__(self, stream: SourceStream, poll_seconds: float, clock: Callable[[], float]) -> None:

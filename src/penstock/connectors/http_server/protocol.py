@@ -1,7 +1,7 @@
-"""HTTP/1.1 on a connection: requests in, and their answers out, in order. httptools parses; the limits are here.
+"""One HTTP/1.1 connection: requests in, and their answers out, in order. httptools parses; the limits are here.
 
-A request is handed to the application when its head is complete, one at a time. Requests that are pipelined behind it
-wait: no more is read meanwhile.
+The application gets one request at a time, as soon as its head is complete. Requests that are pipelined behind it wait,
+and nothing more is read meanwhile.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from penstock.core.connection_limits import find_dead_peers
 log = logging.getLogger(__name__)
 
 _STEP_BYTES = 16 << 10
-"""Parsed at once: bounds how many pipelined requests are in memory."""
+"""Bytes parsed at a time: a bound for the pipelined requests in memory."""
 
 _BODY_BYTES = 64 << 10
-"""Of a body, which wait for the application: no more is read until it has taken them."""
+"""Bytes of a body that may wait for the application. No more is read until it has taken them."""
 
 _STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
@@ -40,11 +40,11 @@ Head = Sequence[tuple[str, str]]
 
 
 class Disconnected(Exception):
-    """The client is gone, before all of its request has arrived."""
+    """The client has gone before all of its request arrived."""
 
 
 class BadRequest(Exception):
-    """The input is not HTTP, or goes beyond a limit. The text is for the client."""
+    """The input is not HTTP, or exceeds a limit. The text is for the client."""
 
 
 class Application(Protocol):
@@ -68,7 +68,7 @@ class Served(Protocol):
 class Limits(NamedTuple):
     head_bytes_max: int
     idle_seconds: float
-    """For a client that starts no request, or never ends its head."""
+    """How long a client may take to start a request and to finish its head."""
     dead_peer_seconds: float
 
 
@@ -80,13 +80,13 @@ class Request:
         self.method = self.path = self.version = ""
         self.query = b""
         self.raw_headers: list[tuple[bytes, bytes]] = []
-        """With names in lower case."""
+        """Names are in lower case."""
         self.length: int | None = None
-        """Of its body, as announced."""
+        """The length of its body, as announced."""
         self.is_whole = False
-        """All of it has arrived."""
+        """Whether all of it has arrived."""
         self.waits_to_continue = False
-        """Before its client sends the body, it expects to be asked for it."""
+        """Whether the client sends the body only when it is asked to (`Expect: 100-continue`)."""
         self.is_answered = self.is_gone = False
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
@@ -100,7 +100,7 @@ class Request:
     # Its body.
 
     async def read(self) -> bytes:
-        """What has arrived of the body and was not read yet; b"" is its end. Raises Disconnected."""
+        """The part of the body that has arrived since the last call; b"" at its end. Raises Disconnected."""
         while not self._pieces and not self.is_whole and not self.is_gone:
             self._protocol.wants_more(self)
             self._arrival = asyncio.get_running_loop().create_future()
@@ -111,7 +111,7 @@ class Request:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def add(self, piece: bytes) -> bool:
-        """Part of the body. Returns whether more may be read now."""
+        """Add a part of the body. Returns whether more may be read now."""
         if not self.is_answered:
             self._pieces.append(piece)
             self._pieces_bytes += len(piece)
@@ -130,7 +130,7 @@ class Request:
     # Its answer.
 
     async def answer(self, status: int, headers: Head, body: bytes, *, closes: bool = False) -> None:
-        """Nothing is sent to a client that is gone. Raises ValueError for what cannot be in a header."""
+        """Send the whole answer, unless the client has gone. Raises ValueError for an invalid header."""
         await self._protocol.writable()
         if self.is_gone:
             return
@@ -141,13 +141,13 @@ class Request:
         self._answered()
 
     def begin_answer(self, status: int, headers: Head) -> None:
-        """A body of unknown length follows, and the connection ends with it."""
+        """Send the head. A body of unknown length follows, and the connection ends with it."""
         self._has_begun, self._is_chunked = True, self.version == "1.1"
         head = self._protocol.head(status, headers, closes=True)
         self._protocol.write(head + (b"transfer-encoding: chunked\r\n\r\n" if self._is_chunked else b"\r\n"))
 
     async def send(self, data: bytes) -> None:
-        """Part of that body. Returns when the client has received most of it."""
+        """Send a part of that body. Returns when the client has received most of it."""
         if data and not self.is_gone:
             self._protocol.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         await self._protocol.writable()
@@ -173,7 +173,7 @@ class Request:
 
 
 class HttpProtocol(asyncio.Protocol):
-    """A connection. The parser calls the methods `on_…`."""
+    """One connection. The parser calls the methods `on_…`."""
 
     def __init__(self, served: Served, limits: Limits) -> None:
         self._served = served
@@ -181,19 +181,19 @@ class HttpProtocol(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._requests: deque[Request] = deque()
-        """The one that is being answered, and those behind it. The last one may not have arrived completely."""
+        """The request that is being answered, and those behind it. The last one may not have arrived completely."""
         self._arriving = Request(self)
         self._in_head = True
         self._is_at_body = False
-        """What the parser gets as a head is not the client's: only the body is."""
+        """Whether the parser gets a head that we wrote ourselves, followed by the client's body."""
         self._url = b""
         self._head_bytes = self._idle_bytes = 0
-        """Of the current head, and that were parsed without any effect: in extensions of chunks, and in trailers."""
+        """Bytes of the current head, and bytes parsed without effect: extensions of chunks, and trailers."""
         self._unread = b""
         self._is_last = False
-        """Nothing more is read after what has arrived: the connection ends with its last answer."""
+        """Whether to read no further requests: the connection ends when those that have arrived are answered."""
         self._ends_now = False
-        """The connection ends with the answer that is written."""
+        """Whether the connection ends with the answer that is being written."""
         self._is_paused = False
         self._refused = ""
         self._application: Application | None = None
@@ -242,7 +242,7 @@ class HttpProtocol(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
-    # Clients that start no request, or never end its head.
+    # Clients that start no request, or never finish its head.
 
     def _await_head(self) -> None:
         self._idle_at = self._loop.time() + self._limits.idle_seconds
@@ -250,7 +250,7 @@ class HttpProtocol(asyncio.Protocol):
             self._timer = self._loop.call_at(self._idle_at, self._look)
 
     def _look(self) -> None:
-        """One timer is enough for many requests: it looks whether it is due."""
+        """One timer serves many requests: when it fires, it checks whether the limit is really over."""
         self._timer = None
         if self._idle_at is None:
             return
@@ -301,7 +301,7 @@ class HttpProtocol(asyncio.Protocol):
             raise BadRequest(_TOO_LONG)
 
     def _feed_parser(self, data: bytes) -> None:
-        """A request to upgrade is served as any other. The parser does not read its body, so another one does."""
+        """A request to upgrade is served like any other. This parser does not read its body, so a new one does."""
         while True:
             try:
                 self._parser.feed_data(data)
@@ -336,7 +336,7 @@ class HttpProtocol(asyncio.Protocol):
             self._start(request)
 
     def _complete(self, request: Request) -> None:
-        """What its head has. Raises BadRequest."""
+        """Fill in what the head says. Raises BadRequest."""
         request.version = self._parser.get_http_version()
         request.method = self._parser.get_method().decode()
         size, hosts = len(self._url), 0
@@ -387,7 +387,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _refuse(self, reason: str) -> None:
-        """After the answers to what came before it."""
+        """Refuse the input, after the answers to the requests before it."""
         self._served.bad_request()
         self._is_last, self._unread, self._refused = True, b"", reason
         if self._requests and not self._requests[-1].is_whole:
@@ -419,9 +419,9 @@ class HttpProtocol(asyncio.Protocol):
             await request.abandon()
 
     def head(self, status: int, headers: Head, *, closes: bool) -> bytes:
-        """Of the first request's answer, without its last line end. Raises ValueError.
+        """The head of the answer to the first request, without its last line end. Raises ValueError.
 
-        A client that was not asked for its body may send it or not: the connection ends.
+        A client that was not asked for its body may still send it or not, so the connection ends.
         """
         first = self._requests[0] if self._requests else None
         is_unclear = first is not None and first.waits_to_continue and not first.is_whole
@@ -448,12 +448,12 @@ class HttpProtocol(asyncio.Protocol):
             self._writable = None
 
     async def writable(self) -> None:
-        """The client has received most of what was written, or is gone."""
+        """Wait until the client has received most of what was written, or has gone."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
 
     def answered(self, request: Request) -> None:
-        """The next one is served."""
+        """The request is answered: serve the next one."""
         if not self._requests or self._requests[0] is not request:
             return  # the input was refused meanwhile
         self._requests.popleft()
@@ -473,7 +473,7 @@ class HttpProtocol(asyncio.Protocol):
             self._resume_reading()
 
     def _end(self) -> None:
-        """What is behind it is not answered."""
+        """Close the connection. Requests behind this one get no answer."""
         self._is_last, self._unread = True, b""
         self._requests.clear()
         self._transport.close()
@@ -482,7 +482,7 @@ class HttpProtocol(asyncio.Protocol):
 _TOO_LONG = "the head is too long (head_bytes_max)"
 
 _dates = (0, b"")
-"""The second for which the header was made, and the header."""
+"""The second for which the header was made, and that header."""
 
 
 def _date() -> bytes:

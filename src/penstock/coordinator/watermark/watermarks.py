@@ -336,8 +336,8 @@ class Watermarks:
         return Standing(current.blocker, self._clock() - current.moved_at)
 
     def read_times(self, source: str) -> tuple[Times, int]:
-        """The highest event time of each active stream of a connector, and of all its streams, as the pipeline knows
-        them that has read the newest events of it. NO_TIME: no pipeline has read any.
+        """The highest event time of each active stream of a connector, and the highest of all its streams. They come
+        from the pipeline that has read the newest events; NO_TIME if no pipeline has read any.
         """
         tables = (current.table.sources.get(source) for current in self._current.values())
         newest = max((one for one in tables if one is not None), key=lambda one: one.highest, default=None)

@@ -1,4 +1,4 @@
-"""Replies to GET /history, /segments, /sources/NAME/streams and /principal: what people look at beside the status."""
+"""Replies to GET /history, /segments, /sources/NAME/streams and /principal: what people look at besides the status."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -52,18 +52,18 @@ class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["active", "idle", "ended"]
     """Only active streams count for the watermark."""
     last_message_id: int | None
-    """The last message that is stored; None: there is none yet."""
+    """The last stored message; None if there is none yet."""
     event_time: int | None
-    """The highest event time that pipelines have read of it, in microseconds; None: none, or no pipeline reads it."""
+    """The highest event time that pipelines have read, in microseconds; None if there is none, or no pipeline."""
 
 
 class SourceStreams(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to GET /sources/NAME/streams: the slowest streams of a source first, then those without event times.
-    Of a source with several partitions: those of the worker that replies.
+    For a source with several partitions, only those of the worker that replies.
     """
 
     count: int
-    """All that the source knows, shown or not."""
+    """The number of all streams, shown or not."""
     newest: int | None
     """The highest event time of any stream that pipelines have read, in microseconds."""
     streams: Sequence[StreamStatus]

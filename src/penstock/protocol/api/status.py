@@ -307,7 +307,7 @@ class SourceRates(Part, frozen=True, kw_only=True):
 
 
 class PipelineRates(Part, frozen=True, kw_only=True):
-    """`rows_in` and `rows_out` are counters since the worker started."""
+    """`rows_in` and `rows_out` count from the start of the worker."""
 
     rows_in_per_second: float = 0.0
     bytes_in_per_second: float = 0.0
@@ -318,7 +318,7 @@ class PipelineRates(Part, frozen=True, kw_only=True):
     """Of the last epoch, from the arrival of its first event to its completion; None: there was none yet."""
     rows_in: int = 0
     rows_out: Mapping[str, int] = {}
-    """By port; `err` are dead letters."""
+    """By port; those of `err` are dead letters."""
 
 
 class SinkRates(Part, frozen=True, kw_only=True):

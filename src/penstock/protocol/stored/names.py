@@ -260,7 +260,7 @@ def kind_of(segment: str) -> Owner:
 
 
 def is_of_pravega(segment: str) -> bool:
-    """Whether a stream of Pravega's clients has it, or one of its transactions, or a reader group as its table."""
+    """Whether it belongs to a stream of Pravega's clients, a transaction on one, or a reader group's table."""
     return not is_own_name(segment) and _PRAVEGA_SEGMENT_OR_PART.fullmatch(segment) is not None
 
 

@@ -15,12 +15,12 @@ from penstock.testing.source_conformance.streams import StreamLog
 Outcome: TypeAlias = Literal["passed", "failed", "skipped"]
 
 TIMEOUT_SECONDS = 30.0
-"""How long a client may do nothing of what the scenario waits for. Longer than its longest pause between two
+"""How long a client may go without doing what the scenario waits for. Longer than its longest pause between two
 connections.
 """
 
 LEAVE_SECONDS = 2.0
-"""How long a client may stay connected when everything is acknowledged, before the worker closes."""
+"""How long a client may stay connected after everything is acknowledged, before the worker closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     connections: int
     messages: int
-    """Received, those that came again included."""
+    """Received, including those that came again."""
     seconds: float
 
     @property
@@ -39,7 +39,7 @@ class Verdict:
 
 
 class Play:
-    """The first violation ends it; what a worker tolerates is only noted. Times are seconds of any monotonic clock."""
+    """The first violation ends it. What a worker tolerates is a warning. Times are seconds of any monotonic clock."""
 
     def __init__(self, scenario: Scenario, now: float, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.scenario = scenario
@@ -111,7 +111,7 @@ class Play:
     # What it says.
 
     def take(self) -> list[Effect]:
-        """What the sockets have to do; each is returned once."""
+        """What the sockets have to do next. Each action is returned once."""
         effects, self._shared.effects = self._shared.effects[:], []
         return effects
 
@@ -157,7 +157,7 @@ class Play:
             self._violated(connection, violation, now)
 
     def _skip_if_unable(self, connection: Connection) -> None:
-        """A scenario on MIGRATE with a client that does not know it becomes a plain one."""
+        """With a client that does not support MIGRATE, a scenario on it becomes a plain one."""
         if not self.scenario.migrates or self._is_skipped or connection.hello is None:
             return
         if connection.hello.version != MIGRATING_VERSION:
@@ -180,7 +180,7 @@ class Play:
             self._end(now)
 
     def _leave(self, now: float) -> None:
-        """A client may stay connected when all is done; and whether one that was refused comes back is watched."""
+        """When all is done, a client may stay connected for a while; one that was refused must not return."""
         if now - self._progress_at >= LEAVE_SECONDS:
             for connection in self._connections:
                 if not connection.is_closed and not connection.is_ended:
@@ -216,7 +216,7 @@ class Play:
 
 
 def _broken_rule(connection: Connection, step: Step) -> Rule:
-    """By a client that does not do what this step awaits."""
+    """The client has not done what this step awaits."""
     leaves_early = connection.is_closed and connection.ending and step.rule is Rule.ENDS
     return Rule.WAITS_FOR_ACKS if leaves_early else step.rule
 

@@ -62,13 +62,13 @@ class Rule(Enum):
 
     @property
     def is_advice(self) -> bool:
-        """Whether a worker tolerates the opposite."""
+        """Whether workers tolerate a violation."""
         return self in (Rule.NO_DUPLICATES, Rule.PAUSES, Rule.ERROR_IS_FINAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that the client did wrong. Without a rule, the program under test is not what the suite needs."""
+    """Something that the client did wrong. Without a rule, the program under test does not meet the suite's needs."""
 
     text: str
     rule: Rule | None = None

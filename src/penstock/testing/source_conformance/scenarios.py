@@ -38,8 +38,8 @@ FIRST, OTHER, NOBODY = 0, 1, 2
 """The workers: the one that the client knows, another one, and an address at which nobody listens."""
 
 PAUSE_SECONDS_MIN = 0.02
-"""For as many connections as `pauses` closes. With random pauses from 0 to 50, 100, 200, … ms it takes less only once
-in ten million times; without pauses it takes a millisecond.
+"""The least time for as many connections as `pauses` closes. A client that pauses for a random time from 0 to 50, 100,
+200, … ms is faster once in ten million times; one that does not pause needs a millisecond.
 """
 
 
@@ -51,7 +51,7 @@ class Part:
     steps: tuple[Step, ...]
     worker: int | None = FIRST
     otherwise: Rule = Rule.RECONNECTS
-    """The rule that a client breaks which connects elsewhere, or not at all."""
+    """The rule that a client breaks if it connects elsewhere, or not at all."""
 
 
 USUAL = Manner()
@@ -67,7 +67,7 @@ def part(
 
 
 REST = part(Greet(), TakeAll())
-"""The worker takes what is left. Connections after a scenario's last part are served like this too."""
+"""The worker takes everything that is left. It also serves connections after the scenario's last part in this way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Scenario:
     """What the worker does, in one sentence."""
     parts: tuple[Part, ...]
     migrates: bool = False
-    """Whether it is only for clients that announce that they support MIGRATE."""
+    """Whether it is only for clients that announce support for MIGRATE."""
     is_refusal: bool = False
     """Whether the client must give up."""
     pause_seconds_min: float = 0.0

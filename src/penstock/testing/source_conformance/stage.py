@@ -21,7 +21,7 @@ Client: TypeAlias = Callable[[str], Awaitable[object]]
 BACKLOG = 16
 
 END_SECONDS = 5.0
-"""How long a program may still run when its scenario is over."""
+"""How long a program may keep running when its scenario is over."""
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER for a close that resets the connection."""
@@ -52,14 +52,14 @@ class Stage:
     async def perform(
         self, scenario: Scenario, client: Client | None = None, report: Callable[[str], None] = lambda _: None
     ) -> Verdict:
-        """`report` gets what the client has to do now, whenever that changes."""
+        """`report` is called with what the client has to do next, whenever that changes."""
         if client is not None:
             self._discard_waiting()
         performance = _Performance(scenario, self._sockets, self._timeout_seconds, report)
         return await performance.run(None if client is None else client(str(self.address)))
 
     def _discard_waiting(self) -> None:
-        """Connections of the last scenario's program, which has ended."""
+        """Discard connections of the previous scenario's program, which has ended."""
         for listener in self._sockets[:NOBODY]:
             with suppress(BlockingIOError):
                 while True:
@@ -124,7 +124,7 @@ class _Performance:
         self.carry_out()
 
     async def _end(self, running: "asyncio.Future[object]") -> None:
-        """Give the program time to end by itself. What it raises is its own: the scenario has judged its frames."""
+        """Give the program time to end by itself. What it raises does not count: the scenario has judged its frames."""
         with suppress(Exception):
             async with asyncio.timeout(END_SECONDS):
                 await asyncio.shield(running)
@@ -173,7 +173,7 @@ class _Performance:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection. After our end of it, what still arrives is read and discarded, until the client closes too."""
+    """One connection. After we close our end, what still arrives is read and discarded until the client closes too."""
 
     def __init__(self, performance: _Performance, number: int) -> None:
         self._performance = performance

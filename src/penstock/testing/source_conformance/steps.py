@@ -9,13 +9,13 @@ from penstock.testing.source_conformance.rules import Rule, Violation
 from penstock.testing.source_conformance.streams import StreamLog
 
 QUIET_SECONDS = 0.3
-"""How long the worker looks whether something comes that must not. Whoever is late is not noticed; nobody is blamed
+"""How long the worker checks that nothing comes that must not. A late violation goes unnoticed, but no client is blamed
 for being slow.
 """
 
 
 def _needs(connection: Connection, what: str) -> None:
-    """The program under test must send enough. Raises Violation once it cannot any more."""
+    """Raises Violation if the program under test can no longer send enough messages for this step."""
     if connection.has_ended_all:
         raise Violation(f"the program's streams are too short: they ended before {what}")
 
@@ -66,7 +66,7 @@ class AwaitNotify(Step):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Step):
-    """The NOTIFYs that were left without an answer get it now."""
+    """Answer the NOTIFYs that were left without an answer."""
 
     rule: ClassVar[Rule] = Rule.NOTIFIES
 
@@ -78,7 +78,7 @@ class Answer(Step):
 
 @dataclass(frozen=True, slots=True)
 class AwaitStreams(Step):
-    """Every stream that the client ever had is open."""
+    """Wait until every stream that the client ever had is open."""
 
     awaits: ClassVar[str] = "NOTIFY of every stream"
     rule: ClassVar[Rule] = Rule.RECONNECTS
@@ -89,14 +89,14 @@ class AwaitStreams(Step):
 
 @dataclass(frozen=True, slots=True)
 class AwaitRepeatedNotify(AwaitStreams):
-    """The client asks for each stream until it is not refused any more."""
+    """The client asks for each stream again until it is accepted."""
 
     rule: ClassVar[Rule] = Rule.ASKS_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Take(Step):
-    """So many messages of this connection."""
+    """Wait for so many messages on this connection."""
 
     awaits: ClassVar[str] = "messages"
     rule: ClassVar[Rule] = Rule.USES_CREDITS
@@ -125,7 +125,7 @@ class RunDry(Step):
 
 @dataclass(frozen=True, slots=True)
 class Grant(Step):
-    """The client may now send so many messages, also if it has overdrawn its credits with NOTIFY."""
+    """The client may now send so many messages, even if its NOTIFYs have overdrawn its credits."""
 
     rule: ClassVar[Rule] = Rule.USES_CREDITS
     messages: int
@@ -137,7 +137,7 @@ class Grant(Step):
 
 @dataclass(frozen=True, slots=True)
 class GrantEach(Grant):
-    """So many for each of its streams."""
+    """Grant so many credits for each of its streams."""
 
     def begin(self, connection: Connection) -> None:
         connection.grant(self.messages * len(connection.logs) + max(-connection.credits, 0))
@@ -145,7 +145,7 @@ class GrantEach(Grant):
 
 @dataclass(frozen=True, slots=True)
 class Quiet(Step):
-    """For a while nothing must come."""
+    """For a while, nothing may come."""
 
     rule: ClassVar[Rule] = Rule.WAITS_FOR_ACKS
 
@@ -201,7 +201,7 @@ class AckEnds(AckFirst):
 
 @dataclass(frozen=True, slots=True)
 class AckStored(AckFirst):
-    """What is stored is acknowledged, and then comes the ACK without content: there will be no more."""
+    """Acknowledge what is stored, then send an empty ACK: no more will follow."""
 
     def begin(self, connection: Connection) -> None:
         acked = [
@@ -273,7 +273,7 @@ class AwaitReturn(AwaitClose):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Step):
-    """The worker closes; with `reset`, as a machine that crashes; with `half`, in the middle of a frame."""
+    """The worker closes: with `reset`, like a machine that crashes; with `half`, in the middle of a frame."""
 
     rule: ClassVar[Rule] = Rule.RECONNECTS
     reset: bool = False

@@ -1,4 +1,4 @@
-"""What a client has sent of each stream, over all connections of a scenario: the measure of what it sends again."""
+"""What a client has sent of each stream over all connections of a scenario: what it sends again must match."""
 
 from bisect import bisect_left, bisect_right
 
@@ -22,7 +22,7 @@ class StreamLog:
 
     @property
     def count(self) -> int:
-        """Different messages so far."""
+        """The number of different messages so far."""
         return len(self._ids)
 
     @property
