@@ -154,7 +154,7 @@ class ClusterReport(Report):
 
 
 def core_seconds(measured: Measurement) -> float:
-    """Of the host with its shards' processes, for a million messages."""
+    """Core seconds of the host and its shards' processes for a million messages."""
     return 1e6 * (measured.cpu.user + measured.cpu.system) / measured.events_per_s
 
 

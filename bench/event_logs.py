@@ -124,7 +124,7 @@ def _consume(cluster: KafkaCluster, events: int) -> None:
 
 
 def _parts(message: Any) -> tuple[Any, ...]:
-    """What an event has of a record."""
+    """The parts of a record that an event keeps."""
     if message.error() is not None:
         raise RuntimeError(message.error().str())
     place = message.topic(), message.partition(), message.offset()

@@ -57,7 +57,7 @@ class Server:
     ports: Ports
 
     def pids(self) -> list[int]:
-        """Of the server, and of the processes that it has started: those of a host's shards."""
+        """The server and the processes that it has started, such as those of a host's shards."""
         return [self.process.pid, *_descendants(self.process.pid, _children())]
 
     def peak_rss_bytes(self) -> int:

@@ -121,7 +121,7 @@ class Setting:
     base: Path
 
     def core_seconds(self) -> float:
-        """Used so far by everything that takes part."""
+        """Core seconds that everything involved has used so far."""
         return sum(map(own_cpu_seconds, self.shards)) + sum(cpu_seconds_of_spark().values())
 
 
@@ -139,7 +139,7 @@ class Query:
     _runs: int = field(default=0)
 
     def measure(self) -> Spent:
-        """From the start of a query to its end, when it has read everything."""
+        """Measure from the start of a query until it has read everything and ended."""
         self._runs += 1
         home, pipeline = self.setting.home, f"{self.source}-{self._runs}"
         with closing(CoordinatorClient(home)) as coordinator:

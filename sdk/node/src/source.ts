@@ -14,19 +14,19 @@ import { Restarted, Session, Stream, type Terms } from "./session.js";
 
 const STREAMS_MAX = 1000;
 
-/** We handle partial sends, so the worker may have this much of ours that is not durable yet. */
+/** The window that we announce: how much may be sent and not be durable yet. We can, because we handle partial sends. */
 const WINDOW_BYTES = 8 * 2 ** 20;
 
-/** What may wait for the socket. */
+/** How many bytes may wait for the socket. */
 const UNSENT_BYTES_MAX = 256 * 1024;
 
-/** Messages of a stream before the next stream's turn. */
+/** How many messages a stream may send before the next stream's turn. */
 const TURN_MESSAGES = 256;
 
-/** How long the last frames may take to be sent, and the worker to close its end. */
+/** How long the last frames may take to leave, and the worker to close its end. */
 const FAREWELL_MS = 2000;
 
-/** The longest pause of a timer; longer ones overflow. */
+/** The longest delay of a timer; longer ones overflow. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
 export interface SourceOptions {
@@ -78,7 +78,7 @@ export class Source {
     this.reconnecting = new Reconnecting(parseAddresses(addresses), retryMs);
   }
 
-  /** Send what `messages` returns as a stream; at any time. */
+  /** Add a stream with the messages that `messages` returns. May be called at any time. */
   stream(name: string, messages: Messages, options: StreamOptions = {}): Stream {
     const added = new Stream(name, options.id ?? streamIdOf(name), messages);
     if (!isU64(added.id)) throw new RequestError(`stream ${name}: ${added.id} is not an unsigned 64-bit number`);
@@ -97,7 +97,7 @@ export class Source {
     this.wakeUp();
   }
 
-  /** Let `run` close the connection and return, soon. The next run sends again what is not stored. */
+  /** Make `run` close the connection and return soon. The next run sends again what is not stored. */
   stop(): void {
     this.isStopped = true;
     this.wakeUp();
@@ -123,7 +123,7 @@ export class Source {
     return this.isStopped || [...this.streams.values()].every((stream) => stream.isDone);
   }
 
-  /** One connection, those to which workers send us from there, and the pause if the last one was lost. */
+  /** One connection, the connections that workers redirect us to, and a pause if the last one was lost. */
   private async attempt(): Promise<void> {
     try {
       let connection: Connection | undefined = await this.connect();
@@ -237,14 +237,14 @@ export class Source {
     while (!this.isOver() && performance.now() < deadline) await this.wait(deadline);
   }
 
-  /** Wait for a change, or until then. `before` runs when nothing that happens can be missed any more. */
+  /** Wait for a change, at most until `until`. `before` runs once no change can be missed. */
   private async wait(until: number, before: () => void = () => undefined): Promise<void> {
     await new Promise<void>((resolve) => {
       const pause = Math.min(Math.max(until - performance.now(), 0), TIMER_MS_MAX);
       const timer = setTimeout(resolve, pause);
       this.wakeUp = () => {
         clearTimeout(timer);
-        setImmediate(resolve); // after whatever else this turn of the loop brings
+        setImmediate(resolve); // after everything else in this turn of the event loop
       };
       before();
     });
@@ -256,7 +256,7 @@ function closeAll(feeds: Map<Stream, Feed>): void {
   feeds.clear();
 }
 
-/** Each stream gets a turn, in order of the last ones. Returns whether another round could send more now. */
+/** Give each stream a turn, the one that has waited longest first. Returns whether another round could send more now. */
 function fill(connection: Connection, feeds: Map<Stream, Feed>): boolean {
   const { session } = connection;
   let isBusy = false;
@@ -309,7 +309,7 @@ class Connection {
     return this.queued + this.socket.writableLength < UNSENT_BYTES_MAX;
   }
 
-  /** Throws why the connection cannot be used any more. */
+  /** Throws the reason if the connection can no longer be used. */
   check(): void {
     if (this.problem !== undefined) throw this.problem;
   }
@@ -320,7 +320,7 @@ class Connection {
     if (out.length > 0 && !this.isClosed && this.socket.writable) this.socket.write(Buffer.concat(out));
   }
 
-  /** Let what was sent arrive: all of it leaves, and what comes is read until the worker closes. */
+  /** Let everything that was sent arrive: flush it, then read until the worker closes. */
   async farewell(): Promise<void> {
     this.flush();
     this.isClosed = true;
@@ -382,7 +382,7 @@ async function connected(address: Address, options: SourceOptions["tls"], timeou
   return socket;
 }
 
-/** A certificate that is not trusted stays so: only other errors are worth another attempt. */
+/** Trying again does not make a certificate trusted; after other errors it may help. */
 function unreachable(address: Address, error: NodeJS.ErrnoException): Error {
   const text = `the worker at ${show(address)} cannot be reached: ${error.message}`;
   const isCertificate = /CERT|UNABLE_TO_|SELF_SIGNED/.test(error.code ?? "");

@@ -1,4 +1,4 @@
-"""The worker's side of one connection of a scenario: it serves the client, and notices what the client does wrong."""
+"""The worker's side of one connection of a scenario: it serves the client, and detects what it does wrong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Say no more; with `reset`, as a machine that has crashed."""
+    """Send nothing more; with `reset`, like a machine that has crashed."""
 
     connection: int
     reset: bool = False
@@ -61,32 +61,32 @@ class Manner:
     credits: int = 50
     returns_credits: bool = True
     acks_every: int = 1
-    """An ACK for every so many messages; 0: for none."""
+    """Send an ACK after every so many messages; 0: never."""
     acks_ends: bool = True
-    """Whether the end of a stream is acknowledged when it comes."""
+    """Whether the end of a stream is acknowledged immediately."""
     answers: bool = True
-    """Whether NOTIFY is answered when it comes."""
+    """Whether NOTIFY is answered immediately."""
     refusals: int = 0
-    """So many NOTIFYs are refused first."""
+    """How many NOTIFYs are refused first."""
     lost: int = 0
-    """The last messages of each stream that are not stored when the connection ends."""
+    """How many messages at the end of each stream are not stored when the connection ends."""
     piece_bytes: int = 0
-    """What is sent at once; 0: whole frames."""
+    """How many bytes are sent at a time; 0: whole frames."""
 
 
 class Step:
     """One thing that the worker does, or waits for."""
 
     awaits: ClassVar[str] = "nothing"
-    """What the client has to do, for messages."""
+    """What the client has to do, in words for reports."""
     rule: ClassVar[Rule]
-    """The rule that a client breaks which does not do it."""
+    """The rule that a client breaks if it does not do it."""
 
     def begin(self, _connection: "Connection") -> None:
-        """Do it."""
+        """Do what the worker does in this step."""
 
     def is_done(self, _connection: "Connection") -> bool:
-        """Whether what it waits for has happened. Raises Violation if it cannot happen any more."""
+        """Whether what it waits for has happened. Raises Violation if it can no longer happen."""
         return True
 
 
@@ -99,7 +99,7 @@ class Shared:
     effects: list[Effect]
 
     def warn(self, rule: Rule, text: str, connection: int) -> None:
-        """Once for each rule."""
+        """Add a warning, once for each rule."""
         if all(finding.rule is not rule for finding in self.findings):
             self.findings.append(Finding(text, rule, connection + 1))
 
@@ -113,27 +113,27 @@ class Connection:
         self.number = number
         self.manner = manner
         self.addresses = addresses
-        """Of the workers, as this client reaches them; at the last one nobody listens."""
+        """The workers, as this client reaches them. Nobody listens at the last address."""
         self.shared = shared
         self.credits = 0
         """What the client may still spend; negative after NOTIFYs without credit."""
         self.messages = 0
         self.hello: Hello | None = None
         self.now = 0.0
-        """The time of the event that is being dealt with."""
+        """The time of the event that is being handled."""
         self.is_closed = False
-        """By the client."""
+        """The client has closed it."""
         self.is_ended = False
-        """By us: what still arrives is discarded."""
+        """We have ended it: what still arrives is discarded."""
         self.has_migrated = False
-        """MIGRATE_ACK has come."""
+        """MIGRATE_ACK has arrived."""
         self._session = Session(Use.SOURCE, Role.ACCEPTOR)
         self._decoder = Decoder(Use.SOURCE)
         self._streams: dict[int, Stream] = {}
         self._opened_at: dict[int, int | None] = {}
-        """What NOTIFY_ACK reported as stored."""
+        """The last stored id that NOTIFY_ACK reported, by stream."""
         self._last: dict[int, int] = {}
-        """The last message that came since then."""
+        """The last message since then, by stream."""
         self._quiet_since = 0.0
         self._steps = list(steps)
         self._has_begun = False
@@ -143,7 +143,7 @@ class Connection:
 
     @property
     def step(self) -> Step | None:
-        """What it does now; None after the last step."""
+        """The current step; None after the last one."""
         return self._steps[0] if self._steps else None
 
     @property
@@ -152,14 +152,14 @@ class Connection:
 
     @property
     def quiet_seconds(self) -> float:
-        """Since the last bytes came, or since `begin_quiet`."""
+        """The time since the last bytes came, or since `begin_quiet`."""
         return self.now - self._quiet_since
 
     def begin_quiet(self) -> None:
         self._quiet_since = self.now
 
     def advance(self) -> None:
-        """Take all steps that can be taken."""
+        """Go on to the first step that still waits for something."""
         while self._steps:
             step = self._steps[0]
             if not self._has_begun:
@@ -171,7 +171,7 @@ class Connection:
             self._has_begun = False
 
     def replace_steps(self, steps: Sequence[Step]) -> None:
-        """Other steps from now on."""
+        """Drop the remaining steps, and continue with these."""
         self._steps, self._has_begun = list(steps), False
 
     # What it sends.
@@ -189,7 +189,7 @@ class Connection:
         self.shared.effects.append(Close(self.number, reset))
 
     def fail(self, text: str) -> None:
-        """End as a worker does after a mistake of the client."""
+        """End the connection as a worker does after a client's mistake."""
         if not self._session.is_over and not self.is_ended:
             self.send(Error(text))
         self.end()
@@ -242,11 +242,11 @@ class Connection:
         return was_open and stream is not None and stream.state in (StreamState.CLOSING, StreamState.INACTIVE)
 
     def last_sent(self, log: StreamLog) -> int | None:
-        """Where the client is in the stream: after this message."""
+        """The id after which the client continues the stream."""
         return self._last.get(log.stream_id, self._opened_at[log.stream_id])
 
     def acknowledge(self, log: StreamLog, point_of_reference: int) -> Acked:
-        """For an ACK: up to there the stream is complete."""
+        """The entry of an ACK by which the stream is complete up to here."""
         self._streams[log.stream_id].ack(point_of_reference, Side.OURS)
         log.acked = point_of_reference
         return Acked(log.stream_id, point_of_reference)
@@ -258,7 +258,7 @@ class Connection:
         return self.acknowledge(log, last)
 
     def accept(self, log: StreamLog) -> None:
-        """NOTIFY_ACK, and the credit that the NOTIFY has cost."""
+        """Send NOTIFY_ACK, and return the credit that the NOTIFY has cost."""
         self._streams[log.stream_id].notify_ack(True, log.point_of_reference, Side.OURS)
         self._opened_at[log.stream_id] = log.stored
         self._last.pop(log.stream_id, None)
@@ -279,7 +279,7 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         if self.is_ended or self._session.is_over:
-            return  # on its way before the client could know
+            return  # it was sent before the client could know
         self.begin_quiet()
         try:
             for frame in self._decoder.feed(data):
@@ -351,7 +351,7 @@ class Connection:
         return log
 
     def _check_id(self, log: StreamLog, message_id: int) -> int | None:
-        """Returns after which message it comes. One that is stored already takes a stream back."""
+        """Returns the id that it comes after. A message that is stored already takes the stream back to there."""
         if message_id == NOTHING_YET:
             raise Violation(f"stream {log.name!r}: 2^64−1 is the id of a message", Rule.RESERVED_ID)
         last, stored = self._last.get(log.stream_id), self._opened_at[log.stream_id]
@@ -364,7 +364,7 @@ class Connection:
         return stored if last is None else last
 
     def _settle(self, log: StreamLog, message_id: int) -> None:
-        """Store it, return its credit, and acknowledge, as the manner says."""
+        """Store it, return its credit, and acknowledge it, as `manner` says."""
         is_more = log.store(message_id, self.manner.lost)
         is_due = self.manner.acks_every and self.messages % self.manner.acks_every == 0
         acked = [self.acknowledge(log, log.stored)] if is_due and is_more and log.stored is not None else []

@@ -117,7 +117,7 @@ class Play:
 
     @property
     def awaits(self) -> str:
-        """What the client has to do now."""
+        """What the client has to do next."""
         for connection in self._connections:
             if connection.step is not None and not connection.is_ended:
                 return connection.step.awaits
@@ -132,7 +132,7 @@ class Play:
         seconds = self._ended_at - self._began_at
         return Verdict(self.scenario.name, outcome, findings, len(self._connections), messages, seconds)
 
-    # How it goes on.
+    # How it continues.
 
     def _next_part(self, worker: int) -> tuple[Part, Violation | None]:
         if not self._parts:
@@ -140,7 +140,7 @@ class Play:
         part = self._parts.pop(0)
         if part.worker is None or part.worker == worker:
             return part, None
-        return part, Violation("it connected to another worker than the one it was sent to", part.otherwise)
+        return part, Violation("it connected to a different worker from the one it was sent to", part.otherwise)
 
     def _step(self, connection: Connection, now: float, act: Callable[[], None]) -> None:
         if self.is_over:

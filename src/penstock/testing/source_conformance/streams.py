@@ -35,18 +35,18 @@ class StreamLog:
         return self._ids[at] if at < len(self._ids) else None
 
     def take(self, message: Message, last: int | None) -> None:
-        """The client has sent this message, after the one with the id `last`, or after the point of reference."""
+        """The client has sent this message after the one with the id `last`, or after the point of reference."""
         expected, got = self.following(last), message.message_id
         if expected is None:
             self._ids.append(got)
         elif got > expected:
-            after = "from the beginning" if last is None else f"after {last}"
-            raise Violation(f"stream {self.name!r}: {after} message {expected} must follow, not {got}", Rule.RESUMES)
+            place = "at the beginning" if last is None else f"after {last}"
+            raise Violation(f"stream {self.name!r}: expected message {expected} {place}, not {got}", Rule.RESUMES)
         self._check(got, (message.key, bytes(message.payload)))
 
     def _check(self, message_id: int, content: tuple[bytes, bytes]) -> None:
         if self._contents.setdefault(message_id, content) != content:
-            raise Violation(f"stream {self.name!r}: message {message_id} was another one before", Rule.SAME_MESSAGE)
+            raise Violation(f"stream {self.name!r}: message {message_id} had another content before", Rule.SAME_MESSAGE)
         if self._ids[bisect_left(self._ids, message_id)] != message_id:
             raise Violation(f"stream {self.name!r}: message {message_id} did not exist before", Rule.SAME_MESSAGE)
 
@@ -63,6 +63,6 @@ class StreamLog:
         expected = self.following(last)
         if expected is not None:
             raise Violation(
-                f"stream {self.name!r}: it was ended, but message {expected} is not stored and must follow first",
+                f"stream {self.name!r}: it ended, but message {expected} is not stored and must come first",
                 Rule.RESUMES,
             )
