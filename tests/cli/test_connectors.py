@@ -9,6 +9,7 @@ from penstock.application.config.types import KnownTypes
 from penstock.application.type_pages import pages, write_pages
 from penstock.cli.app import app
 from penstock.core.errors import RequestError
+from penstock.worker import openapi
 
 ROOT = Path(__file__).parents[2]
 TYPES = KnownTypes()
@@ -71,6 +72,10 @@ def test_every_guarantee_names_its_test() -> None:
 def test_the_schema_is_printed_as_json() -> None:
     made = json.loads(penstock("schema").output)
     assert sorted(made["properties"]) == ["binding", "connector", "pipeline"]
+
+
+def test_the_http_api_is_printed_as_an_openapi_document() -> None:
+    assert json.loads(penstock("schema", "--api").output) == json.loads(json.dumps(openapi.document()))
 
 
 def test_the_pages_in_docs_are_current() -> None:

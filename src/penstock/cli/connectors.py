@@ -66,7 +66,9 @@ def _pages(types: "KnownTypes") -> "Iterator[TypePage]":
             typer.echo(f"{error}. {error.hint}", err=True)
 
 
-def schema() -> None:
+def schema(
+    api: Annotated[bool, typer.Option("--api", help="The worker's HTTP API instead, as OpenAPI 3.1.")] = False,
+) -> None:
     """Print the JSON schema of an application's file, for editors.
 
     In VS Code and others with yaml-language-server: penstock schema >
@@ -75,8 +77,10 @@ def schema() -> None:
     """
     from penstock.application.config import schema
     from penstock.application.config.types import KnownTypes
+    from penstock.worker import openapi
 
-    typer.echo(json.dumps(schema.schema(KnownTypes()), indent=2, ensure_ascii=False))
+    found = openapi.document() if api else schema.schema(KnownTypes())
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 def _console() -> Console:

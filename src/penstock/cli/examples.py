@@ -19,7 +19,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "explain": ("penstock explain app.yaml", "penstock explain counts.py per_shop --json"),
     "infer": ("penstock infer orders", "penstock infer orders --codec csv --header"),
     "connectors": ("penstock connectors", "penstock connectors http-server --json"),
-    "schema": ("penstock schema > penstock.schema.json",),
+    "schema": ("penstock schema > penstock.schema.json", "penstock schema --api > penstock.openapi.json"),
     "init": ("penstock init house", "penstock init --list"),
     "doctor": ("penstock doctor", "penstock doctor --data /var/lib/penstock --json"),
     "status": ("penstock status", "penstock status --watch", "penstock status --json | jq .blockages"),

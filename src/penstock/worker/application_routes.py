@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from penstock.access.principals import Role
 from penstock.application.validation import check_deployment
@@ -14,28 +13,44 @@ from penstock.core.errors import RequestError
 from penstock.core.logs import LogLevel, set_log_level
 from penstock.ingest.declarations import AFTER_SECONDS_MAX
 from penstock.protocol.api.codec import Done, Empty
-from penstock.protocol.api.deployment import Answer, Apply, Deployment, SelectStreams, SetLogLevel
+from penstock.protocol.api.deployment import Answer, Apply, Deployed, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
 from penstock.protocol.stored.names import partition_of
+from penstock.worker.api_route import ApiRoute, Query, Subject, about
 from penstock.worker.routes import Routed, get, post, principal_of
 
 _U64_MAX = 2**64 - 1
 
 
-def routes(worker: Routed) -> list[Route]:
+def routes(worker: Routed) -> list[ApiRoute]:
     application, sources = _Application(worker), _Sources(worker)
     return [
-        get("/application", application.show),
-        post("/application", Apply, application.apply, "PUT", is_audited=True),
-        post("/application/answer", Answer, application.answer),
-        post("/application/leave", Empty, application.leave),
-        post("/drain", Empty, application.drain, is_audited=True),
-        post("/pause", SelectStreams, application.pause, is_audited=True),
-        post("/resume", SelectStreams, application.resume, is_audited=True),
-        post("/log-level", SetLogLevel, application.log_level, role=Role.ADMIN, is_audited=True),
-        post("/sources/{name}/watermark", DeclareWatermark, sources.watermark, role=Role.WRITE, is_audited=True),
-        post("/sources/{name}/end", Empty, sources.end, role=Role.WRITE, is_audited=True),
+        *about(
+            Subject.APPLICATION,
+            get("/application", application.show, reply_type=Deployed, query=[_DRIVER]),
+            post("/application", Apply, application.apply, "PUT", is_audited=True),
+            post("/drain", Empty, application.drain, is_audited=True),
+            post("/pause", SelectStreams, application.pause, is_audited=True),
+            post("/resume", SelectStreams, application.resume, is_audited=True),
+        ),
+        *about(
+            Subject.DRIVERS,
+            post("/application/answer", Answer, application.answer),
+            post("/application/leave", Empty, application.leave),
+        ),
+        *about(
+            Subject.WORKER,
+            post("/log-level", SetLogLevel, application.log_level, role=Role.ADMIN, is_audited=True),
+        ),
+        *about(
+            Subject.SOURCES,
+            post("/sources/{name}/watermark", DeclareWatermark, sources.watermark, role=Role.WRITE, is_audited=True),
+            post("/sources/{name}/end", Empty, sources.end, role=Role.WRITE, is_audited=True),
+        ),
     ]
+
+
+_DRIVER = Query("driver", "given, with any value, by the pipelines' driver, which needs the role deploy")
 
 
 class _Application:
@@ -43,47 +58,59 @@ class _Application:
         self._worker = worker
 
     async def show(self, request: Request) -> Any:
+        """Show what is deployed, with its revision and state. Secrets are masked."""
         shown = self._worker.application()
         if "driver" in request.query_params:
             principal_of(request).check(Role.DEPLOY)
             self._worker.runtime().driver.heard()
         return shown
 
-    async def apply(self, _: str, body: Apply) -> Any:
+    async def apply(self, _: str, body: Apply) -> dict[str, Any]:
+        """Deploy an application. The reply has the new revision and what has changed."""
         deployment = Deployment.from_json(body.deployment)
         check_deployment(deployment)
-        return await self._worker.apply(deployment, body.name)
+        changes: dict[str, Any] = await self._worker.apply(deployment, body.name)
+        return changes
 
     async def answer(self, _: str, body: Answer) -> None:
+        """Accept or refuse a proposed deployment, as the pipelines' driver."""
         self._worker.runtime().driver.answer(body.number, body.refusals)
 
     async def leave(self, _: str, __: Empty) -> None:
+        """Report that the pipelines' driver ends."""
         self._worker.runtime().driver.left()
 
-    async def drain(self, _: str, __: Empty) -> Any:
+    async def drain(self, _: str, __: Empty) -> dict[str, Any]:
+        """Stop the sources and let everything arrive. Returns at once; GET /application shows the progress."""
         return await self._worker.runtime().drain()
 
     async def log_level(self, _: str, body: SetLogLevel) -> None:
+        """Set the worker's log level until it ends. A host sets that of its shards' processes too."""
         set_log_level(LogLevel(body.level))
 
-    async def pause(self, _: str, body: SelectStreams) -> Any:
+    async def pause(self, _: str, body: SelectStreams) -> None:
+        """Pause a connector or one of its streams until it is resumed."""
         if await self._worker.other_partitions(body.connector):
             raise RequestError(
                 f"connector {body.connector!r} has partitions in other shards, which cannot be paused",
                 "Stop its programs instead.",
             )
-        return await self._worker.runtime().pause(body.connector, _checked("stream", body.stream))
+        await self._worker.runtime().pause(body.connector, _checked("stream", body.stream))
 
-    async def resume(self, _: str, body: SelectStreams) -> Any:
-        return await self._worker.runtime().resume(body.connector, _checked("stream", body.stream))
+    async def resume(self, _: str, body: SelectStreams) -> None:
+        """Resume what was paused."""
+        await self._worker.runtime().resume(body.connector, _checked("stream", body.stream))
 
 
 class _Sources:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
 
-    async def watermark(self, name: str, body: DeclareWatermark) -> Any:
-        """In all partitions of the source. A stream is in one of them, and some may have no stream at all."""
+    async def watermark(self, name: str, body: DeclareWatermark) -> StreamCount:
+        """Declare a watermark for a stream, or for all streams that a source has. The reply has the number of streams.
+        Of a source with several partitions: in all of them; a stream is in one of them, and some may have no stream
+        at all.
+        """
         stream, after = _checked("stream", body.stream), _checked("after", body.after)
         assert not isinstance(after, str)
         count, refusal = 0, RequestError("")
@@ -99,7 +126,7 @@ class _Sources:
         return StreamCount(count)
 
     async def end(self, name: str, _: Empty) -> None:
-        """In all partitions of the source."""
+        """Declare that a source ends: no more events will come, in any of its partitions."""
         others, of = await self._worker.other_partitions(name), partition_of(name)
         if others or of.number:
             await self._worker.partitions().serve(of.source)

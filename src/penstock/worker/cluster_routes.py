@@ -3,10 +3,10 @@
 from typing import Protocol
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from penstock.access.principals import Role
 from penstock.protocol.api.cluster import ClusterStatus, Drain
+from penstock.worker.api_route import ApiRoute, Subject, about
 from penstock.worker.routes import get, post
 
 
@@ -22,11 +22,17 @@ class Clustered(Protocol):
         ...
 
 
-def routes(worker: Clustered) -> list[Route]:
+def routes(worker: Clustered) -> list[ApiRoute]:
     async def cluster(_: Request) -> ClusterStatus:
+        """Show the members of the cluster, and who owns which shard."""
         return await worker.cluster()
 
     async def drain(_: str, body: Drain) -> None:
+        """Move the shards away from a worker. Returns at once; GET /cluster shows the progress."""
         await worker.drain(body)
 
-    return [get("/cluster", cluster), post("/cluster/drain", Drain, drain, role=Role.ADMIN, is_audited=True)]
+    return about(
+        Subject.CLUSTER,
+        get("/cluster", cluster),
+        post("/cluster/drain", Drain, drain, role=Role.ADMIN, is_audited=True),
+    )

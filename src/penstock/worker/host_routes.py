@@ -29,6 +29,7 @@ from penstock.protocol.api.history import WorkerHistory
 from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import WorkerStatus
 from penstock.protocol.stored.names import access_name, check_pipeline_name
+from penstock.worker.api_route import ApiRoute, Subject, about
 from penstock.worker.cluster_status import (
     ask_shards,
     cluster_worker_status,
@@ -87,25 +88,36 @@ class Hosting(Protocol):
     async def address_of(self, worker: str) -> str: ...
 
 
+def api_routes(host: Hosting) -> list[ApiRoute]:
+    """Those that a host serves itself. Only those that a worker has not are in the OpenAPI document."""
+    routes = _HostRoutes(host)
+    return [
+        get("/live", probe(host.fatal_problems)),
+        get("/ready", probe(host.ingest_problems)),
+        get("/health", probe(host.problems)),
+        get("/status", routes.status, is_filtered=True),
+        get("/history", routes.history, is_filtered=True),
+        get("/principal", shown_principal, is_filtered=True),
+        get("/metrics", routes.metrics),
+        get("/cluster", routes.cluster),
+        post("/cluster/drain", Drain, routes.drain, role=Role.ADMIN, is_audited=True),
+        *about(
+            Subject.CLUSTER,
+            post("/cluster/move", MoveShard, routes.move, role=Role.ADMIN, is_audited=True),
+            post("/cluster/rebalance", Empty, routes.rebalance, role=Role.ADMIN, is_audited=True),
+        ),
+        post("/log-level", SetLogLevel, routes.log_level, role=Role.ADMIN, is_audited=True),
+        post("/starting", Announce, routes.announce, names=announced),
+        get("/pipelines", routes.pipelines, is_filtered=True),
+        get("/segments", routes.segments, is_filtered=True),
+    ]
+
+
 def host_application(host: Hosting, settings: WorkerSettings) -> Starlette:
     routes = _HostRoutes(host)
     app = Starlette(
         routes=[
-            get("/live", probe(host.fatal_problems)),
-            get("/ready", probe(host.ingest_problems)),
-            get("/health", probe(host.problems)),
-            get("/status", routes.status, is_filtered=True),
-            get("/history", routes.history, is_filtered=True),
-            get("/principal", shown_principal, is_filtered=True),
-            get("/metrics", routes.metrics),
-            get("/cluster", routes.cluster),
-            post("/cluster/drain", Drain, routes.drain, role=Role.ADMIN, is_audited=True),
-            post("/cluster/move", MoveShard, routes.move, role=Role.ADMIN, is_audited=True),
-            post("/cluster/rebalance", Empty, routes.rebalance, role=Role.ADMIN, is_audited=True),
-            post("/log-level", SetLogLevel, routes.log_level, role=Role.ADMIN, is_audited=True),
-            post("/starting", Announce, routes.announce, names=announced),
-            get("/pipelines", routes.pipelines, is_filtered=True),
-            get("/segments", routes.segments, is_filtered=True),
+            *api_routes(host),
             *(Route(path, routes.by_body, methods=["POST"]) for path in _BY_BODY),
             Route("/{path:path}", routes.refuse, methods=["GET", "POST", "PUT", "DELETE"]),
         ],
@@ -194,12 +206,14 @@ class _HostRoutes:
         return None
 
     async def move(self, _: str, body: MoveShard) -> Response | None:
+        """Move a shard to another host. Returns at once; GET /cluster shows the progress."""
         if address := await self._host.leader_address():
             return self._elsewhere(address, "/cluster/move")
         await self._host.move(body)
         return None
 
     async def rebalance(self, _: str, __: Empty) -> Response | None:
+        """Distribute the shards evenly over the hosts."""
         if address := await self._host.leader_address():
             return self._elsewhere(address, "/cluster/rebalance")
         await self._host.rebalance()

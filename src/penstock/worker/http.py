@@ -29,11 +29,12 @@ from penstock.core.connection_limits import address_of
 from penstock.core.errors import Forbidden, RequestError, Unauthenticated, Unavailable
 from penstock.core.supervisor import OnDeath, Supervised, Supervisor
 from penstock.protocol.api.codec import encode
-from penstock.protocol.api.history import WorkerHistory
+from penstock.protocol.api.history import SegmentPage, WorkerHistory
 from penstock.protocol.api.status import Health, WorkerStatus
 from penstock.protocol.stored.names import access_name
 from penstock.store.reader import SegmentInfo
 from penstock.worker import application_routes, backup_routes, cluster_routes, pipeline_routes, shard_routes
+from penstock.worker.api_route import ApiRoute, Query
 from penstock.worker.backup_routes import BackedUp
 from penstock.worker.cluster_routes import Clustered
 from penstock.worker.directory import Directory
@@ -155,20 +156,25 @@ class Watched(Routed, BackedUp, Clustered, Protocol):
     def segments(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]: ...
 
 
-def application(worker: Watched, settings: WorkerSettings) -> Starlette:
+def api_routes(worker: Watched) -> list[ApiRoute]:
+    """All routes of a worker."""
+
     async def status(request: Request) -> WorkerStatus:
+        """Show everything that the worker knows about itself, its sources, pipelines and sinks."""
         return visible(worker.status(), principal_of(request))
 
     async def history(request: Request) -> WorkerHistory:
+        """Show how fast everything has flowed in the last hour, and the last epochs of each pipeline."""
         wanted = request.query_params.getlist("series")
         return visible_history(worker.history(wanted), principal_of(request))
 
     async def metrics(_: Request) -> Response:
+        """Show the metrics, in Prometheus's text format."""
         return Response(generate_latest(worker.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def segments(request: Request) -> dict[str, object]:
-        """Those after `after`, in the order of names, that the principal may read: a page at a time. `more`: whether
-        there may be others, after `after`.
+    async def segments(request: Request) -> SegmentPage:
+        """List segments, a page at a time, in the order of their names. `more`: whether there may be others after
+        `after`.
         """
         principal, query = principal_of(request), request.query_params
         after, has_more, page = query.get("after", ""), True, list[SegmentInfo]()
@@ -178,29 +184,44 @@ def application(worker: Watched, settings: WorkerSettings) -> Starlette:
             has_more, after = len(found) > _PAGE, found[:_PAGE][-1].name if found else after
             await asyncio.sleep(0)  # let other requests run while segments of other principals are skipped
         # The last name examined may be another principal's.
-        return {"segments": [*map(_as_json, page)], "more": has_more, "after": page[-1].name if page else ""}
+        return SegmentPage(segments=[*map(_as_json, page)], more=has_more, after=page[-1].name if page else "")
 
+    return [
+        get("/live", probe(worker.fatal_problems), reply_type=Health, text=_LIVE),
+        get("/ready", probe(worker.ingest_problems), reply_type=Health, text=_READY),
+        get("/health", probe(worker.problems), reply_type=Health, text=_HEALTH),
+        get("/status", status, is_filtered=True),
+        get("/history", history, is_filtered=True, query=[_SERIES]),
+        get("/principal", shown_principal, is_filtered=True),
+        get("/metrics", metrics, reply_type=str, media=CONTENT_TYPE_LATEST),
+        get("/segments", segments, is_filtered=True, query=_SEGMENTS),
+        *application_routes.routes(worker),
+        *pipeline_routes.routes(worker),
+        *backup_routes.routes(worker),
+        *cluster_routes.routes(worker),
+        *shard_routes.routes(worker),
+    ]
+
+
+_LIVE = "Report whether the worker works at all: 503 if a restart would help."
+_READY = "Report whether the worker accepts events: 503 if it does not now."
+_HEALTH = "Report whether everything is well: 503, with the problems, if anything needs attention."
+
+_SERIES = Query("series", "only this one, such as `source/orders/events`, and others if it is repeated")
+_SEGMENTS = (
+    Query("prefix", "only segments whose names start with it"),
+    Query("after", "the name after which the page starts: `after` of the page before"),
+)
+
+
+def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     async def disconnected(_: Request, __: Exception) -> Response:
         """Nobody reads this reply; without it, a traceback is logged for every client that goes away too early."""
         return Response(status_code=HTTPStatus.BAD_REQUEST)
 
     app = Starlette(
         exception_handlers={ClientDisconnect: disconnected},
-        routes=[
-            get("/live", probe(worker.fatal_problems)),
-            get("/ready", probe(worker.ingest_problems)),
-            get("/health", probe(worker.problems)),
-            get("/status", status, is_filtered=True),
-            get("/history", history, is_filtered=True),
-            get("/principal", shown_principal, is_filtered=True),
-            get("/metrics", metrics),
-            get("/segments", segments, is_filtered=True),
-            *application_routes.routes(worker),
-            *pipeline_routes.routes(worker),
-            *backup_routes.routes(worker),
-            *cluster_routes.routes(worker),
-            *shard_routes.routes(worker),
-        ],
+        routes=api_routes(worker),
         middleware=[
             access_middleware(settings, worker.refusals),
             *_redirects(worker.directory),

@@ -3,10 +3,8 @@
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from penstock.access.principals import WHOLE_WORKER, Role
 from penstock.connectors.api import paths_in
@@ -18,12 +16,31 @@ from penstock.delivery.rewind import Consent
 from penstock.protocol.api import pipelines as api
 from penstock.protocol.api import side_outputs
 from penstock.protocol.api.codec import Empty
-from penstock.protocol.api.dead_letters import BuriedList, Bury, Replay
-from penstock.protocol.api.delivery import Bind, EpochList, Park, Rewind, SinkSpec, Unbind
-from penstock.protocol.api.pipelines import in_order, starting_of
+from penstock.protocol.api.dead_letters import (
+    BuriedList,
+    Bury,
+    BuryDone,
+    DeadLetter,
+    DeadLetterList,
+    Replay,
+    Replayed,
+)
+from penstock.protocol.api.delivery import (
+    Bind,
+    EpochList,
+    Park,
+    Rewind,
+    Rewound,
+    SinkSpec,
+    TableDdl,
+    Unbind,
+)
+from penstock.protocol.api.history import SourceStreams
+from penstock.protocol.api.pipelines import InputOffset, in_order, starting_of
 from penstock.protocol.api.shards import AskPlaces, Places
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
 from penstock.protocol.stored.names import Source, access_name, check_pipeline_name, kind_of
+from penstock.worker.api_route import ApiRoute, Query, Subject, about
 from penstock.worker.routes import MERGE_BYTES_MAX, Routed, get, number_of, post, principal_of
 from penstock.worker.visibility import visible_batch, visible_pipelines
 
@@ -34,56 +51,104 @@ STREAMS_SHOWN = 100
 """Of a source: people look for the slowest ones."""
 
 
-def routes(worker: Routed) -> list[Route]:
+def routes(worker: Routed) -> list[ApiRoute]:
     pipelines, readers, sinks, dead_letters = _Pipelines(worker), _Readers(worker), _Sinks(worker), _DeadLetters(worker)
-    name = "/pipelines/{name}/"
     return [
-        get("/pipelines", pipelines.listed, is_filtered=True),
-        get(name + "running", pipelines.running),
-        get(name + "batch", pipelines.batch),
-        get(name + "input", pipelines.stored_input),
-        post("/starting", api.Announce, pipelines.announce, names=announced),
-        post(name + "start", api.Start, pipelines.start, names=_started_inputs),
-        post(name + "attach", api.Attach, pipelines.attach, names=_attached),
-        post(name + "initial", api.Initial, pipelines.initial),
-        post(name + "cut", api.AskCut, pipelines.cut),
-        post(name + "reading", api.Reading, pipelines.reading),
-        post(name + "merge", api.Merge, pipelines.merge, names=_merged_targets, body_bytes_max=MERGE_BYTES_MAX),
-        post(name + "route", api.AskRoute, pipelines.route, names=_routed_target),
-        post(name + "side-plan", side_outputs.PlanReader, pipelines.plan_reader, body_bytes_max=MERGE_BYTES_MAX),
-        post(name + "side-register", side_outputs.Register, pipelines.register),
-        post(name + "side-missing", side_outputs.AskMissing, pipelines.missing_parts),
-        post(name + "mirrored", api.Mirror, pipelines.record_mirrored),
-        get(name + "mirrored", pipelines.mirrored),
-        post(name + "abort", api.Abort, pipelines.abort),
-        post(name + "complete", api.Complete, pipelines.complete),
-        post(name + "describe", api.Describe, pipelines.describe),
-        post(name + "heartbeat", api.Heartbeat, pipelines.heartbeat),
-        post(name + "reset", api.Reset, pipelines.reset, is_audited=True),
-        post(name + "fork", api.Fork, pipelines.fork, names=pipelines.forked_names, is_audited=True),
-        post(name + "drop", api.Drop, pipelines.drop, is_audited=True),
-        post(name + "windows", api.ReportWindows, pipelines.report_windows),
-        post("/sources/resolve", api.Resolve, readers.resolve, role=Role.READ, names=_read_sources),
-        post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
-        get("/sources/{name}/streams", readers.listed_streams),
-        post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
-        post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
-        post("/places", AskPlaces, readers.places, role=Role.READ, names=_placed_segments),
-        post(name + "bind", Bind, sinks.bind, names=_used_by_sinks, is_audited=True),
-        post(name + "unbind", Unbind, sinks.unbind, is_audited=True),
-        post(name + "retry", Empty, sinks.retry, is_audited=True),
-        post(name + "park", Park, sinks.park, is_audited=True),
-        post(name + "rewind", Rewind, sinks.rewind, records_who=True, is_audited=True),
-        get(name + "epochs", sinks.epochs),
-        get(name + "sinks/{sink}/ddl", sinks.ddl),
-        get(name + "dead-letters", dead_letters.listed),
-        get(name + "dead-letters/{port}/{at}", dead_letters.show),
-        post(name + "replay", Replay, dead_letters.replay, is_audited=True),
-        get("/sources/{name}/dead-letters", dead_letters.listed_of_source),
-        get("/sources/{name}/dead-letters/{at}", dead_letters.show_of_source),
-        get(name + "buried", dead_letters.buried),
-        post(name + "bury", Bury, dead_letters.bury, names=_buried_segments, is_audited=True),
+        *_of_pipelines(pipelines),
+        *_of_drivers(pipelines),
+        *_of_readers(readers),
+        *_of_sinks(sinks),
+        *_of_dead_letters(dead_letters),
     ]
+
+
+_NAME = "/pipelines/{name}/"
+_GENERATION = Query("generation", "refuses with 409 if a newer generation has started", int)
+_LISTED = (
+    Query("limit", "at most so many of each port: without it, only their places", int),
+    Query("oldest", "with `true`, the oldest ones instead of the latest"),
+)
+
+
+def _of_pipelines(pipelines: "_Pipelines") -> list[ApiRoute]:
+    return about(
+        Subject.PIPELINES,
+        get("/pipelines", pipelines.listed, is_filtered=True),
+        get(_NAME + "running", pipelines.running, query=[_GENERATION]),
+        get(_NAME + "batch", pipelines.batch),
+        get(_NAME + "input", pipelines.stored_input),
+        post(_NAME + "reset", api.Reset, pipelines.reset, is_audited=True),
+        post(_NAME + "fork", api.Fork, pipelines.fork, names=pipelines.forked_names, is_audited=True),
+        post(_NAME + "drop", api.Drop, pipelines.drop, is_audited=True),
+    )
+
+
+def _of_drivers(pipelines: "_Pipelines") -> list[ApiRoute]:
+    return about(
+        Subject.DRIVERS,
+        post("/starting", api.Announce, pipelines.announce, names=announced),
+        post(_NAME + "start", api.Start, pipelines.start, names=_started_inputs),
+        post(_NAME + "attach", api.Attach, pipelines.attach, names=_attached),
+        post(_NAME + "initial", api.Initial, pipelines.initial),
+        post(_NAME + "cut", api.AskCut, pipelines.cut),
+        post(_NAME + "reading", api.Reading, pipelines.reading),
+        post(_NAME + "merge", api.Merge, pipelines.merge, names=_merged_targets, body_bytes_max=MERGE_BYTES_MAX),
+        post(_NAME + "route", api.AskRoute, pipelines.route, names=_routed_target),
+        post(_NAME + "side-plan", side_outputs.PlanReader, pipelines.plan_reader, body_bytes_max=MERGE_BYTES_MAX),
+        post(_NAME + "side-register", side_outputs.Register, pipelines.register),
+        post(_NAME + "side-missing", side_outputs.AskMissing, pipelines.missing_parts),
+        post(_NAME + "mirrored", api.Mirror, pipelines.record_mirrored),
+        get(_NAME + "mirrored", pipelines.mirrored, query=[_GENERATION]),
+        post(_NAME + "abort", api.Abort, pipelines.abort),
+        post(_NAME + "complete", api.Complete, pipelines.complete),
+        post(_NAME + "describe", api.Describe, pipelines.describe),
+        post(_NAME + "heartbeat", api.Heartbeat, pipelines.heartbeat),
+        post(_NAME + "windows", api.ReportWindows, pipelines.report_windows),
+    )
+
+
+def _of_readers(readers: "_Readers") -> list[ApiRoute]:
+    return [
+        *about(
+            Subject.READERS,
+            post("/sources/resolve", api.Resolve, readers.resolve, role=Role.READ, names=_read_sources),
+            post("/sources/cut", api.CutSources, readers.cut, role=Role.READ, names=_read_sources),
+            post("/splits", api.AskSplits, readers.splits, role=Role.READ, names=_read_ranges),
+            post("/places", AskPlaces, readers.places, role=Role.READ, names=_placed_segments),
+        ),
+        *about(
+            Subject.SOURCES,
+            get("/sources/{name}/streams", readers.listed_streams),
+            post("/sources/{name}/streams", api.NameStreams, readers.streams, role=Role.READ),
+        ),
+    ]
+
+
+def _of_sinks(sinks: "_Sinks") -> list[ApiRoute]:
+    return about(
+        Subject.SINKS,
+        post(_NAME + "bind", Bind, sinks.bind, names=_used_by_sinks, is_audited=True),
+        post(_NAME + "unbind", Unbind, sinks.unbind, is_audited=True),
+        post(_NAME + "retry", Empty, sinks.retry, is_audited=True),
+        post(_NAME + "park", Park, sinks.park, is_audited=True),
+        post(_NAME + "rewind", Rewind, sinks.rewind, records_who=True, is_audited=True),
+        get(_NAME + "epochs", sinks.epochs),
+        get(_NAME + "sinks/{sink}/ddl", sinks.ddl),
+    )
+
+
+def _of_dead_letters(dead_letters: "_DeadLetters") -> list[ApiRoute]:
+    port = Query("port", "only those of this port, `err` or `late`")
+    return about(
+        Subject.DEAD_LETTERS,
+        get(_NAME + "dead-letters", dead_letters.listed, query=[port, *_LISTED]),
+        get(_NAME + "dead-letters/{port}/{at}", dead_letters.show),
+        post(_NAME + "replay", Replay, dead_letters.replay, is_audited=True),
+        get("/sources/{name}/dead-letters", dead_letters.listed_of_source, query=_LISTED),
+        get("/sources/{name}/dead-letters/{at}", dead_letters.show_of_source),
+        get(_NAME + "buried", dead_letters.buried),
+        post(_NAME + "bury", Bury, dead_letters.bury, names=_buried_segments, is_audited=True),
+    )
 
 
 # The names in a body on which its sender needs the route's role.
@@ -170,11 +235,13 @@ class _Pipelines:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
 
-    async def listed(self, request: Request) -> Any:
+    async def listed(self, request: Request) -> api.PipelineList:
+        """List the pipelines, with their state, epochs and watermarks."""
         pipelines = self._worker.coordinator().pipelines()
         return api.PipelineList(visible_pipelines(pipelines, principal_of(request)))
 
-    async def start(self, name: str, body: api.Start) -> Any:
+    async def start(self, name: str, body: api.Start) -> api.Started:
+        """Start a new generation of a pipeline. Older generations are refused from then on."""
         return await self._worker.coordinator().lifecycle.start(
             name,
             {key: one.spec() for key, one in body.inputs.items()},
@@ -185,12 +252,15 @@ class _Pipelines:
         )
 
     async def announce(self, _: str, body: api.Announce) -> None:
+        """Announce pipelines that will start, so that programs that send to their sources wait for them."""
         self._worker.coordinator().announce(body.pipelines)
 
-    async def initial(self, name: str, body: api.Initial) -> Any:
+    async def initial(self, name: str, body: api.Initial) -> InputOffset:
+        """Return where an input of a pipeline begins."""
         return await self._worker.coordinator().lifecycle.initial(name, body.generation, body.input)
 
     async def attach(self, name: str, body: api.Attach) -> None:
+        """Attach another load of an input, and the sources that it reads."""
         await self._worker.coordinator().cuts.attach(
             name,
             body.generation,
@@ -200,7 +270,8 @@ class _Pipelines:
             upto=None if body.upto is None else in_order(body.upto),
         )
 
-    async def cut(self, name: str, body: api.AskCut) -> Any:
+    async def cut(self, name: str, body: api.AskCut) -> api.Cut:
+        """Plan the next epoch, or return it if it is planned: the same start always gets the same end."""
         return await self._worker.coordinator().cuts.cut(
             name,
             body.generation,
@@ -213,59 +284,74 @@ class _Pipelines:
             state=body.state,
         )
 
-    async def reading(self, name: str, body: api.Reading) -> Any:
+    async def reading(self, name: str, body: api.Reading) -> api.Rereading:
+        """Return where an epoch that is run again starts, and what no task may read."""
         cuts = self._worker.coordinator().cuts
         return await cuts.reading(name, body.generation, body.input, body.start, body.end)
 
-    async def running(self, request: Request) -> Any:
+    async def running(self, request: Request) -> api.Running:
+        """Show which epochs Spark's current batch contains, with the watermarks at both ends."""
         asked = request.query_params.get("generation")
         generation = None if asked is None else number_of(asked, "generation")
         return self._worker.coordinator().cuts.running(request.path_params["name"], generation)
 
-    async def batch(self, request: Request) -> Any:
+    async def batch(self, request: Request) -> api.BatchRanges:
+        """Show what the first epoch reads that is planned and not committed, or the last one."""
         batch = self._worker.coordinator().cuts.batch(request.path_params["name"])
         return visible_batch(batch, principal_of(request))
 
-    async def stored_input(self, request: Request) -> Any:
+    async def stored_input(self, request: Request) -> api.StoredInput:
+        """Show how much of a pipeline's input since its first epoch is still stored."""
         return self._worker.coordinator().lifecycle.stored_input(request.path_params["name"])
 
-    async def merge(self, name: str, body: api.Merge) -> Any:
+    async def merge(self, name: str, body: api.Merge) -> side_outputs.Merged:
+        """Commit an epoch: its staged output becomes visible at all ports, or nothing does. Idempotent."""
         merger = self._worker.coordinator().merger
         return await merger.merge(name, body.generation, body.batch, body.staged, body.manifest)
 
-    async def route(self, name: str, body: api.AskRoute) -> Any:
+    async def route(self, name: str, body: api.AskRoute) -> api.SegmentRoute:
+        """Return the segments of a stream of Pravega's clients, among which tasks route their rows."""
         merger = self._worker.coordinator().merger
         return api.SegmentRoute(merger.route(name, body.generation, body.epoch, body.target))
 
     async def record_mirrored(self, name: str, body: api.Mirror) -> None:
+        """Record that a checkpoint was mirrored into the bucket."""
         await self._worker.coordinator().mirrored.record(name, body.generation, body.before, body.manifest)
 
-    async def mirrored(self, request: Request) -> Any:
+    async def mirrored(self, request: Request) -> api.MirroredCheckpoint:
+        """Show what the bucket has of a pipeline's checkpoint."""
         asked = request.query_params.get("generation")
         generation = None if asked is None else number_of(asked, "generation")
         return await self._worker.coordinator().mirrored.known(request.path_params["name"], generation)
 
-    async def plan_reader(self, name: str, body: side_outputs.PlanReader) -> Any:
+    async def plan_reader(self, name: str, body: side_outputs.PlanReader) -> side_outputs.ReaderPlan:
+        """Store how a reader divides an epoch, unless that is stored; return what is stored."""
         return await self._worker.coordinator().sides.plan(name, body.generation, body.epoch, body.plan)
 
-    async def register(self, name: str, body: side_outputs.Register) -> Any:
+    async def register(self, name: str, body: side_outputs.Register) -> side_outputs.Registration:
+        """Register the side outputs that a task has staged, unless an attempt has; return what is stored."""
         sides = self._worker.coordinator().sides
         return await sides.register(name, body.generation, body.epoch, body.registration, body.prefix)
 
-    async def missing_parts(self, name: str, body: side_outputs.AskMissing) -> Any:
+    async def missing_parts(self, name: str, body: side_outputs.AskMissing) -> side_outputs.MissingParts:
+        """List the parts of epochs that no task has finished."""
         found = await self._worker.coordinator().sides.missing(name, body.generation, body.epoch)
         return side_outputs.MissingParts(found)
 
     async def abort(self, name: str, body: api.Abort) -> None:
+        """Delete what was staged for an epoch."""
         await self._worker.coordinator().merger.abort(name, body.generation, body.batch)
 
     async def complete(self, name: str, body: api.Complete) -> None:
+        """Report that Spark's own sinks have an epoch."""
         await self._worker.coordinator().lifecycle.complete(name, body.generation, body.epoch)
 
     async def describe(self, name: str, body: api.Describe) -> None:
+        """Store the fields of each port, for sinks with columns."""
         await self._worker.coordinator().lifecycle.describe(name, body.generation, body.schemas)
 
     async def heartbeat(self, name: str, body: api.Heartbeat) -> None:
+        """Report that the driver lives, and what it knows about its query."""
         lifecycle = self._worker.coordinator().lifecycle
         lifecycle.heartbeat(
             name,
@@ -277,6 +363,7 @@ class _Pipelines:
         )
 
     async def reset(self, name: str, body: api.Reset) -> None:
+        """Forget a pipeline's progress: its next start begins a new incarnation."""
         await self._worker.coordinator().lifecycle.reset(name, accept_partial=body.accept_partial)
 
     def forked_names(self, body: api.Fork) -> dict[str, str]:
@@ -285,13 +372,16 @@ class _Pipelines:
         sources = pipelines[body.origin].sources if body.origin in pipelines else ()
         return _delayed(sources) | {body.origin: f"pipeline {body.origin!r}"}
 
-    async def fork(self, name: str, body: api.Fork) -> Any:
+    async def fork(self, name: str, body: api.Fork) -> api.Forked:
+        """Make a new pipeline that continues where another one is."""
         return await self._worker.coordinator().lifecycle.fork(name, body.origin)
 
     async def drop(self, name: str, body: api.Drop) -> None:
+        """Remove a pipeline: it delays acknowledgements and retention no more."""
         await self._worker.drop(name, outputs=body.outputs)
 
     async def report_windows(self, name: str, body: api.ReportWindows) -> None:
+        """Report the open windows of an operator's buckets after an epoch."""
         windows = self._worker.coordinator().windows
         windows.report(name, body.generation, body.operator, body.epoch, body.buckets)
 
@@ -300,11 +390,13 @@ class _Readers:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
 
-    async def resolve(self, _: str, body: api.Resolve) -> Any:
+    async def resolve(self, _: str, body: api.Resolve) -> api.SegmentOffsets:
+        """Return the offsets of sources at a starting position."""
         readers = self._worker.coordinator().readers
         return api.SegmentOffsets(await readers.resolve(body.sources, starting_of(body.position)))
 
-    async def cut(self, _: str, body: api.CutSources) -> Any:
+    async def cut(self, _: str, body: api.CutSources) -> api.SegmentOffsets:
+        """Return how far a reader without a pipeline may read. Waits until there is something new, or `wait_ms`."""
         segments = await self._worker.coordinator().readers.cut(
             body.sources,
             in_order(body.start),
@@ -314,18 +406,23 @@ class _Readers:
         )
         return api.SegmentOffsets(segments)
 
-    async def splits(self, _: str, body: api.AskSplits) -> Any:
+    async def splits(self, _: str, body: api.AskSplits) -> api.Splits:
+        """Divide ranges of segments into parts of about equal size, for tasks."""
         readers = self._worker.coordinator().readers
         return await readers.splits(body.ranges, body.parts, body.bytes_min, skip_lost=body.skip_lost)
 
-    async def places(self, _: str, body: AskPlaces) -> Any:
+    async def places(self, _: str, body: AskPlaces) -> Places:
+        """Return the workers that serve these segments."""
         return Places(await self._worker.coordinator().readers.places(body.segments))
 
-    async def listed_streams(self, request: Request) -> Any:
+    async def listed_streams(self, request: Request) -> SourceStreams:
+        """List the slowest streams of a source, with their positions and event times."""
         return self._worker.source_streams(request.path_params["name"], STREAMS_SHOWN)
 
-    async def streams(self, name: str, body: api.NameStreams) -> Any:
-        """A stream that is not here may be in another partition of the source."""
+    async def streams(self, name: str, body: api.NameStreams) -> api.StreamNames:
+        """Return the names of streams by their ids. A stream that is not here may be in another partition of the
+        source.
+        """
         names = self._worker.stream_names(name, body.ids)
         for other in await self._worker.other_partitions(name) if not all(names) else ():
             with suppress(Unavailable):
@@ -339,26 +436,33 @@ class _Sinks:
         self._worker = worker
 
     async def bind(self, name: str, body: Bind) -> None:
+        """Bind sinks to a pipeline's ports. All of them are validated and opened before any is bound."""
         _check_sinks(body, self._worker.permissions)
         await self._worker.bind(name, body.sinks)
 
     async def unbind(self, name: str, body: Unbind) -> None:
+        """Unbind a sink: it gets nothing more."""
         await self._worker.delivery().unbind(name, body.sink)
 
     async def retry(self, name: str, _: Empty) -> None:
+        """Deliver waiting epochs now, without waiting for the next attempt."""
         self._worker.delivery().retry(name)
 
     async def park(self, name: str, body: Park) -> None:
+        """Park an epoch: a sink, or all sinks of the pipeline, never get it."""
         await self._worker.delivery().park(name, body.epoch, body.sink)
 
-    async def rewind(self, name: str, body: Rewind, who: str) -> Any:
+    async def rewind(self, name: str, body: Rewind, who: str) -> Rewound:
+        """Deliver again to a sink what it lacks, from the data that it actually has."""
         consent = Consent(body.accept_gap, body.accept_duplicates, who, time.time_ns() // 1000)
         return await self._worker.delivery().rewind(name, body.sink, consent)
 
-    async def epochs(self, request: Request) -> Any:
+    async def epochs(self, request: Request) -> EpochList:
+        """List the epochs that some sink lacks, and what they wait for."""
         return EpochList(self._worker.delivery().epochs(request.path_params["name"]))
 
-    async def ddl(self, request: Request) -> Any:
+    async def ddl(self, request: Request) -> TableDdl:
+        """Show the statements that make the table of a SQL sink fit its rows."""
         return await self._worker.delivery().ddl(request.path_params["name"], request.path_params["sink"])
 
 
@@ -388,37 +492,44 @@ class _DeadLetters:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
 
-    async def listed(self, request: Request) -> Any:
+    async def listed(self, request: Request) -> DeadLetterList:
+        """List a pipeline's dead letters and late events, without their values."""
         query = request.query_params
         ports = [query["port"]] if "port" in query else list(DEAD_LETTER_PORTS)
         limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
         dead_letters = self._worker.coordinator().dead_letters
         return await dead_letters.listed(request.path_params["name"], ports, limit, oldest=oldest)
 
-    async def show(self, request: Request) -> Any:
+    async def show(self, request: Request) -> DeadLetter:
+        """Show a dead letter, with its value in base64."""
         path = request.path_params
         return await self._worker.coordinator().dead_letters.show(
             path["name"], path["port"], number_of(path["at"], "place")
         )
 
-    async def listed_of_source(self, request: Request) -> Any:
+    async def listed_of_source(self, request: Request) -> DeadLetterList:
+        """List the dead letters of a source: input that could not become events."""
         query = request.query_params
         limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
         dead_letters = self._worker.coordinator().dead_letters
         return await dead_letters.listed_of_source(request.path_params["name"], limit, oldest=oldest)
 
-    async def show_of_source(self, request: Request) -> Any:
+    async def show_of_source(self, request: Request) -> DeadLetter:
+        """Show a dead letter of a source, with its value in base64."""
         path = request.path_params
         return await self._worker.coordinator().dead_letters.show_of_source(
             path["name"], number_of(path["at"], "place")
         )
 
-    async def replay(self, name: str, body: Replay) -> Any:
+    async def replay(self, name: str, body: Replay) -> Replayed:
+        """Replay the dead letters of a port between two offsets."""
         return await self._worker.coordinator().dead_letters.replay(name, body.port, body.after, body.upto, body.input)
 
-    async def bury(self, name: str, body: Bury) -> Any:
+    async def bury(self, name: str, body: Bury) -> BuryDone:
+        """Bury events that make an epoch fail: no task reads them, and they become dead letters."""
         return await self._worker.coordinator().burials.bury(name, body.at, body.reason, undo=body.undo)
 
-    async def buried(self, request: Request) -> Any:
+    async def buried(self, request: Request) -> BuriedList:
+        """List the buried events that Spark may still read."""
         found, principal = self._worker.coordinator().burials.listed(request.path_params["name"]), principal_of(request)
         return BuriedList([one for one in found if principal.may(Role.READ, access_name(one.segment))])

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import starlette.requests
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Scope
 
 from penstock.access.principals import Principal, Role
@@ -22,12 +21,13 @@ from penstock.core.logs import audit_log, quoted
 from penstock.delivery.rewind import Consent
 from penstock.ingest.declarations import Declarations
 from penstock.ingest.partitions import OtherPartition, PartitionedSources
-from penstock.protocol.api.codec import NUMBER_MAX, Done, decode_request, encode
+from penstock.protocol.api.codec import NUMBER_MAX, Done, Failure, decode_request, encode
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.delivery import EpochStatus, Rewound, SinkSpec, SinkStatus, TableDdl
 from penstock.protocol.api.deployment import Deployment
 from penstock.protocol.api.history import SourceStreams
 from penstock.protocol.stored.names import check_pipeline_name
+from penstock.worker.api_route import ApiRoute, Contract, Query
 
 BODY_BYTES_MAX = 1 << 20
 """Largest body: a cut of 10,000 segments takes half of it."""
@@ -44,7 +44,7 @@ PRINCIPAL = "penstock.principal"
 REFUSAL = "penstock.refusal"
 """The key of the error in the scope of a request that was refused for lack of access."""
 
-_STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
+STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),
     (Forbidden, HTTPStatus.FORBIDDEN),
     (Fenced, HTTPStatus.CONFLICT),
@@ -138,10 +138,19 @@ def principal_of(request: starlette.requests.Request) -> Principal:
 
 
 def get(
-    path: str, handler: Callable[[starlette.requests.Request], Awaitable[Any]], *, is_filtered: bool = False
-) -> Route:
+    path: str,
+    handler: Callable[[starlette.requests.Request], Awaitable[Any]],
+    *,
+    is_filtered: bool = False,
+    query: Sequence[Query] = (),
+    reply_type: Any = None,
+    media: str = "application/json",
+    text: str = "",
+) -> ApiRoute:
     """The handler's result is the reply. A pipeline's name in the path is checked. Needs the role read on the name in
     the path, or on the worker as a whole; `is_filtered`: the handler leaves out what the principal may not read.
+
+    The other arguments are for the route's contract.
     """
 
     async def handle(request: starlette.requests.Request) -> Response:
@@ -153,7 +162,16 @@ def get(
         except PenstockError as error:
             return failure(error, request.scope)
 
-    return Route(path, handle, methods=["GET"])
+    contract = Contract(
+        handler=handler,
+        role=Role.READ,
+        is_filtered=is_filtered,
+        reply=reply_type,
+        media=media,
+        query=query,
+        text=text,
+    )
+    return ApiRoute(path, handle, "GET", contract)
 
 
 def post(
@@ -167,7 +185,7 @@ def post(
     names: Callable[[R], Mapping[str, str]] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
     is_audited: bool = False,
-) -> Route:
+) -> ApiRoute:
     """The handler gets the name in the path, if there is one, and the body; with `records_who` also the name of the
     principal. Its result is the reply.
 
@@ -195,7 +213,10 @@ def post(
             _audit(request, body, logging.INFO, "done")
         return reply(result)
 
-    return Route(path, handle, methods=[method])
+    contract = Contract(
+        handler=handler, role=role, names_more=names is not None, body=kind, body_bytes_max=body_bytes_max
+    )
+    return ApiRoute(path, handle, method, contract)
 
 
 def _audit(request: starlette.requests.Request, body: object, level: int, outcome: str) -> None:
@@ -235,11 +256,10 @@ def reply(value: Any) -> Response:
 
 
 def failure(error: PenstockError, scope: Scope) -> Response:
-    """`kind` is the error's class in `penstock.core.errors`, which the client raises again."""
     if isinstance(error, Unauthenticated | Forbidden):
         scope[REFUSAL] = error
-    status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    body = {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
+    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    body = Failure(error=str(error), hint=error.hint, kind=type(error).__name__)
     headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
     return Response(encode(body), status_code=status, headers=headers, media_type="application/json")
 

@@ -35,6 +35,16 @@ class Done(msgspec.Struct, frozen=True):
     """A reply without contents: the request succeeded."""
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to a request that was refused, or that has failed."""
+
+    error: str
+    hint: str
+    """What to do about it."""
+    kind: str
+    """The error's class in `penstock.core.errors`, which clients of this package raise again."""
+
+
 def encode(value: Any) -> bytes:
     """Compact JSON; bytes in base64."""
     return msgspec.json.encode(value)
