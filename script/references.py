@@ -6,14 +6,23 @@ Each page begins with text that people write. What follows the marker is replace
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
+from prometheus_client.core import Metric
 
+from penstock.ingest.settings import GatewaySettings
+from penstock.protocol.api.status import TraceStatus
+from penstock.segment_server.settings import ServerSettings
+from penstock.store.settings import MIB, StoreSettings
+from penstock.testing.running_worker import RunningWorker
+from penstock.worker import metrics as worker_metrics
 from penstock.worker.api_route import ApiRoute
 from penstock.worker.openapi import described_routes, reply_of
+from penstock.worker.settings import WorkerSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -22,7 +31,7 @@ MARKER = "<!-- What follows is generated: python script/references.py -->\n"
 
 def pages() -> dict[str, str]:
     """The pages as they should be, by name."""
-    generated = {"http-api.md": http_api()}
+    generated = {"http-api.md": http_api(), "metrics.md": metrics()}
     return {name: _with(DOCS / name, text) for name, text in generated.items()}
 
 
@@ -69,7 +78,56 @@ def _reply(route: ApiRoute) -> str:
     return f"`{kind.__name__}`" if isinstance(kind, type) and kind is not dict else "an object"
 
 
-def _table(head: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:
+# Metrics.
+
+
+def metrics() -> Iterator[str]:
+    by_part: dict[str, list[Metric]] = {}
+    for family in families():
+        by_part.setdefault(family.name.split("_")[1], []).append(family)
+    for part, of_part in by_part.items():
+        yield from ("", f"## `penstock_{part}`", "")
+        yield from _table(["metric", "type", "labels", "meaning"], ([*_metric(one)] for one in of_part))
+
+
+def families() -> list[Metric]:
+    """Those of a real worker, and those that only a worker with traces has."""
+    with TemporaryDirectory() as data:
+        worker = RunningWorker(
+            WorkerSettings(
+                data=Path(data) / "data",
+                http_port=0,
+                store=StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB),
+                segment=ServerSettings(port=0),
+                gateway=GatewaySettings(port=0),
+            )
+        )
+        worker.start()
+        try:
+            found = worker.call(_collected(worker))
+        finally:
+            worker.stop()
+    status = TraceStatus(spans_exported=0, spans_dropped=0, spans_queued=0)
+    by_name = {family.name: family for family in (*found, *worker_metrics.traces(lambda: status).collect())}
+    return [*by_name.values()]
+
+
+async def _collected(worker: RunningWorker) -> list[Metric]:
+    return [family for family in worker.worker.registry.collect() if family.name.startswith("penstock_")]
+
+
+def _metric(family: Metric) -> Iterator[str]:
+    suffix = "_total" if family.type == "counter" else ""
+    yield f"`{family.name}{suffix}`"
+    yield family.type
+    yield ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+    yield family.documentation
+
+
+# Markdown.
+
+
+def _table(head: Sequence[str], rows: Iterable[list[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
     for row in rows:

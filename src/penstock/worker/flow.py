@@ -143,7 +143,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 class FlowMetrics(Collector):
-    """Counters of sources, pipelines and sinks, and histograms of epochs: `docs/operating.md` has the table."""
+    """Counters of sources, pipelines and sinks, and histograms of epochs: `docs/metrics.md` explains them."""
 
     def __init__(self, sources: SourceView, flow: Flow | None) -> None:
         self._source_view = sources

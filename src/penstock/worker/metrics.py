@@ -46,47 +46,121 @@ LISTED_MAX = 1000
 class Numbered(Collector):
     """Every number of a part of the status as a metric `penstock_<part>_<name>`."""
 
-    def __init__(self, part: str, status: Callable[[], Part], *, counters: Collection[str]) -> None:
-        """`counters` are counters, the others gauges."""
+    def __init__(
+        self, part: str, status: Callable[[], Part], *, counters: Collection[str], texts: Mapping[str, str]
+    ) -> None:
+        """`counters` are counters, the others gauges. The name alone explains those that `texts` has not."""
         self._prefix = f"penstock_{part}_"
         self._status = status
         self._counters = counters
+        self._texts = texts
 
     def collect(self) -> Iterator[Metric]:
         for name, value in msgspec.structs.asdict(self._status()).items():
             if not isinstance(value, int | float):
                 continue
             family = COUNTER if name in self._counters else GAUGE
-            yield family(self._prefix + name, _text(name), value)
+            yield family(self._prefix + name, self._texts.get(name) or _text(name), value)
+
+
+_STORE = {
+    "segments": "Segments that exist",
+    "chapters": "Files or objects that the journal consists of",
+    "journal_end": "Where the journal ends, in bytes since its beginning",
+    "journal_durable": "Up to where it is durable",
+    "live_bytes": "Bytes that segments store: compare with the disk",
+    "journal_queued_bytes": "Bytes received and not yet durable",
+    "recovery_seconds": "How long the journal was read at the start",
+    "compaction_moved_bytes": "Bytes that compaction has written again",
+    "chapters_dropped": "Files or objects of the journal deleted, because nothing in them was needed",
+    "oldest_unsynced_seconds": "How long the oldest write has been waiting for the disk",
+    "disk_free_bytes": "Free bytes on the disk of the journal",
+    "disk_full": "1 while appends are refused for lack of room",
+    "damaged": "Segments and files that cannot be read",
+}
 
 
 def store(status: Callable[[], StoreStatus]) -> Collector:
-    return Numbered("store", status, counters=("compaction_moved_bytes", "chapters_dropped"))
+    return Numbered("store", status, counters=("compaction_moved_bytes", "chapters_dropped"), texts=_STORE)
+
+
+_TRACES = {
+    "spans_exported": "Spans that a collector has taken",
+    "spans_dropped": "Spans that were lost: the queue was full, or the collector did not accept them",
+    "spans_queued": "Spans that wait",
+}
 
 
 def traces(status: Callable[[], TraceStatus]) -> Collector:
-    return Numbered("traces", status, counters=("spans_exported", "spans_dropped"))
+    return Numbered("traces", status, counters=("spans_exported", "spans_dropped"), texts=_TRACES)
+
+
+_LOOP = {
+    "stalls": "How often the event loop stood still for more than 0.25 s",
+    "longest_stall_seconds": "The longest time that it stood still",
+    "lag_seconds": "How late it was at the last measurement",
+}
 
 
 def loop(status: Callable[[], LoopStatus]) -> Collector:
-    return Numbered("loop", status, counters=("stalls",))
+    return Numbered("loop", status, counters=("stalls",), texts=_LOOP)
+
+
+_ALL_SOURCES = {
+    "count": "Sources",
+    "idle_streams": "Streams that the watermark does not wait for, because they are silent",
+    "messages": "Messages stored",
+    "message_bytes": "Bytes of messages stored",
+    "duplicates": "Messages that were sent again and dropped",
+    "untimed": "Events without a usable time in the field that should contain it",
+}
 
 
 def sources(status: Callable[[], SourceTotals]) -> Collector:
     streams = ("streams_opened", "streams_refused", "streams_ended")
-    return Numbered("sources", status, counters=("messages", "message_bytes", "duplicates", "untimed", *streams))
+    counters = ("messages", "message_bytes", "duplicates", "untimed", *streams)
+    return Numbered("sources", status, counters=counters, texts=_ALL_SOURCES)
+
+
+_SESSIONS = {
+    "open": "Programs that are connected",
+    "credits": "Messages that they may send",
+    "in_flight_bytes": "Bytes that they have sent and that are not durable yet",
+    "ack_lag_seconds": "How long the oldest unacknowledged message of any program has waited",
+    "joined": "Programs that have connected",
+    "refused": "Programs that were refused",
+    "errors_from_sources": "ERROR frames from programs",
+    "closed_for_room": "Programs disconnected because the quota or the disk was full; they resume",
+}
 
 
 def sessions(status: Callable[[], SessionTotals]) -> Collector:
     errors = ("protocol_errors", "errors_from_sources", "closed_for_room")
-    return Numbered("sessions", status, counters=("joined", "refused", "frames_sent", *errors))
+    return Numbered("sessions", status, counters=("joined", "refused", "frames_sent", *errors), texts=_SESSIONS)
+
+
+_SEGMENT_SERVER = {
+    "paused_connections": "Peers that are being slowed down",
+    "unacknowledged_bytes": "Bytes of appends that are not durable yet",
+    "tail_reads": "Reads that wait for new bytes",
+    "connections": "Connections accepted",
+    "connections_evicted": "Idle connections closed for new ones, at --connections",
+    "protocol_errors": "Connections closed for what they sent",
+    "duplicates": "Appends that were already stored",
+    "refused": "Appends refused: quota, full disk, sealed",
+    "read_bytes": "Bytes that readers got over the socket",
+    "located_bytes": "Bytes that readers were to read from the journal's files or objects themselves",
+    "located_remote_bytes": "Those of the located bytes that the reader finds in the bucket alone",
+    "locates": "Replies to readers that then read the files or objects themselves",
+    "locates_refused": "Such readers refused: on another machine without a bucket, or with --no-short-circuit",
+}
 
 
 def segment_server(status: Callable[[], SegmentServerStatus]) -> Collector:
     connections = ("connections", "connections_refused", "connections_evicted", "protocol_errors")
     data = ("appends", "appended_bytes", "duplicates", "refused", "reads", "read_bytes")
     located = ("locates", "located_bytes", "located_remote_bytes", "locates_refused")
-    return Numbered("segment", status, counters=(*connections, *data, *located))
+    return Numbered("segment", status, counters=(*connections, *data, *located), texts=_SEGMENT_SERVER)
 
 
 class Line(NamedTuple, Generic[T]):
@@ -122,11 +196,6 @@ class Table(Collector, Generic[T]):
                 if (value := line.value(one)) is not None:
                     family.add_metric([label(one) for label in self._labels.values()], value)
             yield family
-
-
-def _fields(family: Families, *names: str) -> list[Line[PipelineStatus]]:
-    """Metrics that have the name of the field they show."""
-    return [Line(family, name, _text(name), attrgetter(name)) for name in names]
 
 
 def _text(name: str) -> str:
@@ -190,12 +259,25 @@ def tasks(listed: Callable[[], Sequence[TaskState]]) -> Collector:
 
 
 _PIPELINES: list[Line[PipelineStatus]] = [
-    *_fields(GAUGE, "incarnation", "generation"),
+    Line(GAUGE, "incarnation", "The number of its incarnation: a reset changes it", attrgetter("incarnation")),
+    Line(GAUGE, "generation", "The number of its generation: every start changes it", attrgetter("generation")),
     Line(GAUGE, "planned", "The last epoch planned; -1: none yet", attrgetter("planned")),
     Line(GAUGE, "committed", "The last epoch whose output is merged; -1: none yet", attrgetter("merged")),
     Line(GAUGE, "delivered", "The last epoch that all sinks have; -1: none yet", attrgetter("delivered")),
     Line(GAUGE, "complete", "The last epoch completed; -1: none yet", attrgetter("complete")),
-    *_fields(GAUGE, "lag_bytes", "undelivered_bytes", "watermark_unmoved_seconds"),
+    Line(GAUGE, "lag_bytes", "Durable data of its sources that it has not completed", attrgetter("lag_bytes")),
+    Line(
+        GAUGE,
+        "undelivered_bytes",
+        "Output that its readers have not completed; above a limit it waits",
+        attrgetter("undelivered_bytes"),
+    ),
+    Line(
+        GAUGE,
+        "watermark_unmoved_seconds",
+        "For how long its watermark has not moved",
+        attrgetter("watermark_unmoved_seconds"),
+    ),
     Line(
         GAUGE,
         "heartbeat_age_seconds",
