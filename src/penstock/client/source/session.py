@@ -214,12 +214,12 @@ class SourceSession:
         return self.target is not None and now >= self._leave_at
 
     def may_leave(self, now: float) -> bool:
-        """Whether it is time to connect to `target`: the worker has acknowledged all streams, or has reported that it
-        will not acknowledge more, or takes too long.
+        """Whether it is time to connect to `target`: the worker has answered every NOTIFY, and has acknowledged all
+        streams or reported that it will not acknowledge more. Or it takes too long.
         """
         if self.target is None or self._out:
             return False
-        return now >= self._leave_at or not any(map(_is_ending, self._tracks.values()))
+        return now >= self._leave_at or not any(map(_awaits_worker, self._tracks.values()))
 
     def migrated(self) -> None:
         """MIGRATE_ACK, the last frame: the worker at the new address has answered."""
@@ -396,9 +396,9 @@ class SourceSession:
             track.stream.is_done = True
 
 
-def _is_ending(track: _Track) -> bool:
-    """Whether the worker may still acknowledge its last message."""
-    return track.machine.state in (StreamState.CLOSING, StreamState.REOPENING)
+def _awaits_worker(track: _Track) -> bool:
+    """Whether the worker may still open it, or acknowledge its last message."""
+    return track.machine.state in (StreamState.NOTIFIED, StreamState.CLOSING, StreamState.REOPENING)
 
 
 # Which stream sends next: they take turns, and a turn is at most one batch.
