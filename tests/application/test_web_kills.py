@@ -181,6 +181,13 @@ def test_events_of_a_stream_with_numbers_come_once_and_in_order(tmp_path: Path) 
             assert found == [f"event {number}" for number in range(len(found))]
 
 
+def until_equal(found: Callable[[], set[str]], wanted: set[str]) -> None:
+    def difference() -> str:
+        return f"missing: {sorted(wanted - found())}, not wanted: {sorted(found() - wanted)}"
+
+    until(lambda: found() == wanted, difference)
+
+
 def test_every_event_leaves_as_a_webhook_and_as_mail_and_repetitions_can_be_recognized(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(300)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -204,8 +211,8 @@ def test_every_event_leaves_as_a_webhook_and_as_mail_and_repetitions_can_be_reco
         ]
         with killed_scene(tmp_path / "data", deployed(*parts)) as scene:
             kill_while(scene, lambda: min(len(receiver.asked), len(mail.messages)))
-            until(lambda: {one.body.decode() for one in receiver.asked} == {*lines})
-            until(lambda: {message["Subject"] for message in mail.messages} == {*lines})
+            until_equal(lambda: {one.body.decode() for one in receiver.asked}, {*lines})
+            until_equal(lambda: {message["Subject"] for message in mail.messages}, {*lines})
     keys = {asked.headers["idempotency-key"]: asked.body.decode() for asked in receiver.asked}
     assert Counter(keys.values()) == Counter(lines), "a repetition has the key of the first"
     for asked in receiver.asked[:5]:

@@ -46,7 +46,11 @@ def serving(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Server
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            size = int(self.headers["content-length"])
+            body = self.rfile.read(size)
+            if len(body) < size:  # the client was killed
+                self.close_connection = True
+                return
             headers = {name.lower(): value for name, value in self.headers.items()}
             server.asked.append(Asked(self.command, self.path, headers, body))
             says = server.answer(server.asked[-1])

@@ -100,7 +100,7 @@ def test_cluster_commands_show_the_map_and_refuse_what_is_not_possible(two: Work
     assert "is not in this cluster" in str(penstock(two, "drain", "nobody").exception)
     standby.stop()
     refused = str(penstock(two, "drain", two.names[owner]).exception)
-    assert f"there is no other worker to which the shard of {two.names[owner]} can move" in refused
+    assert f"there is no other worker to which shard 0 of {two.names[owner]} can move" in refused
     status, body = http.ask(owner.http_port, "POST", "/cluster/drain", {"worker": two.names[owner]})
     assert status == 400
     assert b"there is no other worker" in body

@@ -284,7 +284,7 @@ def _drain_process(asked: str, before: ClusterStatus, owner: Member, to: str) ->
     place = next(one for one in before.shards if one.shard == owner.shards[0])
     if len(before.workers) == 1:
         raise RequestError(
-            f"there is no other worker to which the shard of {owner.worker} can move",
+            f"there is no other worker to which shard {place.shard} of {owner.worker} can move",
             f"Start one first: penstock worker --store {before.url} --shard {place.shard}.",
         )
     asked = asked if before.worker == owner.worker else _same_scheme(asked, owner.addresses.get("http", ""))
