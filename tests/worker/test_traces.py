@@ -286,7 +286,8 @@ async def test_spans_beyond_the_queue_are_dropped_and_counted(
         exporter.export(Span(name="epoch", context=SpanContext(1, number + 1), parent=None, start_ns=at, end_ns=at + 1))
     assert exporter.status().spans_dropped == 15
     assert exporter.status().spans_queued == 10
-    assert [one.message for one in caplog.records].count("spans are dropped: 10 of them wait for the collector") == 1
+    logged = [one.getMessage() for one in caplog.records]
+    assert logged.count("spans are dropped: 10 of them wait for the collector") == 1
     collector.accepts.set()
     await exporter.stop()
     assert exporter.status().spans_exported == 10
@@ -316,7 +317,7 @@ def test_without_the_extra_the_worker_runs_and_logs_how_to_install_it(
     monkeypatch.delitem(sys.modules, "penstock.worker.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert trace_exporter({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}) is None
-    assert [one.message for one in caplog.records] == [
+    assert [one.getMessage() for one in caplog.records] == [
         "no traces are exported: opentelemetry is not installed. pip install 'penstock-streams[otel]'"
     ]
 
@@ -338,7 +339,7 @@ def test_there_are_no_traces_unless_the_environment_asks_for_what_is_supported(
     environment: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert trace_exporter(environment) is None
-    logged = [one.message for one in caplog.records if one.levelno >= logging.WARNING]
+    logged = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert logged == ([f"no traces are exported: {problem}"] if problem else [])
 
 

@@ -141,3 +141,16 @@ def test_an_end_that_crosses_with_migrate_is_repeated_at_the_new_worker() -> Non
     session.take()
     assert session.may_leave(2.0)
     assert not stream.is_done
+
+
+def test_a_stream_that_the_worker_opens_after_migrate_is_ended_before_we_leave() -> None:
+    stream = SourceStream("north", 1, lambda _: iter(()))
+    session = SourceSession(Terms(Hello(MIGRATING_VERSION, b"", "p", "s"), 4 << 20, 30.0, 60.0), ADDRESS, 0.0)
+    session.receive(encode(Ok(10)), 0.0)
+    session.add(stream, 0.0)
+    session.poll(0.0)
+    session.take()
+    session.receive(encode(Migrate("other", 2)), 1.0)
+    assert not session.may_leave(1.0)
+    session.receive(encode(NotifyAck(True, 1, 2**64 - 1)), 1.0)
+    assert session.take() == [encode(EndOfStream(1))]
