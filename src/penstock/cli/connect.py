@@ -161,7 +161,7 @@ def local_worker(data: Path) -> LocalWorker:
     try:
         status = worker_status(found.http)
     except Unavailable as error:
-        raise Unavailable(f"no worker runs on {data}: {file} is left over from one that was killed", start) from error
+        raise Unavailable(f"no worker runs on {data}: it was killed, or is just stopping", start) from error
     except Unauthenticated:
         raise Unavailable(
             f"no worker runs on {data}: its port is now used by another one, which does not accept {data / 'token'}",
