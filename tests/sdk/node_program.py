@@ -78,12 +78,17 @@ class NodeProgram:
         streams: list[str],
         last: int,
         on_ack: Callable[[str, int], object] = lambda _, __: None,
+        tls: dict[str, str] | bool = False,
+        retry_seconds: float = 60,
     ) -> dict[str, Any]:
-        """The report of a source that sends messages 1 to `last` on each stream."""
+        """The report of a source that sends messages 1 to `last` on each stream. `tls`: options of Node, such as `ca`,
+        or True for the system's authorities.
+        """
         number = next(self._numbers)
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._jobs[number] = done, on_ack
         job = {"run": number, "address": address, "source": source, "streams": streams, "last": last}
+        job |= {"retrySeconds": retry_seconds} | ({"tls": tls} if tls else {})
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         return await done

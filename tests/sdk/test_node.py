@@ -1,15 +1,18 @@
-"""The Node client: the tests of its codec, the conformance suite, and a real worker that is killed."""
+"""The Node client: the tests of its codec, the conformance suite, and real workers, also over TLS."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.access.file import AccessFile, StoredGrant
 from penstock.core.address import Address
 from penstock.protocol.connector import stream_id_of
 from penstock.testing.source_conformance import SCENARIOS, Scenario, Stage, Verdict
 from tests.client.source.stored import stored_messages
 from tests.sdk.node_program import NodeProgram, built, run
+from tests.support.tls import CA, client_context, server_files
 from tests.support.worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("node")]
@@ -41,22 +44,23 @@ async def test_it_conforms(dist: Path) -> None:
     assert [verdict for verdict in verdicts if verdict.outcome != "passed" or verdict.findings] == []
 
 
-async def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(dist: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+async def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(dist: Path, tmp_path: Path, is_tls: bool) -> None:
     is_in_the_middle = asyncio.Event()
 
     def on_ack(_: str, last: int) -> None:
         if 100 < last < COUNT:
             is_in_the_middle.set()
 
-    with WorkerProcess(tmp_path / "data") as worker:
+    with WorkerProcess(tmp_path / "data", *(server_files(tmp_path) if is_tls else ())) as worker:
         async with NodeProgram(dist) as program:
-            address = f"127.0.0.1:{worker.connector_port}"
-            sending = asyncio.ensure_future(program.send(address, "node", STREAMS, COUNT, on_ack))
+            address, tls = f"127.0.0.1:{worker.connector_port}", trusting() if is_tls else False
+            sending = asyncio.ensure_future(program.send(address, "node", STREAMS, COUNT, on_ack, tls))
             await is_in_the_middle.wait()
             worker.kill()
             await asyncio.to_thread(worker.start)
             report = await sending
-        found = stored_messages(worker.address, "node")
+        found = stored_messages(worker.address, "node", ssl=client_context() if is_tls else None)
     assert report["error"] is None
     for name in STREAMS:
         assert report["acked"][name] == sorted(set(report["acked"][name]))
@@ -65,3 +69,41 @@ async def test_nothing_is_lost_or_repeated_when_the_worker_is_killed(dist: Path,
         assert [(m.id, m.payload) for m in messages] == [
             (n, b"%s %d" % (name.encode(), n)) for n in range(1, COUNT + 1)
         ]
+
+
+async def test_a_certificate_that_it_does_not_trust_ends_it_at_once(dist: Path, tmp_path: Path) -> None:
+    with WorkerProcess(tmp_path / "data", *server_files(tmp_path)) as worker:
+        async with NodeProgram(dist) as program:
+            address = f"127.0.0.1:{worker.connector_port}"
+            report = await program.send(address, "node", STREAMS, 1, tls=True, retry_seconds=10**6)
+    assert "RequestError" in report["error"]
+    assert "certificate" in report["error"]
+    assert report["acked"] == {}
+
+
+async def test_a_worker_admits_it_by_a_listed_certificate_and_refuses_another(
+    dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
+    CA.cert_pem.write_to_path(tmp_path / "ca.pem")
+    options = [*server_files(tmp_path), "--tls-client-ca", str(tmp_path / "ca.pem")]
+    with WorkerProcess(tmp_path / "data", *options) as worker:
+        AccessFile(worker.data).add(StoredGrant("machine", "write", certificate="machine.example.org"))
+        address = f"127.0.0.1:{worker.connector_port}"
+
+        async def reported(name: str) -> dict[str, Any]:
+            return await program.send(address, "node", ["one"], 3, tls=trusting(name), retry_seconds=10**6)
+
+        async with NodeProgram(dist) as program:
+            listed, other = await reported("machine.example.org"), await reported("other.example.org")
+    assert (listed["error"], listed["acked"]["one"][-1]) == (None, 3)
+    assert "the certificate is not listed" in other["error"]
+
+
+def trusting(name: str | None = None) -> dict[str, str]:
+    """What Node needs for a worker of the tests' authority. `name`: in a certificate of its own."""
+    files = {"ca": CA.cert_pem.bytes().decode()}
+    if name is None:
+        return files
+    issued = CA.issue_cert(name)
+    return files | {"cert": issued.cert_chain_pems[0].bytes().decode(), "key": issued.private_key_pem.bytes().decode()}

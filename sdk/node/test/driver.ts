@@ -4,7 +4,7 @@
  */
 
 import { createInterface } from "node:readline";
-import { type Message, Source } from "../src/index.js";
+import { type Message, Source, type SourceOptions } from "../src/index.js";
 
 interface Job {
   run: number;
@@ -12,6 +12,8 @@ interface Job {
   source: string;
   streams: string[];
   last: number;
+  retrySeconds: number;
+  tls?: SourceOptions["tls"];
 }
 
 async function* numbers(stream: string, after: bigint | undefined, last: number): AsyncGenerator<Message> {
@@ -24,7 +26,8 @@ async function perform(job: Job): Promise<void> {
   try {
     const source = new Source(job.address, {
       source: job.source,
-      retrySeconds: 60,
+      retrySeconds: job.retrySeconds,
+      ...(job.tls === undefined ? {} : { tls: job.tls }),
       onAck: (stream, id) => {
         (acked[stream] ??= []).push(Number(id));
         console.log(JSON.stringify({ run: job.run, stream, id: Number(id) }));

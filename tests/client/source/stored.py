@@ -1,6 +1,7 @@
 """What a worker has stored of a source, read through the segment protocol."""
 
 from collections import defaultdict
+from ssl import SSLContext
 from struct import Struct
 from typing import NamedTuple
 
@@ -17,10 +18,12 @@ class StoredMessage(NamedTuple):
     payload: bytes
 
 
-def stored_messages(address: str, source: str, segments: int = 2) -> dict[int, list[StoredMessage]]:
+def stored_messages(
+    address: str, source: str, segments: int = 2, ssl: SSLContext | None = None
+) -> dict[int, list[StoredMessage]]:
     """By stream id, in the order of their segments."""
     found: dict[int, list[StoredMessage]] = defaultdict(list)
-    with SegmentClient(address) as client:
+    with SegmentClient(address, ssl=ssl) as client:
         for number in range(segments):
             try:
                 for event in client.events(f"connector/{source}/{number}"):
