@@ -99,6 +99,23 @@ def test_a_replay_reports_how_many_and_does_each_once(
     assert "yes" in penstock("list", PIPELINE).stdout
 
 
+def test_single_dead_letters_are_replayed(
+    putting: Putting, penstock: Run, segments: SegmentClient, client: CoordinatorClient
+) -> None:
+    putting.letters([letter(number) for number in range(1, 5)])
+    at = [str(one.at) for one in client.dead_letters(PIPELINE, "err", limit=4).dead_letters]
+    done = json.loads(penstock("replay", PIPELINE, "--at", at[3], "--at", at[1], "--json").stdout)
+    assert done == {"count": 2, "left_out": 0}
+    assert [event.data for event in segments.events("pipeline/orders/replay.in")] == [original(2), original(4)]
+    once = refusal(penstock("replay", PIPELINE, "--at", at[1]))
+    assert once == f"dead letter {at[1]} of orders/err has already been replayed"
+    assert f"dead letter {at[1]}" in refusal(penstock("replay", PIPELINE, "--at", at[0], "--at", at[1]))
+    assert "exclude each other" in refusal(penstock("replay", PIPELINE, "--at", at[0], "--upto", at[0]))
+    assert penstock("replay", PIPELINE).stdout.startswith("replayed 2 dead letters of orders/err")
+    assert "not replayed yet" not in penstock("list", PIPELINE).stdout
+    assert refusal(penstock("replay", PIPELINE)) == "all dead letters of orders/err have already been replayed"
+
+
 def test_something_missing_is_reported_with_what_to_do(putting: Putting, penstock: Run) -> None:
     assert putting.generation
     assert penstock("list", PIPELINE).stdout == "orders has no dead letters\n"

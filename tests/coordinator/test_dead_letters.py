@@ -63,6 +63,10 @@ async def replay(scene: Scene, upto: int | None = None, port: str = "err") -> Re
     return await dead_letters_of(scene).replay("p", port, about.replayed, about.end if upto is None else upto)
 
 
+async def choose(scene: Scene, *at: int, key: str | None = None) -> Replayed:
+    return await dead_letters_of(scene).replay_chosen("p", "err", at, key)
+
+
 def numbers(found: DeadLetterList) -> list[int]:
     return [one.message_id for one in found.dead_letters]
 
@@ -274,12 +278,119 @@ class TestReplaying:
             await scene.start(outputs=("out", "replay.in"))
 
 
-async def test_a_crash_leaves_all_of_a_replay_or_nothing() -> None:
-    found = {await crashed(seed) for seed in range(12)}
+class TestChoosing:
+    async def test_only_the_chosen_ones_are_replayed_each_once_and_the_others_stay(self, scene: Scene) -> None:
+        at = await begun(scene, *map(dead_letter, range(1, 6)))
+        size = len(dead_letter(1))
+        assert await choose(scene, 3 * size, size, size) == Replayed(2, 0)
+        assert scene.output(port="replay.in") == original(2) + original(4)
+        assert (await scene.cut(at)).offset.segments[REPLAYS] == 2 * len(original(1))
+        found = await listed(scene)
+        assert [one.replayed for one in found.dead_letters] == [False, True, False, True, False]
+        assert found.ports[0].waiting == 3 * size
+        assert (await dead_letters_of(scene).show("p", "err", size)).replayed
+        assert await replay(scene) == Replayed(3, 0)
+        assert scene.output(port="replay.in") == b"".join(map(original, (2, 4, 1, 3, 5)))
+        assert (await listed(scene, 0)).ports[0].waiting == 0
+
+    async def test_the_same_choice_again_has_no_effect_and_a_mixed_one_is_refused(self, scene: Scene) -> None:
+        await begun(scene, *map(dead_letter, range(1, 4)))
+        size = len(dead_letter(1))
+        for _ in range(2):
+            assert await choose(scene, size) == Replayed(1, 0)
+        with pytest.raises(PipelineError, match=f"dead letter {size} of p/err has already been replayed"):
+            await choose(scene, 0, size)
+        assert scene.names("coordinator/replaying/") == []
+        assert scene.output(port="replay.in") == original(2)
+        end = (await listed(scene, 0)).ports[0].end
+        for _ in range(2):
+            assert await dead_letters_of(scene).replay("p", "err", 0, end) == Replayed(2, 0)
+        assert await choose(scene, 0, size) == Replayed(2, 0), "they were replayed in order, and by choice"
+        assert scene.output(port="replay.in") == b"".join(map(original, (2, 1, 3)))
+
+    async def test_what_cannot_be_chosen_is_refused(self, scene: Scene) -> None:
+        await begun(scene, dead_letter(1, segment=None), dead_letter(2))
+        size = len(dead_letter(1, segment=None))
+        with pytest.raises(PipelineError, match="no dead letter of port 'err' starts at 1"):
+            await choose(scene, size, 1)
+        with pytest.raises(PipelineError, match="none of the 1 dead letters"):
+            await choose(scene, 0)
+        for wrong in ((), tuple(range(service.LIST_MAX + 1))):
+            with pytest.raises(RequestError, match="cannot be replayed at once"):
+                await choose(scene, *wrong)
+        with pytest.raises(RequestError, match="no input 'x'"):
+            await choose(scene, size, key="x")
+        assert not scene.store.exists(REPLAYS)
+        assert scene.names("coordinator/replaying/") == []
+        assert await choose(scene, 0, size) == Replayed(1, 1)
+        assert [one.replayed for one in (await listed(scene)).dead_letters] == [False, True]
+
+    async def test_a_choice_and_a_replay_in_order_at_the_same_time_replay_nothing_twice(self, scene: Scene) -> None:
+        await begun(scene, dead_letter(1), dead_letter(2), dead_letter(3))
+        end = (await listed(scene, 0)).ports[0].end
+        both = (
+            dead_letters_of(scene).replay("p", "err", 0, end),
+            choose(scene, len(dead_letter(1))),
+            choose(scene, len(dead_letter(1))),
+        )
+        await asyncio.gather(*both, return_exceptions=True)
+        if (await listed(scene, 0)).ports[0].waiting:
+            await replay(scene)
+        output = scene.output(port="replay.in")
+        assert sorted(output.count(original(number)) for number in (1, 2, 3)) == [1, 1, 1]
+        assert scene.names("coordinator/replaying/") == []
+
+    async def test_older_versions_read_the_ledger_until_something_is_chosen(self, scene: Scene) -> None:
+        keeper = scene.coordinator._shared.keeper
+        await begun(scene, dead_letter(1), dead_letter(2), dead_letter(3))
+        await replay(scene, len(dead_letter(1)))
+        assert keeper._ledger.version == 1
+        await choose(scene, 2 * len(dead_letter(1)))
+        assert keeper._ledger.version == 5
+        for compacts in (False, True):
+            if compacts:
+                scene.coordinator._shared.keeper._ledger.compact(scene.coordinator._shared.state)
+            await scene.reopen()
+            assert [one.replayed for one in (await listed(scene)).dead_letters] == [True, False, True]
+        await replay(scene)
+        assert scene.output(port="replay.in") == b"".join(map(original, (1, 3, 2)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_chosen_and_replayed_each_dead_letter_arrives_once(seed: int) -> None:
+    """Choices, replays in order, snapshots and restarts of the worker, in any order."""
+    random = Random(seed)
+    async with opened() as scene:
+        await begun(scene, *map(dead_letter, range(1, 10)))
+        size = len(dead_letter(1))
+        for _ in range(12):
+            waiting = [one.at for one in (await listed(scene, 20)).dead_letters if not one.replayed]
+            if not waiting:
+                break
+            match random.randrange(4):
+                case 0:
+                    await replay(scene, random.choice(waiting) + size)
+                case 1:
+                    scene.coordinator._shared.keeper._ledger.compact(scene.coordinator._shared.state)
+                    await scene.reopen()
+                case _:
+                    await choose(scene, *random.sample(waiting, min(len(waiting), 2)))
+        if (await listed(scene, 0)).ports[0].waiting:
+            await replay(scene)
+        output = scene.output(port="replay.in")
+        parts = [output[at : at + len(original(1))] for at in range(0, len(output), len(original(1)))]
+        everything = b"".join(map(original, range(1, 10)))
+        assert len(output) == len(everything)
+        assert len({*parts}) == len(parts)
+
+
+@pytest.mark.parametrize("by_choice", [False, True])
+async def test_a_crash_leaves_all_of_a_replay_or_nothing(by_choice: bool) -> None:
+    found = {await crashed(seed, by_choice=by_choice) for seed in range(12)}
     assert found == {True, False}, "crashes come before the replay is durable, and after it"
 
 
-async def crashed(seed: int) -> bool:
+async def crashed(seed: int, *, by_choice: bool) -> bool:
     """Whether the replay was stored at the crash. Requested again, it is stored once."""
     random = Random(seed)
     files = FaultyFiles(random)
@@ -288,17 +399,21 @@ async def crashed(seed: int) -> bool:
     await begun(scene, dead_letter(1), dead_letter(2))
     await scene.durable()
     scene.paused = True
-    replaying = asyncio.create_task(replay(scene))
+    both = (0, len(dead_letter(1)))
+    replaying = asyncio.create_task(choose(scene, *both) if by_choice else replay(scene))
     await scene.until(lambda: scene.names("coordinator/replaying/") or scene.store.exists(REPLAYS))
     if random.random() < 0.7:
-        await scene.until(lambda: scene.coordinator._shared.state.pipelines["p"].replayed)
+        await scene.until(
+            lambda: (p := scene.coordinator._shared.state.pipelines["p"]).replayed or p.chosen,
+        )
     again = Scene(await scene.crash(files, random, replaying))
     await again.open()
     assert again.names("coordinator/replaying/") == []
     (about,) = (await listed(again, 0)).ports
     copies = again.output(port="replay.in") if again.store.exists(REPLAYS) else b""
-    assert (about.replayed, copies) in ((0, b""), (about.end, original(1) + original(2)))
-    assert await dead_letters_of(again).replay("p", "err", 0, about.end) == Replayed(2, 0)  # as a client repeats it
+    assert (about.waiting, copies) in ((about.end, b""), (0, original(1) + original(2)))
+    repeated = choose(again, *both) if by_choice else dead_letters_of(again).replay("p", "err", 0, about.end)
+    assert await repeated == Replayed(2, 0)  # as a client repeats it
     assert again.output(port="replay.in") == original(1) + original(2)
     await again.close()
-    return about.replayed > 0
+    return about.waiting == 0

@@ -192,9 +192,9 @@ def test_an_unreadable_ledger_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("first", "formats"),
     [
-        ([7, "p"], r"development version before 0\.1 \(no format version; this version reads format 4\)"),
+        ([7, "p"], r"development version before 0\.1 \(no format version; this version reads format 5\)"),
         ([100, 0, 0, 0, 0, "complete", 0], r"development version before 0\.1 \(no format version;"),
-        ([0, 5], r"a newer version of Penstock \(format 5; this version reads format 4\)"),
+        ([0, 6], r"a newer version of Penstock \(format 6; this version reads format 5\)"),
     ],
 )
 def test_a_ledger_of_another_format_is_refused_whatever_it_contains(first: list[Any], formats: str) -> None:

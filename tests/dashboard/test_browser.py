@@ -74,7 +74,7 @@ def _fill(worker: WorkerProcess, folder: Path) -> None:
     ):
         putting = Putting(client, segments)
         client.bind(PIPELINE, {"files": SinkSpec("out", f"file:{folder}/results")})
-        putting.letters([letter(1), letter(2, b'{"amount": "many"}')])
+        putting.letters([letter(1), letter(2, b'{"amount": "many"}'), letter(3), letter(4)])
         failure = QueryFailure("the function divides by zero", 3, None)
         client.heartbeat(PIPELINE, putting.generation, failed=True, failure=failure)
 
@@ -192,10 +192,25 @@ def test_a_dead_letter_is_looked_at_and_replayed(owner: "Page", site: Site) -> N
     owner.get_by_text("hex", exact=True).click()
     owner.get_by_text("7b 22 61 6d").wait_for()
     shoot(owner, "dead-letter")
-    owner.get_by_role("button", name="Replay up to this one").click()
+    owner.get_by_role("button", name="Replay this one").click()
+    owner.get_by_role("button", name="Replay", exact=True).click()
+    owner.get_by_text("1 replayed").wait_for()
+    owner.get_by_role("row", name="reason 2").get_by_role("cell", name="replayed").wait_for()
+
+
+def test_only_selected_dead_letters_are_replayed(owner: "Page", site: Site) -> None:
+    owner.goto(f"{site.root}/dead-letters")
+    selected = owner.get_by_role("button", name="Replay selected")
+    owner.get_by_role("row", name="reason 1").get_by_role("checkbox").click()
+    assert selected.is_enabled()
+    owner.get_by_role("row", name="reason 4").get_by_role("checkbox").click()
+    owner.get_by_role("button", name="Replay selected (2)").click()
+    owner.get_by_text("Fix the cause first").wait_for()
     owner.get_by_role("button", name="Replay", exact=True).click()
     owner.get_by_text("2 replayed").wait_for()
-    owner.get_by_role("cell", name="replayed").first.wait_for()
+    for reason, state in (("reason 1", "replayed"), ("reason 3", "waiting"), ("reason 4", "replayed")):
+        owner.get_by_role("row", name=reason).get_by_role("cell", name=state).wait_for()
+    assert selected.is_disabled()
 
 
 def test_a_changed_application_is_shown_before_it_is_applied(owner: "Page", site: Site) -> None:
@@ -278,6 +293,7 @@ def test_a_stranger_is_asked_for_a_token_and_a_reader_cannot_replay(browser: "Br
         page.goto(f"{site.root}/dead-letters")
         page.get_by_role("cell", name="reason 1").click()
         page.get_by_text("value 1").first.wait_for()
-        assert page.get_by_role("button", name="Replay up to this one").count() == 0
+        assert page.get_by_role("button", name=re.compile("Replay")).count() == 0
+        assert page.get_by_role("checkbox").count() == 0
         assert token not in page.content()
         assert token not in str(context.cookies())

@@ -17,7 +17,7 @@ from penstock.cli.texts import is_plain, printable, shortened, show_time
 from penstock.client.coordinator import CoordinatorClient, DeadLetter, DeadLetterPort, PipelineStatus
 from penstock.core.errors import Forbidden, PipelineError, RequestError
 from penstock.core.sizes import show_size
-from penstock.protocol.api.dead_letters import BuriedEvent, BuryDone, DeadLetterList, EventPlace
+from penstock.protocol.api.dead_letters import BuriedEvent, BuryDone, DeadLetterList, EventPlace, Replayed
 from penstock.protocol.stored.names import Form, Source
 
 _WIDTH = 160
@@ -157,8 +157,7 @@ def _reason(dead_letter: DeadLetter) -> str:
 
 
 def _waiting(port: DeadLetterPort) -> str:
-    size = port.end - max(port.replayed, port.start)
-    return f"{port.port}: {show_size(size)} not replayed yet" if size > 0 else ""
+    return f"{port.port}: {show_size(port.waiting)} not replayed yet" if port.waiting else ""
 
 
 @app.command("show")
@@ -226,6 +225,10 @@ def replay(
         int | None,
         typer.Option("--upto", help="Replay up to and including this offset. Default: all.", show_default=False),
     ] = None,
+    at: Annotated[
+        list[int] | None,
+        typer.Option("--at", metavar="OFFSET", help="Replay only the one at this offset; may be repeated."),
+    ] = None,
     input_: Annotated[
         str | None,
         typer.Option("--input", help="The input to replay into, if several read the source.", show_default=False),
@@ -235,20 +238,22 @@ def replay(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Send dead letters through the pipeline again, each once.
+    """Send dead letters through the pipeline again, each once: all, those up to an offset, or single ones.
 
     Their events go into the next epoch, unchanged except for their
     position. One that fails again, or is late again, becomes a new dead
     letter.
     """
+    if at and upto is not None:
+        raise RequestError("--at and --upto exclude each other", "Choose single dead letters, or all up to one.")
     with CoordinatorClient(
         worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS), _RETRY_SECONDS
     ) as client:
-        (about,) = client.dead_letters(pipeline, port).ports
-        end = about.end if upto is None else client.dead_letter(pipeline, port, upto).end
-        if end <= max(about.replayed, about.start):
-            raise _nothing(pipeline, about, upto)
-        found = client.replay(pipeline, port, about.replayed, end, input=input_)
+        found = (
+            _replay_chosen(client, pipeline, port, at, input_)
+            if at
+            else _replay_upto(client, pipeline, port, upto, input_)
+        )
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
@@ -256,6 +261,25 @@ def replay(
     typer.echo(f"replayed {dead_letters} of {pipeline}/{port}: they arrive with its next epoch")
     if found.left_out:
         typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads their source")
+
+
+def _replay_upto(client: CoordinatorClient, pipeline: str, port: str, upto: int | None, input_: str | None) -> Replayed:
+    (about,) = client.dead_letters(pipeline, port).ports
+    end = about.end if upto is None else client.dead_letter(pipeline, port, upto).end
+    if end <= max(about.replayed, about.start) or not about.waiting:
+        raise _nothing(pipeline, about, upto)
+    return client.replay(pipeline, port, about.replayed, end, input=input_)
+
+
+def _replay_chosen(
+    client: CoordinatorClient, pipeline: str, port: str, at: Sequence[int], input_: str | None
+) -> Replayed:
+    """The worker would take a choice that is replayed already for the same request, sent again."""
+    if all(client.dead_letter(pipeline, port, offset).replayed for offset in at):
+        which = f"dead letter {at[0]}" if len(at) == 1 else "each of these dead letters"
+        hint = f"List them: penstock dead-letters list {pipeline} --port {port}"
+        raise PipelineError(f"{which} of {pipeline}/{port} has already been replayed", hint)
+    return client.replay_chosen(pipeline, port, at, input=input_)
 
 
 def _nothing(pipeline: str, port: DeadLetterPort, upto: int | None) -> PipelineError:

@@ -68,6 +68,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dead-letters replay": (
         "penstock dead-letters replay per-shop",
         "penstock dead-letters replay per-shop --port late",
+        "penstock dead-letters replay per-shop --at 0 --at 4096",
     ),
     "dead-letters bury": ("penstock dead-letters bury per-shop --at connector/orders/0@4096 --reason 'no amount'",),
     "dead-letters buried": ("penstock dead-letters buried per-shop",),

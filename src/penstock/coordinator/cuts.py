@@ -10,7 +10,8 @@ from penstock.coordinator import readers
 from penstock.coordinator.machine.apply import known
 from penstock.coordinator.machine.burials import left_out
 from penstock.coordinator.machine.commands import Ask, Attach, Plan, Read
-from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, own_sources, uncommitted
+from penstock.coordinator.machine.epochs import OLDER_CHECKPOINT, answer, check_offset, uncommitted
+from penstock.coordinator.machine.replays import own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.readers import Allowance
 from penstock.coordinator.shared import Shared

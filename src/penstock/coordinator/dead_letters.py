@@ -3,14 +3,15 @@ crash.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import known
-from penstock.coordinator.machine.commands import Replay
-from penstock.coordinator.machine.epochs import check_replay
+from penstock.coordinator.machine.commands import Replay, ReplayChosen
+from penstock.coordinator.machine.replays import check_replay, is_chosen, is_replayed, waiting_bytes
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.shared import Shared
 from penstock.core.errors import PipelineError, RequestError
@@ -38,15 +39,18 @@ class Sorted:
     """Dead letters without an input: they were created from rows, or no input reads their source any more."""
 
 
-def sort_by_input(name: str, pipeline: Pipeline, dead_letters: Sequence[StoredDeadLetter], key: str | None) -> Sorted:
+def sort_by_input(name: str, pipeline: Pipeline, dead_letters: Iterable[StoredDeadLetter], key: str | None) -> Sorted:
     """Raises RequestError if several inputs read the source of a dead letter, and `key` is not one of them."""
     events: dict[str, list[StoredEvent]] = {}
+    left_out = 0
     for dead_letter in dead_letters:
         found = input_of(name, pipeline, dead_letter.segment, key)
         if found is not None:
             events.setdefault(found, []).append(dead_letter.event)
+        else:
+            left_out += 1
     count = sum(map(len, events.values()))
-    return Sorted({found: encode_events(parts) for found, parts in events.items()}, count, len(dead_letters) - count)
+    return Sorted({found: encode_events(parts) for found, parts in events.items()}, count, left_out)
 
 
 def input_of(name: str, pipeline: Pipeline, segment: str | None, key: str | None) -> str | None:
@@ -94,18 +98,26 @@ class DeadLetters:
             found.append(about)
             segment = output_segment(name, port)
             dead_letters = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
-            infos += [DeadLetter.of(port, one, replayed=one.end <= about.replayed) for one in dead_letters]
+            infos += [
+                DeadLetter.of(port, one, replayed=is_replayed(pipeline, port, one.start, one.end))
+                for one in dead_letters
+            ]
         return DeadLetterList(found, infos)
 
     async def show(self, name: str, port: str, at: int) -> DeadLetter:
         """The dead letter that starts there. Raises PipelineError if there is none."""
-        about = self._port(name, known(self._shared.state, name), _checked_port(port))
-        found = await self._at(output_segment(name, port), about, at)
+        pipeline = known(self._shared.state, name)
+        found = await self._one(name, pipeline, _checked_port(port), at)
+        is_done = is_replayed(pipeline, port, found.start, found.end)
+        return DeadLetter.of(port, found, replayed=is_done, with_value=True)
+
+    async def _one(self, name: str, pipeline: Pipeline, port: str, at: int) -> StoredDeadLetter:
+        found = await self._at(output_segment(name, port), self._port(name, pipeline, port), at)
         if found is None:
             raise PipelineError(
                 f"no dead letter of port {port!r} starts at {at}", f"List them: penstock dead-letters list {name}"
             )
-        return DeadLetter.of(port, found, replayed=found.end <= about.replayed, with_value=True)
+        return found
 
     async def _at(self, segment: str, about: DeadLetterPort, at: int) -> StoredDeadLetter | None:
         if about.start <= at < about.end and self._shared.records.begins_an_event(segment, at):
@@ -136,11 +148,13 @@ class DeadLetters:
         segment, records = source_dead_letters(source), self._shared.records
         if not self._shared.store.exists(segment) and not self._shared.sources.segments(source):
             raise RequestError(f"source {source!r} not found", "List them: penstock status")
-        return segment, DeadLetterPort(ERR, records.begin(segment), 0, records.end(segment))
+        return segment, DeadLetterPort(ERR, records.begin(segment), 0, records.end(segment), waiting=0)
 
     def _port(self, name: str, pipeline: Pipeline, port: str) -> DeadLetterPort:
         segment, records = output_segment(name, port), self._shared.records
-        return DeadLetterPort(port, records.begin(segment), pipeline.replayed.get(port, 0), records.end(segment))
+        start, end = records.begin(segment), records.end(segment)
+        waiting = waiting_bytes(pipeline, port, start, end)
+        return DeadLetterPort(port, start, pipeline.replayed.get(port, 0), end, waiting)
 
     async def _first(self, segment: str, about: DeadLetterPort, limit: int) -> list[StoredDeadLetter]:
         """Record by record: those of a source may have marks instead of events."""
@@ -180,46 +194,83 @@ class DeadLetters:
 
     async def replay(self, name: str, port: str, after: int, upto: int, key: str | None = None) -> Replayed:
         """Replays the dead letters between two offsets: from where the last replay has ended to the end of a dead
-        letter. Their events become part of what the inputs read in the journal record of the ledger entry. The same
-        call again does nothing and returns the same. `key` is the input for events that several inputs could read.
+        letter, except those that were replayed by choice. Their events become part of what the inputs read in the
+        journal record of the ledger entry. The same call again does nothing and returns the same. `key` is the input
+        for events that several inputs could read.
         """
-        segment, pipeline = output_segment(name, _checked_port(port)), known(self._shared.state, name)
-        if pipeline.replayed.get(port, 0) == upto > after:
-            return await self._sorted_all(name, segment, after, upto, key)
+        pipeline = known(self._shared.state, name)
+        if pipeline.replayed.get(_checked_port(port), 0) == upto > after:
+            return await self._sorted_all(name, port, after, upto, key)
         check_replay(pipeline, Replay(name, port, after, upto, {}))
-        if upto > self._shared.records.end(segment):
+        if upto > self._shared.records.end(output_segment(name, port)):
             raise PipelineError(f"port {port!r} of pipeline {name!r} has nothing up to {upto}")
-        copies = _Copies(self._shared, name)
-        try:
-            found = await self._sorted_all(name, segment, after, upto, key, copies)
+        async with self._copying(name) as copies:
+            found = await self._sorted_all(name, port, after, upto, key, copies)
             if not found.count:
                 raise _nothing(name, port, found.left_out)
             async with self._shared.lock(name):
+                if known(self._shared.state, name).chosen.get(port) != pipeline.chosen.get(port):
+                    raise _overtaken(name, port)
                 self._shared.keeper.commit(Replay(name, port, after, upto, *copies.merging()))
-        except BaseException:
-            copies.discard()
-            raise
         await self._shared.keeper.settled()
         return found
 
+    async def replay_chosen(self, name: str, port: str, at: Sequence[int], key: str | None = None) -> Replayed:
+        """Replays the dead letters that start at these offsets, as safely as `replay`; those without an input stay
+        where they are. The same call again does nothing and returns the same. Raises PipelineError, and replays none,
+        if only some of them were replayed before.
+        """
+        pipeline, ranges, left_out = known(self._shared.state, name), [], 0
+        async with self._copying(name) as copies:
+            for offset in _checked_choice(at):
+                one = await self._one(name, pipeline, _checked_port(port), offset)
+                found = await asyncio.to_thread(sort_by_input, name, pipeline, [one], key)
+                left_out += found.left_out
+                if found.count:
+                    ranges.append((one.start, one.end))
+                if not is_replayed(pipeline, port, one.start, one.end):
+                    await copies.append(found)
+            if not ranges:
+                raise _nothing(name, port, left_out)
+            async with self._shared.lock(name):
+                pipeline = known(self._shared.state, name)
+                if all(is_replayed(pipeline, port, *one) for one in ranges):
+                    copies.discard()  # a request that was sent twice
+                else:
+                    self._shared.keeper.commit(ReplayChosen(name, port, tuple(ranges), *copies.merging()))
+        await self._shared.keeper.settled()
+        return Replayed(len(ranges), left_out)
+
+    @asynccontextmanager
+    async def _copying(self, name: str) -> AsyncIterator["_Copies"]:
+        copies = _Copies(self._shared, name)
+        try:
+            yield copies
+        except BaseException:
+            copies.discard()
+            raise
+
     async def _sorted_all(
-        self, name: str, segment: str, after: int, upto: int, key: str | None, copies: "_Copies | None" = None
+        self, name: str, port: str, after: int, upto: int, key: str | None, copies: "_Copies | None" = None
     ) -> Replayed:
         """Count the dead letters to replay. With `copies`, also copy their events."""
         count = left_out = 0
-        async for found in self._sorted(name, segment, after, upto, key):
+        async for found in self._sorted(name, port, after, upto, key):
             if copies is not None:
                 await copies.append(found)
             count += found.count
             left_out += found.left_out
         return Replayed(count, left_out)
 
-    async def _sorted(self, name: str, segment: str, after: int, upto: int, key: str | None) -> AsyncIterator[Sorted]:
-        """The dead letters by input, in batches. Skips what retention by time or size has removed."""
-        pipeline = known(self._shared.state, name)
+    async def _sorted(self, name: str, port: str, after: int, upto: int, key: str | None) -> AsyncIterator[Sorted]:
+        """The dead letters by input, in batches. Skips what retention by time or size has removed, and those that were
+        replayed by choice.
+        """
+        pipeline, segment = known(self._shared.state, name), output_segment(name, port)
         start = max(after, min(self._shared.records.begin(segment), upto))
         async for dead_letters in self._read(segment, start, upto):
-            yield await asyncio.to_thread(sort_by_input, name, pipeline, dead_letters, key)
+            left = (one for one in dead_letters if not is_chosen(pipeline, port, one.start, one.end))
+            yield await asyncio.to_thread(sort_by_input, name, pipeline, left, key)
 
     def sweep(self) -> None:
         """Delete unfinished copies that a crash has left."""
@@ -283,6 +334,20 @@ def _checked_port(port: str) -> str:
     return check_pipeline_name(port, "port")
 
 
+def _checked_choice(at: Sequence[int]) -> list[int]:
+    """In order, each once."""
+    if not 0 < len(at) <= LIST_MAX:
+        raise RequestError(f"{len(at)} dead letters cannot be replayed at once", f"Choose 1 to {LIST_MAX}.")
+    return sorted(set(at))
+
+
+def _overtaken(name: str, port: str) -> PipelineError:
+    return PipelineError(
+        f"dead letters of {name}/{port} were replayed by choice at the same time",
+        f"See which are left, and replay them: penstock dead-letters list {name} --port {port}",
+    )
+
+
 def _nothing(name: str, port: str, left_out: int) -> PipelineError:
     if left_out:
         return PipelineError(
@@ -290,4 +355,4 @@ def _nothing(name: str, port: str, left_out: int) -> PipelineError:
             "reads their source",
             f"List them: penstock dead-letters list {name} --port {port}",
         )
-    return PipelineError(f"port {port!r} of pipeline {name!r} has no dead letters that are not replayed yet")
+    return PipelineError(f"port {port!r} of pipeline {name!r} has no dead letters there that are not replayed yet")

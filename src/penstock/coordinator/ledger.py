@@ -22,6 +22,7 @@ from penstock.coordinator.machine.commands import (
     Merges,
     Mirror,
     Place,
+    ReplayChosen,
     Serve,
     Subscribe,
     Unsubscribe,
@@ -55,13 +56,15 @@ from penstock.store.store import SegmentStore
 
 # A snapshot is a head with the number of entries that follow, then pipelines, releases and marks.
 
-FORMAT = 4
+FORMAT = 5
 """The newest version. It is in the first entry of a ledger, in one before every snapshot, and in one before the first
 entry that an older version does not have. Ledgers without it were written before 0.1, when epochs were not numbered as
 Spark's batches are.
 """
-_BURIED, _MIRRORED, _SHARDS = 2, 3, 4
-"""The versions that have buried events, mirrored checkpoints, and the other shards of a cluster."""
+_BURIED, _MIRRORED, _SHARDS, _CHOSEN = 2, 3, 4, 5
+"""The versions that have buried events, mirrored checkpoints, the other shards of a cluster, and dead letters that were
+replayed by choice.
+"""
 _FORMAT_MIN = 1
 """Without any of these. An older version is still written where that is enough, so that code which has only that can
 read it."""
@@ -100,10 +103,9 @@ def _pipeline(p: Pipeline) -> Iterator[Any]:
     yield [(number, *epoch) for number, epoch in p.epochs.items()]
     yield p.replayed
     yield p.schemas
-    if p.buried or p.manifest:  # from version 2 on
-        yield [(*place, *one) for place, one in p.buried.items()]
-    if p.manifest:  # from version 3 on
-        yield p.manifest
+    later = ([(*place, *one) for place, one in p.buried.items()], p.manifest, p.chosen)  # from versions 2, 3 and 5 on
+    given = max((number for number, value in enumerate(later, 1) if value), default=0)
+    yield from later[:given]
 
 
 def _encode_sink(sink: Sink) -> tuple[Any, ...]:
@@ -172,6 +174,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
     sinks, inputs, names, cuts, epochs, replayed, schemas, *later = rest
     buried = later[0] if later else ()
     manifest = later[1] if len(later) > 1 else ""
+    chosen = later[2] if len(later) > 2 else {}
     return Pipeline(
         incarnation=incarnation,
         generation=generation,
@@ -191,6 +194,7 @@ def _decode_pipeline(*values: Any) -> Pipeline:
         schemas=schemas,
         buried={(segment, offset): Buried(*one) for segment, offset, *one in buried},
         manifest=manifest,
+        chosen=chosen,
     )
 
 
@@ -327,6 +331,8 @@ class Ledger:
 
 def _version_of(command: Command) -> int:
     """The first version that has it."""
+    if isinstance(command, ReplayChosen):
+        return _CHOSEN
     if isinstance(command, Serve | Place | Subscribe | Advance | Unsubscribe):
         return _SHARDS
     if isinstance(command, Bury):
@@ -337,6 +343,8 @@ def _version_of(command: Command) -> int:
 def _version_for(state: State) -> int:
     """The first version that has all of it."""
     pipelines = state.pipelines.values()
+    if any(one.chosen for one in pipelines):
+        return _CHOSEN
     if state.term or state.subscriptions:
         return _SHARDS
     if any(one.manifest for one in pipelines):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.apply import check_fresh, check_initial, current, forked_at, known, left
 from penstock.coordinator.machine.commands import Complete, Describe, Drop, Fork, Reset, Start
-from penstock.coordinator.machine.epochs import SEGMENTS_MAX, own_sources
+from penstock.coordinator.machine.epochs import SEGMENTS_MAX
+from penstock.coordinator.machine.replays import own_sources
 from penstock.coordinator.machine.state import Pipeline, source_of
 from penstock.coordinator.machine.subscriptions import readers_of
 from penstock.coordinator.mirrored_checkpoints import MirroredCheckpoints

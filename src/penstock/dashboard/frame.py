@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from nicegui import app, ui
 from nicegui.events import KeyEventArguments
@@ -211,12 +211,18 @@ def table(
     *,
     empty: str = "none",
     pagination: int | None = None,
+    on_select: Callable[[], None] | None = None,
 ) -> ui.table:
     """Columns are pairs of a field and a title. A title that ends with `#` has numbers; with `~`, numbers with a unit,
     which cannot be sorted. `on_row` is called when a row is chosen, with the mouse or with the button in its first
-    column. `empty` explains a table without rows. On a phone, each row is a card.
+    column. With `on_select`, rows have boxes to check. `empty` explains a table without rows. On a phone, each row is a
+    card.
     """
-    found = ui.table(columns=_columns(columns), rows=[], row_key=key, pagination=pagination)
+    selection: Literal["multiple"] | None = None if on_select is None else "multiple"
+    chosen = None if on_select is None else lambda _: on_select()
+    found = ui.table(
+        columns=_columns(columns), rows=[], row_key=key, pagination=pagination, selection=selection, on_select=chosen
+    )
     with found.add_slot("no-data"):
         ui.label(empty).classes("quiet")
     if on_row is not None:

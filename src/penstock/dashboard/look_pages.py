@@ -1,7 +1,7 @@
 """The pages of what is stored: dead letters, which can be replayed, and the events of any segment."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -16,7 +16,7 @@ from penstock.core.sizes import show_size
 from penstock.dashboard.facts import clock
 from penstock.dashboard.frame import confirmed, facts, fill, live, table, title, told
 from penstock.dashboard.session import Session
-from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, DeadLetterPort
+from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replayed
 from penstock.protocol.api.pipelines import AtTime
 from penstock.protocol.stored import Kind, kind_of, parse_event
 
@@ -110,15 +110,21 @@ class _DeadLetters:
         first = wanted if wanted in self._choices else next(iter(self._choices))
         title(
             "Dead letters",
-            "Events that could not be processed or were too late, with their bytes and the reason.",
+            "Events that could not be processed or were too late, with their bytes and the reason. Fix the cause, then "
+            "replay them: each goes through the pipeline once more, with its next epoch.",
         )
         self._chosen = ui.select([*self._choices], value=first, label="Of", on_change=self._choose)
         self._chosen.classes("w-64").props("dense outlined")
         self._waiting = ui.label()
+        with ui.row().classes("items-center gap-2") as buttons:
+            self._replay_chosen = ui.button("Replay selected", on_click=self._replay_selected).props("no-caps")
+            self._replay_all = ui.button("Replay all", on_click=self._replay_everything).props("no-caps outline")
+        buttons.set_visibility(self._may_replay)
         columns = [("at", "offset#"), ("port", "port"), ("reason", "reason"), ("source", "source"), ("size", "size~")]
         columns += [("time", "event time"), ("state", "state")]
         empty = "None: every event could be processed, and none was late."
-        self._table = table(columns, "key", self._look, empty=empty, pagination=15)
+        on_select = self._offer if self._may_replay else None
+        self._table = table(columns, "key", self._look, empty=empty, pagination=15, on_select=on_select)
         self._dialog = ui.dialog()
         await live(self._update)
 
@@ -126,15 +132,33 @@ class _DeadLetters:
     def _place(self) -> _Place:
         return self._choices[self._chosen.value]
 
+    @property
+    def _may_replay(self) -> bool:
+        return self._session.may("deploy")
+
     async def _update(self) -> None:
         self._list = await self._session.ask(self._place.listed)
         fill(self._table, [_letter_row(one) for one in reversed(self._list.dead_letters)])
-        waiting = [f"{show_size(size)} in {one.port}" for one in self._list.ports if (size := _waiting_bytes(one))]
+        waiting = [f"{show_size(one.waiting)} in {one.port}" for one in self._list.ports if one.waiting]
         self._waiting.text = f"Not replayed yet: {', '.join(waiting)}." if waiting else ""
+        self._offer()
 
     async def _choose(self) -> None:
         self._dialog.close()
+        self._table.selected.clear()
         await self._update()
+
+    def _offer(self) -> None:
+        """What can be done with what is selected. Dead letters of a source were never events: they stay."""
+        count, is_pipeline = len(self._selected()), self._place.is_pipeline
+        self._replay_chosen.text = f"Replay selected ({count})" if count else "Replay selected"
+        self._replay_chosen.set_enabled(is_pipeline and count > 0)
+        self._replay_all.set_enabled(is_pipeline and any(one.waiting for one in self._list.ports))
+
+    def _selected(self) -> list[DeadLetter]:
+        """Those that can still be replayed."""
+        keys = {row["key"] for row in self._table.selected}
+        return [one for one in self._list.dead_letters if _key(one) in keys and not one.replayed]
 
     async def _look(self, row: Mapping[str, Any]) -> None:
         place = self._place
@@ -148,45 +172,55 @@ class _DeadLetters:
             _letter(whole)
             with ui.row().classes("w-full justify-end"):
                 ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
-                if place.is_pipeline and self._session.may("deploy") and not whole.replayed:
-                    ui.button("Replay up to this one", on_click=lambda: self._replay(place, whole)).props("no-caps")
+                if place.is_pipeline and self._may_replay and not whole.replayed:
+                    ui.button("Replay this one", on_click=lambda: self._replay([whole])).props("no-caps")
         self._dialog.open()
 
-    async def _replay(self, place: _Place, letter: DeadLetter) -> None:
-        port = next(one for one in self._list.ports if one.port == letter.port)
-        if not await confirmed(_question(place.name, letter, self._list.dead_letters), "Replay"):
+    async def _replay_selected(self) -> None:
+        await self._replay(self._selected())
+
+    async def _replay(self, letters: Sequence[DeadLetter]) -> None:
+        name = self._place.name
+        what = "this dead letter" if len(letters) == 1 else f"these {len(letters)} dead letters"
+        by_port = {port: [one.at for one in letters if one.port == port] for port in {one.port for one in letters}}
+
+        def replay(client: CoordinatorClient) -> list[Replayed]:
+            return [client.replay_chosen(name, port, at) for port, at in by_port.items()]
+
+        await self._confirm_and_ask(f"{what} of {name}", replay)
+
+    async def _replay_everything(self) -> None:
+        name, ports = self._place.name, [one for one in self._list.ports if one.waiting]
+
+        def replay(client: CoordinatorClient) -> list[Replayed]:
+            return [client.replay(name, one.port, one.replayed, one.end) for one in ports]
+
+        await self._confirm_and_ask(f"all dead letters of {name} that were not replayed yet", replay)
+
+    async def _confirm_and_ask(self, what: str, replay: Callable[[CoordinatorClient], list[Replayed]]) -> None:
+        if not await confirmed(f"Send {what} through the pipeline again? {_FIX_FIRST}", "Replay"):
             return
         try:
-            done = await self._session.ask(
-                lambda client: client.replay(place.name, letter.port, port.replayed, letter.end)
-            )
+            done = await self._session.ask(replay)
         except PenstockError as error:
             told(error)
             return
-        left = f", {done.left_out} left out" if done.left_out else ""
-        ui.notify(f"{done.count} replayed{left}", type="positive")
+        count, left_out = sum(one.count for one in done), sum(one.left_out for one in done)
+        left = f", {left_out:,} left out: no input reads their source" if left_out else ""
+        ui.notify(f"{count:,} replayed{left}", type="positive")
         await self._choose()
 
 
-def _waiting_bytes(port: DeadLetterPort) -> int:
-    return max(0, port.end - max(port.replayed, port.start))
+_FIX_FIRST = "Fix the cause first: an event that fails again becomes a dead letter again."
 
 
-def _question(name: str, last: DeadLetter, listed: Sequence[DeadLetter]) -> str:
-    """A port's dead letters are replayed in order, so all before the chosen one are replayed first."""
-    chosen = [one for one in listed if one.port == last.port and not one.replayed and one.at <= last.at]
-    count = "the dead letter" if len(chosen) == 1 else f"{len(chosen):,} dead letters, up to this one,"
-    if len(listed) >= _LETTERS_MAX:
-        count = "all dead letters up to this one"
-    return (
-        f"Send {count} of {name}/{last.port} through the pipeline again? Fix the cause first: what fails again "
-        "becomes a dead letter again."
-    )
+def _key(one: DeadLetter) -> str:
+    return f"{one.port}@{one.at}"
 
 
 def _letter_row(one: DeadLetter) -> dict[str, Any]:
     return {
-        "key": f"{one.port}@{one.at}",
+        "key": _key(one),
         "at": one.at,
         "port": one.port,
         "reason": one.reason[:200],

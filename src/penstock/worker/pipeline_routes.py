@@ -23,6 +23,7 @@ from penstock.protocol.api.dead_letters import (
     DeadLetter,
     DeadLetterList,
     Replay,
+    ReplayChosen,
     Replayed,
 )
 from penstock.protocol.api.delivery import (
@@ -144,6 +145,7 @@ def _of_dead_letters(dead_letters: "_DeadLetters") -> list[ApiRoute]:
         get(_NAME + "dead-letters", dead_letters.listed, query=[port, *_LISTED]),
         get(_NAME + "dead-letters/{port}/{at}", dead_letters.show),
         post(_NAME + "replay", Replay, dead_letters.replay, is_audited=True),
+        post(_NAME + "replay-chosen", ReplayChosen, dead_letters.replay_chosen, is_audited=True),
         get("/sources/{name}/dead-letters", dead_letters.listed_of_source, query=_LISTED),
         get("/sources/{name}/dead-letters/{at}", dead_letters.show_of_source),
         get(_NAME + "buried", dead_letters.buried),
@@ -524,6 +526,10 @@ class _DeadLetters:
     async def replay(self, name: str, body: Replay) -> Replayed:
         """Replay the dead letters of a port between two offsets."""
         return await self._worker.coordinator().dead_letters.replay(name, body.port, body.after, body.upto, body.input)
+
+    async def replay_chosen(self, name: str, body: ReplayChosen) -> Replayed:
+        """Replay single dead letters of a port."""
+        return await self._worker.coordinator().dead_letters.replay_chosen(name, body.port, body.at, body.input)
 
     async def bury(self, name: str, body: Bury) -> BuryDone:
         """Bury events that make an epoch fail: no task reads them, and they become dead letters."""

@@ -15,10 +15,12 @@ from penstock.coordinator.machine.commands import (
     Park,
     Read,
     Replay,
+    ReplayChosen,
     Reset,
     Unbind,
 )
 from penstock.coordinator.machine.delivery import next_round, next_to_follow, voters
+from penstock.coordinator.machine.replays import is_replayed, waiting_bytes
 from penstock.coordinator.machine.state import Pipeline, State
 from tests.coordinator.machine.epochs_machine import NAMES, EpochsMachine
 from tests.coordinator.machine.sinks_model import SinksModel
@@ -216,6 +218,26 @@ class Machine(EpochsMachine):
             replayed = self.pipeline(name)
             assert replayed.position(replayed.planned, target) <= start, "nothing of it was read before"
             assert f"pipeline:{name}/replay.{key}" in replayed.inputs[key].sources
+
+    @rule(name=st.sampled_from(NAMES), start=st.integers(0, 30), size=st.integers(1, 3))
+    def replay_chosen(self, name: str, start: int, size: int) -> None:
+        pipeline = self.pipeline(name)
+        end, staged = start + size, ((f"pipeline/{name}/replay.in", "copy"),)
+        done = is_replayed(pipeline, "late", start, end)
+        overlaps = start < pipeline.replayed.get("late", 0) or any(
+            start < last and first < end for first, last in pipeline.chosen.get("late", ())
+        )
+        if overlaps and not done:
+            return  # a dead letter is replayed as a whole
+        before = waiting_bytes(pipeline, "late", 0, 1000)
+        at = self.lengths.get((name, "replay.in"), 0)
+        self.was_accepted = False
+        self.do(ReplayChosen(name, "late", ((start, end),), {"in": at}, staged))
+        assert self.was_accepted == ("in" in pipeline.inputs and not done)
+        if self.was_accepted:
+            self.lengths[name, "replay.in"] = at + size
+            assert waiting_bytes(self.pipeline(name), "late", 0, 1000) == before - size
+            assert is_replayed(self.pipeline(name), "late", start, end)
 
     @invariant()
     def sinks_are_what_they_should_be(self) -> None:

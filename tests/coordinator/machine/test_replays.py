@@ -12,12 +12,14 @@ from penstock.coordinator.machine.commands import (
     Merges,
     Plan,
     Replay,
+    ReplayChosen,
     Reset,
     Start,
     Truncate,
 )
+from penstock.coordinator.machine.replays import CHOSEN_MAX, is_replayed, waiting_bytes
 from penstock.coordinator.machine.state import Pipeline, State
-from penstock.core.errors import PipelineError
+from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.core.types import NO_EPOCH
 
 NO_LIMITS = (None, None, None)
@@ -43,6 +45,10 @@ def after(state: State, *commands: Command) -> State:
 
 def replay(port: str, begin: int, upto: int, at: int = 0) -> Replay:
     return Replay("a", port, begin, upto, {"in": at}, STAGED)
+
+
+def chosen(*ranges: tuple[int, int], port: str = "err") -> ReplayChosen:
+    return ReplayChosen("a", port, ranges, {"in": 0}, STAGED)
 
 
 def epoch(state: State, batch: int, **ends: int) -> State:
@@ -78,7 +84,44 @@ def test_each_port_continues_where_it_was_and_nothing_is_replayed_twice() -> Non
             apply(state, wrong)
 
 
+def test_chosen_dead_letters_are_replayed_once_and_a_replay_in_order_passes_over_them() -> None:
+    state = started()
+    assert Merges(STAGED) in effects_of(state, chosen((20, 30)))
+    state = after(state, chosen((20, 30), (60, 70)), chosen((30, 40)))
+    assert pipeline(state).chosen == {"err": ((20, 40), (60, 70))}
+    assert pipeline(state).inputs["in"].sources == ("s", SOURCE)
+    for wrong in (chosen((20, 30)), chosen((0, 10), (60, 70))):
+        with pytest.raises(PipelineError, match="has already been replayed"):
+            apply(state, wrong)
+    assert [waiting_bytes(pipeline(state), "err", 0, end) for end in (10, 25, 100)] == [10, 20, 70]
+    state = after(state, replay("err", 0, 65))
+    assert pipeline(state).replayed == {"err": 65}, "a request that is repeated is known by where it ended"
+    assert waiting_bytes(pipeline(state), "err", 0, 100) == 30
+    for start, end, expected in ((0, 10, True), (30, 40, True), (60, 70, True), (70, 80, False)):
+        assert is_replayed(pipeline(state), "err", start, end) == expected
+    state = after(state, replay("err", 65, 90))
+    assert pipeline(state).chosen == {"err": ((60, 70),)}, "what the replay before has passed is forgotten"
+    assert pipeline(after(state, replay("err", 90, 95), chosen((10, 20), port="late"))).chosen == {"late": ((10, 20),)}
+
+
+def test_a_reset_keeps_what_was_chosen_and_a_drop_forgets_it() -> None:
+    state = after(started(), chosen((20, 30)))
+    assert pipeline(after(state, Reset("a"))).chosen == {"err": ((20, 30),)}
+    assert pipeline(after(state, Drop("a"), start("second"))).chosen == {}
+
+
+def test_so_many_can_be_chosen_out_of_order_and_no_more() -> None:
+    ranges = tuple((number, number + 1) for number in range(1, 2 * CHOSEN_MAX, 2))
+    state = after(started(), chosen(*ranges))
+    with pytest.raises(LimitExceeded, match="out of order"):
+        apply(state, chosen((5000, 5001)))
+    state = after(state, chosen((2, 3)))
+    assert len(pipeline(state).chosen["err"]) == CHOSEN_MAX - 1, "neighbours count as one"
+
+
 def test_replaying_into_an_unknown_input_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"no input 'x'"):
+        apply(started(), ReplayChosen("a", "err", ((0, 5),), {"x": 0}))
     with pytest.raises(PipelineError, match=r"no input 'x'"):
         apply(started(), Replay("a", "err", 0, 5, {"x": 0}))
     with pytest.raises(PipelineError, match="pipeline 'b' not found"):

@@ -74,8 +74,8 @@ def test_a_request_that_does_not_fit_is_refused_with_the_place_and_the_reason(
 
 def test_what_a_newer_worker_adds_to_a_reply_is_ignored() -> None:
     assert decode_reply(b'{"more": 1}', Done) == Done()
-    port = b'{"port": "err", "start": 0, "replayed": 1, "end": 2, "more": 3}'
-    assert decode_reply(port, DeadLetterPort) == DeadLetterPort("err", 0, 1, 2)
+    port = b'{"port": "err", "start": 0, "replayed": 1, "end": 2, "waiting": 1, "more": 3}'
+    assert decode_reply(port, DeadLetterPort) == DeadLetterPort("err", 0, 1, 2, 1)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"port": 1}'])

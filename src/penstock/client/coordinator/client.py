@@ -18,6 +18,7 @@ from penstock.protocol.api.dead_letters import (
     DeadLetterList,
     EventPlace,
     Replay,
+    ReplayChosen,
     Replayed,
 )
 from penstock.protocol.api.delivery import (
@@ -347,6 +348,13 @@ class CoordinatorClient(WorkerClient):
         """
         request = Replay(port=port, after=after, upto=upto, input=input)
         return self._pipeline(name, "replay", request, Replayed)
+
+    def replay_chosen(self, name: str, port: str, at: Sequence[int], *, input: str | None = None) -> Replayed:  # noqa: A002
+        """Send the dead letters that begin at these offsets through the pipeline again, up to 1000 of them. Repeating
+        the call does nothing and returns the same; if only some of them were replayed before, it replays none.
+        """
+        request = ReplayChosen(port=port, at=at, input=input)
+        return self._pipeline(name, "replay-chosen", request, Replayed)
 
     def bury(self, name: str, places: Sequence[EventPlace], reason: str = "", *, undo: bool = False) -> BuryDone:
         """Let these events of the pipeline's input leave through `err` instead of being read, from the next run of

@@ -33,6 +33,7 @@ from penstock.coordinator.machine.commands import (
     Plan,
     Read,
     Replay,
+    ReplayChosen,
     Reset,
     Retain,
     Serve,
@@ -47,17 +48,14 @@ from penstock.coordinator.machine.delivery import adopt, bind, check_sinks, deci
 from penstock.coordinator.machine.epochs import (
     ask,
     attach,
-    done_replays,
     merge,
     mirror,
-    own_sources,
     plan,
     read,
-    replay,
     settled,
     truncatable,
-    with_replays,
 )
+from penstock.coordinator.machine.replays import done_replays, own_sources, replay, replay_chosen, with_replays
 from penstock.coordinator.machine.state import Cut, Input, Mark, Pipeline, Retention, State, source_of
 from penstock.coordinator.machine.subscriptions import advance, place, serve, subscribe, unsubscribe
 from penstock.core.errors import Fenced, LimitExceeded, PipelineError
@@ -151,6 +149,9 @@ def apply(state: State, command: Command) -> Applied:  # noqa: C901  a table of 
             return _changed(state, command.pipeline, parked, *effects)
         case Replay():
             replayed, effects = replay(known(state, command.pipeline), command)
+            return _changed(state, command.pipeline, replayed, *effects)
+        case ReplayChosen():
+            replayed, effects = replay_chosen(known(state, command.pipeline), command)
             return _changed(state, command.pipeline, replayed, *effects)
         case Describe():
             return _describe(state, command)
@@ -336,6 +337,7 @@ def _reset(state: State, command: Reset) -> Applied:
         limits=old.limits,
         sinks=old.sinks,
         replayed=old.replayed,
+        chosen=old.chosen,
         schemas=old.schemas,
     )
     return _changed(state, name, new, Sweep(staging_prefix(name)))

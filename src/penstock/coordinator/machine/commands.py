@@ -215,6 +215,20 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayChosen:
+    """Single dead letters of a port are replayed, in whatever order they are chosen."""
+
+    pipeline: str
+    port: str
+    ranges: tuple[tuple[int, int], ...]
+    """Where each starts and ends in the port's output segment, ascending. None was replayed before."""
+    starts: Mapping[str, int]
+    """As in Replay."""
+    staged: tuple[tuple[str, str], ...] = ()
+    """As in Replay."""
+
+
+@dataclass(frozen=True, slots=True)
 class Describe:
     """Records the fields of the JSON rows of the pipeline's ports, as its query is built now."""
 
@@ -345,6 +359,7 @@ Command: TypeAlias = (
     | Subscribe
     | Advance
     | Unsubscribe
+    | ReplayChosen
 )
 
 _BY_NUMBER: dict[int, type[Command]] = {
@@ -377,6 +392,7 @@ _BY_NUMBER: dict[int, type[Command]] = {
     27: Subscribe,
     28: Advance,
     29: Unsubscribe,
+    30: ReplayChosen,
 }
 _NUMBERS = {command: number for number, command in _BY_NUMBER.items()}
 _NOT_STORED = ("staged", "merges")

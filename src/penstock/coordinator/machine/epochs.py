@@ -1,4 +1,4 @@
-"""Epochs of a pipeline, as pure functions of its state: cuts, merges, what completed epochs release, and replays.
+"""Epochs of a pipeline, as pure functions of its state: cuts, merges, and what completed epochs release.
 
 A cut is where an epoch ends. The load that leads decides it, once; every other request gets the same answer.
 """
@@ -16,7 +16,6 @@ from penstock.coordinator.machine.commands import (
     Plan,
     Read,
     Release,
-    Replay,
     Truncate,
 )
 from penstock.coordinator.machine.delivery import delivered_output, ports_for_sinks, undelivered
@@ -24,7 +23,6 @@ from penstock.coordinator.machine.state import (
     CUTS_MAX,
     EPOCHS_MAX,
     Cut,
-    Input,
     MergedEpoch,
     Pipeline,
     State,
@@ -34,7 +32,7 @@ from penstock.coordinator.machine.state import (
 from penstock.core.errors import LimitExceeded, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Segments
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
-from penstock.protocol.stored.names import Form, Source, output_segment, replay_source
+from penstock.protocol.stored.names import Form, Source, output_segment
 
 NEWER_CHECKPOINT = (
     "Restore the worker's newest data, or the checkpoint from a copy of the same time; or start from scratch: "
@@ -347,64 +345,3 @@ def _least(
 
 def _risen(old: Segments, new: Segments) -> dict[str, int]:
     return {name: offset for name, offset in new.items() if offset > old.get(name, 0)}
-
-
-# Replays of dead letters: each once, in order, as one more source of the input that read the original event.
-
-
-def replay(pipeline: Pipeline, command: Replay) -> tuple[Pipeline, tuple[Effect, ...]]:
-    """The inputs read the copies from now on, and the dead letters count as replayed."""
-    check_replay(pipeline, command)
-    inputs = dict(pipeline.inputs)
-    for key, start in command.starts.items():
-        spec, source = inputs[key], replay_source(command.pipeline, key)
-        if str(source) not in spec.sources:
-            starting = {**spec.starting, str(source.segment): start}
-            inputs[key] = replace(spec, sources=(*spec.sources, str(source)), starting=starting)
-    replayed = {**pipeline.replayed, command.port: command.upto}
-    new = replace(pipeline, inputs=inputs, replayed=replayed)
-    return new, (Merges(command.staged),) if command.staged else ()
-
-
-def check_replay(pipeline: Pipeline, command: Replay) -> None:
-    """Raises PipelineError unless the replay continues where the last one ended."""
-    done = pipeline.replayed.get(command.port, 0)
-    if command.after != done:
-        raise PipelineError(
-            f"the dead letters of port {command.port!r} are already replayed up to {done}, not up to {command.after}",
-            f"See which are left: penstock dead-letters list {command.pipeline}",
-        )
-    if command.upto <= command.after:
-        raise PipelineError(f"port {command.port!r} has nothing between {command.after} and {command.upto}")
-    unknown = sorted(command.starts.keys() - pipeline.inputs.keys())
-    if unknown:
-        raise PipelineError(
-            f"pipeline {command.pipeline!r} has no input {unknown[0]!r}", f"It has: {', '.join(pipeline.inputs)}."
-        )
-
-
-def own_sources(name: str, key: str, spec: Input) -> tuple[str, ...]:
-    """The sources that an input was declared with."""
-    replays = str(replay_source(name, key))
-    return tuple(source for source in spec.sources if source != replays)
-
-
-def with_replays(
-    name: str, key: str, old: Input | None, sources: tuple[str, ...], starting: Segments
-) -> tuple[tuple[str, ...], Segments]:
-    """The declared sources and starts of an input, with those of its replays."""
-    source = replay_source(name, key)
-    if old is None or str(source) not in old.sources:
-        return sources, starting
-    segment = str(source.segment)
-    return tuple(dict.fromkeys((*sources, str(source)))), {**starting, segment: old.starting.get(segment, 0)}
-
-
-def done_replays(name: str, key: str, pipeline: Pipeline) -> dict[str, int]:
-    """Where a pipeline that was reset continues in its replays: after those that it has processed. It reads the
-    original events again, so it must not read their copies again too.
-    """
-    source = replay_source(name, key)
-    if str(source) not in pipeline.inputs[key].sources:
-        return {}
-    return {str(source.segment): pipeline.position(max(pipeline.merged, pipeline.complete), str(source.segment))}

@@ -146,7 +146,9 @@ class Pipeline:
     attempt: int = 0
     """The number of the open round of two-phase commit; 0 if there is none, or if it can no longer be decided."""
     replayed: dict[str, int] = field(default_factory=dict)
-    """Port → how far in its output segment dead letters were replayed. Never goes back."""
+    """Port → how far in its output segment dead letters were replayed in order. Never goes back."""
+    chosen: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """Port → ranges of its output segment, ascending: the dead letters that were replayed by choice."""
     schemas: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Port → names and Spark types of the fields of its JSON rows, where they are known."""
     buried: dict[tuple[str, int], Buried] = field(default_factory=dict)

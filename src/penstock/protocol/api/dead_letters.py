@@ -19,8 +19,10 @@ class DeadLetterPort:
     start: int
     """Where the first dead letter that still exists begins."""
     replayed: int
-    """Where the last replay ended."""
+    """Where the last replay in order ended."""
     end: int
+    waiting: int
+    """How many bytes of it were not replayed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,14 @@ class Replay(Request, frozen=True, kw_only=True):
     port: str
     after: Count
     upto: Count
+    input: str | None = None
+
+
+class ReplayChosen(Request, frozen=True, kw_only=True):
+    """Replay the dead letters of a port that start at these offsets in its output segment."""
+
+    port: str
+    at: Sequence[Count]
     input: str | None = None
 
 
