@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -21,22 +22,38 @@ def need_spark() -> None:
         pytest.skip(str(error))
 
 
+def copy_example(name: str, folder: Path, replaced: Mapping[str, object]) -> Path:
+    """The application's file in the folder, with its function beside it. `replaced`: text of the file, such as a port,
+    and what stands in its place.
+    """
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    for found, other in replaced.items():
+        assert found in text
+        text = text.replace(found, str(other))
+    (folder / f"{name}.yaml").write_text(text)
+    for beside in (f"{name}.py", f"{name}.avsc"):
+        if (EXAMPLES / beside).exists():
+            (folder / beside).write_text((EXAMPLES / beside).read_text())
+    return folder / f"{name}.yaml"
+
+
 class Example:
     """One that runs, in a folder of its own."""
 
-    def __init__(self, name: str, folder: Path, pipeline: str, *, is_awaited: bool = True, **replaced: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        pipeline: str,
+        *,
+        is_awaited: bool = True,
+        replaced: Mapping[str, object] | None = None,
+    ) -> None:
         """`is_awaited`: it is entered when the pipeline takes events, and not as soon as its worker listens."""
-        text = (EXAMPLES / f"{name}.yaml").read_text()
-        for port, other in replaced.items():
-            text = text.replace(port.removeprefix("port_"), str(other))
-        self._file = folder / f"{name}.yaml"
-        self._file.write_text(text)
-        if (EXAMPLES / f"{name}.py").exists():
-            (folder / f"{name}.py").write_text((EXAMPLES / f"{name}.py").read_text())
         self._folder = folder
         self._pipeline = pipeline
         self._is_awaited = is_awaited
-        self.run = Run(folder, str(self._file), "--data", str(folder / "data"))
+        self.run = Run(folder, str(copy_example(name, folder, replaced or {})), "--data", str(folder / "data"))
 
     def __enter__(self) -> Self:
         self.run.__enter__()

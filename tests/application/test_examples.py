@@ -1,5 +1,7 @@
 """The applications in examples/, with Spark and with real clients."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import re
@@ -7,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 import psycopg
@@ -26,7 +29,7 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
 from penstock.connectors.webhook.signatures import Signature, sign, verify
 from penstock.testing.brokers import Mosquitto
-from tests.application.example_runs import Example, need_spark
+from tests.application.example_runs import Example, copy_example, need_spark
 from tests.connectors.brokers import kafka_topics
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.servers import need
@@ -34,8 +37,14 @@ from tests.connectors.http_serving import serving as alerts_receiver
 from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
 from tests.connectors.stores.lakes import DeltaStore, ParquetStore
 from tests.connectors.stores.postgres_server import PostgresServer, find
-from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX, Run, ports
+from tests.spark.conftest import spark  # noqa: F401  the fixture
+from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX
 from tests.support.ports import free_port
+from tests.support.running_application import RunningApplication, running_application
+from tests.support.running_worker import RunningWorker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -47,10 +56,39 @@ def _spark() -> None:
     need_spark()
 
 
-def test_an_http_request_gets_the_reply_that_spark_has_made(tmp_path: Path) -> None:
+class Start(Protocol):
+    """Starts an example and waits for one of its pipelines. `replaced`: text of its file, such as ports."""
+
+    def __call__(
+        self, name: str, pipeline: str, *, is_awaited: bool = True, replaced: Mapping[str, object] | None = None
+    ) -> AbstractContextManager[RunningApplication]: ...
+
+
+@pytest.fixture
+def started(
+    tmp_path: Path,
+    spark: SparkSession,  # noqa: F811  the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> Start:
+    """On the session of all tests: two of the examples have a `penstock run` of their own."""
+    monkeypatch.chdir(tmp_path)
+
+    @contextmanager
+    def start(
+        name: str, pipeline: str, *, is_awaited: bool = True, replaced: Mapping[str, object] | None = None
+    ) -> Iterator[RunningApplication]:
+        with running_application(copy_example(name, tmp_path, replaced or {}), spark) as application:
+            if is_awaited:
+                application.until(lambda: application.is_running(pipeline))
+            yield application
+
+    return start
+
+
+def test_an_http_request_gets_the_reply_that_spark_has_made(tmp_path: Path, started: Start) -> None:
     port = free_port()
     with (
-        Example("http_reply", tmp_path, "sums", port_8080=port) as example,
+        started("http_reply", "sums", replaced={"8080": port}),
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
     ):
         reply = client.post("/", json={"numbers": [3, 4, 5]})
@@ -60,13 +98,12 @@ def test_an_http_request_gets_the_reply_that_spark_has_made(tmp_path: Path) -> N
         bad = client.post("/", content=b"3, 4")
         assert bad.status_code == 400
         assert "`value` is not" in bad.text
-        assert example.interrupt() == 130
 
 
 def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: Path) -> None:
     port = free_port()
     with (
-        Example("shop", tmp_path, "per-shop", is_awaited=False, port_8080=port) as example,
+        Example("shop", tmp_path, "per-shop", is_awaited=False, replaced={"8080": port}) as example,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
         CoordinatorClient(example.worker) as coordinator,
     ):
@@ -92,29 +129,27 @@ def test_orders_over_http_are_summed_in_windows_and_written_to_files(tmp_path: P
     assert "Traceback" not in example.run.said
 
 
-def test_lines_of_a_directory_s_logs_are_rows_of_a_delta_table(tmp_path: Path) -> None:
+def test_lines_of_a_directory_s_logs_are_rows_of_a_delta_table(tmp_path: Path, started: Start) -> None:
     logs, table = tmp_path / "logs", DeltaStore(str(tmp_path / "lake" / "logs"))
     logs.mkdir()
     (logs / "a.log").write_text('{"at": "2026-01-31T10:00:00Z", "level": "error", "tags": {"host": "a"}}\n')
-    with Example("log_lake", tmp_path, "per-day") as example:
-        example.run.until(lambda: len(table.rows()) == 1)
+    with started("log_lake", "per-day") as example:
+        example.until(lambda: len(table.rows()) == 1)
         (logs / "b.log").write_text('{"at": "2026-02-01T10:00:00Z", "level": "info"}\nno line\n')
-        example.run.until(lambda: len(table.rows()) == 2)
-        assert example.interrupt() == 130
+        example.until(lambda: len(table.rows()) == 2)
     found = sorted((row["day"], row["level"], row["tags"]) for row in table.rows())
     assert found == [("2026-01-31", "error", [("host", "a")]), ("2026-02-01", "info", None)]
 
 
-def test_csv_files_of_a_directory_are_windows_of_their_own_time(tmp_path: Path) -> None:
+def test_csv_files_of_a_directory_are_windows_of_their_own_time(tmp_path: Path, started: Start) -> None:
     history = tmp_path / "history"
     history.mkdir()
     lines = (EXAMPLES / "access_log.csv").read_text()
     (history / "2026-01.csv.gz").write_bytes(gzip.compress(lines.encode()))
     (history / "2026-02.csv").write_text(lines.replace("31/Jan", "01/Feb"))
-    with Example("csv_backfill", tmp_path, "per-day", is_awaited=False) as example:
+    with started("csv_backfill", "per-day", is_awaited=False) as example:
         clients = {line.partition(",")[0] for line in lines.splitlines()}
-        example.run.until(lambda: len(_unpacked(tmp_path / "busiest")) == 2 * len(clients))
-        assert example.interrupt() == 130
+        example.until(lambda: len(_unpacked(tmp_path / "busiest")) == 2 * len(clients))
     rows = _unpacked(tmp_path / "busiest")
     days = {row["window_start"][:10] for row in rows}
     assert (days, sum(row["requests"] for row in rows)) == ({"2026-01-31", "2026-02-01"}, 2 * len(lines.splitlines()))
@@ -126,22 +161,21 @@ def _unpacked(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_errors_of_syslog_are_given_to_a_program(tmp_path: Path) -> None:
+def test_errors_of_syslog_are_given_to_a_program(tmp_path: Path, started: Start) -> None:
     port, alerts = free_port(), tmp_path / "alerts.txt"
-    with Example("syslog_alerts", tmp_path, "errors", port_5514=port) as example:
+    with started("syslog_alerts", "errors", replaced={"5514": port}) as example:
         with socket.create_connection(("127.0.0.1", port), 10) as sender:
             sender.sendall(
                 b"<27>Jan 31 10:00:00 db app[7]: the disk is full\n<30>Jan 31 10:00:00 db app[7]: all is well\n"
             )
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.sendto(b"<24>1 2026-01-31T10:00:00Z db app - - - panic", ("127.0.0.1", port))
-        example.run.until(lambda: alerts.exists() and len(alerts.read_text().splitlines()) == 2)
-        assert example.interrupt() == 130
+        example.until(lambda: alerts.exists() and len(alerts.read_text().splitlines()) == 2)
     assert {json.loads(line)["message"] for line in alerts.read_text().splitlines()} == {"the disk is full", "panic"}
 
 
 def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Start
 ) -> None:
     need(Mosquitto)
     if find("postgres") is None or find("initdb") is None:
@@ -162,13 +196,12 @@ def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
     try:
         with (
             Mosquitto(folder, free_port=free_port) as broker,
-            Example("mqtt_sensors", tmp_path, "per-sensor", port_1883=broker.port) as example,
+            started("mqtt_sensors", "per-sensor", replaced={"1883": broker.port}) as example,
         ):
             for sensor, celsius in (("kitchen", 20), ("kitchen", 22), ("hall", 18)):
                 reading = json.dumps({"sensor": sensor, "celsius": celsius})
                 publish.single(f"sensors/{sensor}", reading, qos=1, port=broker.port)
-            example.run.until(lambda: rows() == [("hall", 1, 18.0), ("kitchen", 2, 42.0)])
-            assert example.interrupt() == 130
+            example.until(lambda: rows() == [("hall", 1, 18.0), ("kitchen", 2, 42.0)])
     finally:
         database.stop()
 
@@ -177,6 +210,7 @@ def test_changes_of_a_postgresql_table_are_rows_of_a_delta_table(
     tmp_path: Path,
     postgres_server: PostgresServer,  # noqa: F811  the fixture
     monkeypatch: pytest.MonkeyPatch,
+    started: Start,
 ) -> None:
     place, table = postgres_server.socket_folder, DeltaStore(str(tmp_path / "lake" / "orders"))
     monkeypatch.setenv("PGHOST", place)
@@ -186,12 +220,11 @@ def test_changes_of_a_postgresql_table_are_rows_of_a_delta_table(
     with psycopg.connect(host=place, user="postgres", dbname="shop", autocommit=True) as shop:
         shop.execute("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric)")
         shop.execute("INSERT INTO orders VALUES (1, 'a', 9.5)")
-        with Example("postgres_changes", tmp_path, "history") as example:
-            example.run.until(lambda: len(table.rows()) == 1)
+        with started("postgres_changes", "history") as example:
+            example.until(lambda: len(table.rows()) == 1)
             shop.execute("UPDATE orders SET amount = 10 WHERE id = 1")
             shop.execute("DELETE FROM orders")
-            example.run.until(lambda: len(table.rows()) == 3)
-            assert example.interrupt() == 130
+            example.until(lambda: len(table.rows()) == 3)
     found = [(row["op"], row["id"], row["amount"]) for row in sorted(table.rows(), key=lambda row: row["commit_time"])]
     assert found == [("snapshot", 1, 9.5), ("update", 1, 10.0), ("delete", 1, None)]
 
@@ -206,7 +239,7 @@ def test_kafka_to_kafka_has_every_result_once_after_the_worker_was_killed(tmp_pa
             for number, payment in enumerate(payments[first : first + 3]):
                 kafka_topics.write(cluster.brokers, "payments", [payment.encode()], number % 2)
             # Killed at the end. It is not awaited: the second one finds the ports that the first has left.
-            with Example("kafka_to_kafka", tmp_path, "large", is_awaited=False, port_9092=port) as example:
+            with Example("kafka_to_kafka", tmp_path, "large", is_awaited=False, replaced={"9092": port}) as example:
                 example.run.until(lambda: len(_large_payments(cluster)) == first + 3)  # noqa: B023  called here
         assert sorted(one["id"] for one in _large_payments(cluster)) == [*range(6)]
 
@@ -215,35 +248,32 @@ def _large_payments(cluster: KafkaCluster) -> list[dict[str, Any]]:
     return [json.loads(one.value or b"") for one in kafka_topics.read(cluster.brokers, "large-payments", 2)]
 
 
-def test_metrics_over_tcp_are_totals_in_parquet_files(tmp_path: Path) -> None:
+def test_metrics_over_tcp_are_totals_in_parquet_files(tmp_path: Path, started: Start) -> None:
     port, table = free_port(), ParquetStore(str(tmp_path / "metrics"))
-    with Example("statsd_metrics", tmp_path, "totals", port_8125=port) as example:
+    with started("statsd_metrics", "totals", replaced={"8125": port}) as example:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"web.requests:1|c\nweb.requests:2|c|@0.5\nweb.latency:320|ms\nno metric\n")
-        example.run.until(lambda: sum(row["samples"] for row in table.rows()) == 3)
-        with CoordinatorClient(example.worker) as coordinator:
+        example.until(lambda: sum(row["samples"] for row in table.rows()) == 3)
+        with CoordinatorClient(example.worker.http) as coordinator:
             assert len(coordinator.dead_letters("totals", "err", limit=2).dead_letters) == 1
-        assert example.interrupt() == 130
     assert sorted((row["kind"], row["total"], row["highest"]) for row in table.rows()) in (
         [("c", 5.0, 2.0), ("ms", 320.0, 320.0)],
         [("c", 1.0, 1.0), ("c", 4.0, 2.0), ("ms", 320.0, 320.0)],  # a window has ended between them
     )
 
 
-def test_orders_in_avro_are_rows_of_an_iceberg_table(tmp_path: Path) -> None:
+def test_orders_in_avro_are_rows_of_an_iceberg_table(tmp_path: Path, started: Start) -> None:
     port = free_port()
-    (tmp_path / "avro_lake.avsc").write_text((EXAMPLES / "avro_lake.avsc").read_text())
     catalog = f"sqlite:///{tmp_path}/orders.db"
     with (
-        Example("avro_lake", tmp_path, "checked", port_8080=port) as example,
+        started("avro_lake", "checked", replaced={"8080": port}) as example,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
         closing(SqlCatalog("default", uri=catalog)) as tables,
     ):
         assert client.post("/", content=b"\2\4de\0\0\0\0\0\0#@").status_code == 202, "as the comment has it"
         assert client.post("/", content=b"\4\4fr" + bytes(8)).status_code == 202, "without a price"
-        example.run.until(lambda: tables.table_exists("shop.orders") and _orders(tables))
+        example.until(lambda: tables.table_exists("shop.orders") and _orders(tables))
         assert _orders(tables) == [{"id": 1, "country": "de", "price": 9.5}]
-        assert example.interrupt() == 130
 
 
 def _orders(tables: SqlCatalog) -> list[dict[str, Any]]:
@@ -251,32 +281,27 @@ def _orders(tables: SqlCatalog) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(tmp_path: Path) -> None:
-    text = (EXAMPLES / "access_log.yaml").read_text()
-    log = tmp_path / "access_log.csv"
+def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epochs_it_is_read(
+    tmp_path: Path, started: Start
+) -> None:
+    log = tmp_path / "examples" / "access_log.csv"
+    log.parent.mkdir()
     log.write_text("client,time,request,status\n" + (EXAMPLES / "access_log.csv").read_text())
-    for found, other in (
-        ("path: examples/access_log.csv", f"path: {log}, chunk: 256"),
-        ("path: requests_per_hour", f"path: {tmp_path}/requests_per_hour"),
-        ("path: late_lines", f"path: {tmp_path}/late_lines"),
-        ("spark: access_log.py:per_hour", f"spark: {EXAMPLES}/access_log.py:per_hour\n    max_rows_per_epoch: 6"),
-    ):
-        assert found in text
-        text = text.replace(found, other)
-    file = tmp_path / "access_log.yaml"
-    file.write_text(text)
-    with Run(tmp_path, str(file), "--data", str(tmp_path / "data")) as run:
-        run.until(lambda: ports(tmp_path / "data"))
+    small_epochs = {
+        "path: examples/access_log.csv": "path: examples/access_log.csv, chunk: 256",
+        "spark: access_log.py:per_hour": "spark: access_log.py:per_hour\n    max_rows_per_epoch: 6",
+    }
+    with started("access_log", "per-hour", is_awaited=False, replaced=small_epochs) as example:
         folder = tmp_path / "requests_per_hour"
-        run.until(lambda: len(_written(folder)) == 24)  # the source ends with the file, and so does its last window
+        example.until(lambda: len(_written(folder)) == 24)  # the source ends with the file, and so does its last window
         rows = _written(folder)
         assert sorted(row["window_start"] for row in rows) == [f"2026-01-31T{hour:02}:00:00.000Z" for hour in range(24)]
         assert {(row["requests"], row["pane"]) for row in rows} == {(1, "on_time")}
         assert sum(row["errors"] for row in rows) == 3
-        with CoordinatorClient(f"127.0.0.1:{ports(tmp_path / 'data')['http']}") as coordinator:
+        with CoordinatorClient(example.worker.http) as coordinator:
             assert coordinator.pipelines()[0].planned >= 4
             assert not coordinator.dead_letters("per-hour", limit=1).dead_letters
-        dead = _segment(tmp_path, "connector/log.err/0")
+        dead = _segment(example.worker, "connector/log.err/0")
         assert [(event["value"], event["reason"]) for event in dead] == [
             (
                 "client,time,request,status",
@@ -285,26 +310,27 @@ def test_a_log_in_order_has_no_late_lines_however_old_it_is_and_in_how_many_epoc
         ]
 
 
-def test_errors_in_logs_of_opentelemetry_reach_a_webhook_with_a_valid_signature(tmp_path: Path) -> None:
+def test_errors_in_logs_of_opentelemetry_reach_a_webhook_with_a_valid_signature(tmp_path: Path, started: Start) -> None:
     port = free_port()
     with (
         alerts_receiver() as receiver,
-        Example("otlp_alerts", tmp_path, "errors", port_4318=port, port_9000=receiver.port) as example,
+        started("otlp_alerts", "errors", replaced={"4318": port, "9000": receiver.port}) as example,
     ):
         for severity, text in ((SeverityNumber.INFO, "fine"), (SeverityNumber.ERROR, "no disk")):
             send_log(f"http://127.0.0.1:{port}/v1/logs", severity, text)
-        example.run.until(lambda: receiver.bodies)
-        assert example.interrupt() == 130
+        example.until(lambda: receiver.bodies)
     (alert,) = map(json.loads, receiver.bodies)
     assert (alert["service"], alert["level"], alert["message"]) == ("shop", "ERROR", "no disk")
     secret = Signature(secrets=("b25seSBmb3IgdGVzdHM=",))
     verify(secret, receiver.asked[0].headers, receiver.bodies[0], time.time())
 
 
-def test_signed_webhooks_are_stored_before_they_are_answered_and_written_to_files(tmp_path: Path) -> None:
+def test_signed_webhooks_are_stored_before_they_are_answered_and_written_to_files(
+    tmp_path: Path, started: Start
+) -> None:
     port = free_port()
     with (
-        Example("webhook_inbox", tmp_path, "who-did-what", port_8080=port) as example,
+        started("webhook_inbox", "who-did-what", replaced={"8080": port}) as example,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS_MAX) as client,
     ):
         body = b'{"action": "opened", "repository": {"full_name": "a/b"}, "sender": {"login": "me"}}'
@@ -312,8 +338,7 @@ def test_signed_webhooks_are_stored_before_they_are_answered_and_written_to_file
         assert client.post("/hooks", content=body).status_code == 401
         assert client.post("/hooks", content=body, headers=headers).status_code == 202
         assert client.post("/hooks", content=body, headers=headers).status_code == 200
-        example.run.until(lambda: _written(tmp_path / "inbox"))
-        assert example.interrupt() == 130
+        example.until(lambda: _written(tmp_path / "inbox"))
     (row,) = _written(tmp_path / "inbox")
     assert (row["repository"], row["who"], row["what"]) == ("a/b", "me", "opened")
 
@@ -329,9 +354,9 @@ def send_log(endpoint: str, severity: SeverityNumber, text: str) -> None:
     provider.shutdown()
 
 
-def _segment(folder: Path, name: str) -> list[dict[str, Any]]:
+def _segment(worker: RunningWorker, name: str) -> list[dict[str, Any]]:
     """As a user sees it on the command line."""
-    command = [sys.executable, "-m", "penstock", "segment", "cat", name, "--full", "--data", str(folder / "data")]
+    command = [sys.executable, "-m", "penstock", "segment", "cat", name, "--full", "--worker", worker.http]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return [json.loads(line) for line in done.stdout.splitlines()]
 

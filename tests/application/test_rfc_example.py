@@ -1,33 +1,37 @@
 """The RFC's WebSocket example, by its own file: one JSON document per line, out in batches of 1,000 or 1,000 ms."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.application.example_runs import Example, need_spark
+from tests.application.example_runs import copy_example
+from tests.spark.conftest import spark  # noqa: F401  the fixture
 from tests.support.ports import free_port
+from tests.support.running_application import running_application
 from tests.support.waiting import SECONDS_MAX
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 LINES = 2_500
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _spark() -> None:
-    need_spark()
-
-
 @pytest.fixture
-def web_socket(tmp_path: Path) -> Iterator[tuple[Example, str]]:
+def url(tmp_path: Path, spark: SparkSession) -> Iterator[str]:  # noqa: F811  the fixture
     port = free_port()
-    with Example("ws_lines", tmp_path, "passthrough.example", port_8888=port) as example:
-        yield example, f"ws://127.0.0.1:{port}"
+    with running_application(copy_example("ws_lines", tmp_path, {"8888": port}), spark) as application:
+        application.until(lambda: application.is_running("passthrough.example"))
+        yield f"ws://127.0.0.1:{port}"
 
 
 async def received(connection: ClientConnection, lines: int) -> list[list[str]]:
@@ -61,7 +65,5 @@ async def talk(url: str) -> None:
         assert time.monotonic() - began >= 0.9, "it has waited for others for a second"
 
 
-def test_the_rfc_s_web_socket_example_runs_through_spark(web_socket: tuple[Example, str]) -> None:
-    example, url = web_socket
+def test_the_rfc_s_web_socket_example_runs_through_spark(url: str) -> None:
     asyncio.run(talk(url))
-    assert example.interrupt() == 130

@@ -1,13 +1,18 @@
 """`codec_config` on the whole way: options of codecs reach the readers and the writers of Spark."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.application.example_runs import need_spark
-from tests.spark.test_run_command import Run
 from tests.support.ports import free_port
+from tests.support.running_application import running_application
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -65,15 +70,17 @@ def same(orders):
 """
 
 
-def test_rows_pass_from_one_dialect_of_csv_through_avro_to_another(tmp_path: Path) -> None:
-    need_spark()
+def test_rows_pass_from_one_dialect_of_csv_through_avro_to_another(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "given.csv").write_text("1;'a;''b'';|';9.50\n2;-;0.05\nno order\n3;'-';1\n")
     (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
     (tmp_path / "same.py").write_text(FUNCTION)
     file = tmp_path / "app.yaml"
     file.write_text(APPLICATION.format(port=free_port()))
-    with Run(tmp_path, str(file), "--data", str(tmp_path / "data")) as run:
-        run.until(lambda: len(_lines(tmp_path / "written")) >= 3)
+    with running_application(file, spark) as application:
+        application.until(lambda: len(_lines(tmp_path / "written")) >= 3)
     assert sorted(_lines(tmp_path / "written")) == [
         """1|"a;'b';|"|9.50""",
         "2||0.05",
