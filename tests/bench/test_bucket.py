@@ -52,6 +52,7 @@ def test_the_efforts_have_the_sizes_that_the_goals_name() -> None:
     assert (QUICK.gigabytes, FULL.gigabytes) == ((0.1, 0.5), (1.0, 10.0))
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_everything_but_spark_is_measured(tmp_path: Path) -> None:
     found = run(SHORT, tmp_path, sizes={"4 KiB": 4096, "1 MiB": 1 << 20})

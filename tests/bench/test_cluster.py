@@ -55,6 +55,7 @@ def test_programs_are_spread_evenly_over_two_shards() -> None:
     assert {shard_of(name, 1) for name in sources()} == {0}
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(300)

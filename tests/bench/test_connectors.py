@@ -28,6 +28,7 @@ def test_every_case_has_a_ratio_and_the_worst_one_a_goal() -> None:
     assert all(rate > 0 for rate in found["mb_per_s"].values())
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_connectors_pass_messages_beside_the_plain_library() -> None:
     need(NatsServer)

@@ -29,6 +29,7 @@ def test_every_acknowledged_message_is_stored(name: str, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_ratios_have_the_goals_names_and_the_time_is_accounted_for(tmp_path: Path) -> None:
     report = short(tmp_path, "append", "ingest", "event_times", "many_streams", "plain_programs")
     assert set(report.ratios()) == {"append", "event_times", "many_streams", "plain_programs"}

@@ -90,6 +90,11 @@ class Hosted:
         stream = None if stream_id is None else StreamRef(NAME, stream_id)
         await self.connector.deliver(Outgoing(stream, values, ids, name=name, **more), self.host)
 
+    async def ended(self) -> None:
+        """The source has ended, and everything that it has stored can be read."""
+        await eventually(lambda: self.host.status().state == "ended", lambda: str(self.host.status()))
+        await self.sources.durability.caught_up()
+
     async def connected(self) -> None:
         await eventually(lambda: self.host.status().state == "connected", lambda: str(self.host.status()))
 

@@ -15,7 +15,7 @@ from penstock.connectors.exec import Exec, ExecOptions
 from penstock.connectors.permissions import NotPermitted, Permissions
 from penstock.connectors.registry import make_connector
 from penstock.protocol.api.deployment import InterceptorSpec, ReconnectSpec
-from tests.connectors.real_host import LINES, Hosted, hosting
+from tests.connectors.real_host import LINES, hosting
 from tests.connectors.recording_host import RecordingHost, running
 from tests.support.waiting import eventually
 
@@ -32,13 +32,9 @@ def source(tmp_path: Path, script: str, **options: Any) -> Any:
     return hosting(tmp_path / "data", "exec", shell(script, **options), interceptors_in=LINES, reconnect=AT_ONCE)
 
 
-async def ended(hosted: Hosted) -> None:
-    await eventually(lambda: hosted.host.status().state == "ended", lambda: str(hosted.host.status()))
-
-
 async def test_the_output_of_a_program_is_a_stream_and_its_end_ends_the_source(tmp_path: Path) -> None:
     async with source(tmp_path, "echo one; echo two; printf three") as hosted:
-        await ended(hosted)
+        await hosted.ended()
         assert hosted.values() == [b"one", b"two", b"three"]
         assert hosted.host.log.has_finished
 
@@ -47,7 +43,7 @@ async def test_a_program_that_fails_is_started_again_and_half_a_line_is_a_dead_l
     flag = tmp_path / "flag"
     script = f"echo a; test -e {flag} && exit 0; touch {flag}; echo 'no more' >&2; printf hal; exit 3"
     async with source(tmp_path, script) as hosted:
-        await ended(hosted)
+        await hosted.ended()
         assert hosted.values() == [b"a", b"a"]
         (dead_letter,) = hosted.dead_letters()
         assert dead_letter.value == b"hal"
@@ -89,7 +85,7 @@ async def test_a_program_gets_its_own_environment_and_directory_and_not_the_work
 ) -> None:
     monkeypatch.setenv("A_SECRET_OF_THE_WORKER", "hidden")
     async with source(tmp_path, "env; pwd", environment={"COLOUR": "blue"}, directory=str(tmp_path)) as hosted:
-        await ended(hosted)
+        await hosted.ended()
         assert b"COLOUR=blue" in hosted.values()
         assert hosted.values()[-1] == str(tmp_path).encode()
         assert not any(value.startswith(b"A_SECRET") for value in hosted.values())

@@ -37,8 +37,7 @@ async def have(hosted: Hosted, *values: bytes) -> None:
 
 async def values_at_the_end(hosted: Hosted) -> list[bytes]:
     """Everything that is stored once the source has ended."""
-    await eventually(lambda: hosted.host.status().state == "ended")
-    await hosted.sources.durability.caught_up()
+    await hosted.ended()
     return hosted.values()
 
 

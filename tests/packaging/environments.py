@@ -54,7 +54,11 @@ class Environment:
 
 def _run(command: list[str], cwd: Path = ROOT, more: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Without what would let another Penstock, or other packages, be found."""
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "PENSTOCK"))}
+    inherited = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("PYTHON", "PYTEST_", "PIP_", "PENSTOCK"))
+    }
     done = subprocess.run(
         command,
         cwd=cwd,

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,6 +30,9 @@ from tests.spark.stored_data import store_events
 from tests.spark.test_own_sink_crashes import Driver as ArchivingDriver
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -154,15 +158,18 @@ def results(worker: RunningWorker) -> list[bytes]:
 
 
 @pytest.fixture
-def undisturbed(tmp_path: Path) -> list[bytes]:
-    """The output of a run on one machine, without a bucket."""
+def undisturbed(tmp_path: Path, spark: SparkSession) -> list[bytes]:
+    """The output of a run that nothing happens to, without a bucket."""
+    from penstock.spark.run.attempt import RunSettings
+    from penstock.spark.run.runner import Runner
+    from tests.spark.crashes.moving import moving
+
     with worker_with_messages(tmp_path / "undisturbed data", None) as worker:
-        machine = Machine(worker, tmp_path / "undisturbed")
-        try:
-            machine.run_to_the_end()
-        finally:
-            machine.stop()
-        assert not (machine.checkpoint / MARKER).exists()
+        settings = RunSettings(
+            worker=worker.http, checkpoints=str(tmp_path / "undisturbed"), cores=2, available_now=True
+        )
+        Runner(spark, [moving], settings).run(SECONDS_MAX)
+        assert not (tmp_path / "undisturbed" / "moving" / MARKER).exists()
         return results(worker)
 
 
@@ -180,6 +187,24 @@ def pipeline_of(worker: RunningWorker) -> tuple[int, str]:
     return worker.call(look())
 
 
+def test_another_machine_goes_on_with_the_mirrored_checkpoint_and_the_same_one_with_its_own(
+    machines: tuple[RunningWorker, list[Machine]], bucket: Bucket, undisturbed: list[bytes]
+) -> None:
+    worker, (first, second, third) = machines
+    first.run_until(at_epoch(MIRRORED, 3))
+    assert merged(worker) == 2
+    inode = first.checkpoint.stat().st_ino
+    first.run_until(at_epoch(MIRRORED, 5))
+    assert first.checkpoint.stat().st_ino == inode, "nothing was restored"
+    second.run_until(at_epoch(MERGED, 7))
+    assert merged(worker) == 7
+    assert LocalCheckpoint(second.checkpoint).committed() == 6
+    third.run_to_the_end()
+    assert results(worker) == undisturbed
+    assert_only_the_last_checkpoint_is_in(bucket, worker)
+
+
+@pytest.mark.long
 def test_an_empty_machine_goes_on_exactly_once_wherever_the_last_one_was_killed(
     machines: tuple[RunningWorker, list[Machine]], bucket: Bucket, undisturbed: list[bytes]
 ) -> None:
@@ -196,11 +221,10 @@ def test_an_empty_machine_goes_on_exactly_once_wherever_the_last_one_was_killed(
     assert (first.folder / "checkpoints" / "moving~reset").exists()
     third.run_to_the_end()
     assert results(worker) == undisturbed
-    _, manifest = pipeline_of(worker)
-    needed = {manifest, *read_manifest(bucket, manifest).objects}
-    until(lambda: {*keys_of(bucket)} == needed)
+    assert_only_the_last_checkpoint_is_in(bucket, worker)
 
 
+@pytest.mark.long
 def test_a_machine_that_was_asleep_spoils_nothing_with_what_it_mirrors_later(
     machines: tuple[RunningWorker, list[Machine]], bucket: Bucket, undisturbed: list[bytes]
 ) -> None:
@@ -214,9 +238,7 @@ def test_a_machine_that_was_asleep_spoils_nothing_with_what_it_mirrors_later(
     assert pipeline_of(worker) == (4, manifest)
     third.run_to_the_end()
     assert results(worker) == undisturbed
-    until(
-        lambda: {*keys_of(bucket)} == {pipeline_of(worker)[1], *read_manifest(bucket, pipeline_of(worker)[1]).objects}
-    )
+    assert_only_the_last_checkpoint_is_in(bucket, worker)
 
 
 def first_change(checkpoint: Path) -> int:
@@ -224,19 +246,11 @@ def first_change(checkpoint: Path) -> int:
     return min(int(file.stem) for file in checkpoint.glob("state/0/*/[0-9]*.changelog"))
 
 
-def keys_of(bucket: Bucket) -> list[str]:
-    return [one.key for one in bucket.list("")]
-
-
-def test_a_machine_that_is_restarted_uses_its_own_checkpoint(
-    machines: tuple[RunningWorker, list[Machine]], undisturbed: list[bytes]
-) -> None:
-    worker, (first, *_) = machines
-    first.run_until(at_epoch(MIRRORED, 3))
-    inode = first.checkpoint.stat().st_ino
-    first.run_to_the_end()
-    assert first.checkpoint.stat().st_ino == inode, "nothing was restored"
-    assert results(worker) == undisturbed
+def assert_only_the_last_checkpoint_is_in(bucket: Bucket, worker: RunningWorker) -> None:
+    """Once the sweep has been there."""
+    _, manifest = pipeline_of(worker)
+    needed = {manifest, *read_manifest(bucket, manifest).objects}
+    until(lambda: {one.key for one in bucket.list("")} == needed)
 
 
 def at_epoch(wire: Wire, batch: int) -> Wire:
@@ -257,6 +271,7 @@ class ArchivingMachine(ArchivingDriver):
         return self._archive
 
 
+@pytest.mark.long
 def test_an_empty_machine_goes_on_with_one_of_sparks_own_sinks(tmp_path: Path, bucket: Bucket) -> None:
     rows, bad = list[tuple[int, int]](), list[tuple[int, bytes]]()
     with running_worker(tmp_path / "data", coordinator=SWEPT, bucket=bucket) as worker:

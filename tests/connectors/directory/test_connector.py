@@ -67,10 +67,10 @@ async def test_files_of_all_folders_are_read_in_order(tmp_path: Path, folder: Pa
         path.write_text(f"{name}\n")
         os.utime(path, (1000 - number, 1000 - number))
     async with watching(tmp_path / "1", folder, recursive=True, once=True) as hosted:
-        await eventually(lambda: hosted.host.status().state == "ended")
+        await hosted.ended()
         await have(hosted, b"1/c", b"2/b", b"z")
     async with watching(tmp_path / "2", folder, recursive=True, once=True, order="time") as hosted:
-        await eventually(lambda: hosted.host.status().state == "ended")
+        await hosted.ended()
         assert [stream.name.partition("#")[0] for stream in hosted.host.log.streams.values()] == ["z", "1/c", "2/b"]
         assert hosted.host.log.has_finished
 
@@ -255,7 +255,7 @@ async def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path, folder
     (folder / "link").symlink_to(tmp_path / "secret")
     (folder / "a").write_text("a\n")
     async with watching(tmp_path, folder, once=True) as hosted:
-        await eventually(lambda: hosted.host.status().state == "ended")
+        await hosted.ended()
         assert sorted(hosted.values()) == [b"a", b"secret"], "this worker allows it"
     connector = make_connector("directory", {"path": str(folder)}, Permissions(roots=(folder,)))
     found = place_of(connector.options, connector.permissions.allows).list()
