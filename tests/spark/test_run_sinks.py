@@ -125,12 +125,3 @@ def check_delivered(worker: RunningWorker, folder: Path) -> None:
     assert value("sink_rows_total", pipeline="copy", sink="file") == 2
     assert value("sink_rows_total", pipeline="copy", sink="sqlite") == 2
     assert value("pipeline_end_to_end_latency_seconds_count", pipeline="copy") == 1
-
-
-def test_a_sink_of_an_unknown_port_is_reported_and_nothing_is_bound(worker: RunningWorker, tmp_path: Path) -> None:
-    done = run(tmp_path, worker, "--sink", "uot=stdout:")
-    assert done.returncode == 1
-    assert "the sink 'stdout' is bound to the port 'uot', which is not there" in done.stderr
-    assert 'Did you mean "out"?' in done.stderr
-    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
-        assert client.sinks() == []
