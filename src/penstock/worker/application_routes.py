@@ -16,8 +16,8 @@ from penstock.protocol.api.codec import Done, Empty
 from penstock.protocol.api.deployment import Answer, Apply, Deployed, Deployment, SelectStreams, SetLogLevel
 from penstock.protocol.api.pipelines import DeclareWatermark, StreamCount
 from penstock.protocol.stored.names import partition_of
-from penstock.worker.api_route import ApiRoute, Query, Subject, about
-from penstock.worker.routes import Routed, get, post, principal_of
+from penstock.worker.api_route import ApiRoute, Subject, about
+from penstock.worker.routes import Routed, get, post
 
 _U64_MAX = 2**64 - 1
 
@@ -27,7 +27,7 @@ def routes(worker: Routed) -> list[ApiRoute]:
     return [
         *about(
             Subject.APPLICATION,
-            get("/application", application.show, reply_type=Deployed, query=[_DRIVER]),
+            get("/application", application.show, reply_type=Deployed),
             post("/application", Apply, application.apply, "PUT", is_audited=True),
             post("/drain", Empty, application.drain, is_audited=True),
             post("/pause", SelectStreams, application.pause, is_audited=True),
@@ -35,6 +35,7 @@ def routes(worker: Routed) -> list[ApiRoute]:
         ),
         *about(
             Subject.DRIVERS,
+            post("/application/follow", Empty, application.follow),
             post("/application/answer", Answer, application.answer),
             post("/application/leave", Empty, application.leave),
         ),
@@ -50,19 +51,18 @@ def routes(worker: Routed) -> list[ApiRoute]:
     ]
 
 
-_DRIVER = Query("driver", "given, with any value, by the pipelines' driver, which needs the role deploy")
-
-
 class _Application:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
 
-    async def show(self, request: Request) -> Any:
+    async def show(self, _: Request) -> Any:
         """Show what is deployed, with its revision and state. Secrets are masked."""
-        shown = self._worker.application()
-        if "driver" in request.query_params:
-            principal_of(request).check(Role.DEPLOY)
-            self._worker.runtime().driver.heard()
+        return self._worker.application()
+
+    async def follow(self, _: str, __: Empty) -> Deployed:
+        """Report that the pipelines' driver lives and is to be asked before a change. Replies as GET /application."""
+        shown: Deployed = self._worker.application()
+        self._worker.runtime().driver.heard()
         return shown
 
     async def apply(self, _: str, body: Apply) -> dict[str, Any]:

@@ -456,7 +456,7 @@ class ApplicationClient(WorkerClient):
 
     def follow(self) -> Deployed:
         """The same, for the driver of the pipelines, which is asked from now on before anything changes."""
-        return self._get("/application?driver=1", Deployed)
+        return self._post("/application/follow", Empty(), Deployed)
 
     def leave(self) -> None:
         """As the driver: it no longer follows the deployment, and need not be asked."""
