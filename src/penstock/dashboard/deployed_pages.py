@@ -2,8 +2,12 @@
 
 import asyncio
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from itertools import islice
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
 import yaml
 from nicegui import ui
@@ -16,7 +20,7 @@ from penstock.core.errors import PenstockError, RequestError
 from penstock.dashboard.frame import complain, confirmed, facts, fill, live, table, told
 from penstock.dashboard.session import Session
 from penstock.protocol.api.cluster import ClusterStatus
-from penstock.protocol.api.deployment import Deployed, Deployment
+from penstock.protocol.api.deployment import Deployed, Deployment, End
 
 # The cluster.
 
@@ -89,14 +93,62 @@ _OF_THE_WORKER = {"config", "interceptors"}
 
 
 def as_yaml(deployment: Deployment) -> str:
-    """As people read it. References to secrets stay references."""
-    return yaml.safe_dump(deployment.as_json(), sort_keys=True, allow_unicode=True)
+    """As people read it: without what has its default. References to secrets stay references."""
+    return "\n".join(f"{title}:\n{indent(text, '  ')}" for title, text in _parts(deployment).items())
+
+
+def _parts(deployment: Deployment) -> dict[str, str]:
+    """Each connector, each pipeline and the links, as YAML."""
+    specs = [("connector", deployment.connectors), ("pipeline", deployment.pipelines)]
+    found = {f"{kind} {name}": _dumped(_given(one)) for kind, named in specs for name, one in named.items()}
+    links = sorted(f"{_end(one.source)}: {_end(one.target)}" for one in deployment.links)
+    return {**found, "links": "\n".join(links)} if links else found
+
+
+def _end(end: End) -> str:
+    return f"{end.kind}/{end.name}/{end.port}"
+
+
+_NAMES = ("name", "id", "instance")
+"""Of a part: in its title."""
+
+
+def _given(spec: Any) -> dict[str, Any]:
+    """The fields of a part that do not have their default."""
+    found = {}
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if value != default and one.name not in _NAMES:
+            found[one.name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return _given(value) if is_dataclass(value) else value
+
+
+def _dumped(found: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip()
 
 
 def difference(before: Deployment, after: Deployment) -> str:
-    """What an apply would change, as a unified diff; empty if nothing. Secrets are masked in both."""
-    old, new = as_yaml(masked(before)).splitlines(), as_yaml(masked(after)).splitlines()
-    return "\n".join(difflib.unified_diff(old, new, "deployed", "new", lineterm="", n=2))
+    """What an apply would change: the lines that differ of each connector, of each pipeline and of the links; empty if
+    nothing. Secrets are masked in both.
+    """
+    old, new = _parts(masked(before)), _parts(masked(after))
+    titles = [title for title in {**old, **new} if old.get(title) != new.get(title)]
+    return "\n".join(line for title in titles for line in _changed(title, old.get(title), new.get(title)))
+
+
+def _changed(title: str, old: str | None, new: str | None) -> Iterable[str]:
+    sign = "+" if old is None else "-" if new is None else " "
+    yield f"{sign} {title}:"
+    lines = difflib.unified_diff((old or "").splitlines(), (new or "").splitlines(), lineterm="", n=0)
+    without_header = islice(lines, 2, None)
+    yield from (f"{line[0]}   {line[1:]}" for line in without_header if not line.startswith("@@"))
 
 
 def checked(text: str, name: str) -> Loaded:

@@ -45,11 +45,11 @@ async def pipeline(session: Session, name: str) -> None:
     with pair():
         line, epochs = chart("h-72"), chart("h-72")
         rows, latency = chart(), chart()
-        watermark, state = chart(), chart()
+        watermark, windows, state = chart(), chart(), chart()
     title("Epochs that are not delivered everywhere")
     waiting = table(_UNDELIVERED, "epoch", empty="None: every sink has all epochs.")
     title("Windows and state")
-    windows = table(_OPERATORS, "operator", empty="No operator of penstock.windows has reported any state.")
+    operators = table(_OPERATORS, "operator", empty="No operator of penstock.windows has reported any state.")
     key = f"pipeline/{name}"
 
     async def update() -> None:
@@ -72,9 +72,11 @@ async def pipeline(session: Session, name: str) -> None:
         )
         lag = {f"{key}/watermark_lag_seconds": "watermark"}
         show_chart(watermark, charts.over_time(history, lag, "watermark behind the clock", "s"))
+        open_windows = {f"{key}/open_windows": "open windows"}
+        show_chart(windows, charts.over_time(history, open_windows, "open windows"))
         show_chart(state, charts.over_time(history, {f"{key}/state_bytes": "state"}, "state of windows", "B"))
         fill(waiting, [_undelivered_row(one) for one in undelivered])
-        fill(windows, [_operator_row(one) for one in status.windows if one.pipeline == name])
+        fill(operators, [_operator_row(one) for one in status.windows if one.pipeline == name])
 
     await live(update)
 
