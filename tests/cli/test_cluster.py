@@ -1,5 +1,6 @@
 """`penstock cluster`: tables that can be used, and commands that return when shards have moved."""
 
+import json
 import time
 
 import pytest
@@ -66,6 +67,9 @@ def test_a_command_waits_for_the_move_while_a_worker_does_not_answer(
     result = CliRunner().invoke(app, ["cluster", "rebalance", "--worker", "w:1"])
     assert result.exit_code == 0, result.output
     assert "shard 1 moved" in result.output
+    replies[:] = [before, moving, moved]
+    result = CliRunner().invoke(app, ["cluster", "rebalance", "--worker", "w:1", "--json"])
+    assert json.loads(result.stdout) == {"moved": [1]}
 
 
 def test_a_reply_from_before_the_change_is_not_taken_for_the_result(

@@ -99,6 +99,8 @@ def test_lines_are_events_and_a_named_writer_continues_where_it_was(segment: Seg
     again = segment("append", "lines", "--writer", "import", stdin="1\n2\n3\n4\n5\n")
     assert again == "appended 2 events to lines, 3 stored before\n"
     assert segment("cat", "lines") == "1\n2\n3\n4\n5\n"
+    told = json.loads(segment("append", "lines", "--writer", "import", "--json", stdin="1\n2\n3\n4\n5\n"))
+    assert told == {"segment": "lines", "appended": 0, "stored_before": 5}
 
 
 def test_raw_prints_the_bytes_as_they_are_stored(segment: Segments) -> None:

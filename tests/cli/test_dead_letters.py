@@ -191,6 +191,7 @@ def test_events_are_buried_listed_and_read_again(
     assert (left["segment"], left["offset"], left["is_committed"]) == ("raw", 26, False)
     cut = client.cut(PIPELINE, putting.generation, "in", putting.at, wait_ms=5000)
     assert [(one.start, one.end) for one in cut.left_out] == [(26, 39)]
+    assert json.loads(penstock("bury", PIPELINE, "--at", "raw@13", "--undo", "--json").stdout)["changed"] == 0
     late = penstock("bury", PIPELINE, "--at", "raw@0")
     assert "takes effect when orders is restarted" in late.stdout
     assert "left out with the next start" in penstock("buried", PIPELINE).stdout

@@ -113,10 +113,12 @@ def test_fork_reports_where_the_new_one_starts_and_what_it_does_not_have(
         "counts is running, and keeps running: both process new events",
         "acknowledgements and retention wait for again from now on: start it, or penstock pipeline drop again",
     ]
+    told = json.loads(pipeline("fork", "counts", "other", "--json").stdout)
+    assert told == {"pipeline": "other", "forked_from": "counts", "epoch": 0}
     forked = client.start("again", {"in": InputSpec(["segment:sensors"])}, ["out"])
     assert client.initial("again", forked.generation, "in").segments == cut.offset.segments
     assert "exists already" in str(pipeline("fork", "counts", "again").exception)
-    assert "not found" in str(pipeline("fork", "nobody", "other").exception)
+    assert "not found" in str(pipeline("fork", "nobody", "third").exception)
 
 
 def test_a_pipeline_that_is_not_there_is_an_error_with_a_hint(pipeline: Run) -> None:

@@ -50,6 +50,8 @@ def test_lines_are_sent_once_and_it_reports_it(worker: RunningWorker, tmp_path: 
         more.write(b"\r\nlast")
     printed = run(file, "--whole", "--address", f"127.0.0.1:{worker.ports['connector']}").stdout
     assert printed == "lines: 2 lines sent, 3,000 stored before, acknowledged up to line 3,002\n"
+    told = json.loads(run(file, "--whole", "--json", *options).stdout)
+    assert told == {"stream": "lines", "sent": 0, "stored_before": 3002, "acknowledged": 3002, "complete": True}
     file.write_bytes(b"another file\n")
     assert "is it the same file?" in run(file, *options).stdout
     found = stored_messages(worker.address, "files")[stream_id_of("lines")]

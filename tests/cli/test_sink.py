@@ -61,7 +61,10 @@ def test_a_sink_is_added_listed_and_removed(penstock: Run, client: CoordinatorCl
     said = penstock("sink", "add", "orders", url).output
     assert f"orders/out goes to {url} (exactly-once) as file\n" in said
     assert "orders has not run yet" in said
-    penstock("sink", "add", "orders", "stdout:", "--name", "console", "--port", "late")
+    added = json.loads(
+        penstock("sink", "add", "orders", "stdout:", "--name", "console", "--port", "late", "--json").stdout
+    )
+    assert (added["sink"], added["guarantee"], added["pipeline_has_run"]) == ("console", "at-least-once", False)
     told = json.loads(penstock("sink", "list", "--json").output)
     assert [(one["sink"], one["port"], one["guarantee"]) for one in told] == [
         ("console", "late", "at-least-once"),

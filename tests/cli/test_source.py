@@ -1,5 +1,6 @@
 """`penstock source`, `penstock send --end`, and the options of event time."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def test_a_watermark_is_declared_and_a_source_ends(worker: RunningWorker) -> Non
         for named in ("north", str(stream.stream_id)):
             printed = run(worker, "source", "watermark", "--stream", named, "--", "shops", "-1000000").stdout
             assert printed == "shops: no more events before 1969-12-31 23:59:59 UTC on 1 stream\n"
+        told = json.loads(run(worker, "source", "watermark", "shops", "1970-01-01", "--json").stdout)
+        assert told == {"source": "shops", "watermark_us": 0, "streams": 1}
     assert run(worker, "source", "end", "shops").stdout == "shops has ended\n"
     with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}", 5) as client:
         assert client.status().sources["shops"].has_finished

@@ -127,6 +127,7 @@ def drain(
     ] = "",
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Move all shards away from a worker, for example to replace its machine.
 
@@ -139,7 +140,7 @@ def drain(
     before = cluster_status(asked)
     member = _member(before, name)
     if member.wants is None:
-        _drain_process(asked, before, member, to)
+        _drain_process(asked, before, member, to, as_json=as_json)
         return
     _post(asked, "/cluster/drain", Drain(worker=name, to=to))
     moving = [one.shard for one in before.shards if one.host == name]
@@ -148,7 +149,7 @@ def drain(
         lambda found: [one for one in found.shards if one.host == name or one.assigned == name],
         lambda found: drain_failure(found, name),
     )
-    typer.echo(f"{name} has no shards now: {_listed(moving)} moved")
+    typer.echo(_moved(moving) if as_json else f"{name} has no shards now: {_listed(moving)} moved")
 
 
 @app.command("move")
@@ -157,6 +158,7 @@ def move(
     name: NameArgument,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Move a shard to a worker. Sources follow. Returns when it has moved.
 
@@ -171,11 +173,11 @@ def move(
         lambda found: [one for one in found.shards if one.shard == shard and not _is_at(one, name)],
         lambda found: move_failure(found, shard, name),
     )
-    typer.echo(f"shard {shard} is served by {name}")
+    typer.echo(_moved([shard]) if as_json else f"shard {shard} is served by {name}")
 
 
 @app.command("rebalance")
-def rebalance(worker: WorkerOption = None, data: DataOption = None) -> None:
+def rebalance(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Spread the shards evenly over the workers, with as few moves as possible. Returns when they have moved."""
     asked = member_to_read(worker, data)
     before = cluster_status(asked)
@@ -184,7 +186,15 @@ def rebalance(worker: WorkerOption = None, data: DataOption = None) -> None:
     after = _wait_for_hosts(asked, lambda found: [one for one in found.shards if not _is_at(one, one.assigned)])
     hosts = {one.shard: one.host for one in before.shards}
     moved = [one.shard for one in after.shards if one.host != hosts.get(one.shard)]
+    if as_json:
+        typer.echo(_moved(moved))
+        return
     typer.echo(f"{_listed(moved)} moved" if moved else "the shards are spread evenly already: nothing moved")
+
+
+def _moved(shards: list[int]) -> str:
+    """For programs."""
+    return json.dumps({"moved": shards})
 
 
 def _listed(shards: list[int]) -> str:
@@ -275,7 +285,7 @@ def _try_status(worker: str) -> ClusterStatus | None:
 # A worker with one shard (--shard).
 
 
-def _drain_process(asked: str, before: ClusterStatus, owner: Member, to: str) -> None:
+def _drain_process(asked: str, before: ClusterStatus, owner: Member, to: str, *, as_json: bool) -> None:
     console = Console(stderr=True, highlight=False)
     if not owner.shards:
         raise RequestError(
@@ -290,7 +300,8 @@ def _drain_process(asked: str, before: ClusterStatus, owner: Member, to: str) ->
     asked = asked if before.worker == owner.worker else _same_scheme(asked, owner.addresses.get("http", ""))
     _post(asked, "/cluster/drain", Drain(worker=owner.worker, to=to))
     now_with = _wait(asked, place, console)
-    typer.echo(f"shard {place.shard} has moved from {owner.worker} to {now_with}")
+    shown = f"shard {place.shard} has moved from {owner.worker} to {now_with}"
+    typer.echo(_moved([place.shard]) if as_json else shown)
 
 
 def _same_scheme(asked: str, address: str) -> str:

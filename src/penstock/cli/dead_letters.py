@@ -303,6 +303,7 @@ def bury(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Take single events out of a pipeline's input: each leaves through err, once, and no task reads it.
 
@@ -314,7 +315,11 @@ def bury(
         worker_for_change(worker, data, yes=yes) as address,
         CoordinatorClient(address, _RETRY_SECONDS) as client,
     ):
-        report_bury(pipeline, len(places), client.bury(pipeline, places, reason, undo=undo), undo=undo)
+        done = client.bury(pipeline, places, reason, undo=undo)
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(done)))
+    else:
+        report_bury(pipeline, len(places), done, undo=undo)
 
 
 def report_bury(pipeline: str, asked: int, done: BuryDone, *, undo: bool = False) -> None:

@@ -93,6 +93,7 @@ def park(
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Set aside an epoch that a sink refuses.
 
@@ -106,12 +107,16 @@ def park(
         if not sinks:
             raise _nothing_to_park(pipeline, known, sink)
         if not yes:
-            typer.echo("\n".join(_waits(one) for one in sinks))
+            typer.echo("\n".join(_waits(one) for one in sinks), err=as_json)
             names = " and ".join(one.sink for one in sinks)
             what = f"epoch {epoch} of {pipeline} ({show_size(known.bytes)} in all ports)"
-            typer.confirm(f"Park {what}? This is final: {names} will never get it.", abort=True)
+            typer.confirm(f"Park {what}? This is final: {names} will never get it.", abort=True, err=as_json)
         for one in sinks:  # each by name, so that only what was shown is parked
             client.park(pipeline, epoch, one.sink)
+    if as_json:
+        kept = {one.sink: f"pipeline:{pipeline}/parked.{one.sink}" for one in sinks}
+        typer.echo(json.dumps({"pipeline": pipeline, "epoch": epoch, "parked": kept}))
+        return
     for one in sinks:
         typer.echo(f"parked epoch {epoch} of {pipeline}; its rows for {one.sink} are the source")
         typer.echo(

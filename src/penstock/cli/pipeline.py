@@ -108,6 +108,7 @@ def fork(
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Register NEW to start where OLD is: after its last committed epoch.
 
@@ -117,6 +118,9 @@ def fork(
     with worker_for_change(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, old)
         forked = client.fork(new, old)
+    if as_json:
+        typer.echo(json.dumps({"pipeline": new, "forked_from": old, "epoch": forked.epoch}))
+        return
     typer.echo(f"{new} starts where {old} is: after epoch {show_epoch(forked.epoch)}")
     if known.buffered_events:
         typer.echo(

@@ -62,6 +62,7 @@ def append(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Append events, and wait until they are durable."""
     lines = iter([e.encode() for e in events]) if events else _lines()
@@ -75,6 +76,9 @@ def append(
             for line in islice(lines, stored, None):
                 appender.append(line)
                 count += 1
+    if as_json:
+        typer.echo(json.dumps({"segment": name, "appended": count, "stored_before": stored}))
+        return
     skipped = f", {stored} stored before" if stored else ""
     typer.echo(f"appended {count} events to {name}{skipped}")
 

@@ -15,7 +15,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.connect import DataOption, WorkerOption, YesOption, host_of, worker_status, worker_to_change
+from penstock.cli.connect import (
+    DataOption,
+    JsonOption,
+    WorkerOption,
+    YesOption,
+    host_of,
+    worker_status,
+    worker_to_change,
+)
 from penstock.cli.event_times import parse_event_time
 from penstock.cli.worker_access import CookieFileOption, read_cookie
 from penstock.client import Message, Source, SourceStream
@@ -242,6 +250,7 @@ def send(
     yes: YesOption = False,
     cookie: Annotated[str, typer.Option(envvar="PENSTOCK_COOKIE", help="The worker's cookie, if it has one.")] = "",
     cookie_file: CookieFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Send the lines of a file, and wait until they are acknowledged.
 
@@ -269,11 +278,14 @@ def send(
                 sender.run()
         finally:  # after Ctrl-C or an error as well
             progress.stop()
-            _report(sending, lines)
+            if as_json:
+                typer.echo(json.dumps(_result(sending, lines)))
+            else:
+                _report(sending, lines)
     if end:
         with CoordinatorClient(cast("str", http)) as client:
             client.end_source(source)
-        Console(highlight=False).print(f"{source} has ended", markup=False)
+        Console(highlight=False, stderr=as_json).print(f"{source} has ended", markup=False)
 
 
 def _progress() -> Progress:
@@ -357,6 +369,17 @@ class _Lines:
         if self.stream is not None:
             text = f"{self.stream.sent:,} sent, acknowledged up to line {self.stream.acknowledged or 0:,}"
             self._progress.update(self._task, completed=self._size, description=text)
+
+
+def _result(stream: SourceStream, lines: _Lines) -> dict[str, object]:
+    """For programs."""
+    return {
+        "stream": stream.name,
+        "sent": stream.sent,
+        "stored_before": stream.first_stored or 0,
+        "acknowledged": stream.acknowledged or 0,
+        "complete": stream.is_done and not lines.unfinished,
+    }
 
 
 def _report(stream: SourceStream, lines: _Lines) -> None:

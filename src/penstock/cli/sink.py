@@ -51,6 +51,7 @@ def add(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Bind a sink to a pipeline, which need not have started yet.
 
@@ -64,6 +65,9 @@ def add(
         client.bind(pipeline, {chosen: SinkSpec(port, url)})
         bound = _known(client, pipeline, chosen)
         is_known = pipeline in [one.name for one in client.pipelines() if one.inputs]
+    if as_json:
+        typer.echo(json.dumps({**asdict(bound), "pipeline_has_run": is_known}))
+        return
     typer.echo(f"{pipeline}/{port} goes to {bound.url} ({bound.guarantee}) as {chosen}")
     if not is_known:
         typer.echo(f"{pipeline} has not run yet: its output goes there from its first run")

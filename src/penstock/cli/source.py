@@ -1,10 +1,11 @@
 """`penstock source`: declarations about a source."""
 
+import json
 from typing import Annotated
 
 import typer
 
-from penstock.cli.connect import DataOption, WorkerOption, YesOption, worker_to_change
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change
 from penstock.cli.event_times import parse_event_time
 from penstock.cli.texts import show_time
 from penstock.client.coordinator import CoordinatorClient
@@ -39,6 +40,7 @@ def watermark(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Declare that a source will send no more events from before a time.
 
@@ -47,4 +49,7 @@ def watermark(
     time_us = parse_event_time(time)
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         count = client.declare_watermark(name, time_us, stream)
+    if as_json:
+        typer.echo(json.dumps({"source": name, "watermark_us": time_us, "streams": count}))
+        return
     typer.echo(f"{name}: no more events before {show_time(time_us)} UTC on {count} stream{'' if count == 1 else 's'}")
