@@ -46,6 +46,7 @@ def test_ports_that_a_killed_worker_has_left_behind_mislead_nobody(tmp_path: Pat
     (tmp_path / "data" / "ports.json").write_text(left)
     with embedded_worker(tmp_path / "data", SMALL) as again:
         assert again.process is not None
+        assert again.ports == first.ports, "programs of the killed worker find this one"
 
 
 def test_taken_ports_are_avoided(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_port_that_is_taken_between_the_look_and_the_start_is_avoided(
         port = taken.getsockname()[1]
         default = {"connector": 0, "segment": port, "http": 0}
         monkeypatch.setattr(embedded, "DEFAULT_PORTS", default)
-        monkeypatch.setattr(embedded, "_ports", lambda: default)
+        monkeypatch.setattr(embedded, "_ports", lambda _: default)
         with embedded_worker(tmp_path / "data", SMALL) as worker:
             assert port not in worker.ports.values()
 

@@ -1,6 +1,7 @@
 """The worker of `penstock run`: a separate process, unless one already serves the data."""
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +81,10 @@ def embedded_worker(
         yield FoundWorker(running.http, running.ports)
         return
     create_private_directory(data)
+    ports = _ports(data)
     PortsFile(data).withdraw()  # a killed worker leaves its file
     start = _Start(data, options, report, stdio=stdio)
-    found = start.worker(_ports())
+    found = start.worker(ports)
     try:
         yield found
     finally:
@@ -113,7 +115,7 @@ class _Start:
                 return FoundWorker(started.http, started.ports, process)
             except BaseException as error:
                 _stop(process)
-                if ports is not DEFAULT_PORTS or PORT_TAKEN not in str(error):
+                if ports is _FREE_PORTS or PORT_TAKEN not in str(error):
                     raise
         return self.worker(_FREE_PORTS)  # another program has taken a port since we looked
 
@@ -181,16 +183,30 @@ def _relay(process: "subprocess.Popen[bytes]") -> None:
             typed.flush()
 
 
-def _ports() -> dict[str, int]:
-    """The default ports if all are free, so that sources find them."""
-    for port in DEFAULT_PORTS.values():
+def _ports(data: Path) -> dict[str, int]:
+    """Those of a worker on the data that was killed: its programs try them again. Otherwise the default ports, so that
+    programs find them; any if one of these is taken.
+    """
+    return next((ports for ports in (_left(data), DEFAULT_PORTS) if ports and _are_free(ports)), _FREE_PORTS)
+
+
+def _left(data: Path) -> dict[str, int]:
+    try:
+        found = json.loads((data / "ports.json").read_bytes())
+        return {name: int(found[name]) for name in DEFAULT_PORTS}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _are_free(ports: Mapping[str, int]) -> bool:
+    for port in ports.values():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                return _FREE_PORTS
-    return DEFAULT_PORTS
+            except (OSError, OverflowError):
+                return False
+    return True
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
