@@ -38,7 +38,7 @@ def status(name: str, *sources: str, state: Any = "RUNNING") -> PipelineStatus:
 
 
 def ready(*known: PipelineStatus, connectors: Sequence[ConnectorStatus] = (WEB, TCP, FILE, PROGRAMS)) -> list[str]:
-    return ready_lines([one.name for one in known], known, connectors)
+    return list(ready_lines([one.name for one in known], known, connectors))
 
 
 def test_for_http_sources_it_reports_where_to_send_requests() -> None:
@@ -67,4 +67,4 @@ def test_requests_wait_for_all_pipelines_that_read_them() -> None:
 
 def test_pipelines_of_others_are_not_mentioned() -> None:
     known = [status("ours", "orders"), status("theirs", "old")]
-    assert ready_lines(["ours"], known, [TCP, FILE]) == ["ready: ours reads orders (tcp 127.0.0.1:9000)"]
+    assert list(ready_lines(["ours"], known, [TCP, FILE])) == ["ready: ours reads orders (tcp 127.0.0.1:9000)"]

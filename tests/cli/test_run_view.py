@@ -144,6 +144,14 @@ def test_it_reports_when_a_pipeline_is_ready_and_not_again_while_it_is_stopped(
         started = client.start("counts", {"in": InputSpec(["lines"])}, ["out"])
         client.cut("counts", started.generation, "in", client.initial("counts", started.generation, "in"))
         assert _shown_of(address, running).count("ready: counts reads lines (penstock send --source lines)") == 1
+        with RunView(address, Console(file=(written := io.StringIO()), width=200)) as view:
+            view.show([running])
+            again = client.start("counts", {"in": InputSpec(["lines"])}, ["out"])
+            client.cut("counts", again.generation, "in", client.initial("counts", again.generation, "in"))
+            for _ in range(2):
+                view._asked = 0.0
+                view.show([running])
+        assert written.getvalue().count("ready: counts reads lines") == 2, "a restart between two looks is one"
         application.drain()
         assert "ready" not in _shown_of(address, running)
 

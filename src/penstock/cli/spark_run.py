@@ -45,25 +45,32 @@ _ELSEWHERE = ("pipeline:", "segment:", "pravega:")
 """Prefixes of sources that nobody sends to directly."""
 
 
+Generations = dict[str, int]
+"""Of pipelines, by name."""
+
+
 def ready_lines(
     names: Collection[str], known: Iterable[PipelineStatus], connectors: Iterable[ConnectorStatus]
-) -> list[str]:
-    """For these pipelines. A request is answered once every pipeline that reads it has it, so all of them must run."""
+) -> dict[str, Generations]:
+    """For these pipelines: each line, and which generations of which pipelines are ready. A request is answered once
+    every pipeline that reads it has it, so all of them must run.
+    """
     connector_of = {one.name: one for one in connectors}
     reads = {one.name: _sources(one) for one in known}
-    running = {one.name for one in known if one.state == "RUNNING"}
-    lines: dict[str, None] = {}
-    for name in sorted(running.intersection(names)):
+    running = {one.name: one.generation for one in known if one.state == "RUNNING"}
+    lines: dict[str, Generations] = {}
+    for name in sorted(running.keys() & {*names}):
         requests = [
             source for source in reads[name] if source in connector_of and connector_of[source].type == _REQUESTS
         ]
         for source in requests:
-            if all(reader in running for reader, sources in reads.items() if source in sources):
-                lines[f"ready: {connector_of[source].reached_at}"] = None
+            readers = [reader for reader, sources in reads.items() if source in sources]
+            if all(reader in running for reader in readers):
+                lines[f"ready: {connector_of[source].reached_at}"] = {one: running[one] for one in readers}
         others = [f"{source}{_how(source, connector_of)}" for source in reads[name] if source not in requests]
         if others:
-            lines[f"ready: {name} reads {', '.join(others)}"] = None
-    return list(lines)
+            lines[f"ready: {name} reads {', '.join(others)}"] = {name: running[name]}
+    return lines
 
 
 def _sources(pipeline: PipelineStatus) -> list[str]:
@@ -113,7 +120,7 @@ class RunView:
         self._blockages: Sequence[Blockage] = ()
         self._connectors: Sequence[ConnectorStatus] = ()
         self._rates = RatesStatus(seconds=0.0, sources={}, pipelines={}, sinks={})
-        self._ready: Collection[str] = ()
+        self._ready: dict[str, Generations] = {}
         self._is_stopping = False
         self._asked = self._printed = 0.0
         self.reported: dict[str, str] = {**(reported or {})}
@@ -226,12 +233,14 @@ class RunView:
         self._blocked[name] = tuple(found)
 
     def _report_ready(self, names: Collection[str]) -> None:
-        """Repeated after a restart, since the pipeline was not ready in between. Never after `penstock stop`."""
-        lines = [] if self._is_stopping else ready_lines(names, self._known.values(), self._connectors)
-        for line in lines:
-            if line not in self._ready:
+        """Repeated after a restart, since the pipeline was not ready in between, even if no status has shown that.
+        Never after `penstock stop`.
+        """
+        lines = {} if self._is_stopping else ready_lines(names, self._known.values(), self._connectors)
+        for line, generations in lines.items():
+            if self._ready.get(line) != generations:
                 report(self._console, line)
-        self._ready = lines
+        self._ready |= lines
 
     def _line(self, running: RunningPipeline) -> str:
         if running.progress is None or running.restart_at is not None:
