@@ -15,7 +15,9 @@ def test_a_line_for_each_series_that_there_is() -> None:
 
 
 def test_a_chart_without_a_series_says_so() -> None:
-    assert over_time(HISTORY, {"missing": "x"}, "events/s")["title"]["text"] == "events/s: nothing in the last hour"
+    options = over_time(HISTORY, {"missing": "x"}, "events/s")
+    assert (options["title"]["text"], options["title"]["subtext"]) == ("events/s", "nothing in the last hour")
+    assert options["series"] == []
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ def _axis(kind: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def _nothing(title: str, why: str) -> dict[str, Any]:
+    style = {"color": _GREY, "fontSize": 12}
+    return {"title": {**_framed(title)["title"], "subtext": why, "itemGap": 4, "subtextStyle": style}, "series": []}
+
+
 def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, unit: str = "") -> dict[str, Any]:
     """A line for each series that the history has, under the name given here. The title shows the unit; for bytes, the
     unit fits the largest value.
@@ -78,7 +83,9 @@ def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, uni
         for (name, values), dash, symbol in styles
     ]
     shown = f"{title}, {unit}" if unit else title
-    options = _framed(shown if lines else f"{shown}: nothing in the last hour")
+    if not lines:
+        return _nothing(title, "nothing in the last hour")
+    options = _framed(shown)
     options["legend"]["show"] = len(lines) > 1
     options["grid"]["top"] = 52 if len(lines) > 1 else 30
     axis = _axis("time", label={"formatter": "{HH}:{mm}" if _span(history) > _MINUTES_SPAN else "{HH}:{mm}:{ss}"})
@@ -103,8 +110,10 @@ def _scaled(value: float | None, scale: float) -> float | None:
 def epoch_bars(epochs: Sequence[EpochTimes]) -> dict[str, Any]:
     """The last epochs as stacked bars: where the time of each went, in seconds."""
     shown = epochs[-EPOCHS_SHOWN:]
+    if not shown:
+        return _nothing("where the time of an epoch goes", "no epoch is complete yet")
     return {
-        **_framed("where the time of an epoch goes, s" if shown else "epochs: none complete yet"),
+        **_framed("where the time of an epoch goes, s"),
         "tooltip": {"trigger": "axis", "confine": True, "axisPointer": {"type": "shadow"}},
         "xAxis": _axis("category", data=[str(one.number) for one in shown]),
         "yAxis": _axis("value"),
@@ -121,6 +130,8 @@ def timeline(
     shown = [(str(one.number), max(0.0, now - one.complete), phases(one)) for one in epochs[-TIMELINE_EPOCHS:]]
     if running is not None:
         shown.append((f"{running} runs", 0.0, (0.0, round(running_seconds or 0.0, 3), 0.0)))
+    if not shown:
+        return _nothing("the last epochs", "none yet")
     gap = {
         "name": "",
         "type": "bar",
@@ -130,7 +141,7 @@ def timeline(
         "tooltip": {"show": False},
         "data": [round(since, 3) for _, since, _ in shown],
     }
-    options = _framed("the last epochs, seconds ago" if shown else "epochs: none yet")
+    options = _framed("the last epochs, seconds ago")
     options["legend"]["data"] = list(_PHASES)
     return {
         **options,

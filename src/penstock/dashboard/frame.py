@@ -141,7 +141,7 @@ async def live(update: Callable[[], Awaitable[None]]) -> None:
     """Calls it now and every two seconds while the page is open. While the worker does not answer, the page says so and
     keeps what it has.
     """
-    problem = ui.label().classes("trouble-text trouble-box")
+    problem = ui.label().classes("trouble-text trouble-box order-first")  # above what may be out of date
     problem.set_visibility(False)
     as_of = ui.label().classes("text-xs quiet")
 
@@ -149,7 +149,7 @@ async def live(update: Callable[[], Awaitable[None]]) -> None:
         try:
             await update()
         except PenstockError as error:
-            problem.text = f"⚠ {error} {error.hint or ''}"
+            problem.text = f"⚠ {_sentences(error)}"
             problem.set_visibility(True)
         else:
             problem.set_visibility(False)
@@ -165,6 +165,11 @@ def troubles(sentences: Iterable[str]) -> None:
         ui.label(f"⚠ {sentence}").classes("trouble-text trouble-box")
 
 
+def _sentences(error: PenstockError) -> str:
+    text = str(error)
+    return f"{text if text.endswith(('.', '?', '!')) else f'{text}.'} {error.hint or ''}".rstrip()
+
+
 def complain(error: PenstockError) -> None:
     with ui.card().classes("w-full"):
         ui.label(f"⚠ {error}").classes("trouble-text font-bold")
@@ -174,7 +179,7 @@ def complain(error: PenstockError) -> None:
 
 def told(error: PenstockError) -> None:
     """For something that the user has asked for."""
-    ui.notify(f"{error} {error.hint or ''}", type="negative", multi_line=True, timeout=10_000, close_button=True)
+    ui.notify(_sentences(error), type="negative", multi_line=True, timeout=10_000, close_button=True)
 
 
 async def confirmed(question: str, action: str) -> bool:
@@ -260,8 +265,12 @@ def fill(found: ui.table, rows: list[dict[str, Any]]) -> None:
 # Charts.
 
 
+_EMPTY = "height: 2.8rem"
+"""Room for a title, and a line that says that there is nothing."""
+
+
 def chart(height: str = "h-56") -> ui.echart:
-    return ui.echart({"series": []}).classes(f"w-full {height}")
+    return ui.echart({"series": []}).classes(f"w-full {height}").style(_EMPTY)
 
 
 def pair() -> ui.element:
@@ -272,5 +281,5 @@ def pair() -> ui.element:
 def show_chart(found: ui.echart, options: dict[str, Any]) -> None:
     found.options.clear()
     found.options.update(options)
-    found.style(replace="" if options["series"] else "height: 2rem")  # a title that says that there is nothing
+    found.style(replace="" if options["series"] else _EMPTY)
     found.update()

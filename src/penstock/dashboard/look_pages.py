@@ -270,7 +270,7 @@ class _Segments:
         self._prefix.props("dense outlined clearable").classes("w-80")
         columns = [("name", "segment"), ("start", "start#"), ("end", "end#"), ("size", "size~"), ("state", "state")]
         empty = "No segment has a name like that."
-        self._table = table(columns, "name", self._choose, empty=empty, pagination=10)
+        self._table = table(columns, "key", self._choose, empty=empty, pagination=10)
         self._more = ui.label().classes("quiet")
         title("Events")
         self._title = ui.label("Choose a segment above.")
@@ -285,7 +285,7 @@ class _Segments:
 
     async def _update(self) -> None:
         page = await self._session.ask(lambda client: client.segments(self._prefix.value or ""))
-        fill(self._table, [_segment_row(one) for one in page.segments])
+        fill(self._table, [{"key": number} | _segment_row(one) for number, one in enumerate(page.segments)])
         self._more.text = f"These are the first {len(page.segments):,}: type the beginning of a name." * page.more
 
     async def _choose(self, row: Mapping[str, Any]) -> None:

@@ -154,8 +154,9 @@ def _show_login(worker: str, problem: str) -> None:
         ui.label(f"Worker {worker}").classes("quiet")
         ui.input("Token", password=True).classes("w-full").props("autofocus name=token autocomplete=off")
         ui.label(problem[:_PROBLEM_CHARACTERS_MAX]).classes("trouble-text")
-        ui.button("Log in").props("no-caps type=submit").classes("w-full")
-        ui.label("The owner's is in the worker's data directory; others: penstock access add.").classes("text-xs")
+        ui.button("Log in").props("no-caps type=submit").classes("w-full my-3")
+        ui.label("The owner's token is in the file token of the worker's data directory.").classes("text-xs quiet")
+        ui.label("Tokens for others: penstock access add").classes("text-xs quiet")
 
 
 def _add_login(sessions: Sessions) -> None:
