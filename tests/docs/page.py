@@ -9,6 +9,11 @@
     shop.yaml is valid
     ```
 
+    ```console           what the command that was started last, and keeps running, prints next
+    …
+    ready: per-shop reads orders
+    ```
+
 In printed output `…` stands for any text, and on a line of its own for any lines. Times, dates, durations, sizes and
 long ids differ from run to run and match any other of their kind; runs of blanks and of table borders match any width.
 """
@@ -35,6 +40,14 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """What the first terminal prints by then, beside other lines."""
+
+    line: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """What the reader types, and what the page says it prints."""
 
@@ -43,13 +56,15 @@ class Command:
     output: str
 
 
-def steps(page: Path) -> Iterator[File | Command]:
+def steps(page: Path) -> Iterator[File | Command | Printed]:
     """In the order of the page. Blocks that are neither a file nor a session are not steps."""
     text = page.read_text(encoding="utf-8")
     for block in _BLOCK.finditer(text):
         language, body = block[1], block[2]
         first_line = text.count("\n", 0, block.start(2)) + 1
-        if language == "console":
+        if language == "console" and body.startswith("…\n"):
+            yield Printed(first_line, body)
+        elif language == "console":
             yield from _commands(body.splitlines(), first_line)
         elif language in _FILES and (name := _FILE_NAME.match(body)):
             yield File(name[1], body)

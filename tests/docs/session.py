@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.conftest import QUICK_SPARK
-from tests.docs.page import Command, File, matches, steps
+from tests.docs.page import Command, File, Printed, matches, steps
 from tests.support.ports import free_port
 
 COMMAND_SECONDS_MAX = 240
@@ -25,10 +26,15 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LOG_PREFIX = re.compile(r"^[\d-]+T[\d:.]+Z [A-Z]+ penstock\.run: ", re.MULTILINE)
 _PROGRESS = re.compile(r"^waiting(?:: | for ).*\n", re.MULTILINE)
 """What a command says while it waits: whether it has to depends on how busy the machine is."""
-_KEEP_RUNNING = re.compile(r"penstock (run|worker)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py")
-_LOOKS = re.compile(r"(cat|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|dead-letters list|epoch list))\b")
+_APPLICATION, _SCREEN = "penstock run", "penstock top"
+_KEEP_RUNNING = re.compile(
+    r"penstock (run|worker|top|dashboard)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py"
+)
+_LOOKS = re.compile(
+    r"(cat(?! >)|ls|tail|sqlite3|penstock (status|segment cat|pipeline list|dead-letters list|epoch list))\b"
+)
 _WORKER_PORTS = {"connector": "7100", "segment": "7101", "http": "7102"}
-_OTHER_PORTS = ("8080", "9000", "7200")
+_OTHER_PORTS = ("8080", "9000", "7200", "7180")
 """Of connectors and programs on the pages: other tests may run beside this one, so each gets a free one."""
 
 
@@ -79,6 +85,8 @@ class Session:
         for step in steps(page):
             if isinstance(step, File):
                 self._save(step)
+            elif isinstance(step, Printed):
+                self._wait_for(page.name, step)
             else:
                 self._run(page.name, step)
                 count += 1
@@ -119,15 +127,28 @@ class Session:
             time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _serve(self, where: str, text: str, output: str) -> None:
-        process, log = self._start(text)
-        self._running.append(_Running(text, process, log))
+        needs_terminal = text.startswith(_SCREEN)
+        process, log = self._start(
+            f"script --quiet --return --command {shlex.quote(text)} /dev/null" if needs_terminal else text
+        )
+        running = _Running(text, process, log)
+        self._running.append(running)
+        self._await(where, running, output)
+
+    def _wait_for(self, page: str, step: Printed) -> None:
+        """It may print other lines before and after, and it may end with what the page shows."""
+        application = next(one for one in reversed(self._running) if one.text.startswith(_APPLICATION))
+        self._await(f"{page}:{step.line}", application, f"{step.output}…")
+
+    def _await(self, where: str, running: _Running, output: str) -> None:
         deadline = time.monotonic() + COMMAND_SECONDS_MAX
-        while not matches(output, printed := self._printed(log)):
-            assert process.poll() is None, f"it ended with {process.returncode}; " + _difference(
-                where, text, output, printed
-            )
-            assert time.monotonic() < deadline, _difference(where, text, output, printed) + self._logs()
+        ended = None
+        while not matches(output, printed := self._printed(running.log)):
+            difference = _difference(where, running.text, output, printed)
+            assert ended is None, f"it ended with {ended}; {difference}"
+            assert time.monotonic() < deadline, difference + self._logs()
             time.sleep(_POLL_SECONDS)
+            ended = running.process.poll()  # then what it has printed last is looked at once more
 
     def _start(self, text: str) -> tuple[subprocess.Popen[bytes], Path]:
         self._count += 1
