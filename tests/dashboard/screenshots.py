@@ -140,7 +140,7 @@ def _run(work: Path, folder: Path, seconds: float) -> None:
                 _wait(work / "log", "dashboard: http" if number == 0 else "penstock.run: ready: POST")
         link = next(line for line in (work / "log").read_text().splitlines() if "dashboard: http" in line)
         time.sleep(seconds)
-        _shoot(link.partition("dashboard: ")[2].split()[0], folder)
+        _shoot(link.partition("dashboard: ")[2].split()[0], folder, (work / "shop.yaml").read_text())
     finally:
         for process in reversed(running):
             process.terminate()
@@ -167,7 +167,7 @@ PAGES = {
 }
 
 
-def _shoot(link: str, folder: Path) -> None:
+def _shoot(link: str, folder: Path, application: str) -> None:
     root = link.partition("/enter")[0]
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -177,7 +177,7 @@ def _shoot(link: str, folder: Path) -> None:
         page.goto(link)
         for name, path in PAGES.items():
             page.goto(root + path)
-            _prepare(page, name)
+            _prepare(page, name, application)
             _variants(page, folder, name)
         for name in ("overview", "pipeline"):
             page.set_viewport_size({"width": 1280, "height": 840})
@@ -188,12 +188,14 @@ def _shoot(link: str, folder: Path) -> None:
         chromium.close()
 
 
-def _prepare(page: "Page", name: str) -> None:
+def _prepare(page: "Page", name: str, application: str) -> None:
     page.wait_for_timeout(3000)  # charts are drawn, and the page has refreshed once
+    if name == "dead-letters":
+        page.get_by_role("checkbox").nth(1).click()
     if name == "settings":
         editor = page.locator(".cm-content")
         editor.click()
-        editor.fill("connector: [{id: ticks, type: metronome, config: {interval: 1h}, codec: json}]\n")
+        editor.fill(application.replace("trigger: 1s", "trigger: 5s"))
         page.get_by_role("button", name="Show what would change").click()
         page.wait_for_timeout(2000)
 

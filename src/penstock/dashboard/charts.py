@@ -58,7 +58,7 @@ def _axis(kind: str, **more: Any) -> dict[str, Any]:
 
 def _nothing(title: str, why: str) -> dict[str, Any]:
     style = {"color": _GREY, "fontSize": 12}
-    return {"title": {**_framed(title)["title"], "subtext": why, "itemGap": 4, "subtextStyle": style}, "series": []}
+    return {"title": {**_framed(title)["title"], "subtext": why, "itemGap": 9, "subtextStyle": style}, "series": []}
 
 
 def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, unit: str = "") -> dict[str, Any]:

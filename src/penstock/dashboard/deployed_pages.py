@@ -109,6 +109,7 @@ def _end(end: End) -> str:
     return f"{end.kind}/{end.name}/{end.port}"
 
 
+_DIGEST_CHARS = 12
 _NAMES = ("name", "id", "instance")
 """Of a part: in its title."""
 
@@ -120,7 +121,7 @@ def _given(spec: Any) -> dict[str, Any]:
         value = getattr(spec, one.name)
         default = one.default if one.default_factory is MISSING else one.default_factory()
         if value != default and one.name not in _NAMES:
-            found[one.name] = _plain(value)
+            found[one.name] = value[:_DIGEST_CHARS] if one.name == "code" else _plain(value)
     return found
 
 

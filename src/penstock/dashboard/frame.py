@@ -34,6 +34,7 @@ STYLE = """
   --penstock-page: #121212; --penstock-quiet: #a3adba; --penstock-focus: #fbbf24; --penstock-ground: #2a1717;
 }
 .body--dark .q-btn.text-primary { --q-primary: #8cc8f8; }
+.body--dark .q-field__control.text-primary { color: #8cc8f8 !important; }
 .body--dark .cm-editor { filter: invert(0.92) hue-rotate(180deg); }
 .quiet { color: var(--penstock-quiet); }
 :focus-visible, .q-focusable:focus-visible { outline: 3px solid var(--penstock-focus) !important; outline-offset: 1px; }
@@ -59,10 +60,13 @@ STYLE = """
   background: none; border: 0; padding: 0; font: inherit; color: inherit; text-align: inherit;
   text-decoration: underline dotted;
 }
+.codehilite pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.codehilite :is(.gi, .gd) { background: none; }
 pre.bytes { overflow-x: auto; font-size: 12px; }
 .nicegui-content { padding: 12px; }
 .q-table__grid-item-row { display: flex; gap: 8px; }
 .q-table__grid-item-title { flex: none; width: 42%; white-space: normal; opacity: 1; color: var(--penstock-quiet); }
+.q-table__grid-item-value { overflow-wrap: anywhere; }
 """
 
 _KEYS_HELP = "Keys: " + ", ".join(f"{key} {title.lower()}" for _, title, key in PAGES) + ", t light or dark"
@@ -265,7 +269,7 @@ def fill(found: ui.table, rows: list[dict[str, Any]]) -> None:
 # Charts.
 
 
-_EMPTY = "height: 2.8rem"
+_EMPTY = "height: 3.2rem"
 """Room for a title, and a line that says that there is nothing."""
 
 

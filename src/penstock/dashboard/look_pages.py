@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self
 
 from nicegui import ui
@@ -69,6 +70,9 @@ def bytes_view(value: bytes, size: int) -> None:
 
 # Dead letters.
 
+_LOOKED_AT_MAX = 20
+"""Pipelines that are asked when the page is opened: each is a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -77,10 +81,10 @@ class _Place:
     name: str
     is_pipeline: bool
 
-    def listed(self, client: CoordinatorClient) -> DeadLetterList:
+    def listed(self, client: CoordinatorClient, limit: int = _LETTERS_MAX) -> DeadLetterList:
         if self.is_pipeline:
-            return client.dead_letters(self.name, limit=_LETTERS_MAX)
-        return client.source_dead_letters(self.name, limit=_LETTERS_MAX)
+            return client.dead_letters(self.name, limit=limit)
+        return client.source_dead_letters(self.name, limit=limit)
 
     def whole(self, client: CoordinatorClient, port: str, at: int) -> DeadLetter:
         if self.is_pipeline:
@@ -95,7 +99,17 @@ async def dead_letters(session: Session, name: str, kind: str) -> None:
     if not choices:
         ui.label("There are no pipelines and no connectors yet.").classes("quiet")
         return
-    await _DeadLetters(session, choices).build(f"{kind} {name}")
+    wanted = f"{kind} {name}" if name else await _first_with_some(session, choices)
+    await _DeadLetters(session, choices).build(wanted)
+
+
+async def _first_with_some(session: Session, choices: Mapping[str, _Place]) -> str:
+    """The first pipeline with dead letters that were not replayed yet."""
+    for text, place in [*choices.items()][:_LOOKED_AT_MAX]:
+        found = await session.ask(partial(place.listed, limit=1))
+        if place.is_pipeline and any(one.waiting for one in found.ports):
+            return text
+    return ""
 
 
 class _DeadLetters:

@@ -9,6 +9,7 @@ from penstock.core.errors import PenstockError, RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard import charts
 from penstock.dashboard.facts import pipeline_facts, sink_facts
+from penstock.dashboard.flow_picture import link
 from penstock.dashboard.frame import (
     chart,
     confirmed,
@@ -63,6 +64,7 @@ async def pipeline(session: Session, name: str) -> None:
         with body:
             troubles(str(one) for one in status.blockages if one.pipeline == name and one.is_blocking)
             facts([*pipeline_facts(found, status)])
+            ui.link("Its dead letters", link("dead-letters", name=name))
         past = history.epochs.get(name, ())
         show_chart(line, charts.timeline(past, time.time(), found.running_epoch, found.running_seconds))
         show_chart(epochs, charts.epoch_bars(past))
