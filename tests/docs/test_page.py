@@ -30,6 +30,28 @@ two
 """
 
 
+SERVED = """\
+```console
+$ penstock run app.yaml
+starting
+…
+```
+
+```console
+…
+ready
+```
+"""
+
+
+def test_what_a_running_command_prints_later_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(SERVED)
+    (tmp_path / "penstock").write_text("#!/bin/sh\necho starting\necho other\necho ready\necho more\nexec sleep 100\n")
+    (tmp_path / "penstock").chmod(0o755)
+    with Session(tmp_path, tmp_path) as session:
+        assert session.follow(tmp_path / "page.md") == 1
+
+
 def test_files_and_commands_are_found_in_order(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(PAGE)
     assert list(steps(tmp_path / "page.md")) == [
