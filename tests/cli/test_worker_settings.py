@@ -1,15 +1,21 @@
 """What `penstock worker` makes of its options and of the system's limits."""
 
 import errno
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from penstock.cli import worker as command
+from penstock.cli.app import app
 from penstock.cli.worker import _hint as worker_hint
 from penstock.cli.worker import fitting, parse_quota, parse_retention, source_quota_bytes
 from penstock.ingest.settings import QUOTA_BYTES, SourceSettings, settings_of
 from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.worker import host_link
 from penstock.worker.settings import WorkerSettings
 
 
@@ -60,3 +66,26 @@ def test_a_connector_without_a_quota_has_that_of_the_worker() -> None:
     assert settings_of(spec, own_event_times=False, quota_bytes=5).quota_bytes == 5
     own = ConnectorSpec(name="c", id="c", instance="01", type="null", quota_bytes=7)
     assert settings_of(own, own_event_times=False, quota_bytes=5).quota_bytes == 7
+
+
+@pytest.mark.parametrize("is_shard", [False, True])
+def test_only_the_host_of_shards_has_a_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shard: bool
+) -> None:
+    """Its shards' processes get its options."""
+    ports: list[int | None] = []
+
+    def beside(port: int | None, *_: str) -> AbstractContextManager[None]:
+        ports.append(port)
+        return nullcontext()
+
+    monkeypatch.setattr(command, "dashboard_beside", beside)
+    monkeypatch.setattr(command, "_serve", lambda *_: None)
+    monkeypatch.setattr(command, "set_up_logging", lambda *_: None)
+    if is_shard:
+        link = host_link.LinkOptions(fd=0, host="h", data=str(tmp_path))
+        monkeypatch.setenv(host_link.VARIABLE, msgspec.json.encode(link).decode())
+    options = ["--data", str(tmp_path), "--store", f"file://{tmp_path}/store", "--allow-callbacks"]
+    result = CliRunner().invoke(app, ["worker", *options, "--dashboard-port", "7180"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert ports == [None if is_shard else 7180]

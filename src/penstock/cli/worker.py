@@ -414,7 +414,9 @@ def worker(
         bucket = replace(bucket, host=link.host)
         servers = with_segment_port_of_host(servers, link)
     servers = replace(servers, permissions=permissions, log_format=log_format)
-    with dashboard_beside(dashboard_port, "--data", str(data)):
+    with dashboard_beside(
+        dashboard_port if link is None else None, "--data", str(data)
+    ):  # of shards: their host has one
         _serve(servers, tls, token_file, _Place(bucket, wants, link, log_file))
 
 
