@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--readme", action="store_true", help="take the two of the README again")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as made:
+    with TemporaryDirectory(prefix="shop-") as made:
         _run(Path(made), given.folder.resolve(), given.minutes * 60)
     if given.readme:
         for name in ("overview", "pipeline"):
@@ -180,7 +180,7 @@ def _shoot(link: str, folder: Path, application: str) -> None:
             _prepare(page, name, application)
             _variants(page, folder, name)
         for name in ("overview", "pipeline"):
-            page.set_viewport_size({"width": 1280, "height": 840})
+            page.set_viewport_size({"width": 1280, "height": 800})
             page.emulate_media(color_scheme="light")
             page.goto(root + PAGES[name])
             page.wait_for_timeout(3000)

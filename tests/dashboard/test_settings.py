@@ -38,7 +38,7 @@ def test_only_what_differs_is_in_the_difference() -> None:
     assert (
         difference(DEPLOYED, replace(DEPLOYED, connectors={"ticks": ticks}))
         == """\
-  connector ticks:
+~ connector ticks:
 -     interval: 1h
 +     interval: 2h
 +   breaker:

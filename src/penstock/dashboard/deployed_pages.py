@@ -145,7 +145,7 @@ def difference(before: Deployment, after: Deployment) -> str:
 
 
 def _changed(title: str, old: str | None, new: str | None) -> Iterable[str]:
-    sign = "+" if old is None else "-" if new is None else " "
+    sign = "+" if old is None else "-" if new is None else "~"
     yield f"{sign} {title}:"
     lines = difflib.unified_diff((old or "").splitlines(), (new or "").splitlines(), lineterm="", n=0)
     without_header = islice(lines, 2, None)

@@ -34,7 +34,7 @@ STYLE = """
   --penstock-page: #121212; --penstock-quiet: #a3adba; --penstock-focus: #fbbf24; --penstock-ground: #2a1717;
 }
 .body--dark .q-btn.text-primary { --q-primary: #8cc8f8; }
-.body--dark .q-field__control.text-primary { color: #8cc8f8 !important; }
+.body--dark .q-field__control { color: #8cc8f8; }
 .body--dark .cm-editor { filter: invert(0.92) hue-rotate(180deg); }
 .quiet { color: var(--penstock-quiet); }
 :focus-visible, .q-focusable:focus-visible { outline: 3px solid var(--penstock-focus) !important; outline-offset: 1px; }
