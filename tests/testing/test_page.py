@@ -1,4 +1,4 @@
-"""The tests on docs/testing.md pass, in the session that all tests share: a reader's would start one."""
+"""The tests on the pages pass, in the session that all tests share: a reader's would start one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "testing.md"
 
 
-@pytest.fixture
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The page's files, saved where the reader is; the names of the modules among them."""
-    files = [step for step in steps(PAGE) if isinstance(step, File)]
+def save(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The page's files, saved where the reader is. The names of the modules among them."""
+    files = [step for step in steps(page) if isinstance(step, File)]
     names = [Path(file.name).stem for file in files if file.name.endswith(".py")]
     for file in files:
         (tmp_path / file.name).write_text(file.text)
@@ -36,7 +36,11 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_the_tests_on_the_page_pass(modules: list[str], spark: SparkSession) -> None:
+@pytest.mark.parametrize(("page", "count"), [("testing.md", 3), ("tutorial.md", 2)])
+def test_the_tests_on_the_page_pass(
+    page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    modules = save(DOCS / page, tmp_path, monkeypatch)
     found = [
         function
         for name in modules
@@ -44,13 +48,13 @@ def test_the_tests_on_the_page_pass(modules: list[str], spark: SparkSession) -> 
         for function in vars(importlib.import_module(name)).values()
         if inspect.isfunction(function) and function.__name__.startswith("test_")
     ]
-    assert len(found) == 3
+    assert len(found) == count
     for function in found:
         function(**({"penstock_spark": spark} if inspect.signature(function).parameters else {}))
 
 
-def test_the_other_examples_run(modules: list[str], spark: SparkSession) -> None:
-    assert modules
+def test_the_other_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    save(PAGE, tmp_path, monkeypatch)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     others = [block for block in blocks if not block.startswith("# ")]
     assert others
