@@ -61,7 +61,6 @@ STYLE = """
   text-decoration: underline dotted;
 }
 .codehilite pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-.codehilite :is(.gi, .gd) { background: none; }
 pre.bytes { overflow-x: auto; font-size: 12px; }
 .nicegui-content { padding: 12px; }
 .q-table__grid-item-row { display: flex; gap: 8px; }
