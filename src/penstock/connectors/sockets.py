@@ -247,13 +247,17 @@ def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+_ERRNO = re.compile(r"^\[errno \d+\] ", re.IGNORECASE)
+"""What asyncio writes before the reason since Python 3.13."""
+
+
 @contextmanager
 def listening_at(host: str, port: int) -> Iterator[None]:
     """Turns an OSError into Lost, with the address that it could not listen on: not every OSError names it."""
     try:
         yield
     except OSError as error:
-        reason = (error.strerror or str(error)).rpartition(": ")[2]
+        reason = _ERRNO.sub("", (error.strerror or str(error)).rpartition(": ")[2])
         hint = "Choose another port, or an address of this machine."
         raise Lost(f"it cannot listen on {_shown(host, port)}: {reason}", hint) from error
 

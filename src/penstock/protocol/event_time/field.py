@@ -71,12 +71,12 @@ def checked_format(text: str) -> str:
     if "%" not in text:
         hint = suggestion(text, (ISO, *UNITS_US)) or "Write iso, s, ms, us, ns, or a strptime format like %d/%b/%Y."
         raise RequestError(f"{text!r} is not a format of times", hint)
+    if all(found == "%%" for found in _YEAR.findall(text)):
+        raise RequestError(f"{text!r} has no year", "Without one all events would be in 1900: add %Y.")
     try:
         datetime.strptime(_SAMPLE.strftime(text), text)
     except (ValueError, re.error) as error:
         raise RequestError(f"{text!r} is not a valid strptime format: {error}", "Use Python's directives.") from None
-    if all(found == "%%" for found in _YEAR.findall(text)):
-        raise RequestError(f"{text!r} has no year", "Without one all events would be in 1900: add %Y.")
     return text
 
 
