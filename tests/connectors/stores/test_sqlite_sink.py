@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_two_sinks_share_a_database(path: Path) -> None:
     first.again().deliver(other)
     one.close()
     other.close()
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT max(epoch) FROM one").fetchone() == (1,)
         assert database.execute("SELECT max(epoch) FROM other").fetchone() == (0,)
         assert database.execute("SELECT target, epoch FROM penstock_ledger ORDER BY 1, 2").fetchall() == [
