@@ -186,8 +186,7 @@ def test_events_can_be_looked_at(owner: "Page", site: Site) -> None:
 def test_a_dead_letter_is_looked_at_and_replayed(owner: "Page", site: Site) -> None:
     owner.goto(f"{site.root}/dead-letters")
     row = owner.get_by_role("row").filter(has=owner.get_by_role("cell", name="reason 2"))
-    row.get_by_role("button").focus()
-    owner.keyboard.press("Enter")
+    row.get_by_role("button").press("Enter")
     owner.get_by_text('{"amount": "many"}').first.wait_for()
     owner.get_by_text("hex", exact=True).click()
     owner.get_by_text("7b 22 61 6d").wait_for()

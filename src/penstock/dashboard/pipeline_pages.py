@@ -102,7 +102,7 @@ def _waits(one: Waiting) -> str:
 def _operator_row(one: OperatorStatus) -> dict[str, Any]:
     return {
         "operator": one.operator,
-        "windows": one.open_windows,
+        "windows": one.waiting,
         "keys": one.keys,
         "state": show_size(one.state_bytes),
         "late": one.late_kept + one.late_dropped,

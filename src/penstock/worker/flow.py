@@ -113,7 +113,7 @@ def measured(
         if one.watermark is not None and one.watermark < END_OF_TIME:
             found[f"{_PIPELINE}/{one.name}/watermark_lag_seconds"] = now - one.watermark / 1e6
     for operator in operators:
-        for name, value in (("state_bytes", operator.state_bytes), ("open_windows", operator.open_windows)):
+        for name, value in (("state_bytes", operator.state_bytes), ("open_windows", operator.waiting)):
             key = f"{_PIPELINE}/{operator.pipeline}/{name}"
             found[key] = found.get(key, 0.0) + value
     for name, pipeline in flow.pipelines.items() if flow is not None else ():

@@ -184,7 +184,7 @@ def _pipeline(status: WorkerStatus, seen: Seen, width: int) -> Iterator[Line]:
         Row(
             (
                 one.operator,
-                f"{one.open_windows:,}",
+                f"{one.waiting:,}",
                 f"{one.keys:,}",
                 show_size(one.state_bytes),
                 f"{one.late_kept + one.late_dropped:,}",

@@ -30,7 +30,7 @@ class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
     """A value for each of `times`; None: it did not exist then. By `source/NAME/events`, `source/NAME/bytes`,
     `pipeline/NAME/rows_in`, `bytes_in` and `rows_out`, `sink/PIPELINE/NAME/rows` and `epochs`, all per second; and
     `pipeline/NAME/lag_bytes`, `latency_seconds`, `watermark_lag_seconds` (behind the clock), `state_bytes` and
-    `open_windows`."""
+    `open_windows` (one for each key and window)."""
     epochs: Mapping[str, Sequence[EpochTimes]]
     """By pipeline: the last ones that are complete, oldest first."""
 
