@@ -19,11 +19,12 @@ from penstock.core.errors import (
     Unavailable,
     UnreadableFormat,
 )
-from penstock.store import bucket_log
-from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles, BucketSettings
+from penstock.store import log_object
+from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import BLOCK_BYTES
+from penstock.store.settings import BucketSettings
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles
 
@@ -133,7 +134,7 @@ class TestTheLog:
         objects = Objects()
         files = opened(objects)
         problems = list[str]()
-        files._sleep = lambda _: problems.append(files.problem)
+        files._patience._sleep = lambda _: problems.append(files.problem)
         with failing(files, error, times=20):
             put(files, "a", b"kept").sync()
         assert len(problems) == 20
@@ -153,11 +154,11 @@ class TestTheLog:
         client.before_each = answer_again
         put(files, "a", b"kept").sync()
         assert client.objects.get("shards/0/log/000000000002").data
-        assert files._log.next == 3
+        assert files._shard.log.next == 3
 
     def test_an_object_of_another_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         objects = Objects()
-        monkeypatch.setattr(bucket_log, "FORMAT", 2)
+        monkeypatch.setattr(log_object, "FORMAT", 2)
         opened(objects)
         monkeypatch.undo()
         with pytest.raises(UnreadableFormat, match="newer version"):
@@ -211,10 +212,12 @@ class TestTakeOver:
         objects = Objects()
         for _ in range(3):
             files = opened(objects, BucketSettings(groups_max=1, linger_seconds=0, release_seconds=0))
-            put(files, f"file-{files._log.term}", b"0").sync()
+            put(files, f"file-{files._shard.log.term}", b"0").sync()
             maintain(files)
-        assert files._log.take_overs[0] == 1
-        assert {files._log.keys.log(number) for number in files._log.take_overs} <= set(keys(objects, "log"))
+        assert files._shard.log.take_overs[0] == 1
+        assert {files._shard.log.keys.log(number) for number in files._shard.log.take_overs} <= set(
+            keys(objects, "log")
+        )
 
     def test_a_candidate_whose_number_was_used_and_deleted_starts_again(self) -> None:
         objects = Objects()
@@ -238,12 +241,12 @@ class TestTakeOver:
         objects = Objects()
         owner = opened(objects)
         put(owner, "a", b"0123").sync()
-        owner._sleep = _give_up(BucketUnreachable("down"))
+        owner._patience._sleep = _give_up(BucketUnreachable("down"))
         with failing(owner, BucketUnreachable("down"), 1, "create shards/0/head"), pytest.raises(BucketUnreachable):
             settled(owner, "b", b"4567")
         assert "shards/0/head" not in objects.objects
         successor = opened(objects)
-        assert successor._log.base.number == 4
+        assert successor._shard.log.base.number == 4
         maintain(successor)
         assert content(opened(objects), "a") == b"0123"
         assert content(opened(objects), "b") == b"4567"
@@ -347,7 +350,7 @@ class TestParts:
         for name in "ab":
             put(files, name, name.encode() * 100)
         files.sync()
-        (shared,) = {key for entry in files._directory.entries.values() for key in entry.part_keys()}
+        (shared,) = {key for entry in files._shard.content.entries.values() for key in entry.part_keys()}
         files.remove("a")
         files.sync()
         maintain(files)
@@ -364,7 +367,7 @@ class TestParts:
         files = opened(objects, PLACING)
         put(files, "a", b"A" * 100)
         files.sync()
-        (key,) = files._directory.part_keys()
+        (key,) = files._shard.content.part_keys()
         files.settle("a")
         maintain(files)
         put(files, "b", b"b")
@@ -396,7 +399,26 @@ class TestParts:
         file.write(0, [b"y"])
         files.sync()
         maintain(files)
-        assert set(keys(objects, "parts")) == files._directory.part_keys()
+        assert set(keys(objects, "parts")) == files._shard.content.part_keys()
+
+    def test_parts_that_a_failed_fold_has_created_are_deleted_by_the_next_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        objects = Objects()
+        files = opened(objects)
+        maintain(files)
+        for name in "ab":
+            put(files, name, b"kept")
+            files.settle(name)
+        files.sync()
+        with monkeypatch.context() as patched:
+            patched.setattr(local_copy(files, "b"), "read", _raise_io_error)
+            with pytest.raises(OSError, match="Input/output"):
+                files.maintain()
+        assert len(keys(objects, "parts")) == 1
+        maintain(files)
+        assert set(keys(objects, "parts")) == files._shard.content.part_keys()
+        assert [content(opened(objects), name) for name in "ab"] == [b"kept", b"kept"]
 
     def test_a_file_that_grows_has_few_parts_however_often_it_is_folded(self) -> None:
         objects = Objects()
@@ -691,8 +713,8 @@ class TestWritesBesideTheBucket:
             assert content(files, "a") == content(opened(objects), "a") == b"x" * _BESIDE_BYTES_MIN
 
 
-def local_copy(files: BucketFiles) -> LocalCopy:
-    local = files._nodes["a"].local
+def local_copy(files: BucketFiles, name: str = "a") -> LocalCopy:
+    local = files._nodes[name].local
     assert local is not None
     return local
 
