@@ -56,8 +56,8 @@ _BESIDE_ROOM_BYTES = 256 << 20
 """If the disk of the cache has less room than this, each write is tried before the bucket has it."""
 _READ_HERE_SECONDS = 60.0
 """For so long after a reader has opened a local file, large writes are copied to local files."""
-OWNER_SECONDS = 2.0
-"""Between two looks whether another worker has taken over, while nothing is written."""
+OWNER_SECONDS = 4.0
+"""Between two looks whether another worker has taken over. The lease usually notices it earlier."""
 
 
 @dataclass(slots=True, eq=False)
