@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -572,6 +573,30 @@ class TestFilesThatChangeDuringAFold:
         files.remove("a")
         maintain(files)
         assert opened(objects).list() == []
+
+    def test_a_file_that_is_removed_while_the_bucket_alone_has_its_bytes_ends_no_fold(self) -> None:
+        objects = Objects()
+        settings = BucketSettings(linger_seconds=60, release_seconds=0, groups_max=3, placed_bytes_min=100)
+        files = opened(objects, replace(settings, held_bytes_max=0))
+        maintain(files)
+        for name in "ab":  # the fold writes the placed bytes again, together with what follows them
+            file = put(files, name, b"x" * 100)
+            file.sync()
+            for _ in range(2):
+                file.write(file.size(), [b"y" * 90])
+                file.sync()
+        client = client_of(files)
+
+        def remove(request: str) -> None:
+            if request.startswith("create shards/0/parts"):
+                client.before_each = lambda _: None
+                files.remove("b")
+                files.sync()
+
+        client.before_each = remove
+        maintain(files)
+        assert files.list() == ["a"]
+        assert content(opened(objects), "a") == b"x" * 100 + b"y" * 180
 
     def test_a_file_that_was_replaced_has_its_old_or_its_new_content_after_a_crash(self) -> None:
         objects = Objects()

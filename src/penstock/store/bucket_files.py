@@ -42,7 +42,7 @@ from penstock.store.local_copy import LocalCopy
 from penstock.store.log_object import LogObject
 from penstock.store.part_cache import PartCache
 from penstock.store.settings import BucketSettings
-from penstock.store.shard_directory import ShardDirectory, StoredCounts
+from penstock.store.shard_directory import FileRemoved, ShardDirectory, StoredCounts
 
 log = logging.getLogger(__name__)
 
@@ -487,7 +487,8 @@ class BucketFiles:
         """Bytes that were cut off or removed meanwhile are zeros: the log after the checkpoint says so."""
         length, data = wanted.end - wanted.start, b""
         if node is not None and node.local is not None:
-            data = node.local.read(wanted.start, length)
+            with suppress(FileRemoved):  # a moment ago, and only the bucket had these bytes
+                data = node.local.read(wanted.start, length)
         return data.ljust(length, b"\0")
 
     def _is_outdated(self, fold: Fold) -> bool:

@@ -35,6 +35,10 @@ T = TypeVar("T")
 _READ_TRIES = 4
 
 
+class FileRemoved(LookupError):
+    """The file has no bytes any more, here or in the bucket."""
+
+
 class StoredCounts(NamedTuple):
     """For people."""
 
@@ -227,12 +231,12 @@ class ShardDirectory:
     # Reading.
 
     def read(self, file: int, offset: int, length: int) -> bytes:
-        """What parts have of a file; the rest is zeros. Raises LookupError if the file was removed."""
+        """What parts have of a file; the rest is zeros. Raises FileRemoved."""
         with self.lock:
             entry = self.content.entries.get(file)
             parts = [] if entry is None else [*entry.parts]
         if entry is None:
-            raise LookupError("the file was removed")
+            raise FileRemoved("the file was removed")
         data = bytearray(length)
         for part in parts:
             start, end = max(part.start, offset), min(part.end, offset + length)
@@ -246,7 +250,7 @@ class ShardDirectory:
             return self._read_cached(part.key, lambda: self._cache.read(part.key, at, end - start))
         except NoSuchObject:
             if not self._is_named(file, part.key):
-                raise LookupError("the file was removed") from None
+                raise FileRemoved("the file was removed") from None
             raise self._missing(part.key) from None
 
     def _is_named(self, file: int, key: str) -> bool:
