@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.errors import (
+    BucketFailed,
     BucketForbidden,
     BucketFull,
     BucketUnreachable,
@@ -142,6 +143,18 @@ class TestTheLog:
         assert all(str(error) in problem for problem in problems)
         assert files.problem == ""
         assert content(opened(objects), "a") == b"kept"
+
+    def test_a_refusal_that_waiting_does_not_mend_ends_the_problem_of_an_earlier_request(self) -> None:
+        files = opened(Objects())
+        answers = iter([BucketUnreachable("down"), BucketFailed("the store answered 400")])
+
+        def fail(_: str) -> None:
+            raise next(answers)
+
+        client_of(files).before_each = fail
+        with pytest.raises(BucketFailed, match="400"):
+            files.check_owner()
+        assert files.problem == ""
 
     def test_a_write_that_took_effect_without_an_answer_is_not_repeated(self) -> None:
         files = opened(Objects())
@@ -499,6 +512,19 @@ class TestReading:
             assert files.counts().cached_bytes <= 2 * BLOCK_BYTES
         assert isinstance(files._cache_files, MemoryFiles)
         assert sum(map(len, files._cache_files._contents.values())) <= 2 * BLOCK_BYTES
+
+    def test_a_start_removes_the_copies_of_an_earlier_one_and_no_other_file(self) -> None:
+        objects, cache = Objects(), MemoryFiles()
+        settled(opened(objects), "a", bytes(BLOCK_BYTES))
+        files = BucketFiles(FaultyBucket(objects), cache)
+        files.open("a").read(0, 1)
+        put(files, "b", b"0").sync()
+        assert len(cache.list()) == 2
+        files.close()
+        for name in ("fetched-7", "thesis.txt", "0.journal", "open-house.journal"):
+            cache.create(name)
+        BucketFiles(FaultyBucket(objects), cache, read_only=True)
+        assert cache.list() == ["0.journal", "open-2.journal", "open-house.journal", "thesis.txt"]
 
     def test_what_is_cached_is_read_while_the_store_cannot_be_reached(self) -> None:
         objects = Objects()

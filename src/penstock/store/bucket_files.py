@@ -40,7 +40,7 @@ from penstock.store.bucket_log import Patience
 from penstock.store.files import Files, LocalFile, RemoteFile, RemotePart
 from penstock.store.local_copy import LocalCopy
 from penstock.store.log_object import LogObject
-from penstock.store.part_cache import PartCache
+from penstock.store.part_cache import PartCache, clear, open_name
 from penstock.store.settings import BucketSettings
 from penstock.store.shard_directory import FileRemoved, ShardDirectory, StoredCounts
 
@@ -74,7 +74,7 @@ class _Node:
 
     @property
     def local_name(self) -> str:
-        return f"open-{self.id}.journal"
+        return open_name(self.id)
 
 
 class BucketFile:
@@ -135,8 +135,9 @@ class BucketFiles:
         sleep: Callable[[float], object] | None = None,
         read_only: bool = False,
     ) -> None:
-        """`cache` is a directory of its own, whose content is thrown away. `owner` names this worker to the next one.
-        `sleep` replaces the waiting after a failed request. `read_only`: take over nothing, write nothing.
+        """`cache` is a directory for local copies; those that are there are thrown away. `owner` names this worker to
+        the next one. `sleep` replaces the waiting after a failed request. `read_only`: take over nothing, write
+        nothing.
         """
         self._bucket = bucket
         self._cache_files = cache
@@ -155,7 +156,7 @@ class BucketFiles:
         self._locked = self._read_only = read_only
         cache.lock()
         try:
-            self._clear_cache()
+            clear(cache)
             self._cache = PartCache(cache, bucket, settings.cache_bytes)
             self._shard = ShardDirectory(bucket, self._cache, shard, settings, self._patience, executor)
             self._open(owner)
@@ -172,10 +173,6 @@ class BucketFiles:
     @on_failure.setter
     def on_failure(self, call: Callable[[PenstockError], object]) -> None:
         self._shard.on_failure = call
-
-    def _clear_cache(self) -> None:
-        for name in self._cache_files.list():
-            self._cache_files.remove(name)
 
     # Opening.
 

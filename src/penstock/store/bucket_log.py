@@ -406,7 +406,7 @@ class ShardLog:
             except (BucketUnavailable, BucketForbidden, BucketFull) as error:
                 failures += 1
                 self._patience.wait(failures, error)
-            except (NoSuchObject, ObjectExists, VersionChanged):  # these are answers, too
+            except (NoSuchObject, ObjectExists, VersionChanged, BucketFailed):  # these are answers, too
                 self._note_answer(failures)
                 raise
             else:
