@@ -8,6 +8,7 @@ import pytest
 
 from bench.bucket import FULL, QUICK, BucketReport, Effort, run
 from bench.bucket_journal import SIZES, Appends
+from bench.contender import Measurement
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -45,6 +46,13 @@ def test_appends_must_reach_a_share_of_the_bare_loop_and_take_overs_end_in_time(
 def test_requests_are_reported_for_each_gigabyte() -> None:
     facts = report(ours=8, seconds=7, larger=8).details()["appends"]
     assert facts["journal 4 KiB"]["put_per_gb"] == 5 * 1000 / 8  # type: ignore[index]
+
+
+def test_ingest_beside_a_disk_can_be_measured_alone() -> None:
+    ingest = {"disk": [Measurement(200, 1.0, 100, (1.0, 2.0))], "bucket": [Measurement(100, 1.0, 100, (1.0, 2.0))]}
+    alone = BucketReport([], {}, {}, ingest, {}, {})
+    assert alone.ratios() == {"ingest": 0.5}
+    assert len([*alone.tables()]) == alone.rounds() == 1
 
 
 def test_the_efforts_have_the_sizes_that_the_goals_name() -> None:
