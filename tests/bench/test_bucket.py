@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,12 @@ def test_everything_but_spark_is_measured(tmp_path: Path) -> None:
     assert facts["put_per_gb"] >= 950
     assert all(seconds >= 4 for rounds in found.take_overs.values() for seconds in rounds), "there is a lease"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.process
+def test_a_pipeline_is_measured_on_a_bucket_and_on_a_disk(tmp_path: Path) -> None:
+    effort = replace(SHORT, ingest_rounds=0, pipeline_rounds=1, pipeline_events=50_000)
+    found = run(effort, tmp_path, beside_disk=True)
+    assert set(found.ratios()) == {"pipeline"}
