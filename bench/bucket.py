@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -61,7 +61,12 @@ def run(
     directory: Path | None = None,
     console: Console | None = None,
     sizes: Mapping[str, int] = SIZES,
+    *,
+    beside_disk: bool = False,
 ) -> BucketReport:
+    """`beside_disk`: only what is compared with a disk."""
+    if beside_disk:
+        effort, sizes = replace(effort, gigabytes=()), {}
     steps = 2 * len(sizes) * effort.rounds + len(effort.gigabytes) * (effort.take_overs + 1)
     steps += 2 * effort.ingest_rounds + (2 * (effort.pipeline_rounds + 1) if effort.pipeline_rounds else 0)
     with ExitStack() as stack:
@@ -138,7 +143,7 @@ class BucketReport(Report):
         return {f"take-over {large} ÷ {small}": ratios(self.take_overs[large], self.take_overs[small])}
 
     def rounds(self) -> int:
-        return max(map(len, self.appends.values()), default=0)
+        return max([*map(len, self.appends.values()), *map(len, self.ingest.values())], default=0)
 
     def details(self) -> dict[str, object]:
         return {
@@ -150,7 +155,8 @@ class BucketReport(Report):
         }
 
     def tables(self) -> Iterable[Table]:
-        yield self._append_table()
+        if self.appends:
+            yield self._append_table()
         yield self._worker_table()
 
     def _append_table(self) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from bench.load import Worker as Program
 from bench.pipeline_flow import Counted, Events, Sent, Trial
 from bench.processes import Server
 from penstock.bucket.stores import open_bucket
+from penstock.cluster.secret import replace_owner
 from penstock.testing.seaweedfs import SeaweedFS
 
 DISK, BUCKET = "disk", "bucket"
@@ -138,9 +138,12 @@ def pipeline(
         program: Program[Sent] = Program()
         stack.callback(program.stop)
         disk = stack.enter_context(open_stage(spark, base))
-        (base / BUCKET / "data").mkdir(parents=True)
-        shutil.copy(base / "data" / "token", base / BUCKET / "data")  # Spark's processes have this one
-        bucket = stack.enter_context(open_stage(spark, base / BUCKET, OnBucket(store)))
+        (base / BUCKET).mkdir()
+        url = store.url(uuid4().hex)
+        replace_owner(
+            open_bucket(url), (base / "data" / "token").read_text().strip()
+        )  # Spark's processes have this one
+        bucket = stack.enter_context(open_stage(spark, base / BUCKET, OnBucket(store, url)))
         contenders = [Counting(DISK, disk, program, events), Counting(BUCKET, bucket, program, events)]
         found = interleave(contenders, rounds + 1, lambda one: one.count(), lambda text: note(f"pipeline, {text}"))
     if not all(found.values()):

@@ -66,7 +66,7 @@ def bench_session(directory: Path | None, master: str = MASTER) -> Iterator[tupl
     with base_directory(directory) as base:
         conf = {"spark.sql.warehouse.dir": str(base / "warehouse")}
         # The worker writes it later. The JVM's Python processes get the environment that the JVM is started with.
-        os.environ.setdefault("PENSTOCK_TOKEN_FILE", str(base / "data" / "token"))
+        os.environ["PENSTOCK_TOKEN_FILE"] = str(base / "data" / "token")
         with spark_driver("penstock-bench", master, conf, base / "spark.log") as driver:
             yield driver.session, base
 

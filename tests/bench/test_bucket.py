@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.bucket import FULL, QUICK, BucketReport, Effort, run
 from bench.bucket_journal import SIZES, Appends
+from bench.contender import Measurement
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,6 +49,13 @@ def test_requests_are_reported_for_each_gigabyte() -> None:
     assert facts["journal 4 KiB"]["put_per_gb"] == 5 * 1000 / 8  # type: ignore[index]
 
 
+def test_ingest_beside_a_disk_can_be_measured_alone() -> None:
+    ingest = {"disk": [Measurement(200, 1.0, 100, (1.0, 2.0))], "bucket": [Measurement(100, 1.0, 100, (1.0, 2.0))]}
+    alone = BucketReport([], {}, {}, ingest, {}, {})
+    assert alone.ratios() == {"ingest": 0.5}
+    assert len([*alone.tables()]) == alone.rounds() == 1
+
+
 def test_the_efforts_have_the_sizes_that_the_goals_name() -> None:
     assert [*SIZES] == ["4 KiB", "256 KiB", "8 MiB"]
     assert (QUICK.gigabytes, FULL.gigabytes) == ((0.1, 0.5), (1.0, 10.0))
@@ -62,3 +71,12 @@ def test_everything_but_spark_is_measured(tmp_path: Path) -> None:
     assert facts["put_per_gb"] >= 950
     assert all(seconds >= 4 for rounds in found.take_overs.values() for seconds in rounds), "there is a lease"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.process
+def test_a_pipeline_is_measured_on_a_bucket_and_on_a_disk(tmp_path: Path) -> None:
+    effort = replace(SHORT, ingest_rounds=0, pipeline_rounds=1, pipeline_events=50_000)
+    found = run(effort, tmp_path, beside_disk=True)
+    assert set(found.ratios()) == {"pipeline"}

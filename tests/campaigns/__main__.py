@@ -3,6 +3,7 @@
 """
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -83,6 +84,7 @@ def main() -> int:
     options = _parse()
     console = Console()
     _, default, run = CAMPAIGNS[options.name]
+    logging.disable(logging.WARNING)  # faults are what a campaign is about: thousands of lines would hide its result
     seeds = options.seeds or (None if options.minutes else default)
     done = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

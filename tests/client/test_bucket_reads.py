@@ -23,9 +23,10 @@ from penstock.core.address import this_machine
 from penstock.core.errors import BucketForbidden, BucketThrottled
 from penstock.protocol.segment import LocatedFile, LocatedObject, LocateSegment, OperationUnsupported, SegmentLocated
 from penstock.segment_server.connection import Managing
-from penstock.store.bucket_files import BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.compaction import Compactor
 from penstock.store.files import Files, RealFiles
+from penstock.store.settings import BucketSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFiles

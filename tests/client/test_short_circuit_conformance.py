@@ -25,10 +25,11 @@ from penstock.segment_server.caller import Caller
 from penstock.segment_server.connection import Managing
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.tables import Tables
-from penstock.store.bucket_files import BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.compaction import Compactor
 from penstock.store.files import Files, RealFiles
 from penstock.store.plan import Addition
+from penstock.store.settings import BucketSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFiles

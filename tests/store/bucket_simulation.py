@@ -13,11 +13,11 @@ import pytest
 
 from penstock.core.errors import DiskFull, StoreFailed, TakenOver, Unavailable
 from penstock.core.types import Position
-from penstock.store.bucket_files import BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.compaction import Compactor
 from penstock.store.file_journal import FileJournal
-from penstock.store.settings import KIB
+from penstock.store.settings import KIB, BucketSettings
 from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
 from penstock.testing.faulty_bucket import BucketFaults, FaultyBucket, Objects
@@ -189,7 +189,7 @@ class BucketSimulation(Simulation):
             assert taken_over_at, "nobody has taken over"
         client.before_each = lambda _: None
         if taken_over_at:
-            assert files._log.next <= taken_over_at[0], "it has acknowledged what its successor has not read"
+            assert files._shard.log.next <= taken_over_at[0], "it has acknowledged what its successor has not read"
             self.zombies.append(zombie)
             self.wake()
         else:
@@ -201,7 +201,7 @@ class BucketSimulation(Simulation):
         self.client = self.new_client()
         self.open()
         self.check_recovered()
-        number = self.files._log.take_overs[-1]
+        number = self.files._shard.log.take_overs[-1]
         self.work()
         return number
 
@@ -241,7 +241,7 @@ class BucketSimulation(Simulation):
             candidate.before_each = lambda _: None
             files.check_owner()
         except TakenOver:
-            assert self.files._log.term > 1, "a third was quicker"
+            assert self.files._shard.log.term > 1, "a third was quicker"
             return
         self.observe_durable()
         self.zombies.append(self.owner())
@@ -280,7 +280,7 @@ class BucketSimulation(Simulation):
         self.commit()
         while self.files.maintain():
             pass
-        log, directory = self.files._log, self.files._directory
+        log, directory = self.files._shard.log, self.files._shard.content
         numbers = {*log.take_overs, *log._deletable}
         wanted = {log.keys.log(number) for number in numbers} | directory.part_keys() | {log.keys.head}
         assert set(self.objects.objects) - {log.keys.head} == wanted - {log.keys.head}

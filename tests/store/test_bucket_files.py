@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from penstock.core.errors import (
+    BucketFailed,
     BucketForbidden,
     BucketFull,
     BucketUnreachable,
@@ -19,11 +21,12 @@ from penstock.core.errors import (
     Unavailable,
     UnreadableFormat,
 )
-from penstock.store import bucket_log
-from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles, BucketSettings
+from penstock.store import log_object
+from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import BLOCK_BYTES
+from penstock.store.settings import BucketSettings
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles
 
@@ -133,13 +136,25 @@ class TestTheLog:
         objects = Objects()
         files = opened(objects)
         problems = list[str]()
-        files._sleep = lambda _: problems.append(files.problem)
+        files._patience._sleep = lambda _: problems.append(files.problem)
         with failing(files, error, times=20):
             put(files, "a", b"kept").sync()
         assert len(problems) == 20
         assert all(str(error) in problem for problem in problems)
         assert files.problem == ""
         assert content(opened(objects), "a") == b"kept"
+
+    def test_a_refusal_that_waiting_does_not_mend_ends_the_problem_of_an_earlier_request(self) -> None:
+        files = opened(Objects())
+        answers = iter([BucketUnreachable("down"), BucketFailed("the store answered 400")])
+
+        def fail(_: str) -> None:
+            raise next(answers)
+
+        client_of(files).before_each = fail
+        with pytest.raises(BucketFailed, match="400"):
+            files.check_owner()
+        assert files.problem == ""
 
     def test_a_write_that_took_effect_without_an_answer_is_not_repeated(self) -> None:
         files = opened(Objects())
@@ -153,11 +168,11 @@ class TestTheLog:
         client.before_each = answer_again
         put(files, "a", b"kept").sync()
         assert client.objects.get("shards/0/log/000000000002").data
-        assert files._log.next == 3
+        assert files._shard.log.next == 3
 
     def test_an_object_of_another_format_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         objects = Objects()
-        monkeypatch.setattr(bucket_log, "FORMAT", 2)
+        monkeypatch.setattr(log_object, "FORMAT", 2)
         opened(objects)
         monkeypatch.undo()
         with pytest.raises(UnreadableFormat, match="newer version"):
@@ -211,10 +226,12 @@ class TestTakeOver:
         objects = Objects()
         for _ in range(3):
             files = opened(objects, BucketSettings(groups_max=1, linger_seconds=0, release_seconds=0))
-            put(files, f"file-{files._log.term}", b"0").sync()
+            put(files, f"file-{files._shard.log.term}", b"0").sync()
             maintain(files)
-        assert files._log.take_overs[0] == 1
-        assert {files._log.keys.log(number) for number in files._log.take_overs} <= set(keys(objects, "log"))
+        assert files._shard.log.take_overs[0] == 1
+        assert {files._shard.log.keys.log(number) for number in files._shard.log.take_overs} <= set(
+            keys(objects, "log")
+        )
 
     def test_a_candidate_whose_number_was_used_and_deleted_starts_again(self) -> None:
         objects = Objects()
@@ -238,12 +255,12 @@ class TestTakeOver:
         objects = Objects()
         owner = opened(objects)
         put(owner, "a", b"0123").sync()
-        owner._sleep = _give_up(BucketUnreachable("down"))
+        owner._patience._sleep = _give_up(BucketUnreachable("down"))
         with failing(owner, BucketUnreachable("down"), 1, "create shards/0/head"), pytest.raises(BucketUnreachable):
             settled(owner, "b", b"4567")
         assert "shards/0/head" not in objects.objects
         successor = opened(objects)
-        assert successor._log.base.number == 4
+        assert successor._shard.log.base.number == 4
         maintain(successor)
         assert content(opened(objects), "a") == b"0123"
         assert content(opened(objects), "b") == b"4567"
@@ -347,7 +364,7 @@ class TestParts:
         for name in "ab":
             put(files, name, name.encode() * 100)
         files.sync()
-        (shared,) = {key for entry in files._directory.entries.values() for key in entry.part_keys()}
+        (shared,) = {key for entry in files._shard.content.entries.values() for key in entry.part_keys()}
         files.remove("a")
         files.sync()
         maintain(files)
@@ -364,7 +381,7 @@ class TestParts:
         files = opened(objects, PLACING)
         put(files, "a", b"A" * 100)
         files.sync()
-        (key,) = files._directory.part_keys()
+        (key,) = files._shard.content.part_keys()
         files.settle("a")
         maintain(files)
         put(files, "b", b"b")
@@ -396,7 +413,26 @@ class TestParts:
         file.write(0, [b"y"])
         files.sync()
         maintain(files)
-        assert set(keys(objects, "parts")) == files._directory.part_keys()
+        assert set(keys(objects, "parts")) == files._shard.content.part_keys()
+
+    def test_parts_that_a_failed_fold_has_created_are_deleted_by_the_next_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        objects = Objects()
+        files = opened(objects)
+        maintain(files)
+        for name in "ab":
+            put(files, name, b"kept")
+            files.settle(name)
+        files.sync()
+        with monkeypatch.context() as patched:
+            patched.setattr(local_copy(files, "b"), "read", _raise_io_error)
+            with pytest.raises(OSError, match="Input/output"):
+                files.maintain()
+        assert len(keys(objects, "parts")) == 1
+        maintain(files)
+        assert set(keys(objects, "parts")) == files._shard.content.part_keys()
+        assert [content(opened(objects), name) for name in "ab"] == [b"kept", b"kept"]
 
     def test_a_file_that_grows_has_few_parts_however_often_it_is_folded(self) -> None:
         objects = Objects()
@@ -477,6 +513,19 @@ class TestReading:
         assert isinstance(files._cache_files, MemoryFiles)
         assert sum(map(len, files._cache_files._contents.values())) <= 2 * BLOCK_BYTES
 
+    def test_a_start_removes_the_copies_of_an_earlier_one_and_no_other_file(self) -> None:
+        objects, cache = Objects(), MemoryFiles()
+        settled(opened(objects), "a", bytes(BLOCK_BYTES))
+        files = BucketFiles(FaultyBucket(objects), cache)
+        files.open("a").read(0, 1)
+        put(files, "b", b"0").sync()
+        assert len(cache.list()) == 2
+        files.close()
+        for name in ("fetched-7", "thesis.txt", "0.journal", "open-house.journal"):
+            cache.create(name)
+        BucketFiles(FaultyBucket(objects), cache, read_only=True)
+        assert cache.list() == ["0.journal", "open-2.journal", "open-house.journal", "thesis.txt"]
+
     def test_what_is_cached_is_read_while_the_store_cannot_be_reached(self) -> None:
         objects = Objects()
         settled(opened(objects), "a", bytes(2 * BLOCK_BYTES))
@@ -550,6 +599,30 @@ class TestFilesThatChangeDuringAFold:
         files.remove("a")
         maintain(files)
         assert opened(objects).list() == []
+
+    def test_a_file_that_is_removed_while_the_bucket_alone_has_its_bytes_ends_no_fold(self) -> None:
+        objects = Objects()
+        settings = BucketSettings(linger_seconds=60, release_seconds=0, groups_max=3, placed_bytes_min=100)
+        files = opened(objects, replace(settings, held_bytes_max=0))
+        maintain(files)
+        for name in "ab":  # the fold writes the placed bytes again, together with what follows them
+            file = put(files, name, b"x" * 100)
+            file.sync()
+            for _ in range(2):
+                file.write(file.size(), [b"y" * 90])
+                file.sync()
+        client = client_of(files)
+
+        def remove(request: str) -> None:
+            if request.startswith("create shards/0/parts"):
+                client.before_each = lambda _: None
+                files.remove("b")
+                files.sync()
+
+        client.before_each = remove
+        maintain(files)
+        assert files.list() == ["a"]
+        assert content(opened(objects), "a") == b"x" * 100 + b"y" * 180
 
     def test_a_file_that_was_replaced_has_its_old_or_its_new_content_after_a_crash(self) -> None:
         objects = Objects()
@@ -691,8 +764,8 @@ class TestWritesBesideTheBucket:
             assert content(files, "a") == content(opened(objects), "a") == b"x" * _BESIDE_BYTES_MIN
 
 
-def local_copy(files: BucketFiles) -> LocalCopy:
-    local = files._nodes["a"].local
+def local_copy(files: BucketFiles, name: str = "a") -> LocalCopy:
+    local = files._nodes[name].local
     assert local is not None
     return local
 

@@ -13,6 +13,11 @@ def test_what_is_acknowledged_survives_crashes_zombies_and_slow_candidates(first
         simulate_bucket(seed)
 
 
+def test_a_seed_that_has_failed_succeeds() -> None:
+    """A file was removed while a fold was about to read bytes of it that only the bucket had."""
+    simulate_bucket(9964)
+
+
 def test_a_seed_replays_exactly() -> None:
     runs = [BucketSimulation(7), BucketSimulation(7)]
     for simulation in runs:

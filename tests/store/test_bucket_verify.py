@@ -7,9 +7,10 @@ import pytest
 
 from penstock.bucket.objects import StoredObject
 from penstock.core.errors import IncompleteCopy, UnreadableFormat
-from penstock.store.bucket_files import BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.bucket_verify import BucketReport, verify_bucket
 from penstock.store.chapters import INCOMPLETE, chapter_name
+from penstock.store.settings import BucketSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFiles

@@ -144,8 +144,10 @@ def unneeded_objects(url: str) -> set[str]:
     """Objects of the journal and records of workers that nobody needs, and those that are missing."""
     bucket = open_bucket(url)
     files = BucketFiles(bucket, MemoryFiles(), read_only=True)
-    log = files._log
-    wanted = {log.keys.log(number) for number in (*log.take_overs, *log._deletable)} | (files._used_at_start or set())
+    log = files._shard.log
+    wanted = {log.keys.log(number) for number in (*log.take_overs, *log._deletable)} | (
+        files._shard._used_at_start or set()
+    )
     found = {each.key for each in bucket.list("")} - {log.keys.head, shard_key(0), SECRET}
     found = {key for key in found if not key.startswith(PLACES)}  # as long as the cluster: small, and never changed
     owner = read_record(bucket, shard_key(0), ShardRecord)

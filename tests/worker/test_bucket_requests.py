@@ -1,6 +1,7 @@
 """What a worker asks of its bucket: the cost model of docs/bucket.md."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 
 from penstock.bucket.counted_bucket import CountedBucket
 from penstock.cli.connect import get_json
-from penstock.store.bucket_files import BucketFiles, BucketSettings
-from penstock.store.settings import KIB
+from penstock.cluster.records import ShardRecord, WorkerRecord, encode, shard_key, worker_key
+from penstock.store.bucket_files import OWNER_SECONDS, BucketFiles
+from penstock.store.settings import KIB, BucketSettings
 from penstock.testing.faulty_bucket import FaultyBucket
 from penstock.testing.memory_files import MemoryFiles
+from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import LOOK_SECONDS
 from tests.store.small import commit, open_store
 from tests.support.waiting import until
@@ -25,19 +28,27 @@ RENEWALS = 4
 def test_an_idle_worker_makes_at_most_one_put_and_one_get_every_two_seconds(tmp_path: Path) -> None:
     with WorkerProcess(tmp_path / "data", "--shard", "0", "--store", (tmp_path / "bucket").as_uri()) as worker:
 
-        def requests() -> dict[str, int]:
-            status: Any = get_json(f"127.0.0.1:{worker.http_port}", "/status")
-            return {kind: status["store"]["bucket"]["requests"].get(kind, 0) for kind in ("put", "get", "list")}
+        def status() -> Any:
+            return get_json(f"127.0.0.1:{worker.http_port}", "/status")
 
-        first = requests()["put"]
-        until(lambda: requests()["put"] >= first + RENEWALS)  # the start is over: dead workers were looked for
-        before, began = requests(), time.monotonic()
-        until(lambda: requests()["put"] >= before["put"] + RENEWALS)
-        after, seconds = requests(), time.monotonic() - began
+        def requests(found: Any) -> dict[str, int]:
+            return {kind: found["store"]["bucket"]["requests"].get(kind, 0) for kind in ("put", "get", "list")}
+
+        start = status()
+        first = requests(start)
+        until(lambda: requests(status())["put"] >= first["put"] + RENEWALS)  # the start is over
+        before, began = requests(status()), time.monotonic()
+        until(lambda: requests(status())["put"] >= before["put"] + RENEWALS)
+        after, seconds = requests(status()), time.monotonic() - began
+    since_start = start["uptime_seconds"] / EVERY_SECONDS
+    assert first["put"] <= 15 + since_start
+    assert first["get"] <= 36 + start["store"]["bucket"]["log_objects"] + 2 * since_start
+    assert first["list"] <= 6
+    assert 1 / OWNER_SECONDS + 2 / LOOK_SECONDS <= 1 / EVERY_SECONDS, "in the long run"
     due = seconds / EVERY_SECONDS + 1
     assert after["put"] - before["put"] <= due
     looks = seconds / LOOK_SECONDS + 1
-    assert after["get"] - before["get"] <= due + 2 * looks  # for the access list, and for the owner's token
+    assert after["get"] - before["get"] <= seconds / OWNER_SECONDS + 1 + 2 * looks  # the access list, the owner's token
     assert after["list"] == before["list"]
 
 
@@ -66,3 +77,17 @@ def test_a_group_is_one_put_and_a_chapter_seven_more() -> None:
     assert after["put"] - before["put"] == groups + 7 * closed
     assert after["get"] == before["get"]
     assert after.get("list") == before.get("list")
+
+
+def test_the_map_of_a_cluster_costs_two_lists_and_a_get_for_each_record() -> None:
+    bucket = CountedBucket(FaultyBucket())
+    workers = ("host", "host.0", "host.1")
+    for name in workers:
+        bucket.create(worker_key(name), [encode(WorkerRecord(worker=name, revision=1, addresses={}))])
+    for shard in range(2):
+        bucket.create(shard_key(shard), [encode(ShardRecord(shard=shard, owner=f"host.{shard}", term=1))])
+    cluster, before = Cluster(bucket, "host"), Counter(bucket.counts().requests)
+    for _ in range(3):  # at most twice a second
+        assert len(cluster.status().workers) == len(workers)
+    made = Counter(bucket.counts().requests) - before
+    assert made == {"list": 2, "get": len(workers) + 2 + 1}  # and the assignment

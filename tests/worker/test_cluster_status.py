@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from penstock.access.principals import Principal, Role
+from penstock.bucket.counted_bucket import CountedBucket
 from penstock.client.coordinator.connection import Connection
 from penstock.cluster.places import Thing
 from penstock.cluster.records import WorkerRecord
@@ -16,9 +17,10 @@ from penstock.core.errors import LimitExceeded, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Place
 from penstock.protocol.api.pipelines import Announce
 from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
+from penstock.testing.faulty_bucket import FaultyBucket
 from penstock.worker import cluster_status, host_routes
 from penstock.worker.cluster import loopback_problems
-from penstock.worker.cluster_status import combined, merged_metrics
+from penstock.worker.cluster_status import combined, merged_metrics, with_requests
 from penstock.worker.host_routes import _HostRoutes
 from penstock.worker.routes import PRINCIPAL
 from penstock.worker.visibility import visible
@@ -37,6 +39,16 @@ def bucket(gets: int, rate: float) -> BucketStatus:
 def test_counts_and_rates_of_the_shards_are_added() -> None:
     whole = combined([bucket(3, 0.5), bucket(4, 1.5)], BucketStatus)
     assert (whole.requests, whole.requests_per_second) == ({"get": 7}, 2.0)
+
+
+def test_requests_of_the_host_itself_are_counted() -> None:
+    own = CountedBucket(FaultyBucket())
+    own.create("cluster/workers/host", [b"0123"])
+    whole = with_requests(bucket(3, 0.5), own.counts())
+    assert whole is not None
+    assert (whole.requests, whole.bytes_written) == ({"get": 3, "put": 1}, 4)
+    assert whole.requests_per_month == pytest.approx(whole.requests_per_second * 30 * 24 * 3600)
+    assert with_requests(None, own.counts()) is None
 
 
 def test_the_application_is_that_of_the_shard_which_has_one() -> None:

@@ -40,10 +40,12 @@ from penstock.core.errors import (
 )
 from penstock.core.retry import RetryPolicy
 from penstock.core.types import Buffer
-from penstock.store.bucket_files import SHARDS, BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.bucket_log import reading_threads
 from penstock.store.chapters import INCOMPLETE, chapter_bases
 from penstock.store.files import Files, RealFiles
+from penstock.store.log_object import SHARDS
+from penstock.store.settings import BucketSettings
 from penstock.worker import bucket_shard
 from penstock.worker.cluster_access import ACCESS
 

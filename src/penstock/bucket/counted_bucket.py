@@ -19,6 +19,14 @@ KEYS_PER_REQUEST = 1000
 """Of a list or a deletion on S3. Google and Azure need more requests for a deletion; no store charges for one."""
 
 
+_MONTH_SECONDS = 30 * 24 * 3600
+
+
+def per_month(per_second: float) -> int:
+    """Requests, if it goes on like this."""
+    return round(per_second * _MONTH_SECONDS)
+
+
 @dataclass(frozen=True, slots=True)
 class BucketProblem:
     """Why requests fail: since the last one that did not."""

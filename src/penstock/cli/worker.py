@@ -92,7 +92,7 @@ CacheSizeOption = Annotated[
     typer.Option(
         parser=parse_size,
         metavar="SIZE",
-        help="Size of the cache, besides the open chapter.",
+        help="Size of the cache of each shard, besides the open chapter.",
         rich_help_panel=_BUCKET,
     ),
 ]

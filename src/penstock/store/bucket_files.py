@@ -15,37 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock, RLock
-from typing import Any, NamedTuple, TypeVar
-from uuid import uuid4
 
-from crc32c import crc32c
-
-from penstock.bucket.objects import Bucket, NoSuchObject
-from penstock.core.errors import (
-    BucketFailed,
-    BucketForbidden,
-    BucketFull,
-    BucketUnavailable,
-    Damaged,
-    PenstockError,
-    StoreFailed,
-    StoreInUse,
-    TakenOver,
-    Unavailable,
-)
-from penstock.core.retry import RetryPolicy
+from penstock.bucket.objects import Bucket
+from penstock.core.errors import PenstockError, StoreFailed, StoreInUse, Unavailable
 from penstock.core.types import Buffer
 from penstock.store.bucket_directory import (
     ALLOCATE,
     CREATE,
     PLACE,
-    PLACED_BYTES_MIN,
     REMOVE,
     RENAME,
     SETTLE,
     TRUNCATE,
     WRITE,
-    Directory,
     Entry,
     Fold,
     Operation,
@@ -53,54 +35,19 @@ from penstock.store.bucket_directory import (
     PartsByFile,
     Range,
     data_of,
-    groups,
 )
-from penstock.store.bucket_log import OBJECT_BYTES_MAX, Kind, LogObject, ShardLog
+from penstock.store.bucket_log import Patience
 from penstock.store.files import Files, LocalFile, RemoteFile, RemotePart
 from penstock.store.local_copy import LocalCopy
-from penstock.store.part_cache import PartCache
+from penstock.store.log_object import LogObject
+from penstock.store.part_cache import PartCache, clear, open_name
+from penstock.store.settings import BucketSettings
+from penstock.store.shard_directory import FileRemoved, ShardDirectory, StoredCounts
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketSettings:
-    cache_bytes: int = 1 << 30
-    """Of the local cache, without the open chapter."""
-
-    object_bytes_max: int = OBJECT_BYTES_MAX
-
-    groups_max: int = 500
-    """Groups in the log before it is folded: a take-over reads them all, 16 at a time: a second at 30 ms each."""
-
-    unfolded_bytes_max: int = 128 << 20
-    """Bytes that only the log has, before a sync folds them itself: a take-over reads them all."""
-
-    linger_seconds: float = 1.0
-    """How long a removed file waits for others, to share one object of the log."""
-
-    release_seconds: float = 30.0
-    """Between two folds that serve no purpose but to delete objects."""
-
-    placed_bytes_min: int = PLACED_BYTES_MIN
-    """A write of this size stays in its object of the log."""
-
-    held_bytes_max: int = 32 << 20
-    """The newest bytes of an open file, if they are in the bucket alone: their readers need not fetch them."""
-
-
-SHARDS = "shards/"
-"""The prefix of all shards' objects."""
-_REQUESTS = RetryPolicy(0.05, 5.0)
-_OPENING_SECONDS_MAX = 30.0
-"""How long a start waits for a store that cannot be reached."""
-_READ_TRIES = 4
 _JOIN_SECONDS_MAX = 10.0
 """The background thread may be in a request that hangs; it ends with the process."""
-_FAILURES_LOGGED = 3
-"""One failure or two are nothing unusual."""
 _MAINTAIN_SECONDS = 1.0
 """Between two looks for work."""
 _BESIDE_BYTES_MIN = 64 << 10
@@ -109,13 +56,8 @@ _BESIDE_ROOM_BYTES = 256 << 20
 """If the disk of the cache has less room than this, each write is tried before the bucket has it."""
 _READ_HERE_SECONDS = 60.0
 """For so long after a reader has opened a local file, large writes are copied to local files."""
-_OWNER_SECONDS = 2.0
-"""Between two looks whether another worker has taken over, while nothing is written."""
-
-
-def shard_prefix(shard: int) -> str:
-    """Of the shard's objects."""
-    return f"{SHARDS}{shard}"
+OWNER_SECONDS = 4.0
+"""Between two looks whether another worker has taken over. The lease usually notices it earlier."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +74,7 @@ class _Node:
 
     @property
     def local_name(self) -> str:
-        return f"open-{self.id}.journal"
+        return open_name(self.id)
 
 
 class BucketFile:
@@ -174,16 +116,6 @@ class BucketFile:
         self._node = None
 
 
-class StoredCounts(NamedTuple):
-    """For people."""
-
-    objects: int
-    bytes: int
-    log_objects: int
-    """Groups since the last checkpoint."""
-    cached_bytes: int
-
-
 class BucketFiles:
     """Implements `Files`. Opening it takes over the shard: from then on, the former owner's writes fail.
 
@@ -203,78 +135,59 @@ class BucketFiles:
         sleep: Callable[[float], object] | None = None,
         read_only: bool = False,
     ) -> None:
-        """`cache` is a directory of its own, whose content is thrown away. `owner` names this worker to the next one.
-        `sleep` replaces the waiting after a failed request. `read_only`: take over nothing, write nothing.
+        """`cache` is a directory for local copies; those that are there are thrown away. `owner` names this worker to
+        the next one. `sleep` replaces the waiting after a failed request. `read_only`: take over nothing, write
+        nothing.
         """
         self._bucket = bucket
         self._cache_files = cache
         self._executor = executor
         self._settings = settings
+        self._patience = Patience(sleep)
         self._state = RLock()
+        """Of everything below. Whoever has it may get that of the shard's directory, not the other way round."""
         self._flushing = Lock()
         self._maintaining = Lock()
-        self._closing = Event()
-        self._sleep = sleep or self._closing.wait
         self._work = Event()
         self._thread: threading.Thread | None = None
-        self._opening_until: float | None = time.monotonic() + _OPENING_SECONDS_MAX
-        self._failure: PenstockError | None = None
-        self._problem = ""
+        self._pending: list[tuple[Operation, bytes]] = []
+        self._pending_since = 0.0
         self._read_here_at = float("-inf")
         self._locked = self._read_only = read_only
-        self.on_failure: Callable[[PenstockError], object] = lambda _: None
-        """Called once, from any thread, when nothing can be written any more."""
         cache.lock()
         try:
-            self._clear_cache()
+            clear(cache)
             self._cache = PartCache(cache, bucket, settings.cache_bytes)
-            self._log = ShardLog(bucket, shard_prefix(shard), uuid4().bytes, self, executor)
+            self._shard = ShardDirectory(bucket, self._cache, shard, settings, self._patience, executor)
             self._open(owner)
         except BaseException:
             cache.close()
             raise
-        self._opening_until = None
+        self._patience.opened()
 
-    def _clear_cache(self) -> None:
-        for name in self._cache_files.list():
-            self._cache_files.remove(name)
+    @property
+    def on_failure(self) -> Callable[[PenstockError], object]:
+        """Called once, from any thread, when nothing can be written any more."""
+        return self._shard.on_failure
+
+    @on_failure.setter
+    def on_failure(self, call: Callable[[PenstockError], object]) -> None:
+        self._shard.on_failure = call
 
     # Opening.
 
     def _open(self, owner: str) -> None:
-        logged: list[LogObject] = []
-
-        def begin(directory: Any) -> None:
-            self._directory, self._released, self._logged_bytes = Directory.decode(directory), list[str](), 0
-            logged.clear()
-
-        def apply(group: LogObject) -> None:
-            self._directory.apply(group.body, self._log.place(group), self._released)
-            logged.append(group)
-
-        if self._read_only:
-            self._log.read(begin, apply)
-        else:
-            self._log.take_over(owner, begin, apply)
-        # From here on nobody deletes what the directory names.
-        self._applied = self._log.next - 1
-        self._groups = len(logged)
-        self._logged_bytes = sum(len(group.data) for group in logged)
-        self._pending: list[tuple[Operation, bytes]] = []
-        self._pending_since = 0.0
-        self._part_number = 0
-        self._folded_at = float("-inf")
-        self._next_id = self._directory.next_id
-        self._used_at_start: set[str] | None = self._directory.part_keys()
-        entries = self._directory.entries
-        self._nodes = {entry.name: _node(entry) for entry in entries.values()}
+        logged = self._shard.open(None if self._read_only else owner)
+        directory = self._shard.content
+        self._next_id = directory.next_id
+        self._nodes = {entry.name: _node(entry) for entry in directory.entries.values()}
         self._fill_local(logged)
 
     def _fill_local(self, logged: Sequence[LogObject]) -> None:
         """Files that may still change, or whose bytes the log has, get a local copy."""
         nodes = {node.id: node for node in self._nodes.values()}
-        here = {self._log.keys.log(group.number) for group in logged}
-        for entry in self._directory.entries.values():
+        here = {self._shard.log.keys.log(group.number) for group in logged}
+        for entry in self._shard.content.entries.values():
             if not entry.is_stored:
                 self._copy_parts(nodes[entry.id], [part for part in entry.parts if part.key not in here])
         for group in logged:
@@ -286,19 +199,13 @@ class BucketFiles:
     def _copy_parts(self, node: _Node, parts: Sequence[Part]) -> None:
         local = self._new_local(node)
         get = self._executor.map if self._executor is not None else map
-        for part, data in zip(parts, get(self._get_part, parts), strict=True):
+        for part, data in zip(parts, get(self._shard.get_part, parts), strict=True):
             local.write(part.start, data[part.skip : part.skip + part.length])
         node.local = local
 
     def _new_local(self, node: _Node) -> LocalCopy:
         file = self._cache_files.create(node.local_name)
-        return LocalCopy(file, lambda: self._cache.shrink(1 << 62), partial(self._read_parts, node))
-
-    def _get_part(self, part: Part) -> bytes:
-        try:
-            return self._log.get_part(part.key, part.checksum)
-        except NoSuchObject:
-            raise self._missing(part.key) from None
+        return LocalCopy(file, lambda: self._cache.shrink(1 << 62), partial(self._shard.read, node.id))
 
     # Files.
 
@@ -369,9 +276,9 @@ class BucketFiles:
         return self._cache.local(node.local_name)
 
     def remote(self, name: str) -> RemoteFile | None:
-        with self._state:
+        with self._state, self._shard.lock:
             node = self._nodes.get(name)
-            entry = None if node is None else self._directory.entries.get(node.id)
+            entry = None if node is None else self._shard.content.entries.get(node.id)
             if entry is None or not entry.parts or not entry.is_stored:
                 return None
             url = self._bucket.url
@@ -390,7 +297,7 @@ class BucketFiles:
 
     def stop_waiting(self) -> None:
         """A call that waits for the bucket fails instead."""
-        self._closing.set()
+        self._patience.stop()
         self._work.set()
 
     def close(self) -> None:
@@ -410,54 +317,8 @@ class BucketFiles:
             return b""
         if local is None:
             adopted = self._cache.read_adopted(node.local_name, offset, length)
-            return self._read_parts(node, offset, length) if adopted is None else adopted
+            return self._shard.read(node.id, offset, length) if adopted is None else adopted
         return local.read(offset, length).ljust(length, b"\0")
-
-    def _read_parts(self, node: _Node, offset: int, length: int) -> bytes:
-        with self._state:
-            entry = self._directory.entries.get(node.id)
-            parts = [] if entry is None else [*entry.parts]
-        if entry is None:
-            raise LookupError("the file was removed")
-        data = bytearray(length)
-        for part in parts:
-            start, end = max(part.start, offset), min(part.end, offset + length)
-            if start < end:
-                data[start - offset : end - offset] = self._read_part(node, part, start, end)
-        return bytes(data)
-
-    def _read_part(self, node: _Node, part: Part, start: int, end: int) -> bytes:
-        at = part.skip + start - part.start
-        try:
-            return self._read_bucket(part.key, lambda: self._cache.read(part.key, at, end - start))
-        except NoSuchObject:
-            if not self._is_named(node, part.key):
-                raise LookupError("the file was removed") from None
-            raise self._missing(part.key) from None
-
-    def _is_named(self, node: _Node, key: str) -> bool:
-        """Whether the object should exist: a file may be removed while it is read."""
-        with self._state:
-            entry = self._directory.entries.get(node.id)
-            return entry is not None and key in entry.part_keys()
-
-    def _read_bucket(self, key: str, read: Callable[[], bytes]) -> bytes:
-        """Tries a few times, or once if the store is known to be away; a reader may ask again later."""
-        for failures in range(1, _READ_TRIES + 1):
-            try:
-                return read()
-            except BucketFailed as error:
-                is_last = failures == _READ_TRIES or bool(self._problem) or self._closing.is_set()
-                if is_last or not isinstance(error, BucketUnavailable):
-                    raise Unavailable(f"object {key} cannot be read now: {error}", error.hint) from error
-                self._sleep(_REQUESTS.pause(failures))
-        raise AssertionError("unreachable")
-
-    def _missing(self, key: str) -> Damaged:
-        """Raises TakenOver if another worker may have deleted it."""
-        if not self._read_only:
-            self.check_owner()
-        return Damaged(f"object {key} is missing in {self._bucket.url}", "Restore it from a copy of the bucket.")
 
     def write(self, node: _Node, offset: int, data: bytes) -> None:
         if not data:
@@ -484,8 +345,8 @@ class BucketFiles:
                 return local.write(offset, data)
             except Unavailable as error:
                 failures += 1
-                self._sleep(_REQUESTS.pause(failures))
-                if self._closing.is_set():
+                self._patience.pause(failures)
+                if self._patience.stopped.is_set():
                     raise StoreFailed(f"the worker stops while the object store does not answer: {error}") from error
 
     def _may_write_beside(self, length: int) -> bool:
@@ -498,7 +359,9 @@ class BucketFiles:
         with self._state:
             if node.local is None:
                 self._cache.forget_adopted(node.local_name)
-                self._copy_parts(node, self._directory.entries[node.id].parts)
+                with self._shard.lock:
+                    parts = [*self._shard.content.entries[node.id].parts]
+                self._copy_parts(node, parts)
             assert node.local is not None
             return node.local
 
@@ -530,7 +393,7 @@ class BucketFiles:
         """Everything that was done before the call is durable when it returns."""
         with self._flushing:
             self._flush()
-        if self._logged_bytes > self._settings.unfolded_bytes_max:
+        if self._shard.has_much_to_fold:
             with suppress(Unavailable):  # the next sync tries it again
                 self.maintain()
 
@@ -540,65 +403,23 @@ class BucketFiles:
             pending, self._pending = self._pending, []
             copies = [(node.local, node.written_end) for node in self._nodes.values() if node.local]
         put_off = [copy.complete for copy, _ in copies if copy.has_put_off]
-        beside = self._append(lambda: [self._executor.submit(complete) for complete in put_off if self._executor])
+        guarded = self._shard.guarded
+        beside = guarded(lambda: [self._executor.submit(complete) for complete in put_off if self._executor])
         try:
-            self._write_groups(pending)
+            if self._shard.append(pending):
+                self._work.set()
         finally:
-            self._append(lambda: _finish(beside))
+            guarded(lambda: _finish(beside))
         for copy, durable in copies:
             copy.give_up(durable, self._settings.held_bytes_max)
 
-    def _write_groups(self, pending: Sequence[tuple[Operation, bytes]]) -> None:
-        for operations, data in groups(pending, self._settings.object_bytes_max):
-            place = self._append(partial(self._log.append, Kind.GROUP, operations, data))
-            with self._state:
-                self._directory.apply(operations, place, self._released)
-                self._applied = self._log.next - 1
-                self._groups += 1
-                self._logged_bytes += sum(map(len, data))
-                due = self._groups >= self._settings.groups_max or any(
-                    operation[0] == SETTLE for operation in operations
-                )
-            if due:
-                self._work.set()
-
-    def _append(self, append: Callable[[], T]) -> T:
-        """If it raises, nobody knows what the log has, or another owns it: nothing more may be written."""
-        try:
-            return append()
-        except PenstockError as error:
-            self._fail(error)
-            raise
-        except BaseException as error:  # what was queued is gone: without it, later groups would leave a hole
-            self._fail(StoreFailed(f"the log in the bucket could not be written: {error!r}"))
-            raise
-
-    def _fail(self, error: PenstockError) -> None:
-        if self._failure is None:
-            self._failure = error
-            self.on_failure(error)
-
     def check(self) -> None:
         """Raise if nothing can be written any more."""
-        if self._failure is not None:
-            kind = TakenOver if isinstance(self._failure, TakenOver) else StoreFailed
-            raise kind(str(self._failure), self._failure.hint)
+        self._shard.check()
 
-    def wait(self, failures: int, error: BucketFailed) -> None:
-        """The log's patience: while opening, errors that waiting does not mend are raised, and later none."""
-        if self._opening_until is not None and (
-            isinstance(error, BucketForbidden | BucketFull) or time.monotonic() > self._opening_until
-        ):
-            raise error
-        if failures == _FAILURES_LOGGED:
-            log.warning("the object store has failed %d times in a row; retrying: %s", failures, error)
-        self._problem = f"{error}. {error.hint}"
-        self._sleep(_REQUESTS.pause(failures))
-        if self._closing.is_set():
-            raise StoreFailed(f"the worker stops while the object store does not answer: {error}", error.hint)
-
-    def answered(self) -> None:
-        self._problem = ""
+    def check_owner(self) -> None:
+        """One request. Raises TakenOver."""
+        self._shard.check_owner()
 
     # Work in the background.
 
@@ -609,45 +430,31 @@ class BucketFiles:
 
     def _run(self) -> None:
         looked = time.monotonic()
-        while not self._closing.is_set():
+        while not self._patience.stopped.is_set():
             try:
                 if not self.maintain():
                     self._work.wait(_MAINTAIN_SECONDS)
                     self._work.clear()
-                if time.monotonic() - looked >= _OWNER_SECONDS:
+                if time.monotonic() - looked >= OWNER_SECONDS:
                     self.check_owner()
                     looked = time.monotonic()
             except Exception as error:
-                if self._failure is not None or self._closing.is_set():
+                if self._shard.has_failed or self._patience.stopped.is_set():
                     return
                 log.error("the log in the bucket could not be maintained, and is tried again: %s", error)
-                self._closing.wait(_MAINTAIN_SECONDS)
-
-    def check_owner(self) -> None:
-        """One request. Raises TakenOver."""
-        try:
-            self._log.check_owner()
-        except TakenOver as error:
-            self._fail(error)
-            raise
+                self._patience.stopped.wait(_MAINTAIN_SECONDS)
 
     def maintain(self) -> bool:
         """One step of the work that keeps the log short and the bucket clean; False if there is none now."""
         with self._maintaining:
             self.check()
-            if self._used_at_start is not None:
-                self._log.delete(self._log.orphans(self._used_at_start))
-                self._used_at_start = None
+            if self._shard.delete_orphans():
                 return True
             self._flush_old()
-            fold = self._begin_fold()
+            fold = self._shard.begin_fold()
             if fold is None:
                 return False
-            try:
-                self._finish_fold(fold, self._write_parts(fold))
-            except BaseException:
-                self._released += fold.released  # for the next one
-                raise
+            self._finish_fold(fold, self._write_parts(fold))
             return True
 
     def _flush_old(self) -> None:
@@ -659,32 +466,27 @@ class BucketFiles:
             with self._flushing:
                 self._flush()
 
-    def _begin_fold(self) -> Fold | None:
-        with self._state:
-            is_due = self._groups >= self._settings.groups_max or self._release_is_due()
-            if not is_due and not self._directory.has_unstored():
-                return None
-            fold = self._directory.begin_fold(self._applied + 1, self._released, self._settings.placed_bytes_min)
-            self._released, self._folded_at = [], time.monotonic()
-            self._folding = self._groups, self._logged_bytes
-            return fold
-
-    def _release_is_due(self) -> bool:
-        return bool(self._released) and time.monotonic() - self._folded_at >= self._settings.release_seconds
-
     def _write_parts(self, fold: Fold) -> PartsByFile:
         with self._state:
             nodes = {node.id: node for node in self._nodes.values()}
-        return {work.file: [self._write_part(nodes.get(work.file), one) for one in work.ranges] for work in fold.work}
+        parts: PartsByFile = {work.file: [] for work in fold.work}
+        try:
+            for work in fold.work:
+                for wanted in work.ranges:
+                    data = self._bytes_to_fold(nodes.get(work.file), wanted)
+                    parts[work.file].append(self._shard.create_part(wanted, data))
+        except BaseException:
+            self._shard.give_up_fold(fold, parts)
+            raise
+        return parts
 
-    def _write_part(self, node: _Node | None, wanted: Range) -> Part:
-        """Bytes that were cut off or removed meanwhile are written as zeros: the log after the checkpoint says so."""
+    def _bytes_to_fold(self, node: _Node | None, wanted: Range) -> bytes:
+        """Bytes that were cut off or removed meanwhile are zeros: the log after the checkpoint says so."""
         length, data = wanted.end - wanted.start, b""
         if node is not None and node.local is not None:
-            data = node.local.read(wanted.start, length)
-        data = data.ljust(length, b"\0")
-        self._part_number += 1
-        return Part(self._log.create_part(self._part_number, data), 0, wanted.start, length, crc32c(data))
+            with suppress(FileRemoved):  # a moment ago, and only the bucket had these bytes
+                data = node.local.read(wanted.start, length)
+        return data.ljust(length, b"\0")
 
     def _is_outdated(self, fold: Fold) -> bool:
         """Whether a file of the fold was removed, replaced or cut off. Its parts may have zeros instead of what was
@@ -700,26 +502,20 @@ class BucketFiles:
             self.check()
             if self._is_outdated(fold):
                 self._flush()
-            number = self._append(partial(self._log.append_checkpoint, fold.first, fold.checkpoint(parts)))
-            with self._state:
-                self._applied = number
-        with self._state:
-            self._directory.finish_fold(fold, parts, self._released)
+            checkpoint = self._shard.append_checkpoint(fold, parts)
+        with self._state, self._shard.lock:
+            self._shard.finish_fold(fold, parts)
             self._hand_over_to_cache()
-            self._groups -= self._folding[0]
-            self._logged_bytes -= self._folding[1]
-        if self._log.move_head(number, fold.first):
-            with self._state:
-                used = self._directory.part_keys()
-            self._log.delete_before(number, fold.first, used)
-            self._log.delete(fold.released)
-        for key in fold.released:
-            self._cache.forget(key)
+        try:
+            self._shard.delete_released(fold, checkpoint)
+        except BaseException:
+            self._shard.give_up_fold(fold, {})
+            raise
 
     def _hand_over_to_cache(self) -> None:
         """The local copy of a file whose bytes are in parts for good may be evicted; one that lacks some is removed."""
         for node in self._nodes.values():
-            entry, local = self._directory.entries.get(node.id), node.local
+            entry, local = self._shard.content.entries.get(node.id), node.local
             if local is None or local.has_put_off or entry is None or not entry.is_stored:
                 continue
             if local.is_complete:
@@ -732,14 +528,10 @@ class BucketFiles:
 
     @property
     def problem(self) -> str:
-        return self._problem
+        return self._patience.problem
 
     def counts(self) -> StoredCounts:
-        with self._state:
-            parts = [part for entry in self._directory.entries.values() for part in entry.parts]
-            objects = len({part.key for part in parts}) + self._log.objects
-            size = sum(part.length for part in parts) + self._logged_bytes
-            return StoredCounts(objects, size, self._groups, self._cache.used_bytes)
+        return self._shard.counts()
 
 
 def _redo(local: LocalCopy, operation: Operation, data: memoryview) -> None:

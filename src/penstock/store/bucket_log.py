@@ -2,17 +2,15 @@
 (docs/internals/bucket.md).
 """
 
-import struct
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from threading import Event
+from typing import Any, NoReturn, TypeVar
 
-import msgpack
 import msgspec
-from crc32c import crc32c
 
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
 from penstock.core.errors import (
@@ -21,162 +19,82 @@ from penstock.core.errors import (
     BucketFull,
     BucketUnavailable,
     Damaged,
+    StoreFailed,
     TakenOver,
-    UnreadableFormat,
 )
+from penstock.core.retry import RetryPolicy
 from penstock.core.types import Buffer
 from penstock.store.bucket_directory import Place
+from penstock.store.log_object import (
+    FORMAT,
+    NO_HEAD,
+    Checkpoint,
+    Head,
+    Kind,
+    LogObject,
+    Prefix,
+    damaged,
+    decode,
+    decode_head,
+    encode,
+)
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT = 1
-"""The format version of everything below `shards/`."""
+OPENING_SECONDS_MAX = 30.0
+"""How long a start waits for a store that cannot be reached."""
 
-OBJECT_BYTES_MAX = 16 << 20
-"""Data in one object: larger ones are no faster, and what a failed request sends again grows with them."""
-
-_PREFIX = struct.Struct("<8sIII")
-_MAGIC = b"pnskblog"
+_REQUESTS = RetryPolicy(0.05, 5.0)
+_FAILURES_LOGGED = 3
+"""One failure or two are nothing unusual."""
 _READ_AHEAD = 16
 """Objects that a take-over requests at a time. A request takes some 10 ms, most of it waiting."""
 
-_START_OVER = "Start with an empty prefix, or use the version that wrote it."
 
+class Patience:
+    """Repeats requests for as long as the bucket cannot be reached, throttles, refuses or is full.
 
-class Kind(IntEnum):
-    GROUP = 1
-    TAKE_OVER = 2
-    CHECKPOINT = 3
+    While the log is opened, what waiting does not mend is raised, and after a while everything; later, nothing is until
+    `stop` is called.
+    """
 
+    def __init__(self, sleep: Callable[[float], object] | None = None) -> None:
+        """`sleep` replaces the waiting."""
+        self.problem = ""
+        """Why requests are repeated; "" if they are answered."""
+        self.stopped = Event()
+        self._sleep = sleep or self.stopped.wait
+        self._opening_until: float | None = time.monotonic() + OPENING_SECONDS_MAX
 
-@dataclass(frozen=True, slots=True)
-class LogObject:
-    kind: Kind
-    number: int
-    term: int
-    writer: bytes
-    """Random, of one process: tells an object of ours from that of another worker."""
-    chain: int
-    """The checksum of the object before it."""
-    body: Any
-    """Of a group its operations, of a take-over the owner's name, of a checkpoint the directory."""
-    data: memoryview
-    skip: int
-    """Where the data start in the object."""
-    checksum: int
+    def opened(self) -> None:
+        self._opening_until = None
 
+    def stop(self) -> None:
+        """A request that waits fails instead."""
+        self.stopped.set()
 
-def encode(
-    kind: Kind, number: int, term: int, writer: bytes, chain: int, body: Any, data: Sequence[Buffer]
-) -> tuple[bytes, int]:
-    """What precedes the data in an object, and the object's checksum: the chain of the one after it."""
-    length, value = 0, 0
-    for buffer in data:
-        length += len(buffer)
-        value = crc32c(buffer, value)
-    header = msgpack.packb([int(kind), number, term, writer, chain, body, length, value])
-    check = crc32c(header)
-    return _PREFIX.pack(_MAGIC, FORMAT, len(header), check) + header, check
-
-
-def decode(key: str, data: bytes) -> LogObject:
-    """Raises Damaged; UnreadableFormat if another version wrote it."""
-    if len(data) < _PREFIX.size:
-        raise _damaged(key, "it is too short")
-    magic, version, length, check = _PREFIX.unpack_from(data)
-    if magic != _MAGIC:
-        raise _damaged(key, "it is not an object of a log")
-    if version != FORMAT:
-        raise UnreadableFormat(f"the bucket ({key})", version, FORMAT, _START_OVER)
-    header = memoryview(data)[_PREFIX.size : _PREFIX.size + length]
-    rest = memoryview(data)[_PREFIX.size + length :]
-    if crc32c(header) != check:
-        raise _damaged(key, "its header fails its checksum")
-    kind, number, term, writer, chain, body, size, value = msgpack.unpackb(header, strict_map_key=False)
-    if len(rest) != size or crc32c(rest) != value:
-        raise _damaged(key, "its data fail their checksum")
-    return LogObject(Kind(kind), number, term, writer, chain, body, rest, _PREFIX.size + length, check)
-
-
-def _damaged(key: str, why: str) -> Damaged:
-    return Damaged(f"object {key} is damaged: {why}", "Run: penstock store verify URL, then restore the object.")
-
-
-class Head(msgspec.Struct, frozen=True):
-    """The newest checkpoint of the log. Numbers below `first` may be deleted, except take-overs and the checkpoint."""
-
-    format: int
-    checkpoint: int
-    first: int
-    """The first number that a reader of the checkpoint must apply."""
-
-
-NO_HEAD = Head(FORMAT, 0, 1)
-"""Of a log without a checkpoint: nothing in it was deleted."""
-
-
-class Checkpoint(NamedTuple):
-    number: int
-    """Of its object; 0 for the beginning of a log."""
-    first: int
-    directory: Any
-    take_overs: list[int]
-    """Numbers of all take-over objects before it."""
-
-
-class Patience(Protocol):
-    """What to do when requests fail."""
+    def pause(self, failures: int) -> None:
+        """After this many failures in a row."""
+        self._sleep(_REQUESTS.pause(failures))
 
     def wait(self, failures: int, error: BucketFailed) -> None:
-        """Called after this many failures in a row. Returns when the request may be repeated; raises to give up."""
-        ...
+        """Returns when the request that has failed may be repeated; raises to give up."""
+        if self._opening_until is not None and (
+            isinstance(error, BucketForbidden | BucketFull) or time.monotonic() > self._opening_until
+        ):
+            raise error
+        if failures == _FAILURES_LOGGED:
+            log.warning("the object store has failed %d times in a row; retrying: %s", failures, error)
+        self.problem = f"{error}. {error.hint}"
+        self.pause(failures)
+        if self.stopped.is_set():
+            raise StoreFailed(f"the worker stops while the object store does not answer: {error}", error.hint)
 
     def answered(self) -> None:
         """A request that had failed is answered."""
-        ...
-
-
-class Prefix(NamedTuple):
-    """Keys of one shard."""
-
-    shard: str
-
-    def log(self, number: int) -> str:
-        return f"{self.logs}{number:012d}"
-
-    @property
-    def logs(self) -> str:
-        return f"{self.shard}/log/"
-
-    @property
-    def parts(self) -> str:
-        return f"{self.shard}/parts/"
-
-    def part(self, term: int, writer: bytes, number: int) -> str:
-        return f"{self.parts}{term:08d}-{writer.hex()[:8]}-{number:08d}"
-
-    def number(self, key: str) -> int | None:
-        """None for an object that is not in the log."""
-        name = key.removeprefix(self.logs)
-        return int(name) if key.startswith(self.logs) and name.isdecimal() else None
-
-    def term_of(self, part: str) -> int | None:
-        """None for an object that is not a part."""
-        term = part.removeprefix(self.parts).partition("-")[0]
-        return int(term) if term.isdecimal() else None
-
-    @property
-    def head(self) -> str:
-        return f"{self.shard}/head"
-
-    def is_intact(self, key: str, data: bytes, checksum: int) -> bool:
-        """Whether the object of a part is the one that the directory means."""
-        if self.number(key) is None:
-            return crc32c(data) == checksum
-        try:
-            return decode(key, data).checksum == checksum
-        except Damaged:
-            return False
+        self.problem = ""
 
 
 class _Superseded(Exception):
@@ -251,7 +169,7 @@ class ShardLog:
 
     def _checkpoint(self, found: LogObject) -> Checkpoint:
         if found.kind is not Kind.CHECKPOINT:
-            raise _damaged(self.keys.log(found.number), "it is not a checkpoint, though the head names it as one")
+            raise damaged(self.keys.log(found.number), "it is not a checkpoint, though the head names it as one")
         return Checkpoint(found.number, *found.body)
 
     def _read_from(
@@ -335,7 +253,7 @@ class ShardLog:
         key = self.keys.log(number)
         found = decode(key, self._asked(lambda: self.bucket.get(key)).data)
         if found.number != number:
-            raise _damaged(key, f"it claims to be number {found.number}")
+            raise damaged(key, f"it claims to be number {found.number}")
         return found
 
     def _superseded_or_damaged(self, number: int, why: str) -> NoReturn:
@@ -343,7 +261,7 @@ class ShardLog:
         before = self._head
         self._read_head()
         if self._head == before:
-            raise _damaged(self.keys.log(number), why)
+            raise damaged(self.keys.log(number), why)
         raise _Superseded
 
     def _read_head(self) -> None:
@@ -352,13 +270,7 @@ class ShardLog:
         except NoSuchObject:
             self._head, self._head_version = NO_HEAD, ""
             return
-        try:
-            head = msgspec.json.decode(stored.data, type=Head)
-        except msgspec.MsgspecError as error:
-            raise _damaged(self.keys.head, str(error)) from None
-        if head.format != FORMAT:
-            raise UnreadableFormat(f"the bucket ({self.keys.head})", head.format, FORMAT, _START_OVER)
-        self._head, self._head_version = head, stored.version
+        self._head, self._head_version = decode_head(self.keys.head, stored.data), stored.version
 
     # Writing.
 
@@ -494,7 +406,7 @@ class ShardLog:
             except (BucketUnavailable, BucketForbidden, BucketFull) as error:
                 failures += 1
                 self._patience.wait(failures, error)
-            except (NoSuchObject, ObjectExists, VersionChanged):  # these are answers, too
+            except (NoSuchObject, ObjectExists, VersionChanged, BucketFailed):  # these are answers, too
                 self._note_answer(failures)
                 raise
             else:

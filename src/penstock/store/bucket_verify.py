@@ -8,15 +8,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-import msgspec
-
 from penstock.bucket.objects import Bucket, NoSuchObject
 from penstock.core.errors import BucketUnavailable, Damaged, Unavailable, UnreadableFormat
 from penstock.core.retry import RetryPolicy
 from penstock.store.bucket_directory import Directory, Part, Place
-from penstock.store.bucket_files import BucketFiles, BucketSettings, shard_prefix
-from penstock.store.bucket_log import FORMAT, NO_HEAD, Checkpoint, Head, Kind, LogObject, Prefix, decode
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.files import File, Files, RemoteFile
+from penstock.store.log_object import (
+    NO_HEAD,
+    Checkpoint,
+    Head,
+    Kind,
+    LogObject,
+    Prefix,
+    decode,
+    decode_head,
+    shard_prefix,
+)
+from penstock.store.settings import BucketSettings
 from penstock.store.verify import Progress, VerifyReport, verify
 
 T = TypeVar("T")
@@ -159,14 +168,12 @@ class _Verify:
         except NoSuchObject:
             return NO_HEAD
         try:
-            head = msgspec.json.decode(data, type=Head)
-        except msgspec.MsgspecError as error:
-            log.problems[self._keys.head] = f"the object is damaged: {error}"
+            return decode_head(self._keys.head, data)
+        except UnreadableFormat:
+            raise
+        except Damaged as error:
+            log.problems[self._keys.head] = str(error)
             return NO_HEAD
-        if head.format != FORMAT:
-            hint = "Start with an empty prefix, or use the version that wrote it."
-            raise UnreadableFormat(f"the bucket ({self._keys.head})", head.format, FORMAT, hint)
-        return head
 
     def _read_checkpoint(self, log: _Log) -> Checkpoint:
         number = log.head.checkpoint

@@ -1,6 +1,7 @@
 """Bounded copies on the local disk: blocks of objects that are read, and whole files that were written here."""
 
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,21 @@ BLOCK_BYTES = 1 << 20
 """What a read of a few bytes fetches: a request costs as much time as some hundred kilobytes."""
 
 _BLOCKS_PER_REQUEST_MAX = 16
+
+
+_NAMES = re.compile(r"block-.+-\d+|fetched-\d+|open-\d+\.journal")
+
+
+def open_name(file: int) -> str:
+    """Of the local copy of a file that is written here."""
+    return f"open-{file}.journal"
+
+
+def clear(files: Files) -> None:
+    """Remove what an earlier process has left. Other files in the directory are none of ours."""
+    for name in files.list():
+        if _NAMES.fullmatch(name):
+            files.remove(name)
 
 
 class PartCache:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from penstock.store.bucket_directory import PLACED_BYTES_MIN
+from penstock.store.log_object import OBJECT_BYTES_MAX
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -58,3 +61,31 @@ class StoreSettings:
     @property
     def reserve_chapters(self) -> int:
         return -(-self.reserve_bytes // self.chapter_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSettings:
+    """How a journal in a bucket is written, read and tidied up."""
+
+    cache_bytes: int = 1 << 30
+    """Of the local cache, without the open chapter."""
+
+    object_bytes_max: int = OBJECT_BYTES_MAX
+
+    groups_max: int = 500
+    """Groups in the log before it is folded: a take-over reads them all, 16 at a time: a second at 30 ms each."""
+
+    unfolded_bytes_max: int = 128 << 20
+    """Bytes that only the log has, before a sync folds them itself: a take-over reads them all."""
+
+    linger_seconds: float = 1.0
+    """How long a removed file waits for others, to share one object of the log."""
+
+    release_seconds: float = 30.0
+    """Between two folds that serve no purpose but to delete objects."""
+
+    placed_bytes_min: int = PLACED_BYTES_MIN
+    """A write of this size stays in its object of the log."""
+
+    held_bytes_max: int = 32 << 20
+    """The newest bytes of an open file, if they are in the bucket alone: their readers need not fetch them."""

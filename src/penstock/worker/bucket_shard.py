@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from penstock.access.file import FILE as ACCESS_FILE
 from penstock.application.deployments import FILE as APPLICATION_FILE
-from penstock.bucket.counted_bucket import CountedBucket
+from penstock.bucket.counted_bucket import CountedBucket, per_month
 from penstock.bucket.probe import probe
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.lease import REQUEST_SECONDS_MAX, UNREACHABLE_SECONDS_MAX, Lease, ShardCandidate, acquire
@@ -25,9 +25,10 @@ from penstock.core.durable_files import write_private
 from penstock.core.errors import BucketUnavailable, PenstockError, RequestError, TakenOver
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.protocol.api.status import BucketStatus
-from penstock.store.bucket_files import BucketFiles, BucketSettings
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.bucket_log import reading_threads
 from penstock.store.files import RealFiles
+from penstock.store.settings import BucketSettings
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import ClusterAccess
 from penstock.worker.directory import Directory
@@ -46,7 +47,6 @@ _STOP_SECONDS_MAX = 10.0
 """How long a worker that stops waits for a bucket that does not answer. What it gives up was not acknowledged."""
 _PROBES = RetryPolicy(first_seconds=0.5, max_seconds=5.0)
 _LOOK_SECONDS = 0.1
-_MONTH_SECONDS = 30 * 24 * 3600
 
 
 class BucketMember:
@@ -299,7 +299,7 @@ class BucketShard:
             bytes_read=counts.bytes_read,
             bytes_written=counts.bytes_written,
             requests_per_second=round(rate, 2),
-            requests_per_month=round(rate * _MONTH_SECONDS),
+            requests_per_month=per_month(rate),
             problem=self.problem,
         )
 

@@ -1,6 +1,7 @@
 """The status of a whole cluster, for a host: that of all shards, put together."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -10,11 +11,12 @@ from msgspec import inspect
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.bucket.counted_bucket import BucketCounts, per_month
 from penstock.client.coordinator.connection import Connection
 from penstock.client.credentials import https_context, parse_worker
 from penstock.core.errors import PenstockError, RequestError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Place
-from penstock.protocol.api.status import ApplicationStatus, ShardStatus, WorkerStatus
+from penstock.protocol.api.status import ApplicationStatus, BucketStatus, ShardStatus, WorkerStatus
 from penstock.worker.directory import HTTP
 
 _STATUS_SECONDS_MAX = 3.0
@@ -106,6 +108,22 @@ async def cluster_worker_status(cluster: ClusterStatus, token: str, *, is_tls: b
     shards = [_shard(place, one) for place, one in zip(places, found, strict=True)]
     problems = [f"shard {one.shard}: {problem}" for one in shards for problem in one.problems]
     return msgspec.structs.replace(whole, shards=shards, problems=problems, application=_application(statuses))
+
+
+def with_requests(bucket: BucketStatus | None, own: BucketCounts) -> BucketStatus | None:
+    """With those that the host itself makes, for its record and as the leader. Other hosts report theirs."""
+    if bucket is None:
+        return None
+    rate = bucket.requests_per_second + own.requests_per_second
+    return msgspec.structs.replace(
+        bucket,
+        requests=dict(Counter(bucket.requests) + Counter(own.requests)),
+        failures=dict(Counter(bucket.failures) + Counter(own.failures)),
+        bytes_read=bucket.bytes_read + own.bytes_read,
+        bytes_written=bucket.bytes_written + own.bytes_written,
+        requests_per_second=round(rate, 2),
+        requests_per_month=per_month(rate),
+    )
 
 
 def _application(statuses: Sequence[WorkerStatus]) -> ApplicationStatus | None:

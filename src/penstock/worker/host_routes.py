@@ -19,6 +19,7 @@ from starlette.routing import Route
 import penstock
 from penstock.access.principals import Role
 from penstock.access.refusals import Refusals
+from penstock.bucket.counted_bucket import CountedBucket
 from penstock.cluster.places import Kind, Thing
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import LogLevel, set_log_level
@@ -36,6 +37,7 @@ from penstock.worker.cluster_status import (
     host_metrics,
     post_to_shards,
     shards_of,
+    with_requests,
 )
 from penstock.worker.directory import HTTP, Directory, thing_of, thing_of_segment
 from penstock.worker.history import joined
@@ -53,6 +55,7 @@ class Hosting(Protocol):
     """What the routes need from a host."""
 
     registry: CollectorRegistry
+    bucket: CountedBucket
     refusals: Refusals
     settings: WorkerSettings
     id: str
@@ -138,8 +141,10 @@ class _HostRoutes:
         host, settings = self._host, self._host.settings
         is_tls = settings.http_ssl is not None
         found = await cluster_worker_status(await host.cluster(), host.directory.secret, is_tls=is_tls)
+        bucket = with_requests(found.store.bucket, host.bucket.counts())
         return msgspec.structs.replace(
             found,
+            store=msgspec.structs.replace(found.store, bucket=bucket),
             version=penstock.__version__,
             id=host.id,
             pid=host.pid,
