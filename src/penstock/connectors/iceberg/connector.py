@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, ShownBy
 from penstock.connectors.iceberg.options import IcebergOptions
-from penstock.connectors.lake.options import CAPABILITIES, LakeConnector
+from penstock.connectors.lake.connector import LakeConnector
+from penstock.connectors.lake.options import CAPABILITIES
 from penstock.connectors.permissions import Permissions
 from penstock.connectors.url_forms import UrlForm, path
 

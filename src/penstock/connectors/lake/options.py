@@ -1,24 +1,18 @@
-"""The options that `parquet`, `delta` and `iceberg` share, and the connector that they are made from."""
+"""The options that `parquet`, `delta` and `iceberg` share."""
 
-from abc import ABC, abstractmethod
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self, TypeVar
+from typing import Annotated, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import Capabilities, Connector, Options
-from penstock.connectors.permissions import Permissions
-from penstock.connectors.tables import SchemaOf, UnknownFields
+from penstock.connectors.api import Capabilities, Options
+from penstock.connectors.tables import UnknownFields
 from penstock.connectors.values import Size
 from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
-
-if TYPE_CHECKING:
-    from penstock.connectors.lake.sink import MakeTable
-    from penstock.connectors.sink_api import VotingSink
 
 BUCKET_SCHEMES = ("s3", "gs", "az", "memory")
 
@@ -86,28 +80,3 @@ class LakeOptions(Options):
         if "://" not in self.path:
             return Path(self.path).absolute()
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
-O = TypeVar("O", bound=LakeOptions)  # noqa: E741  options
-
-
-class LakeConnector(Connector[O], ABC):
-    """The path is text, because it may be in a bucket."""
-
-    @classmethod
-    def check_permitted(cls, options: O, permissions: Permissions) -> None:
-        super().check_permitted(options, permissions)
-        if options.directory is not None:
-            permissions.check_path(options.directory)
-        else:
-            permissions.check_store(options.path)
-
-    def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":
-        from penstock.connectors.lake.sink import LakeSink
-        from penstock.connectors.threaded import Threaded
-
-        return Threaded(LakeSink(self.options, name, self.tables(), schema), name)
-
-    @abstractmethod
-    def tables(self) -> "MakeTable":
-        """What opens a table. Imports the library of its kind, which is needed only where a sink runs."""

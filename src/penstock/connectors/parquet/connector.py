@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, ShownBy
-from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
+from penstock.connectors.lake.connector import LakeConnector
+from penstock.connectors.lake.options import CAPABILITIES, LakeOptions
 from penstock.connectors.url_forms import UrlForm, path
 
 if TYPE_CHECKING:
