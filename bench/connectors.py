@@ -18,6 +18,7 @@ from rich.table import Table
 from bench.brokers import FLOWS, Flows, broker_cases
 from bench.databases import database_cases
 from bench.event_logs import event_log_cases
+from bench.files_and_sockets import file_and_socket_cases
 from bench.formats import Case, codec_cases, event_rows, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 from bench.web import HTTP, web_cases
@@ -52,19 +53,26 @@ class Rates:
 
 
 def run(
-    effort: Effort, directory: Path | None = None, console: Console | None = None, flows: Flows = FLOWS
+    effort: Effort,
+    directory: Path | None = None,
+    console: Console | None = None,
+    flows: Flows = FLOWS,
+    *,
+    sockets: bool = True,
 ) -> ConnectorsReport:
+    """Without `sockets`, the cases of files and sockets are left out: each starts processes."""
     with (
         TemporaryDirectory(prefix="penstock-bench-") as folder,
         broker_cases(effort.events, flows) as brokers,
         event_log_cases(effort.events) as logs,
     ):
         cases = [
-            *codec_cases(effort.events),
+            *codec_cases(effort.events, Path(folder)),
             *interceptor_cases(effort.events),
             *brokers,
             *logs,
             *web_cases(effort.events),
+            *(file_and_socket_cases(effort.events, Path(folder)) if sockets else ()),
         ]
         cases += database_cases(event_rows(effort.events), Path(folder))
         with progress(console, len(cases) * effort.rounds) as note:

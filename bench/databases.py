@@ -3,24 +3,33 @@
 in sqlite              rows of a table as JSON events                  sqlite3 and msgspec
 in postgres changes    messages of pgoutput as JSON events             the same parsed by struct, without ids and keys
 out sql                JSON events into a table, in one transaction    SQLAlchemy's insert of the same rows
+out delta, iceberg …   JSON events into a table in files, in an epoch  its library, with the same rows by msgspec
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
+from itertools import count
 from pathlib import Path
 from struct import pack, unpack_from
 from typing import Any
 
+import deltalake
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import SqlCatalog
 
-from bench.formats import Case
+from bench.formats import DDL, Case
 from penstock.connectors.postgres.changes import Batch, Changes
 from penstock.connectors.postgres.pgoutput import WalData
+from penstock.connectors.registry import make_connector
 from penstock.connectors.sink_api import Block
 from penstock.connectors.sql.options import SqlOptions
 from penstock.connectors.sql.sink import Writer
@@ -29,9 +38,12 @@ from penstock.connectors.sqlite.polling import SqliteReader
 from penstock.connectors.tables import no_schema
 from penstock.protocol.stored.bulk import Bytes, decode, encode
 from penstock.protocol.stored.event import NO_TIME
+from tests.connectors.brokers.epochs import epoch
 
 BLOCK_ROWS = 1000
 """Of an epoch that a sink receives, and rows that a source reads at a time."""
+
+_numbers = count()
 
 
 def database_cases(rows: list[dict[str, Any]], folder: Path) -> Iterator[Case]:
@@ -40,6 +52,7 @@ def database_cases(rows: list[dict[str, Any]], folder: Path) -> Iterator[Case]:
     yield _sqlite_in(rows, size, folder / "in.db")
     yield _changes_in(rows, size)
     yield _sql_out(values, size, folder)
+    yield from _tables_out(values, size, folder)
 
 
 def _sqlite_in(rows: list[dict[str, Any]], size: int, path: Path) -> Case:
@@ -139,6 +152,43 @@ def _sql_out(values: list[bytes], size: int, folder: Path) -> Case:
                 connection.execute(sa.insert(table), [*map(msgspec.json.decode, values[start : start + BLOCK_ROWS])])
 
     return Case("out sql", size, ours, plain)
+
+
+def _tables_out(values: list[bytes], size: int, folder: Path) -> Iterator[Case]:
+    catalog = SqlCatalog("plain", uri=f"sqlite:///{folder / 'plain.catalog'}", warehouse=str(folder / "plain.iceberg"))
+    catalog.create_namespace("lake")
+    first = pa.Table.from_pylist([msgspec.json.decode(values[0])])
+    iceberg = catalog.create_table("lake.rows", first.schema)
+    numbers = count()
+    plain: dict[str, Callable[[pa.Table], object]] = {
+        "parquet": lambda table: pq.write_table(table, folder / f"plain-{next(numbers)}.parquet"),
+        "delta": lambda table: deltalake.write_deltalake(folder / "plain.delta", table, mode="append"),
+        "iceberg": iceberg.append,
+    }
+    more = {"iceberg": {"catalog": f"sqlite:///{folder / 'ours.catalog'}", "table": "lake.rows"}}
+    for kind, write in plain.items():
+        config = {"path": str(folder / f"ours.{kind}"), "columns": DDL} | more.get(kind, {})
+        ours = partial(_table_written, kind, config, values)
+        yield Case(f"out {kind}", size, ours, partial(_plainly_written, write, values))
+
+
+def _table_written(kind: str, config: dict[str, Any], values: list[bytes]) -> None:
+    """An epoch of its own: what a sink has written before decides where it starts."""
+    made: Any = make_connector(kind, config)
+
+    async def deliver() -> None:
+        sink = made.make_sink(f"bench/{next(_numbers)}", no_schema)
+        await sink.open(b"")
+        given = epoch(0, values)
+        assert (await sink.prepare(given)).yes
+        await sink.commit(given.transaction)
+        await sink.close()
+
+    asyncio.run(deliver())
+
+
+def _plainly_written(write: Callable[[pa.Table], object], values: list[bytes]) -> None:
+    write(pa.Table.from_pylist([*map(msgspec.json.decode, values)]))
 
 
 def _block(values: list[bytes]) -> Block:

@@ -17,14 +17,18 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import msgpack
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.protobuf import descriptor_pb2, message_factory
 
 from penstock.connectors.registry import make_chains
 from penstock.core.ddl import parse_ddl
@@ -45,6 +49,9 @@ AVRO = {
 }
 KEY = bytes(range(32))
 _NS = 1767355200000000000
+_F = descriptor_pb2.FieldDescriptorProto
+FILE_ROWS = 100
+"""Of an event that is a file or has many lines."""
 PIECE_BYTES = 1 << 15
 """What a connection is read by."""
 
@@ -75,7 +82,7 @@ def event_rows(count: int) -> list[dict[str, Any]]:
 # Codecs
 
 
-def codec_cases(count: int) -> Iterator[Case]:
+def codec_cases(count: int, folder: Path) -> Iterator[Case]:
     rows = event_rows(count)
     avro = fastavro.parse_schema(AVRO)
     yield _decoding("json", {}, DDL, [json.dumps(row).encode() for row in rows], msgspec.json.decode)
@@ -87,7 +94,83 @@ def codec_cases(count: int) -> Iterator[Case]:
     written = [_avro(row, avro) for row in rows]
     config = {"avro_schema": json.dumps(AVRO)}
     yield _decoding("avro", config, None, written, lambda one: fastavro.schemaless_reader(io.BytesIO(one), avro, None))
+    message, described = _protobuf(folder / "rows.desc")
+    messages = [message(**row).SerializeToString() for row in rows]
+    yield _decoding("protobuf", described, DDL, messages, lambda one: _plain_message(message.FromString(one)))
+    parts = [rows[start : start + FILE_ROWS] for start in range(0, count, FILE_ROWS)]
+    lines = [b"\n".join(map(msgspec.json.encode, part)) for part in parts]
+    yield _decoding("json-lines", {}, None, lines, lambda one: [*map(msgspec.json.decode, one.splitlines())])
+    tables = [pa.Table.from_pylist(part) for part in parts]
+    for name, write, read in (("arrow", _ipc, _read_ipc), ("parquet", _parquet, _read_parquet)):
+        yield _decoding(name, {}, f"rows ARRAY<STRUCT<{DDL}>>", [*map(write, tables)], read)
     yield from _line_cases(rows)
+    yield from _encoding_cases(rows, config, described, message, avro)
+
+
+def _encoding_cases(
+    rows: list[dict[str, Any]], avro_config: dict[str, Any], described: dict[str, Any], message: Any, avro: Any
+) -> Iterator[Case]:
+    """Each row as one event, by the codec and by the plain library."""
+    batch = pa.RecordBatch.from_pylist(rows)
+    plain: list[tuple[str, dict[str, Any], Callable[[dict[str, Any]], bytes]]] = [
+        ("json", {}, msgspec.json.encode),
+        ("msgpack", {}, msgpack.packb),
+        ("csv", {}, _write_csv),
+        ("yaml", {}, lambda row: yaml.dump(row, Dumper=yaml.CSafeDumper).encode()),
+        ("avro", avro_config, lambda row: _avro(row, avro)),
+        ("protobuf", described, lambda row: message(**row).SerializeToString()),
+    ]
+    for name, config, write in plain:
+        part = batch.slice(0, len(rows) // 10) if name == "yaml" else batch
+        encode = codec(with_options(name, config)).encoder(part.schema)
+        size = sum(map(len, encode(part).to_pylist()))
+        yield Case(f"encode {name}", size, partial(encode, part), partial(_written, part, write))
+
+
+def _written(batch: pa.RecordBatch, write: Callable[[dict[str, Any]], bytes]) -> list[bytes]:
+    return [*map(write, batch.to_pylist())]
+
+
+def _write_csv(row: dict[str, Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerow(row.values())
+    return text.getvalue().encode()
+
+
+def _protobuf(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The class of a message with the fields of a row, and the options of the codec."""
+    kinds = {"id": _F.TYPE_INT64, "name": _F.TYPE_STRING, "price": _F.TYPE_DOUBLE, "at": _F.TYPE_STRING}
+    file = descriptor_pb2.FileDescriptorProto(name="rows.proto", package="bench", syntax="proto3")
+    row = file.message_type.add(name="Row")
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        row.field.add(name=name, number=number, type=kind, label=_F.LABEL_OPTIONAL)
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    return message_factory.GetMessages([file])["bench.Row"], {"descriptor": str(path), "message": "bench.Row"}
+
+
+def _plain_message(found: Any) -> object:
+    return found.id, found.name, found.price, found.at
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _read_ipc(value: bytes) -> object:
+    return pa.ipc.open_stream(value).read_all()
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue())
+
+
+def _read_parquet(value: bytes) -> object:
+    return pq.read_table(pa.BufferReader(value))
 
 
 def _line_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
@@ -103,9 +186,27 @@ def _line_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
     yield _decoding("graphite", {}, None, graphite, _matching(r"(\S+) (\S+) (\d+)", (str, float, int)))
     words = [f'level=info id={row["id"]} msg="a message of {row["name"]}"'.encode() for row in rows]
     yield _decoding("logfmt", {}, None, words, _plain_words)
+    yield from _more_lines(rows)
     access = [f'10.0.0.1 - - "GET /{row["id"]} HTTP/1.1" 200 {row["id"]}'.encode() for row in rows]
     expression = r'(?P<ip>\S+) - - "(?P<verb>\w+) (?P<path>\S+) \S+" (?P<status>\d+) (?P<size>\d+)'
     yield _decoding("regex", {"pattern": expression}, None, access, _matching(expression, ()))
+    grok = {"pattern": '%{NOTSPACE:ip} - - "%{WORD:verb} %{NOTSPACE:path} %{NOTSPACE}" %{INT:status} %{INT:size}'}
+    yield _decoding("grok", grok, None, access, _matching(expression, ()))
+    yield _decoding("string", {}, None, access, bytes.decode)
+
+
+def _more_lines(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
+    metrics = [f"a.b.c{row['id'] % 50}:{row['price']}|g|#host:h{row['id'] % 9}".encode() for row in rows]
+    yield _decoding("dogstatsd", {}, None, metrics, _matching(r"([^:]+):([^|]+)\|(\w+)\|#([^:]+):(\S+)", (str, float)))
+    cef = [f"CEF:0|v|p|1.0|{row['id']}|{row['name']}|5|src=10.0.0.1 cnt={row['id']}".encode() for row in rows]
+    yield _decoding("cef", {}, None, cef, _plain_cef)
+    gelf = [
+        msgspec.json.encode(
+            {"version": "1.1", "host": "h", "short_message": row["name"], "timestamp": row["price"], "_id_": row["id"]}
+        )
+        for row in rows
+    ]
+    yield _decoding("gelf", {}, None, gelf, msgspec.json.decode)
 
 
 def _decoding(
@@ -162,6 +263,12 @@ def _plain_influx(value: bytes) -> object:
     pairs = (each.partition("=") for each in fields.split(","))
     numbers = {key: int(text[:-1]) if text.endswith("i") else float(text) for key, _, text in pairs}
     return measurement, dict(tag.split("=") for tag in tags), numbers, int(time)
+
+
+def _plain_cef(value: bytes) -> object:
+    """Without escapes."""
+    *head, extension = value.decode().split("|", 7)
+    return head, dict(pair.split("=", 1) for pair in extension.split(" "))
 
 
 _WORD = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')

@@ -6,7 +6,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.connectors.api import Connector, NoPipelines, OutgoingChain, SegmentPort, StreamRef, StreamState
+from penstock.connectors.api import (
+    Connector,
+    NoPipelines,
+    OutgoingChain,
+    SegmentPort,
+    Stream,
+    StreamRef,
+    StreamState,
+    Together,
+)
 from penstock.connectors.registry import Chains
 from penstock.core.types import Buffer
 from tests.support.waiting import eventually
@@ -58,6 +67,9 @@ class RecordingStream:
     def _keep(self, values: Sequence[bytes]) -> int:
         self.events += values
         return len(self.events)
+
+    def encoded(self, metadata: Mapping[str, Any]) -> bytes:
+        raise AssertionError(f"{self.name} is not stored with others: {metadata}")
 
     async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
         self.rejected.append((data, reason))
@@ -122,6 +134,9 @@ class RecordingHost:
         stream = RecordingStream(self, len(self.streams) + 1, name, metadata or {})
         self.streams.append(stream)
         return stream
+
+    def store_together(self, events: Sequence[tuple[Stream, bytes, bytes]]) -> Together:
+        raise AssertionError(f"{self.name} stores nothing together: {events}")
 
     def stream_names(self) -> list[str]:
         return [stream.name for stream in self.streams]

@@ -512,3 +512,40 @@ async def test_a_request_that_no_pipeline_would_read_is_refused(tmp_path: Path) 
         answer = await client.post(f"http://{hosted.connector.addresses[0]}/", content=b"x")
         assert (answer.status_code, answer.text) == (503, "no pipeline reads this connector\n")
         assert hosted.events() == []
+
+
+async def test_requests_that_arrive_together_are_stored_together_and_each_gets_its_own_reply(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address):
+        hosted.hold()
+        asked = [
+            asyncio.create_task(
+                raw(
+                    address,
+                    b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\n%02d" % number,
+                )
+            )
+            for number in range(20)
+        ]
+        await eventually(lambda: len(hosted.values()) == 20)
+        for event in hosted.events():
+            assert event.metadata["headers"]["content-length"] == "2"
+            assert event.metadata["peer"]
+            await hosted.deliver([b"<%s>" % event.value], [event.event_id], event.stream_id)
+        hosted.complete()
+        for number, answer in enumerate(await asyncio.gather(*asked)):
+            assert answer.endswith(b"<%02d>" % number)
+        assert {event.event_id for event in hosted.events()} == {1}
+
+
+async def test_a_client_that_leaves_while_it_waits_keeps_no_other_from_its_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (hosted, address), httpx.AsyncClient() as client:
+        hosted.hold()
+        host, port = address.rsplit(":", 1)
+        _, leaving = await asyncio.open_connection(host, int(port))
+        staying = asyncio.create_task(client.post(f"http://{address}/", content=b"stays"))
+        leaving.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nleaves")
+        await eventually(lambda: len(hosted.values()) == 2)
+        leaving.transport.abort()
+        await eventually(lambda: hosted.host.counts.get("aborted_requests") == 1)
+        hosted.complete()
+        assert (await staying).status_code == 204

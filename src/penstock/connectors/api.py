@@ -219,6 +219,9 @@ class Stream(Protocol):
         dropped and counted. Without `ids`, events are numbered consecutively. Waits and returns like `send`.
         """
 
+    def encoded(self, metadata: Mapping[str, Any]) -> bytes:
+        """Metadata for `Host.store_together`, with the stream's own. Raises RequestError, LimitExceeded."""
+
     async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
         """Stores what cannot become an event, with the reason; the stream goes on. With the id that the event would
         have, the stream continues after it: `last_id` is at least this, and a dead letter up to there is dropped.
@@ -248,6 +251,17 @@ class Stream(Protocol):
         every sink. A stream that resumes and was not finished has not ended: it continues at its position when it is
         opened again. Idempotent.
         """
+
+
+class Together(Protocol):
+    """What was stored together."""
+
+    @property
+    def ids(self) -> Sequence[int | None]:
+        """The id of each event; None: its stream would have had to wait, and nothing of it is stored."""
+
+    async def complete(self) -> None:
+        """Returns when all of them may be acknowledged, like `Stream.complete`."""
 
 
 class OutgoingChain(Protocol):
@@ -359,6 +373,12 @@ class Host(Protocol):
         """A new stream with an id that was never used; with `resume` the stream of this name, at its position. Signals
         `stream-started`. `metadata` (peer, content type …) is stored with all its events. Returns when the start of the
         stream is stored; `Stream.ready` returns when it may send. Raises NoRoom.
+        """
+
+    def store_together(self, events: Sequence[tuple[Stream, bytes, bytes]]) -> Together:
+        """Stores one whole event of each of many streams at once, without waiting: for a server whose clients send at
+        the same time. Each event is its stream, its value and its metadata as `Stream.encoded`. Only for a connector
+        without interceptors, and streams that do not resume.
         """
 
     def stream_names(self) -> list[str]:

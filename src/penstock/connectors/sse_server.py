@@ -128,6 +128,9 @@ class _Client:
     async def end(self) -> None:
         await self._is_idle.wait()
 
+    def takes(self, request: Request) -> bool:  # noqa: ARG002  each has a task of its own
+        return False
+
     async def __call__(self, request: Request) -> None:
         self._is_idle.clear()
         options = self._server.options

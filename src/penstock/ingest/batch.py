@@ -183,6 +183,28 @@ def shared_batch(route: int, streams: Sequence[tuple[int, Values]], marks: Seque
     return batch._replace(streams=StreamColumns(*(b"".join(column) for column in zip(*heads, strict=True))))
 
 
+def one_each(
+    route: int,
+    stream_ids: Sequence[int],
+    ids: Sequence[int],
+    events: Sequence[tuple[bytes, bytes]],
+    marks: Sequence[Mark],
+    arrival_us: int,
+) -> Batch:
+    """One event of each of several streams: its value and its metadata, with an id of each stream."""
+    count, streams, numbers = len(events), array("Q", stream_ids), array("Q", ids)
+    times = array("q", [arrival_us]) * count
+    encoded = encode(
+        Bytes.of([value for value, _ in events]),
+        event_times=times,
+        stream_ids=streams,
+        event_ids=numbers,
+        metadata=Bytes.of([metadata for _, metadata in events]),
+    )
+    head = StreamColumns(streams.tobytes(), numbers.tobytes(), times.tobytes())
+    return Batch(route, marks, count, encoded.data, head)
+
+
 def _together(keys: Sequence[Sequence[bytes] | None], counts: Sequence[int]) -> list[bytes] | None:
     if all(one is None for one in keys):
         return None

@@ -5,7 +5,6 @@ from itertools import pairwise
 from struct import pack
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +25,13 @@ from penstock.connectors.postgres.pgoutput import (
     BadMessage,
     Column,
     Delete,
+    Insert,
     Keepalive,
     Relation,
     Row,
     Update,
     WalData,
+    parse,
 )
 
 ORDERS = Relation(7, "shop", "orders", "d", (Column("id", 20, True), Column("text", 25, False)))
@@ -237,11 +238,41 @@ def test_a_snapshot_has_counted_ids_and_one_that_starts_over_says_so() -> None:
     ],
 )
 def test_a_value_is_json_by_its_type(oid: int, text: str, expected: str) -> None:
-    assert msgspec.json.encode(as_json(converter(oid), text.encode())).decode() == expected
-    assert msgspec.json.encode(as_json(converter(oid), None)) == b"null"
+    assert as_json(converter(oid), text.encode()).decode() == expected
+    assert as_json(converter(oid), None) == b"null"
 
 
 def test_a_row_has_a_value_for_each_column() -> None:
     row: Row = [b"1"]
     with pytest.raises(ValueError, match="zip"):
         Table(ORDERS).insert(b"insert", row, TAIL)
+
+
+@given(
+    st.lists(st.none() | st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=8), max_size=5),
+    st.sampled_from([b"I", b"U"]),
+    st.booleans(),
+)
+def test_a_row_that_is_sent_whole_is_the_same_event_by_the_short_way(
+    texts: list[str | None], kind: bytes, has_key: bool
+) -> None:
+    columns = tuple(Column(f"c%{n}", (25, 20, 16)[n % 3], has_key and n % 2 == 0) for n in range(len(texts)))
+    table = Table(Relation(7, "100%", "t", "d", columns))
+    values = [None if text is None else text.encode() for text in texts]
+    sent = b"".join(b"n" if one is None else b"t" + pack("!I", len(one)) + one for one in values)
+    data = kind + pack("!IcH", 7, b"N", len(values)) + sent
+    match parse(data):
+        case Update() as update:
+            assert table.from_whole_row(b"update", data, TAIL) == table.update(update, TAIL)
+        case Insert(_, row):
+            assert table.from_whole_row(b"insert", data, TAIL) == table.insert(b"insert", row, TAIL)
+    assert table.from_whole_row(b"insert", data + b"n", TAIL) is None
+    if texts:
+        assert table.from_whole_row(b"insert", data[:-1], TAIL) is None
+
+
+def test_a_row_that_is_cut_off_or_not_text_is_refused_as_before() -> None:
+    row = _insert(1)
+    for bad in (row[:-1], row + b"n", row[:-1] + b"x"):
+        with pytest.raises(BadMessage):
+            _fed(Changes(), _relation(), _begin(16), bad)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,17 @@ def test_databases_without_on_conflict_use_their_own_statement_or_delete_first()
     assert "ON DUPLICATE KEY UPDATE n = VALUES(n)" in str(found.compile(dialect=mysql.dialect()))  # type: ignore[union-attr]
     assert upsert(table, ["id"], ["id", "n"], "oracle") is None
     assert RowPlan(table, ["ID"], str.casefold, refuses=True).keys == ("id",)
+
+
+def test_numbers_keep_their_digits_where_the_column_shows_them() -> None:
+    columns = [sa.Column("share", sa.Float), sa.Column("price", sa.Numeric), sa.Column("text", sa.Text)]
+    plan = RowPlan(sa.Table("t", sa.MetaData(), *columns), [], str, refuses=True)
+    assert plan.change([b'{"share": 0.10, "text": "a"}', b'{"share": null}']).rows == [
+        {"share": 0.1, "text": "a"},
+        {"share": None},
+    ]
+    exact = b'{"share": 0.10, "price": 0.10000000000000000001, "text": 1.10}'
+    (row,) = plan.change([exact]).rows
+    assert row == {"share": 0.1, "price": Decimal("0.10000000000000000001"), "text": "1.10"}
+    assert plan.change([b'{"share": 1e400}']).rows == [{"share": float("inf")}], "a number that is no float"
+    assert plan.change([b"{}", b"{}"]).rows == [{}, {}]

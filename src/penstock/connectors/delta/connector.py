@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, ShownBy
-from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
-from penstock.connectors.tables import SchemaOf
+from penstock.connectors.lake.connector import LakeConnector
+from penstock.connectors.lake.options import CAPABILITIES, LakeOptions
 from penstock.connectors.url_forms import UrlForm, path
 
 if TYPE_CHECKING:
-    from penstock.connectors.sink_api import VotingSink
+    from penstock.connectors.lake.sink import MakeTable
 
 
 class DeltaOptions(LakeOptions):
@@ -41,9 +41,7 @@ class Delta(LakeConnector[DeltaOptions]):
         ),
     )
 
-    def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":
+    def tables(self) -> "MakeTable":
         from penstock.connectors.delta.table import DeltaLog
-        from penstock.connectors.lake.sink import LakeSink
-        from penstock.connectors.threaded import Threaded
 
-        return Threaded(LakeSink(self.options, name, DeltaLog, schema), name)
+        return DeltaLog

@@ -1,9 +1,11 @@
 """`http-server`: requests are events, and what a pipeline emits for them is the answer."""
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus as Status
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -19,11 +21,14 @@ from penstock.connectors.http_server.exchange import (
     text_answer,
 )
 from penstock.connectors.http_server.intake import NotNow
-from penstock.connectors.http_server.listener import ClientConnection, Connection, HttpListener
+from penstock.connectors.http_server.listener import ClientConnection, Connection, HttpListener, send_answer
 from penstock.connectors.http_server.options import BodyOptions, HttpServerOptions
 from penstock.connectors.http_server.protocol import Request
 from penstock.connectors.interceptors.api import BadBytes
+from penstock.core.errors import PenstockError
 from penstock.core.types import Guarantee
+
+log = logging.getLogger(__name__)
 
 
 async def store_body(
@@ -55,15 +60,103 @@ async def _store_in_steps(stream: Stream, body: bytes, metadata: Mapping[str, An
             raise RefusedRequest(text_answer(Status.REQUEST_ENTITY_TOO_LARGE, text, closes=True))
 
 
-class RequestConnection(ClientConnection):
-    """Each request waits for the pipelines' replies to its events."""
+class Event(NamedTuple):
+    """What a request that has arrived completely is stored as."""
 
-    def __init__(self, peer: str, host: Host, options: HttpServerOptions) -> None:
+    request: Request
+    stream: Stream
+    body: bytes
+    metadata: bytes
+
+
+class RequestConnection(ClientConnection):
+    """Each request waits for the pipelines' replies to its events. `soon` is called for one that is stored with those
+    of other connections.
+    """
+
+    def __init__(
+        self, peer: str, host: Host, options: HttpServerOptions, soon: "Callable[[RequestConnection], None]"
+    ) -> None:
         # With `reply`, one pipeline may reply while another one is starting.
         super().__init__(peer, host, options, host.downstream, by_all=options.answer == "epoch")
         self._options = options
+        self._soon = soon
         self._exchange: Exchange | None = None
         self._last = 0
+        self.event: Event | None = None
+        """Of the request that was taken; None: there is none, or its client is gone."""
+        self._head: tuple[object, ...] = ()
+        self._headers: Mapping[str, str] = {}
+        self._encoded = b""
+        """The metadata of a request with this head: clients repeat themselves."""
+
+    # Requests that are stored together with others.
+
+    def takes(self, request: Request) -> bool:
+        """What is out of the ordinary, or has to wait, is not taken."""
+        options, stream = self._options, self.intake.stream_now()
+        if not self.is_idle.is_set():  # the task of the one before has not ended yet
+            return False
+        if stream is None or self.host.has_interceptors or (options.answer == "reply" and self.host.has_in):
+            return False
+        body = request.whole_body
+        if not body or len(body) > options.body_bytes_max:
+            return False
+        try:
+            authorize(request, options.auth)
+            route(request, options.path, options.methods)
+            self.event = Event(request, stream, body, self._metadata(request, stream))
+        except (RefusedRequest, PenstockError):
+            return False
+        self.is_idle.clear()
+        self._exchange = Exchange(self._last, self._headers, options.reply_bytes_max)
+        self._soon(self)
+        return True
+
+    def _metadata(self, request: Request, stream: Stream) -> bytes:
+        head = (request.method, request.path, request.query, request.raw_headers)
+        if head != self._head:
+            found = metadata_of(request)
+            self._encoded = stream.encoded(found)
+            self._head, self._headers = head, found["headers"]
+        return self._encoded
+
+    def serve_alone(self) -> None:
+        """Its event could not be stored with others: like any other request."""
+        assert self.event is not None
+        request, self.event = self.event.request, None
+        request.serve_alone()
+
+    def stored(self, event_id: int) -> None:
+        assert self._exchange is not None
+        self._last = self._exchange.last = event_id
+
+    def answer(self, *, is_late: bool) -> Answer:
+        """The request that was taken is over."""
+        assert self._exchange is not None
+        answer = self.refused(self.timed_out()) if is_late else self._made(self._exchange)
+        self._over()
+        return answer
+
+    def _over(self) -> None:
+        self.event = None
+        self.ended()
+        self.is_idle.set()
+
+    async def abandon(self) -> None:
+        """Something has failed that should not."""
+        if self.event is not None:
+            request = self.event.request
+            self._over()
+            await request.abandon()
+
+    def leave(self) -> None:
+        super().leave()
+        if self.event is not None:
+            self.host.count("aborted_requests")
+            self._over()
+
+    # All requests.
 
     def deliver(self, outgoing: Outgoing) -> None:
         left = [*range(len(outgoing.values))] if self._exchange is None else self._exchange.take(outgoing)
@@ -88,11 +181,14 @@ class RequestConnection(ClientConnection):
         self._exchange = exchange
         async with self.intake.attended():
             await self._exchanged(exchange, stream, body, metadata)
+        return self._made(exchange)
+
+    def _made(self, exchange: Exchange) -> Answer:
         if exchange.last == exchange.after:
             return Answer(Status.NO_CONTENT)
         if not self.host.has_in:
             return Answer(Status.ACCEPTED)
-        return exchange.answer(self.host.outgoing_chain(), self._options.content_type)
+        return exchange.answer(self.host.outgoing_chain, self._options.content_type)
 
     async def _exchanged(self, exchange: Exchange, stream: Stream, body: bytes, metadata: Mapping[str, Any]) -> None:
         """Returns when the whole reply has arrived."""
@@ -103,7 +199,7 @@ class RequestConnection(ClientConnection):
         if exchange.last == exchange.after:
             return
         if self._options.answer == "reply" and self.host.has_in:
-            await exchange.replied.wait()
+            await exchange.replied()
         else:
             await stream.complete(exchange.last)
 
@@ -138,6 +234,8 @@ class HttpServer(HttpListener[HttpServerOptions]):
         super().__init__(options)
         self._streams: dict[int, RequestConnection] = {}
         self._ids: dict[Connection, int] = {}
+        self._taken: list[RequestConnection] = []
+        """Those with a request that arrived in this turn of the event loop."""
 
     @property
     def reached_at(self) -> str:
@@ -145,9 +243,52 @@ class HttpServer(HttpListener[HttpServerOptions]):
         return f"{self.options.methods[0]} to {self.scheme}://{self.addresses[0]}{path}" if self.addresses else ""
 
     def connection(self, peer: str, host: Host) -> RequestConnection:
-        made = RequestConnection(peer, host, self.options)
+        made = RequestConnection(peer, host, self.options, self._soon)
         made.intake.on_opened = partial(self._opened, made)
         return made
+
+    # Requests of many connections, which are stored together.
+
+    def _soon(self, connection: RequestConnection) -> None:
+        self._taken.append(connection)
+        if len(self._taken) == 1:
+            self.begin(self._serve_together())
+
+    async def _serve_together(self) -> None:
+        taken, self._taken = self._taken, []
+        served = [(one, one.event) for one in taken if one.event is not None]
+        try:
+            is_late = await self._store_together(served)
+            for connection, event in served:
+                if connection.event is event:
+                    self._answer(connection.answer(is_late=is_late), event.request)
+        except Exception:
+            log.exception("requests failed")
+            for connection, event in served:
+                if connection.event is event:
+                    await connection.abandon()
+
+    async def _store_together(self, served: Sequence[tuple[RequestConnection, Event]]) -> bool:
+        """Returns when they may be answered: True if that has taken too long."""
+        assert self.host is not None
+        together = self.host.store_together([(event.stream, event.body, event.metadata) for _, event in served])
+        for (connection, _), event_id in zip(served, together.ids, strict=True):
+            if event_id is None:
+                connection.serve_alone()
+            else:
+                connection.stored(event_id)
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                await together.complete()
+        except TimeoutError:
+            return True
+        return False
+
+    def _answer(self, answer: Answer, request: Request) -> None:
+        if request.can_answer_now:
+            request.answer_now(answer.status, answer.headers, answer.body, closes=answer.closes)
+        else:
+            self.begin(send_answer(answer, request))
 
     def _opened(self, connection: RequestConnection, stream_id: int) -> None:
         self._streams[stream_id], self._ids[connection] = connection, stream_id

@@ -4,7 +4,7 @@ I/O, except for waking the waiting task.
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -107,8 +107,8 @@ class Exchange:
     def __init__(self, after: int, headers: Mapping[str, str], bytes_max: int) -> None:
         self.after = after
         self.last: int | None = None
-        self.replied = asyncio.Event()
-        """A reply has arrived."""
+        self._has_replied = False
+        self._waiting: asyncio.Future[None] | None = None
         self._headers = headers
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -130,8 +130,16 @@ class Exchange:
             if not self.owns(event_id) or not self._take(value, metadata):
                 left.append(place)
         if len(left) < len(outgoing.values) or self._is_too_large:
-            self.replied.set()
+            self._has_replied = True
+            if self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(None)
         return left
+
+    async def replied(self) -> None:
+        """Returns when a reply has arrived."""
+        if not self._has_replied:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
 
     def _take(self, value: bytes, metadata: Mapping[str, Any]) -> bool:
         if REASON in metadata:
@@ -145,7 +153,7 @@ class Exchange:
         self._metadata.append(metadata)
         return True
 
-    def answer(self, chain: OutgoingChain, content_type: str) -> Answer:
+    def answer(self, chain: Callable[[], OutgoingChain], content_type: str) -> Answer:
         """The answer, built from what has arrived. Call it when no more is expected."""
         if self._is_too_large:
             return text_answer(
@@ -156,7 +164,7 @@ class Exchange:
         if not self._values:
             return Answer(HTTPStatus.NO_CONTENT)
         try:
-            body = b"".join(_chained(chain, self._values))
+            body = b"".join(_chained(chain(), self._values))
         except BadBytes as error:
             return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"the reply cannot leave: {error}")
         return reply(body, self._metadata, content_type, self._headers)

@@ -107,6 +107,15 @@ class Intake:
             raise NotNow(str(error)) from None
         return stream
 
+    def stream_now(self) -> Stream | None:
+        """The stream, if a request waits at most for room before it is stored; None: `admitted` tells why not."""
+        downstream, by_all, opening = self._downstream, self._by_all, self._opening
+        if self._host.is_draining or not self._host.has_out or opening is None or not opening.done():
+            return None
+        if downstream.is_waited_for(by_all=by_all) or downstream.is_on_first_epoch(by_all=by_all):
+            return None
+        return opening.result() if not opening.cancelled() and opening.exception() is None else None
+
     async def _pipelines_ready(self) -> None:
         """While Spark is starting, the request waits, unread and not stored: a client that is refused in the end can
         send it again, and nothing is processed twice.

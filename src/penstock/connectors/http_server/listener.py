@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from dataclasses import replace
 from http import HTTPStatus as Status
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from penstock.connectors.api import Capabilities, Connector, Downstream, Host, Outgoing, Stream, StreamGone
 from penstock.connectors.http_server.exchange import Answer, RefusedRequest, text_answer
@@ -30,6 +31,9 @@ class Connection(Protocol):
 
     async def __call__(self, request: Request) -> None:
         """Answers it."""
+
+    def takes(self, request: Request) -> bool:
+        """Whether it answers this request, which has arrived completely, in a task with others. False: call it."""
 
     def begin(self) -> None:
         """The client has connected, and may be served."""
@@ -56,8 +60,8 @@ class ClientConnection(ABC):
         self.intake = Intake(peer, host, options, downstream, by_all=by_all)
         self._retry_after_seconds = options.retry_after_seconds
         self._seconds = options.timeout
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
 
     def begin(self) -> None:
         self.intake.begin()
@@ -67,22 +71,25 @@ class ClientConnection(ABC):
 
     async def end(self) -> None:
         """The client is gone: its request ends, and the stream with it."""
-        await self._is_idle.wait()
+        await self.is_idle.wait()
         await self.intake.end()
 
     def deliver(self, outgoing: Outgoing) -> None:
         """Raises StreamGone for replies that no request waits for any more."""
         raise StreamGone(f"it does not reply to any request: {outgoing.name}")
 
+    def takes(self, request: Request) -> bool:  # noqa: ARG002  for subclasses
+        return False
+
     async def __call__(self, request: Request) -> None:
-        self._is_idle.clear()
+        self.is_idle.clear()
         try:
             await send_answer(await self._answered(request), request)
         except (Disconnected, ClientGone):
             self.host.count("aborted_requests")
         finally:
             self.ended()
-            self._is_idle.set()
+            self.is_idle.set()
 
     def ended(self) -> None:
         """The request is over, however it ended."""
@@ -97,6 +104,9 @@ class ClientConnection(ABC):
             answer = self.refused_for_now(why)
         except TimeoutError:
             answer = self.timed_out()
+        return self.refused(answer)
+
+    def refused(self, answer: Answer) -> Answer:
         self.host.count(f"answers_{answer.status}")
         return self.worded(answer)
 
@@ -154,7 +164,8 @@ class HttpListener(Connector[L], ABC):
         """Where it listens."""
         self._connections: dict[HttpProtocol, Connection] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._host: Host | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.host: Host | None = None
 
     @abstractmethod
     def connection(self, peer: str, host: Host) -> Connection:
@@ -179,7 +190,7 @@ class HttpListener(Connector[L], ABC):
         return "http" if self.options.tls is None else "https"
 
     async def run(self, host: Host) -> None:
-        options, self._host = self.options, host
+        options, self.host = self.options, host
         factory = protocol_factory(self, Limits(options.head_bytes_max, options.idle, options.dead_peer_after))
         loop, context = asyncio.get_running_loop(), server_context(options.tls)
         with listening_at(options.host, options.port):
@@ -201,6 +212,12 @@ class HttpListener(Connector[L], ABC):
             server.close()
             await self._abort()
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """In a task that ends with the connections at the latest."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def serve(self, host: Host) -> None:
         """Returns when no more connections are accepted."""
         host.connected()
@@ -216,6 +233,8 @@ class HttpListener(Connector[L], ABC):
         for protocol in [*self._connections]:
             protocol.abort()
         await self._ended()
+        for task in [*self._tasks]:
+            task.cancel()
 
     async def _ended(self) -> None:
         """Returns when all connections are gone, and their streams are closed."""
@@ -226,16 +245,16 @@ class HttpListener(Connector[L], ABC):
     # Called by the protocol.
 
     def connected(self, protocol: HttpProtocol, peer: str) -> Connection | None:
-        assert self._host is not None
-        if len(self._connections) >= self.options.connections_max or self.refuses(self._host):
-            self._host.count("refused_connections")
+        assert self.host is not None
+        if len(self._connections) >= self.options.connections_max or self.refuses(self.host):
+            self.host.count("refused_connections")
             return None
         auth = self.options.auth
         if auth is not None and not auth.accepts_certificate(protocol.certificate):
-            self._host.count(UNAUTHORIZED)
+            self.host.count(UNAUTHORIZED)
             return None
-        connection = self._connections[protocol] = self.connection(peer, self._host)
-        if self.begins_at_once(self._host):
+        connection = self._connections[protocol] = self.connection(peer, self.host)
+        if self.begins_at_once(self.host):
             connection.begin()
         return connection
 
@@ -247,8 +266,8 @@ class HttpListener(Connector[L], ABC):
         task.add_done_callback(self._ending.discard)
 
     def bad_request(self) -> None:
-        assert self._host is not None
-        self._host.count("bad_requests")
+        assert self.host is not None
+        self.host.count("bad_requests")
 
     async def _end(self, connection: Connection) -> None:
         self.closed(connection)

@@ -52,6 +52,10 @@ class Application(Protocol):
 
     async def __call__(self, request: "Request") -> None: ...
 
+    def takes(self, request: "Request") -> bool:
+        """Whether it serves this request, which has arrived completely, without a task of its own."""
+        ...
+
 
 class Served(Protocol):
     """Notified of connections."""
@@ -110,6 +114,13 @@ class Request:
         pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    @property
+    def whole_body(self) -> bytes:
+        """Of a request that has arrived completely, and of which nothing was read."""
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
     def add(self, piece: bytes) -> bool:
         """Add a part of the body. Returns whether more may be read now."""
         if not self.is_answered:
@@ -132,6 +143,15 @@ class Request:
     async def answer(self, status: int, headers: Head, body: bytes, *, closes: bool = False) -> None:
         """Send the whole answer, unless the client has gone. Raises ValueError for an invalid header."""
         await self._protocol.writable()
+        self.answer_now(status, headers, body, closes=closes)
+
+    @property
+    def can_answer_now(self) -> bool:
+        """Whether the client reads its answers: one more needs no wait."""
+        return self._protocol.is_writable
+
+    def answer_now(self, status: int, headers: Head, body: bytes, *, closes: bool = False) -> None:
+        """Like `answer`, however much the client has not read yet."""
         if self.is_gone:
             return
         head = self._protocol.head(status, headers, closes=closes)
@@ -158,6 +178,10 @@ class Request:
                 self._protocol.write(b"0\r\n\r\n")
             self._answered()
 
+    def serve_alone(self) -> None:
+        """In a task of its own, after all."""
+        self._protocol.serve(self)
+
     async def abandon(self) -> None:
         """The application has failed."""
         if self._has_begun:
@@ -183,6 +207,8 @@ class HttpProtocol(asyncio.Protocol):
         self._requests: deque[Request] = deque()
         """The request that is being answered, and those behind it. The last one may not have arrived completely."""
         self._arriving = Request(self)
+        self._starting: Request | None = None
+        """The request whose head was completed by the data that are being parsed."""
         self._in_head = True
         self._is_at_body = False
         """Whether the parser gets a head that we wrote ourselves, followed by the client's body."""
@@ -295,6 +321,10 @@ class HttpProtocol(asyncio.Protocol):
         except httptools.HttpParserError:
             if not (self._is_last and self._requests and self._requests[-1].is_whole):
                 raise BadRequest("invalid HTTP request") from None
+        finally:
+            if (starting := self._starting) is not None:
+                self._starting = None
+                self._start(starting)
         if self._in_head and begins_in_head and before is self._arriving:
             self._head_bytes += len(data)
         if max(self._head_bytes, 0 if self._in_head else self._idle_bytes) > self._limits.head_bytes_max:
@@ -333,7 +363,7 @@ class HttpProtocol(asyncio.Protocol):
         self._is_last = self._is_last or request.version == "1.0" or not self._parser.should_keep_alive()
         self._requests.append(request)
         if len(self._requests) == 1:
-            self._start(request)
+            self._starting = request  # its body may follow in the same data
 
     def _complete(self, request: Request) -> None:
         """Fill in what the head says. Raises BadRequest."""
@@ -406,6 +436,13 @@ class HttpProtocol(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._idle_at = None
+        assert self._application is not None
+        if request.is_whole and self._application.takes(request):
+            return
+        self.serve(request)
+
+    def serve(self, request: Request) -> None:
+        """In a task."""
         task = self._loop.create_task(self._serve(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -446,6 +483,10 @@ class HttpProtocol(asyncio.Protocol):
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
+
+    @property
+    def is_writable(self) -> bool:
+        return self._writable is None
 
     async def writable(self) -> None:
         """Wait until the client has received most of what was written, or has gone."""

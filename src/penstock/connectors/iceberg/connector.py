@@ -1,16 +1,17 @@
 """`iceberg`: an Iceberg table in an SQL catalogue, by two-phase commit; the epoch is in the snapshot's properties."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, ShownBy
 from penstock.connectors.iceberg.options import IcebergOptions
-from penstock.connectors.lake.options import CAPABILITIES, LakeConnector
+from penstock.connectors.lake.connector import LakeConnector
+from penstock.connectors.lake.options import CAPABILITIES
 from penstock.connectors.permissions import Permissions
-from penstock.connectors.tables import SchemaOf
 from penstock.connectors.url_forms import UrlForm, path
 
 if TYPE_CHECKING:
-    from penstock.connectors.sink_api import VotingSink
+    from penstock.connectors.lake.sink import MakeTable
 
 
 class Iceberg(LakeConnector[IcebergOptions]):
@@ -33,10 +34,7 @@ class Iceberg(LakeConnector[IcebergOptions]):
         if options.catalog_file is not None:
             permissions.check_path(options.catalog_file)
 
-    def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":
+    def tables(self) -> "MakeTable":
         from penstock.connectors.iceberg.table import IcebergSnapshots
-        from penstock.connectors.lake.sink import LakeSink
-        from penstock.connectors.threaded import Threaded
 
-        options = self.options
-        return Threaded(LakeSink(options, name, lambda *given: IcebergSnapshots(options, *given), schema), name)
+        return partial(IcebergSnapshots, self.options)

@@ -1,14 +1,13 @@
-"""The options that `parquet`, `delta` and `iceberg` share, and the connector that they are made from."""
+"""The options that `parquet`, `delta` and `iceberg` share."""
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, model_validator
 
-from penstock.connectors.api import Capabilities, Connector, Options
-from penstock.connectors.permissions import Permissions
+from penstock.connectors.api import Capabilities, Options
 from penstock.connectors.tables import UnknownFields
 from penstock.connectors.values import Size
 from penstock.core.ddl import parse_ddl
@@ -81,18 +80,3 @@ class LakeOptions(Options):
         if "://" not in self.path:
             return Path(self.path).absolute()
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
-O = TypeVar("O", bound=LakeOptions)  # noqa: E741  options
-
-
-class LakeConnector(Connector[O]):
-    """The path is text, because it may be in a bucket."""
-
-    @classmethod
-    def check_permitted(cls, options: O, permissions: Permissions) -> None:
-        super().check_permitted(options, permissions)
-        if options.directory is not None:
-            permissions.check_path(options.directory)
-        else:
-            permissions.check_store(options.path)

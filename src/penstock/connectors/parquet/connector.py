@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, ShownBy
-from penstock.connectors.lake.options import CAPABILITIES, LakeConnector, LakeOptions
-from penstock.connectors.tables import SchemaOf
+from penstock.connectors.lake.connector import LakeConnector
+from penstock.connectors.lake.options import CAPABILITIES, LakeOptions
 from penstock.connectors.url_forms import UrlForm, path
 
 if TYPE_CHECKING:
-    from penstock.connectors.sink_api import VotingSink
+    from penstock.connectors.lake.sink import MakeTable
 
 
 class ParquetOptions(LakeOptions):
@@ -38,9 +38,7 @@ class Parquet(LakeConnector[ParquetOptions]):
         ),
     )
 
-    def make_sink(self, name: str, schema: SchemaOf) -> "VotingSink":
-        from penstock.connectors.lake.sink import LakeSink
+    def tables(self) -> "MakeTable":
         from penstock.connectors.parquet.table import ParquetFiles
-        from penstock.connectors.threaded import Threaded
 
-        return Threaded(LakeSink(self.options, name, ParquetFiles, schema), name)
+        return ParquetFiles

@@ -13,14 +13,15 @@ delays that until the server's log has grown by another megabyte.
 Ids below CHANGES belong to the snapshot.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from operator import itemgetter
+from struct import Struct
+from struct import error as StructError  # noqa: N812  it has no better name
+from typing import NamedTuple
 
-import msgspec
-
-from penstock.connectors.postgres.json_values import Convert, Json, as_json, converter
+from penstock.connectors.postgres.json_values import NULL, Convert, as_json, as_object, converter, encode
 from penstock.connectors.postgres.pgoutput import (
     UNCHANGED,
     BadMessage,
@@ -30,10 +31,12 @@ from penstock.connectors.postgres.pgoutput import (
     Insert,
     Keepalive,
     Message,
+    Parsed,
     Relation,
     Row,
     Truncate,
     Update,
+    Value,
     WalData,
     lsn_text,
     parse,
@@ -51,7 +54,8 @@ EVENT_BYTES_MAX = 4 << 20
 KEY_BYTES_MAX = 60_000
 """Of 65,535 that an event can have."""
 
-_encode = msgspec.json.Encoder().encode
+_WHOLE_ROW, _SIZE = Struct("!xIcH"), Struct("!I")
+_WITH_A_WHOLE_ROW = {b"I": b"insert", b"U": b"update"}
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -98,7 +102,43 @@ class Table:
         keys = [] if relation.identity == "f" else [n for n, one in enumerate(relation.columns) if one.is_key]
         self._key_places = frozenset(keys)
         self._keys = tuple((place, *self.columns[place]) for place in keys)
-        self._name = _encode(f"{relation.schema}.{relation.name}")
+        self._name = encode(f"{relation.schema}.{relation.name}")
+        # For rows that are sent whole:
+        self._converts = [convert for _, convert in self.columns]
+        names = [encode(name).replace(b"%", b"%%") for name, _ in self.columns]
+        after = b"{%b}" % b",".join([name + b":%b" for name in names])
+        self._event_form = b'{"op":"%%b","table":%b,"before":null,"after":%b%%b' % (
+            self._name.replace(b"%", b"%%"),
+            after,
+        )
+        self._key_form = b"{%b}" % b",".join([names[place] + b":%b" for place in keys]) if keys else b""
+        self._key_of = itemgetter(*keys) if keys else _nothing
+
+    def from_whole_row(self, op: bytes, data: bytes, tail: bytes) -> tuple[bytes, bytes] | None:
+        """An event, and its key, straight from the message with a row, as nearly all are: without an old row, and with
+        every value. None for another, or one that is malformed or too large: `parse` and the methods below tell.
+        """
+        found: list[bytes] = []
+        at = _WHOLE_ROW.size
+        try:
+            for convert in self._converts:
+                kind = data[at]
+                if kind == 0x74:  # t: text
+                    start = at + 5
+                    at = start + _SIZE.unpack_from(data, at + 1)[0]
+                    found.append(convert(data[start:at]))
+                elif kind == 0x6E:  # n: NULL
+                    found.append(NULL)
+                    at += 1
+                else:
+                    return None
+        except (StructError, IndexError, ValueError):
+            return None
+        event = self._event_form % (op, *found, tail)
+        if at != len(data) or len(event) > EVENT_BYTES_MAX:
+            return None
+        key = self._key_form % self._key_of(found)
+        return event, key if len(key) <= KEY_BYTES_MAX else b""
 
     def insert(self, op: bytes, row: Row, tail: bytes) -> tuple[bytes, bytes]:
         """An event, and its key."""
@@ -115,54 +155,51 @@ class Table:
     def truncate(self, tail: bytes) -> bytes:
         return self._event(b"truncate", None, None, tail)
 
-    def _old(self, row: Row, is_key: bool) -> dict[str, Json]:
+    def _old(self, row: Row, is_key: bool) -> dict[str, Value]:
         columns = zip(self.columns, row, strict=True)
         return {
-            name: as_json(convert, value)
-            for place, ((name, convert), value) in enumerate(columns)
-            if not is_key or place in self._key_places
+            name: value for place, ((name, _), value) in enumerate(columns) if not is_key or place in self._key_places
         }
 
-    def _event(self, op: bytes, old: dict[str, Json] | None, new: Row | None, tail: bytes) -> bytes:
-        before = b"null" if old is None else _encode(old)
-        after, more = (b"null", b"") if new is None else self._new(new)
+    def _event(self, op: bytes, old: dict[str, Value] | None, new: Row | None, tail: bytes) -> bytes:
+        before = self._before(old)
+        after, more = (NULL, b"") if new is None else self._new(new)
         event = b'{"op":"%s","table":%s,"before":%s,"after":%s%s%s' % (op, self._name, before, after, more, tail)
         return event if len(event) <= EVENT_BYTES_MAX else self._shortened(op, old, new, tail)
 
+    def _before(self, old: Mapping[str, Value] | None) -> bytes:
+        if old is None:
+            return NULL
+        return as_object({name: as_json(convert, old[name]) for name, convert in self.columns if name in old})
+
     def _new(self, row: Row) -> tuple[bytes, bytes]:
         """The row, and the names of the columns that it lacks."""
-        if UNCHANGED not in row:
-            found = {
-                name: None if value is None else convert(value)  # type: ignore[arg-type]
-                for (name, convert), value in zip(self.columns, row, strict=True)
-            }
-            return _encode(found), b""
-        there = [(one, value) for one, value in zip(self.columns, row, strict=True) if value is not UNCHANGED]
-        lacking = [name for (name, _), value in zip(self.columns, row, strict=True) if value is UNCHANGED]
-        found = {name: as_json(convert, value) for (name, convert), value in there}
-        return _encode(found), b',"unchanged":' + _encode(lacking)
+        columns = [*zip(self.columns, row, strict=True)]
+        lacking = [name for (name, _), value in columns if value is UNCHANGED]
+        found = {name: as_json(convert, value) for (name, convert), value in columns if value is not UNCHANGED}
+        return as_object(found), b',"unchanged":' + encode(lacking) if lacking else b""
 
-    def _shortened(self, op: bytes, old: dict[str, Json] | None, new: Row | None, tail: bytes) -> bytes:
+    def _shortened(self, op: bytes, old: dict[str, Value] | None, new: Row | None, tail: bytes) -> bytes:
         """Without its longest values, which are named: the stream must not stop at them."""
         longest = COLUMN_BYTES_MAX
         while len(event := self._without(longest, op, old, new, tail)) > EVENT_BYTES_MAX:
             longest //= 4
         return event
 
-    def _without(self, longest: int, op: bytes, old: dict[str, Json] | None, new: Row | None, tail: bytes) -> bytes:
+    def _without(self, longest: int, op: bytes, old: dict[str, Value] | None, new: Row | None, tail: bytes) -> bytes:
         """Values that are longer are null."""
-        row = [None if isinstance(value, bytes) and len(value) > longest else value for value in new or ()]
+        row = [None if _size(value) > longest else value for value in new or ()]
         changed = {name for (name, _), one, two in zip(self.columns, row, new or (), strict=False) if one is not two}
         before = {name: None if _size(one) > longest else one for name, one in (old or {}).items()}
         changed |= {name for name, one in before.items() if old is not None and one is not old[name]}
-        after, more = (b"null", b"") if new is None else self._new(row)
+        after, more = (NULL, b"") if new is None else self._new(row)
         return b'{"op":"%s","table":%s,"before":%s,"after":%s%s,"left_out":%s%s' % (
             op,
             self._name,
-            _encode(None if old is None else before),
+            self._before(None if old is None else before),
             after,
             more,
-            _encode(sorted(changed)),
+            encode(sorted(changed)),
             tail,
         )
 
@@ -170,18 +207,23 @@ class Table:
         """The columns of the identity as an object; empty if there are none."""
         if not self._keys:
             return b""
-        found: dict[str, Json] = {}
+        found: dict[str, bytes] = {}
         for place, name, convert in self._keys:
             value = row[place]
             if value is UNCHANGED and old is not None:
                 value = old[place]
             found[name] = as_json(convert, value)
-        key = _encode(found)
+        key = as_object(found)
         return key if len(key) <= KEY_BYTES_MAX else b""
 
 
-def _size(value: Json) -> int:
-    return len(bytes(value)) if isinstance(value, msgspec.Raw) else len(value) if isinstance(value, str) else 0
+def _size(value: Value) -> int:
+    return len(value) if isinstance(value, bytes) else 0
+
+
+def _nothing(_: object) -> tuple[()]:
+    """The key of a row without one."""
+    return ()
 
 
 class Changes:
@@ -208,7 +250,13 @@ class Changes:
             self._change(message.data, batch)
 
     def _change(self, data: bytes, batch: Batch) -> None:
-        match parse(data):
+        if (found := self._whole_row(data)) is not None:
+            self._add(*found, batch)
+        else:
+            self._parsed(parse(data), batch)
+
+    def _parsed(self, message: Parsed, batch: Batch) -> None:
+        match message:
             case Insert(relation, new):
                 self._add(*self._table(relation).insert(b"insert", new, self._tail), batch)
             case Update() as update:
@@ -229,6 +277,16 @@ class Changes:
                 self._count("messages", 1)
             case _:  # a type's name, or where a change comes from
                 return
+
+    def _whole_row(self, data: bytes) -> tuple[bytes, bytes] | None:
+        op = _WITH_A_WHOLE_ROW.get(data[:1])
+        if op is None or len(data) < _WHOLE_ROW.size:
+            return None
+        oid, kind, count = _WHOLE_ROW.unpack_from(data)
+        table = self._tables.get(oid)
+        if table is None or kind != b"N" or count != len(table.columns):
+            return None
+        return table.from_whole_row(op, data, self._tail)
 
     def _table(self, oid: int) -> Table:
         try:
@@ -270,6 +328,6 @@ class SnapshotRows:
         batch.add(value, self._last, self._time_us, key)
 
 
-def row_object(columns: Sequence[tuple[str, Convert]], row: Sequence[bytes | None]) -> Any:
+def row_object(columns: Sequence[tuple[str, Convert]], row: Sequence[bytes | None]) -> bytes:
     """A row of a query as JSON."""
-    return _encode({name: as_json(convert, value) for (name, convert), value in zip(columns, row, strict=True)})
+    return as_object({name: as_json(convert, value) for (name, convert), value in zip(columns, row, strict=True)})

@@ -11,10 +11,10 @@ The session's settings must be those of SETTINGS, so that the texts are always t
 """
 
 from base64 import b64encode
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
-from msgspec import Raw
+import msgspec
 
 from penstock.connectors.postgres.pgoutput import Value
 
@@ -26,38 +26,42 @@ SETTINGS = (
 is not ended.
 """
 
-Json: TypeAlias = Raw | str | bool | None
-"""What msgspec encodes without looking at it again."""
+Convert: TypeAlias = Callable[[bytes], bytes]
+"""From the text of a value to its JSON. Raises ValueError for a text that is not UTF-8."""
 
-Convert: TypeAlias = Callable[[bytes], Json]
+NULL: Final = b"null"
+
+encode = msgspec.json.Encoder().encode
 
 
-def _number(text: bytes) -> Json:
+def _string(text: bytes) -> bytes:
+    return encode(text.decode())
+
+
+def _number(text: bytes) -> bytes:
     # NaN, Infinity, -Infinity
-    return Raw(text) if text[-1:].isdigit() else text.decode()
+    return text if text[-1:].isdigit() else _string(text)
 
 
-def _json(text: bytes) -> Json:
+def _json(text: bytes) -> bytes:
     # In valid JSON, line ends are only between tokens: an event is one line wherever it goes.
-    return Raw(text.replace(b"\n", b" ").replace(b"\r", b" "))
+    return text.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
-def _timestamp(text: bytes) -> Json:
-    return text.decode().replace(" ", "T", 1) if text[:1].isdigit() and text[-1:] != b"C" else text.decode()
+def _timestamp(text: bytes) -> bytes:
+    return _string(text.replace(b" ", b"T", 1) if text[:1].isdigit() and text[-1:] != b"C" else text)
 
 
-def _timestamptz(text: bytes) -> Json:
-    found = _timestamp(text)
-    assert isinstance(found, str)
-    return f"{found[:-3]}Z" if found.endswith("+00") else found
+def _timestamptz(text: bytes) -> bytes:
+    return _timestamp(text[:-3] + b"Z" if text.endswith(b"+00") else text)
 
 
-def _bytea(text: bytes) -> Json:
-    return b64encode(bytes.fromhex(text[2:].decode())).decode()
+def _bytea(text: bytes) -> bytes:
+    return b'"%b"' % b64encode(bytes.fromhex(text[2:].decode()))
 
 
-def _boolean(text: bytes) -> Json:
-    return text == b"t"
+def _boolean(text: bytes) -> bytes:
+    return b"true" if text == b"t" else b"false"
 
 
 _NUMBERS: dict[int, Convert] = dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number)
@@ -73,9 +77,14 @@ _CONVERTERS = _NUMBERS | _OTHERS
 
 
 def converter(type_oid: int) -> Convert:
-    return _CONVERTERS.get(type_oid, bytes.decode)
+    return _CONVERTERS.get(type_oid, _string)
 
 
-def as_json(convert: Convert, value: Value) -> Json:
+def as_json(convert: Convert, value: Value) -> bytes:
     """A value that is there, or NULL."""
-    return convert(value) if isinstance(value, bytes) else None
+    return convert(value) if isinstance(value, bytes) else NULL
+
+
+def as_object(fields: Mapping[str, bytes]) -> bytes:
+    """An object of values that are JSON."""
+    return b"{%b}" % b",".join([b"%b:%b" % (encode(name), value) for name, value in fields.items()])

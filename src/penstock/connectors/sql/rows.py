@@ -2,10 +2,12 @@
 
 import uuid
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from itertools import groupby
+from types import NoneType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,8 +18,9 @@ from penstock.connectors.tables import BOUNDS, REPLACES, applies_replaces
 Fields: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[Any, ...]
 
-_decode = msgspec.json.Decoder(dict, float_hook=Decimal).decode
-"""Decimals keep the digits as they are written."""
+_decode = msgspec.json.Decoder(dict).decode
+_decode_exactly = msgspec.json.Decoder(dict, float_hook=Decimal).decode
+"""Decimals keep the digits as they are written, at several times the cost of a float."""
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -25,16 +28,24 @@ class BadRow(ValueError):
     """A value that cannot become a row of the table."""
 
 
+class NotAnObject(BadRow):
+    """The value is not a JSON object."""
+
+
 class UnknownField(BadRow):
     """Its text is the name of a field that has no column."""
 
 
-def parse(value: bytes) -> Fields:
-    """Raises BadRow."""
+class _DigitsMatter(Exception):
+    """A number was decoded as a float, and its column could show the difference."""
+
+
+def _parsed(values: Iterable[bytes], *, exactly: bool) -> list[Fields]:
+    """Raises NotAnObject."""
     try:
-        return _decode(value)
+        return [*map(_decode_exactly if exactly else _decode, values)]
     except (msgspec.DecodeError, ValueError) as error:
-        raise BadRow(f"it is not a JSON object: {error}") from None
+        raise NotAnObject(f"it is not a JSON object: {error}") from None
 
 
 # Values.
@@ -71,6 +82,17 @@ _CONVERTERS: dict[type, Callable[[Any], Any]] = {
 }
 
 
+_AS_THEY_ARE: dict[Callable[[Any], Any], frozenset[type]] = {
+    **{kind: frozenset({kind, NoneType}) for kind in (int, float, bool)},
+    _text: frozenset({str, NoneType}),
+    _plain: frozenset({str, int, float, bool, NoneType}),
+}
+"""By converter: the types of values that it would return unchanged."""
+
+_HAVE_DIGITS = frozenset({float, dict, list})
+"""The types of values that have numbers with a fraction, unless they are decimals."""
+
+
 def converter(column: sa.Column[Any]) -> Callable[[Any], Any]:
     """From JSON to what the driver needs for the column; NULL is not converted."""
     try:
@@ -94,28 +116,43 @@ class Change:
 
 
 class RowPlan:
-    """How the rows of one table are converted and identified."""
+    """How the rows of one table are converted and identified.
+
+    A block is converted column by column, and a column whose values have the type that it needs is left as it is.
+    Numbers are decoded as floats until a block has one whose digits matter, such as one for a decimal column.
+    """
 
     def __init__(self, table: sa.Table, upsert: Sequence[str], fold: Callable[[str], str], *, refuses: bool) -> None:
         self._columns = {fold(column.name): (column.name, converter(column)) for column in table.columns}
         self._fold = fold
         self._refuses = refuses
         self._replaces = applies_replaces(upsert)
+        self._is_exact = False
         self.keys = tuple(self._name(name) for name in upsert)
 
     def _name(self, field_name: str) -> str:
         return self._columns[self._fold(field_name)][0]
 
-    def change(self, rows: Sequence[Mapping[str, Any]]) -> Change:
-        """Raises BadRow."""
+    def change(self, values: Sequence[bytes]) -> Change:
+        """From JSON. Raises BadRow."""
+        if not self._is_exact:
+            try:
+                return self._change(_parsed(values, exactly=False))
+            except _DigitsMatter:
+                self._is_exact = True
+            except NotAnObject:
+                """It may only have a number that is too large for a float."""
+        return self._change(_parsed(values, exactly=True))
+
+    def _change(self, given: Sequence[Fields]) -> Change:
+        rows = self._rows(given)
         if not self.keys:
-            return Change(rows=[self._row(row) for row in rows])
+            return Change(rows=rows)
         last: dict[Key, Fields] = {}
         gone: dict[Key, None] = {}
-        for given in rows:
-            row = self._row(given)
+        for fields, row in zip(given, rows, strict=True):
             key = self._key(row)
-            for replaced in self._replaced(given, row):
+            for replaced in self._replaced(fields, row):
                 last.pop(replaced, None)
                 gone[replaced] = None
             if None in key:  # to a unique index two nulls differ, so that nothing would be replaced
@@ -127,27 +164,40 @@ class RowPlan:
     def _key(self, row: Fields) -> Key:
         return tuple(row.get(name) for name in self.keys)
 
-    def _row(self, given: Mapping[str, Any]) -> Fields:
-        row: Fields = {}
-        for name, value in given.items():
-            found = self._columns.get(self._fold(name))
-            if found is None:
-                if self._refuses and not (name == REPLACES and self._replaces):
-                    raise UnknownField(name)
-                continue
-            row[found[0]] = _converted(*found, value)
-        return row
+    def _rows(self, given: Sequence[Fields]) -> list[Fields]:
+        return [row for names, run in groupby(given, key=tuple) for row in self._run(names, [*run])]
+
+    def _run(self, names: tuple[str, ...], run: list[Fields]) -> list[Fields]:
+        """Rows with the same fields."""
+        found: dict[str, Sequence[Any]] = {}
+        for name, values in zip(names, zip(*(row.values() for row in run), strict=True), strict=True):
+            column = self._columns.get(self._fold(name))
+            if column is not None:
+                found[column[0]] = self._converted(*column, values)
+            elif self._refuses and not (name == REPLACES and self._replaces):
+                raise UnknownField(name)
+        if not found:
+            return [{} for _ in run]
+        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+    def _converted(self, name: str, convert: Callable[[Any], Any], values: Sequence[Any]) -> Sequence[Any]:
+        others = set(map(type, values)) - _AS_THEY_ARE.get(convert, _NULL)
+        if not others:
+            return values
+        if not (self._is_exact or convert is _plain or _HAVE_DIGITS.isdisjoint(others)):
+            raise _DigitsMatter
+        try:
+            return [None if value is None else convert(value) for value in values]
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise BadRow(f"its field {name!r} cannot be converted: {error}") from None
 
     def _replaced(self, given: Mapping[str, Any], row: Fields) -> Iterator[Key]:
         """The keys of the panes that a pane replaces: its own, with other bounds."""
         if not self._replaces:
             return
         for bounds in given.get(REPLACES) or ():
-            yield self._key(row | self._row({name: bounds[name] for name in BOUNDS if name in bounds}))
+            (changed,) = self._rows([{name: bounds[name] for name in BOUNDS if name in bounds}])
+            yield self._key(row | changed)
 
 
-def _converted(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return None if value is None else convert(value)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise BadRow(f"its field {name!r} cannot be converted: {error}") from None
+_NULL = frozenset({NoneType})

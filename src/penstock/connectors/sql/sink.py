@@ -14,7 +14,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from penstock.connectors.sink_api import Block, Epoch, SinkLost, rows_of
 from penstock.connectors.sql.ddl import engine_of, folding, statements
 from penstock.connectors.sql.options import SqlOptions
-from penstock.connectors.sql.rows import BadRow, Fields, Key, RowPlan, UnknownField, parse
+from penstock.connectors.sql.rows import BadRow, Fields, Key, NotAnObject, RowPlan, UnknownField
 from penstock.connectors.tables import (
     MISSING_TABLE_HINT,
     UNKNOWN_ROWS_HINT,
@@ -100,12 +100,7 @@ class Writer:
 
     def write(self, block: Block) -> None:
         with self._lost():
-            assert self._plan is not None
-            rows = []
-            for row in rows_of(block):
-                with self._blamed(row.id):
-                    rows.append(parse(row.value))
-            self._write(rows)
+            self._write(block)
             self._count += len(block)
 
     def commit(self) -> None:
@@ -164,25 +159,27 @@ class Writer:
 
     # The rows.
 
-    def _write(self, rows: Sequence[Fields]) -> None:
+    def _write(self, block: Block) -> None:
         assert self._plan is not None
         connection = self._connected()
         try:
-            change = self._plan.change(rows)
+            change = self._plan.change(block.values.rows())
         except BadRow:
-            raise self._first_bad(rows) from None
+            raise self._first_bad(block) from None
         for key in change.deletions:
             connection.execute(self._deletion(key))
         # Rows with the same fields go together, without changing their order.
         for fields, group in groupby(change.rows, key=tuple):
             self._insert(connection, fields, [*group])
 
-    def _first_bad(self, rows: Sequence[Fields]) -> SinkLost:
+    def _first_bad(self, block: Block) -> SinkLost:
         """Which row it is: found by trying them one by one."""
         assert self._plan is not None
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows_of(block)):
             try:
-                self._plan.change([row])
+                self._plan.change([row.value])
+            except NotAnObject as error:
+                return SinkLost(f"{self._where}: message {row.id}: {error}")
             except BadRow as error:
                 where = f"{self._where}: row {self._count + number + 1} of the epoch"
                 is_unknown = isinstance(error, UnknownField)
@@ -211,13 +208,6 @@ class Writer:
     def _rollback(self) -> None:
         if self._connection is not None:
             self._connection.rollback()
-
-    @contextmanager
-    def _blamed(self, message_id: int) -> Iterator[None]:
-        try:
-            yield
-        except BadRow as error:
-            raise SinkLost(f"{self._where}: message {message_id}: {error}") from None
 
     @contextmanager
     def _lost(self) -> Iterator[None]:

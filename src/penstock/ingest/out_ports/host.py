@@ -11,7 +11,7 @@ Without `gate` every stream may send. `contraflow` gets what the connector repor
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -25,6 +25,7 @@ from penstock.connectors.api import (
     NoPipelines,
     OutgoingChain,
     SegmentPort,
+    Stream,
     StreamRef,
     StreamState,
 )
@@ -35,7 +36,7 @@ from penstock.core.retry import RetryPolicy
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate, OpenGate
 from penstock.ingest.out_ports.port import STOP_SECONDS, OutPort
-from penstock.ingest.out_ports.storage import PortCounters, Room, SourceStorage
+from penstock.ingest.out_ports.storage import PortCounters, Room, SourceStorage, StoredTogether
 from penstock.ingest.out_ports.stream import OutStream
 from penstock.ingest.settings import AckMode, SourceSettings, settings_of
 from penstock.ingest.source_log import SourceCounters, SourceLog
@@ -391,6 +392,9 @@ class SourceHost:
         self, name: str, *, resume: bool = False, metadata: Mapping[str, Any] | None = None
     ) -> OutStream:
         return await self.port.open_stream(name, resume, metadata)
+
+    def store_together(self, events: Sequence[tuple[Stream, bytes, bytes]]) -> StoredTogether:
+        return self.port.store_together(events)
 
     def stream_names(self) -> list[str]:
         return self.port.names()

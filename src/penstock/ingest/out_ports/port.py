@@ -10,18 +10,18 @@ connection, its `run` or its worker.
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from penstock.connectors.api import Pause, StreamRef, StreamState
+from penstock.connectors.api import Pause, Stream, StreamRef, StreamState
 from penstock.core.errors import NoRoom, PenstockError, RequestError
-from penstock.ingest.batch import Batch, Placed, packed
+from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, one_each, packed, record_slices
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.gate import Gate
 from penstock.ingest.known_streams import STREAM_NAME_MAX, Standing, started
-from penstock.ingest.out_ports.storage import PortCounters, SourceStorage
+from penstock.ingest.out_ports.storage import PortCounters, SourceStorage, StoredTogether
 from penstock.ingest.out_ports.stream import OutStream
 from penstock.ingest.owners import StreamKey
 from penstock.protocol.connector import stream_id_of
@@ -114,6 +114,52 @@ class OutPort:
         may_send = self._gate.may_send(stream.ref)
         self._sources.guarded.remember(stream.ref, may_send=may_send)
         self._gate_changed(stream.ref, may_send)
+
+    # Many streams at once.
+
+    def store_together(self, events: Sequence[tuple[Stream, bytes, bytes]]) -> StoredTogether:
+        """Like `connectors.api.Host.store_together`."""
+        together = StoredTogether(self.storage, len(events))
+        if self.storage.has_interceptors or self._log.times.extraction is not None:
+            return together
+        by_route: dict[int, list[tuple[int, OutStream, bytes, bytes]]] = {}
+        for place, (given, value, metadata) in enumerate(events):
+            stream = self.streams.get(given.ref.stream_id)
+            if stream is not None and stream.takes_now and len(value) <= VALUE_BYTES_MAX:
+                by_route.setdefault(stream.route, []).append((place, stream, value, metadata))
+        for route, found in by_route.items():
+            for rows in record_slices([len(value) + len(metadata) for _, _, value, metadata in found]):
+                if not self._stored_in_one(together, route, found[rows]):
+                    return together
+        return together
+
+    def _stored_in_one(
+        self, together: StoredTogether, route: int, events: Sequence[tuple[int, OutStream, bytes, bytes]]
+    ) -> bool:
+        """False if there is no room: nothing is stored. No clock mark may come between the events' time of arrival and
+        their position in the journal.
+        """
+        times, streams = self._log.times, [stream for _, stream, _, _ in events]
+        times.record(own_times=False)
+        ids = [stream.last_id + 1 for stream in streams]
+        batch = one_each(
+            route,
+            [stream.ref.stream_id for stream in streams],
+            ids,
+            [event[2:] for event in events],
+            [mark for stream in streams for mark in stream.waking()],
+            times.clock.now(),
+        )
+        try:
+            (placed,) = self._log.append([batch])
+        except NoRoom:
+            return False
+        for (place, stream, _, _), event_id in zip(events, ids, strict=True):
+            stream.placed(event_id, placed)
+            together.ids[place] = event_id
+        together.placed(route, placed)
+        self.storage.stored(batch.events, len(batch.data), placed.position)
+        return True
 
     # Streams that resume, by their names.
 

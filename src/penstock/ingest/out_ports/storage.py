@@ -19,6 +19,7 @@ from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.completion import Completion
 from penstock.ingest.in_flight import Share
 from penstock.ingest.known_streams import COUNT_MAX, ephemeral_id
+from penstock.ingest.settings import AckMode
 from penstock.ingest.source_log import Companion, SourceLog
 from penstock.ingest.worker_sources import DeadLetters
 from penstock.protocol.stored.head import Mark
@@ -395,3 +396,25 @@ class SourceStorage:
     def close(self) -> None:
         self.completed_offsets.close()
         self.room.close()
+
+
+class StoredTogether:
+    """Implements `connectors.api.Together`."""
+
+    def __init__(self, storage: SourceStorage, count: int) -> None:
+        self.ids: list[int | None] = [None] * count
+        self._storage = storage
+        self._position: Position | None = None
+        self._ends: dict[int, int] = {}
+
+    def placed(self, route: int, placed: Placed) -> None:
+        """Some of the events are there; later ones are behind them."""
+        self._position, self._ends[route] = placed.position, placed.end
+
+    async def complete(self) -> None:
+        storage = self._storage
+        if self._position is not None:
+            await storage.durable(self._position)
+        if storage.log.settings.ack is AckMode.CHECKPOINT:
+            for route, end in self._ends.items():
+                await storage.completed_offsets.reached(route, end)

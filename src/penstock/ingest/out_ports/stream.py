@@ -223,6 +223,18 @@ class OutStream:
             for rows in record_slices(values.sizes()):
                 await self._append(values[rows])
 
+    def encoded(self, metadata: Mapping[str, Any]) -> bytes:
+        return packed({**self._metadata, **metadata})
+
+    @property
+    def route(self) -> int:
+        return self._known.route
+
+    @property
+    def takes_now(self) -> bool:
+        """Whether an event can be stored in this step: no other call is in progress."""
+        return self.may_send and not self.resumes and not self._turn.locked()
+
     async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
         async with self._turn:
             self._check_open()
@@ -289,28 +301,29 @@ class OutStream:
 
     async def _append_shared(self, values: Values) -> None:
         """Store, waiting for room, in a record with other streams."""
-        placed = partial(self._placed, values.ids[-1])
+        placed = partial(self.placed, values.ids[-1])
         while True:
             try:
-                await self._storage.records.append(self._known.route, self.ref.stream_id, values, self._waking, placed)
+                await self._storage.records.append(self._known.route, self.ref.stream_id, values, self.waking, placed)
                 return
             except NoRoom:
                 await self._await_room()
 
     def _appended(self, last_id: int, record: Record, placed: Placed) -> None:
         batch = record.batch
-        self._placed(last_id, placed)
+        self.placed(last_id, placed)
         self._storage.stored(batch.events, len(batch.data), placed.position, record.beside)
         if record.untimed:
             self._log.count_untimed(record.untimed, record.reason)
 
-    def _placed(self, last_id: int, placed: Placed) -> None:
+    def placed(self, last_id: int, placed: Placed) -> None:
+        """Its events up to this id are stored there."""
         self._known.last_id = last_id
         self._log.streams.detached(self.ref.stream_id)
         self._places.add(Place(last_id, placed.position, placed.end))
         self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
 
-    def _waking(self) -> list[Mark]:
+    def waking(self) -> list[Mark]:
         """The mark of a stream that was idle."""
         return [active_again(self.ref.stream_id)] if self.ref.stream_id in self._log.streams.idle else []
 
@@ -366,7 +379,7 @@ class OutStream:
         while True:
             try:
                 record = make()
-                batch = record.batch._replace(marks=[*self._waking(), *record.batch.marks])
+                batch = record.batch._replace(marks=[*self.waking(), *record.batch.marks])
                 stored(record, self._log.append([batch], record.beside)[0])
                 return
             except NoRoom:
