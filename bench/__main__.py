@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--directory", type=Path, metavar="DIR", help="where to write; its disk is measured")
     made.add_argument("--simulate", action="store_true", help="cluster: only what is simulated")
     made.add_argument("--beside-disk", action="store_true", help="bucket: only ingest and the pipeline, beside a disk")
+    made.add_argument("--only", action="append", metavar="FAMILY", help="connectors: codecs, web, databases, …")
     made.add_argument("--bytewax-python", type=Path, metavar="PATH", help="pipeline: a Python that has Bytewax")
     made.add_argument("--flink-python", type=Path, metavar="PATH", help="pipeline: a Python that has PyFlink")
     made.add_argument("--before-python", type=Path, metavar="PATH", help="recovery: a Python that has another Penstock")
@@ -55,6 +56,10 @@ def run(name: str, options: argparse.Namespace) -> Report:
     match name:
         case "bucket":
             pythons = {"beside_disk": options.beside_disk}
+        case "connectors" if options.only:
+            if unknown := {*options.only} - {*benchmark.FAMILIES}:
+                raise SystemExit(f"unknown: {', '.join(unknown)}; --only takes {', '.join(benchmark.FAMILIES)}")
+            pythons = {"families": options.only}
         case "cluster":
             pythons = {"simulate": options.simulate}
         case "pipeline":

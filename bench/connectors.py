@@ -5,7 +5,8 @@ In one process, on one core: MB of encoded events in a second of CPU time. A rat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,9 @@ from bench.files_and_sockets import file_and_socket_cases
 from bench.formats import Case, codec_cases, event_rows, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
 from bench.web import HTTP, web_cases
+
+FAMILIES = ("codecs", "interceptors", "brokers", "event-logs", "web", "files-and-sockets", "databases")
+"""Of cases. `script/bench connectors --only FAMILY` runs those of one."""
 
 WORST = "worst"
 GOAL = 0.5
@@ -56,25 +60,30 @@ def run(
     effort: Effort,
     directory: Path | None = None,
     console: Console | None = None,
-    flows: Flows = FLOWS,
     *,
-    sockets: bool = True,
+    families: Collection[str] = FAMILIES,
+    flows: Flows = FLOWS,
 ) -> ConnectorsReport:
-    """Without `sockets`, the cases of files and sockets are left out: each starts processes."""
-    with (
-        TemporaryDirectory(prefix="penstock-bench-") as folder,
-        broker_cases(effort.events, flows) as brokers,
-        event_log_cases(effort.events) as logs,
-    ):
-        cases = [
-            *codec_cases(effort.events, Path(folder)),
-            *interceptor_cases(effort.events),
-            *brokers,
-            *logs,
-            *web_cases(effort.events),
-            *(file_and_socket_cases(effort.events, Path(folder)) if sockets else ()),
-        ]
-        cases += database_cases(event_rows(effort.events), Path(folder))
+    """The cases of these families, and of these brokers."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-bench-")))
+        cases: list[Case] = []
+        for family in families:
+            match family:
+                case "codecs":
+                    cases += codec_cases(effort.events, folder)
+                case "interceptors":
+                    cases += interceptor_cases(effort.events)
+                case "brokers":
+                    cases += stack.enter_context(broker_cases(effort.events, flows))
+                case "event-logs":
+                    cases += stack.enter_context(event_log_cases(effort.events))
+                case "web":
+                    cases += web_cases(effort.events)
+                case "files-and-sockets":
+                    cases += file_and_socket_cases(effort.events, folder)
+                case "databases":
+                    cases += database_cases(event_rows(effort.events), folder)
         with progress(console, len(cases) * effort.rounds) as note:
             found = interleave(cases, effort.rounds, _measured, note)
     settings = surroundings(directory or Path.cwd()) | {"events": effort.events}

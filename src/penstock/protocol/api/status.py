@@ -281,9 +281,9 @@ class ConnectorStatus(Part, frozen=True, kw_only=True):
 
 
 class OperatorStatus(Part, frozen=True, kw_only=True):
-    """Totals over an operator's buckets. `waiting` counts what people call open windows: one for each key and window that
-    has not fired. `open_windows` counts windows that have state, a window once for all keys, also those that have fired
-    and may still be corrected. `bucket_bytes` is the size of the largest bucket: the limit applies to it.
+    """Totals over an operator's buckets. `waiting` counts what people call open windows: one for each key and window
+    that has not fired. `open_windows` counts windows that have state, a window once for all keys, also those that have
+    fired and may still be corrected. `bucket_bytes` is the size of the largest bucket: the limit applies to it.
     """
 
     pipeline: str
