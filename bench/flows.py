@@ -246,10 +246,11 @@ class ParquetFlow(Flow):
 
     directory: Path
     batch_files: int
+    columns: tuple[str, ...] = tuple(COLUMNS)
 
     def run(self, stage: Stage) -> Run:
         reader = stage.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", self.batch_files)
-        read = reader.parquet(str(self.directory))
+        read = reader.parquet(str(self.directory)).select(*self.columns)
         checkpoint = stage.checkpoint(stage.unique(self.name))
         return self.check(run_query(read.writeStream.format("noop"), checkpoint, self.batches, self.skip))
 
@@ -270,6 +271,8 @@ class SourceFlow(Flow):
     """Our source, as a pipeline that is registered, to the sink that does nothing."""
 
     source: str
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    """What the pipeline asks for."""
 
     def run(self, stage: Stage) -> Run:
         name = stage.unique(self.name)
@@ -290,7 +293,7 @@ class SourceFlow(Flow):
         )
 
     def read(self, stage: Stage, generation: Generation) -> DataFrame:
-        options = generation.input("in", min_partitions=stage.cores)
+        options = generation.input("in", min_partitions=stage.cores) | {"columns": ",".join(self.columns)}
         return stage.spark.readStream.format("penstock").options(**options).load()
 
 
