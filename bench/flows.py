@@ -246,7 +246,7 @@ class ParquetFlow(Flow):
 
     directory: Path
     batch_files: int
-    columns: tuple[str, ...] = tuple(COLUMNS)
+    columns: tuple[str, ...] = field(default=tuple(COLUMNS), kw_only=True)
 
     def run(self, stage: Stage) -> Run:
         reader = stage.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", self.batch_files)
@@ -271,7 +271,7 @@ class SourceFlow(Flow):
     """Our source, as a pipeline that is registered, to the sink that does nothing."""
 
     source: str
-    columns: tuple[str, ...] = tuple(COLUMNS)
+    columns: tuple[str, ...] = field(default=tuple(COLUMNS), kw_only=True)
     """What the pipeline asks for."""
 
     def run(self, stage: Stage) -> Run:
