@@ -90,7 +90,7 @@ async def test_retry_after_is_obeyed(tmp_path: Path, is_date: bool) -> None:
         async with sending(tmp_path, server.url) as hosted:
             with pytest.raises(Lost, match="replied 503"):
                 await hosted.deliver([b"one"], [1], 5)
-            with pytest.raises(Lost, match=r"asked us to wait \d+ s longer"):
+            with pytest.raises(Lost, match=r"asks to wait \d+ s longer"):
                 await hosted.deliver([b"one"], [1], 5)
     assert server.bodies == [b"one"]
 

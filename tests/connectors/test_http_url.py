@@ -74,7 +74,7 @@ async def test_retry_after_of_a_refused_block_is_obeyed(server: Server) -> None:
     sink = sink_of(f"http://127.0.0.1:{server.port}/in")
     with pytest.raises(SinkLost, match="replied 429 Too Many Requests"):
         await sink.deliver(FakeEpoch([b"a"]))
-    with pytest.raises(SinkLost, match=r"asked us to wait \d+ s longer"):
+    with pytest.raises(SinkLost, match=r"asks to wait \d+ s longer"):
         await sink.deliver(FakeEpoch([b"a"]))
     await sink.close()
     assert len(server.posts) == 1

@@ -94,7 +94,7 @@ class Cluster:
     async def ask(self, shard: int, path: str, request: Any, reply: Any, wait_seconds: float = 0.0) -> Any:
         self.asked[path] += 1
         if shard not in self.shards:
-            raise Unavailable(f"nobody serves shard {shard}")
+            raise Unavailable(f"no worker serves shard {shard}")
         target, body = self.shards[shard].partitions, msgspec.json.encode(request)
         if path == "/shard/claims":
             answer: Any = await target.claims(msgspec.json.decode(body, type=Claims))

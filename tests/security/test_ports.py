@@ -560,7 +560,7 @@ def test_a_sink_uses_no_connector_variable_or_file_of_others(
 def test_a_token_in_a_sink_s_url_is_a_reference(attacked: Attacked) -> None:
     with (
         CoordinatorClient(f"127.0.0.1:{attacked.worker.ports['http']}", 5) as owner,
-        pytest.raises(RequestError, match="everybody can see the token in a URL") as caught,
+        pytest.raises(RequestError, match="anyone can see the token in a URL") as caught,
     ):
         owner.bind("demo-pipeline", {"out": SinkSpec("out", "segment:demo-a?worker=127.0.0.1:9&token=hunter2")})
     assert "hunter2" not in str(caught.value)

@@ -159,6 +159,6 @@ def test_a_plain_connection_to_a_tls_worker_is_reported(tmp_path: Path) -> None:
     with running_worker(tmp_path / "data", ssl=server_context()) as worker:
         http = f"127.0.0.1:{worker.ports['http']}"
         options = SourceOptions.parse({"source": "a", "worker": http})
-        with pytest.raises(RequestError, match="speaks TLS alone") as caught:
+        with pytest.raises(RequestError, match="accepts only TLS") as caught:
             next(read_partition(options, ("value",), SegmentRanges(placed(options, [Range(SEGMENT, 0, 1)]))))
         assert "tlsCa" in caught.value.__notes__[0]

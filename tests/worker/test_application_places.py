@@ -61,7 +61,7 @@ class FakeWire:
     async def ask(self, shard: int, _: str, request: Any, reply: Any, __: float = 0.0) -> Any:
         assert isinstance(request, Declared)
         if self.is_away:
-            raise Unavailable(f"nobody serves shard {shard}")
+            raise Unavailable(f"no worker serves shard {shard}")
         self.asked.append((shard, request.source))
         return reply()
 
@@ -129,7 +129,7 @@ async def test_other_shards_are_asked_to_listen_until_they_have_answered(scene: 
     scene.wire.is_away = True
     await scene.apply(HITS)
     await eventually(lambda: scene.places.problems)
-    assert scene.places.problems == ["not every worker listens: connector hits in shard 1: nobody serves shard 1"]
+    assert scene.places.problems == ["not every worker listens: connector hits in shard 1: no worker serves shard 1"]
     scene.wire.is_away = False
     await eventually(lambda: not scene.runtime.elsewhere())
     assert scene.wire.asked == [(1, "hits")]

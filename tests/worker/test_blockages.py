@@ -67,7 +67,9 @@ def test_a_jvm_is_not_blamed_for_the_silence_of_its_driver() -> None:
     (sentence,) = found(pipeline(query=query, heartbeat_age_seconds=12.0, driver_silent_seconds=12.0))
     assert sentence.startswith("pipeline p is blocked by its driver: no heartbeat for 12 s")
     (sentence,) = found(pipeline(query=query, driver_silent_seconds=12.0))
-    assert sentence.startswith("pipeline p: its driver has sent no heartbeat for 12 s; its query runs on without it")
+    assert sentence.startswith(
+        "pipeline p: its driver has sent no heartbeat for 12 s; its query keeps running without it"
+    )
 
 
 def test_a_query_that_may_have_stopped_with_its_driver_is_not_said_to_run_on() -> None:

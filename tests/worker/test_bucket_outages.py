@@ -116,7 +116,7 @@ def test_a_store_that_throttles_delays_acks_and_nothing_fails(tmp_path: Path, s3
         proxy.refuse = lambda method, _: SLOW_DOWN if method == "PUT" else None
         sending = Sending(worker, [*LETTERS, b"d"])
         until(lambda: "503 Service Unavailable (SlowDown: Please reduce" in blockage(worker))
-        assert "Penstock slows down by itself" in blockage(worker)
+        assert "Penstock slows down automatically" in blockage(worker)
         assert sending.is_waiting
         proxy.refuse = lambda *_: None
         sending.finish()

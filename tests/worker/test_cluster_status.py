@@ -183,5 +183,5 @@ async def test_a_refusal_of_a_shard_is_passed_on(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(LimitExceeded, match="too many pipelines"):
         await cluster_status.post_to_shards("/starting", [(place, Announce(pipelines={}))], "", is_tls=False)
     nowhere = Place(shard=2, owner="", term=1)
-    with pytest.raises(Unavailable, match="shard 2: nobody serves it now"):
+    with pytest.raises(Unavailable, match="shard 2: no worker serves it now"):
         await cluster_status.post_to_shards("/starting", [(nowhere, Announce(pipelines={}))], "", is_tls=False)

@@ -27,7 +27,7 @@ async def test_a_segment_belongs_to_the_shard_in_which_it_is_created_first(bucke
     first, second = Directory(bucket, 3), Directory(bucket, 4)
     names = [f"segment {number}" for number in range(5)]
     assert {await first.claim_segment(name) for name in names} == {""}
-    with pytest.raises(Unavailable, match="nobody serves shard 3"):
+    with pytest.raises(Unavailable, match="no worker serves shard 3"):
         await second.claim_segment(names[0])
     serve(bucket, 3, "machine:7")
     third = Directory(bucket, 4)  # which has not asked for the owner of shard 3 yet

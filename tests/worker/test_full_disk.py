@@ -1,4 +1,4 @@
-"""A worker on a full disk: it starts, serves reads, drains, names what it needs, and continues by itself."""
+"""A worker on a full disk: it starts, serves reads, drains, names what it needs, and continues automatically."""
 
 import json
 import subprocess

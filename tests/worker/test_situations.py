@@ -369,7 +369,7 @@ SITUATIONS = [
     Situation(a_driver_is_killed, "its driver", r"blocked by its driver: no heartbeat for \d+ s", "killed"),
     Situation(a_driver_is_stopped, "its driver", r"blocked by its driver: no heartbeat for \d+ s", "frozen"),
     Situation(
-        a_driver_is_stopped_and_its_query_goes_on, "its driver", r"its query runs on without it", "orphan", False
+        a_driver_is_stopped_and_its_query_goes_on, "its driver", r"its query keeps running without it", "orphan", False
     ),
     Situation(
         a_query_fails, "pipeline failing", r"failed 3 times in a row and restarts in \d+ s: 127.0.0.1:1", "failing"

@@ -73,7 +73,7 @@ export class Reconnecting {
   moved(target: Address): void {
     this.addresses = distinct([target, this.address, ...this.seeds]);
     this.redirects += 1;
-    if (this.redirects > REDIRECTS_MAX) throw new Lost(`workers send us in a circle, the last time to ${show(target)}`);
+    if (this.redirects > REDIRECTS_MAX) throw new Lost(`workers redirect the client in a circle, last to ${show(target)}`);
   }
 
   /** We were sent there, but lost the connection before we went: either address may be the right one. */

@@ -188,7 +188,7 @@ class AccessFile:
         if "" in grant.prefixes:
             raise RequestError("an empty prefix would mean every name", "Leave it out for a role on everything.")
         if grant.quota_bytes is not None and not grant.prefixes:
-            raise RequestError("a quota without a prefix would count what everybody stores", "Add --prefix.")
+            raise RequestError("a quota without a prefix would count what all principals store", "Add --prefix.")
         token = ""
         if grant.certificate is None and grant.name != ANONYMOUS:
             token = secrets.token_urlsafe(_TOKEN_BYTES)

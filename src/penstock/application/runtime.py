@@ -341,7 +341,7 @@ class Runtime:
             self._failures.pop(name, None)
         for outcome in await asyncio.gather(*(one.close() for one in gone), return_exceptions=True):
             if isinstance(outcome, Exception):
-                log.error("a connector failed while it was closed: %r", outcome)
+                log.error("a connector failed while it was being closed: %r", outcome)
 
     def _source(self, end: End) -> str:
         """The source that pipelines read: a connector may name a different one."""

@@ -181,7 +181,7 @@ class FileBucket:
         except OSError as error:
             message = f"{self.url}: {error.strerror}"
             if error.errno in _FULL:
-                raise BucketFull(message, "Free space on the disk; Penstock tries again by itself.") from error
+                raise BucketFull(message, "Free space on the disk; Penstock tries again automatically.") from error
             if error.errno in _FORBIDDEN:
                 raise BucketForbidden(message, "The worker must be able to write in this directory.") from error
             raise BucketUnreachable(message) from error

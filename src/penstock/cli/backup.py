@@ -37,10 +37,8 @@ def backup(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="The folder of the checkpoints (default: DATA/checkpoints).")
     ] = None,
-    checkpoints: Annotated[bool, typer.Option(help="Whether checkpoints are part of the backup.")] = True,
-    secrets: Annotated[
-        bool, typer.Option(help="Whether the owner's token and the access list are part of the backup.")
-    ] = True,
+    checkpoints: Annotated[bool, typer.Option(help="Include checkpoints in the backup.")] = True,
+    secrets: Annotated[bool, typer.Option(help="Include the owner's token and the access list in the backup.")] = True,
     before: Annotated[
         str | None,
         typer.Option(
@@ -182,7 +180,7 @@ def restore(
 ) -> None:
     """Restore a backup into a new data directory. Every checksum is verified first.
 
-    Stop the original worker for good before you start the restored one:
+    Shut the original worker down permanently before you start the restored one:
     both would deliver to the same sinks.
     """
     archive = Archive.to_read(directory)

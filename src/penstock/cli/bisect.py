@@ -93,7 +93,7 @@ def bisect(
     """Find the events that make an epoch fail, by running the pipeline's function on halves of it.
 
     The pipeline's checkpoint, its output and the worker's ledger are not
-    touched. Offers to bury the events, so that the pipeline goes on without
+    touched. Offers to bury the events, so that the pipeline continues without
     them.
     """
     _check_local(master)

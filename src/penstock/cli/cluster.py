@@ -64,7 +64,7 @@ def status(worker: WorkerOption = None, data: DataOption = None, as_json: JsonOp
 
 def _summary(found: ClusterStatus) -> str:
     if not found.shards:
-        return "nobody owns a shard"
+        return "no worker owns a shard"
     hosts = [one for one in found.workers if one.wants is not None]
     shards = "1 shard" if len(found.shards) == 1 else f"{len(found.shards)} shards"
     workers = len(hosts) or len(found.workers)
@@ -268,7 +268,7 @@ def _wait_for_hosts(
                 shown = text
             time.sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
-        typer.echo("the shards go on moving: see penstock cluster status", err=True)
+        typer.echo("the shards keep moving: see penstock cluster status", err=True)
         raise typer.Exit(130) from None
     raise Unavailable(f"the shards have not moved within {_MOVE_SECONDS_MAX:.0f} s: {shown}", "See the workers' logs.")
 

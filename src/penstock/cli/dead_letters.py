@@ -329,7 +329,9 @@ def report_bury(pipeline: str, asked: int, done: BuryDone, *, undo: bool = False
     if done.changed < asked:
         typer.echo(f"{asked - done.changed:,} {'were not buried' if undo else 'were buried already'}")
     if done.waits:
-        typer.echo(f"it takes effect when {pipeline} is restarted: penstock run does that by itself while it runs")
+        typer.echo(
+            f"it takes effect when {pipeline} is restarted: a penstock run that is running does that automatically"
+        )
 
 
 @app.command("buried")

@@ -142,7 +142,7 @@ def shard_lines(shards: Sequence[ShardStatus], width: int, shown: int | None) ->
     """In a cluster: where each shard is, and what it contains."""
     for one in shards[:shown]:
         if not one.is_served:
-            yield fitting([f"shard {one.shard}: nobody serves it now"], width, "red")
+            yield fitting([f"shard {one.shard}: no worker serves it now"], width, "red")
             continue
         where = f"shard {one.shard} on {one.host or one.worker} ({one.addresses.get('http', '')})"
         parts = [where, *(f"{len(names)} {what}{'' if len(names) == 1 else 's'}" for what, names in _contents(one))]

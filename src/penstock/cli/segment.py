@@ -407,7 +407,9 @@ app.command("list")(list_segments)
 @app.callback()
 def segment(
     tls_ca: Path | None = typer.Option(None, envvar="PENSTOCK_TLS_CA", help="The worker's certificate authority."),
-    tls_cert: Path | None = typer.Option(None, envvar="PENSTOCK_TLS_CERT", help="Our certificate, for mutual TLS."),
+    tls_cert: Path | None = typer.Option(
+        None, envvar="PENSTOCK_TLS_CERT", help="The client's certificate, for mutual TLS."
+    ),
     tls_key: Path | None = typer.Option(None, envvar="PENSTOCK_TLS_KEY", help="Its private key."),
 ) -> None:
     for variable, file in zip(TLS_VARIABLES, (tls_ca, tls_cert, tls_key), strict=True):

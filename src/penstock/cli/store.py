@@ -44,7 +44,7 @@ def register(commands: typer.Typer) -> None:
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A data directory, or a bucket: s3://bucket/prefix.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="The same. It must be empty.")],
-    secrets: Annotated[bool, typer.Option(help="Whether the owner's token and the access list are copied.")] = True,
+    secrets: Annotated[bool, typer.Option(help="Copy the owner's token and the access list, too.")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Copy a worker's data to an empty directory or bucket, and check the copy.

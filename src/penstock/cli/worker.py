@@ -136,7 +136,7 @@ def bucket_options(
     if (data / STORE_FILE).exists() and not (data / JOURNAL).exists():
         url = (data / STORE_FILE).read_text().strip()
         raise RequestError(
-            f"the journal of {data} is in {url}: without it this worker would begin with nothing",
+            f"the journal of {data} is in {url}: without it this worker would start empty",
             f"Add --store {url}, or choose another --data directory.",
         )
     return None
@@ -298,13 +298,13 @@ def worker(
     allow_callbacks: bool = typer.Option(
         False,
         "--allow-callbacks",
-        help="Let callback sinks run Python files in the worker: whoever may deploy can then run code here.",
+        help="Let callback sinks run Python files in the worker: anyone who may deploy can then run code here.",
         rich_help_panel=_DEPLOYMENTS,
     ),
     allow_exec: bool = typer.Option(
         False,
         "--allow-exec",
-        help="Let connectors of type exec run programs: whoever may deploy can then run programs here.",
+        help="Let connectors of type exec run programs: anyone who may deploy can then run programs here.",
         rich_help_panel=_DEPLOYMENTS,
     ),
     file_root: list[Path] | None = typer.Option(
@@ -577,7 +577,7 @@ def fitting(settings: WorkerSettings, files: int) -> WorkerSettings:
         return settings
     part = available / wanted
     log.warning(
-        "the system allows %d files, and the worker accepts up to %d connections: it accepts %d (ulimit -n)",
+        "the system allows %d open files (ulimit -n), too few for %d connections: the worker accepts %d",
         *(files, wanted, available),
     )
     return replace(
@@ -592,7 +592,7 @@ def _with_data(data: Path) -> str:
     """A worker on an empty directory starts from scratch, which sources and sinks must not connect to by mistake: the
     hint warns of it.
     """
-    return "; with another --data directory it would be empty" if (data / "journal").exists() else ""
+    return "; on another --data directory it would be empty" if (data / "journal").exists() else ""
 
 
 def _hint(error: OSError, data: Path) -> str:
@@ -677,7 +677,7 @@ def _waiting_text(waiting: "OwnerSeen", url: str) -> str:
     where = waiting.addresses.get("http", "")
     return (
         f"waiting as a standby: worker {waiting.owner}{f' ({where})' if where else ''} has {url}. This one takes over "
-        "when that one stops or is not heard of for 6 s; --take-over does it at once."
+        "when that one stops or is silent for 6 s; --take-over does it at once."
     )
 
 

@@ -39,7 +39,7 @@ InsecureOption = Annotated[
     typer.Option(
         "--insecure",
         help="Listen beyond loopback without TLS, or without a cookie; let servers of the application do so without "
-        "TLS or auth. Whoever is on the network can read and send everything.",
+        "TLS or auth. Anyone on the network can then read and send everything.",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -116,11 +116,11 @@ def check_exposure(settings: WorkerSettings, tls: TlsFiles | None) -> None:
     if public and tls is None:
         raise RequestError(
             f"with {' and '.join(public)} other machines can reach the worker, and there is no TLS",
-            "Add --tls-cert and --tls-key, or --insecure if everybody on the network is trusted.",
+            "Add --tls-cert and --tls-key, or --insecure if everyone on the network is trusted.",
         )
     is_proved = settings.gateway.cookie or (tls is not None and tls.client_ca is not None)
     if not is_loopback(settings.gateway.host) and not is_proved:
         raise RequestError(
             f"with {public[0]} any program on another machine could send events: there is no cookie",
-            "Add --cookie-file or --tls-client-ca, or --insecure if everybody on the network is trusted.",
+            "Add --cookie-file or --tls-client-ca, or --insecure if everyone on the network is trusted.",
         )

@@ -84,7 +84,7 @@ class HttpShardWire:
     async def _find(self, shard: int) -> str:
         found = await self._directory.find(shard)
         if found is None:
-            raise Unavailable(f"nobody serves shard {shard}", "Start a worker with the same --store.")
+            raise Unavailable(f"no worker serves shard {shard}", "Start a worker with the same --store.")
         self._known[shard] = found.http
         return found.http
 

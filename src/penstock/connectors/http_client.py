@@ -255,7 +255,7 @@ class HttpClient(Connector[HttpClientOptions]):
         import httpx
 
         if (seconds := self._wait_until - time.monotonic()) > 0:
-            raise Lost(f"{self._where} asked us to wait {seconds:.0f} s longer (Retry-After)")
+            raise Lost(f"{self._where} asks to wait {seconds:.0f} s longer (Retry-After)")
         if self._client is None:
             raise Lost(f"{self._where} is not connected")
         metadata = outgoing.metadata[place] if outgoing.metadata else {}

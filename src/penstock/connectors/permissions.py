@@ -98,7 +98,7 @@ class Permissions:
         if not self.callbacks:
             raise NotPermitted(
                 "callbacks are not allowed: they run Python code in the worker",
-                "Start the worker with --allow-callbacks if everybody who may deploy may run code there.",
+                "Start the worker with --allow-callbacks if everyone who may deploy may run code there.",
             )
 
     def check_programs(self) -> None:
@@ -106,7 +106,7 @@ class Permissions:
         if not self.programs:
             raise NotPermitted(
                 "programs are not allowed: they run on the worker's machine with all its rights",
-                "Start the worker with --allow-exec if everybody who may deploy may run programs there.",
+                "Start the worker with --allow-exec if everyone who may deploy may run programs there.",
             )
 
     def check_server(self, host: str, *, has_tls: bool, has_auth: bool) -> None:

@@ -77,7 +77,7 @@ class SegmentOptions(Options):
     @classmethod
     def _refuse_references(cls, given: Any) -> Any:
         if isinstance(given, Secret):
-            raise PlainOnly("a segment's name cannot have a reference: everybody sees it. Write the name itself")
+            raise PlainOnly("a segment's name cannot be a reference: it is public. Write the name itself")
         return given
 
     @model_validator(mode="after")

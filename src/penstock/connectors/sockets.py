@@ -460,7 +460,7 @@ def check_url(url: str, plain: str, encrypted: str, *, has_tls: bool) -> None:
     if not is_whole or not url.isprintable() or " " in url:
         raise ValueError(f"expected {plain}://HOST… or {encrypted}://HOST…")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("everybody can see a user in a URL: write an Authorization header")
+        raise ValueError("anyone can see a user in a URL: write an Authorization header")
     if has_tls and parts.scheme == plain:
         raise ValueError(f"tls is for {encrypted}://: with {plain}:// nothing is encrypted")
 

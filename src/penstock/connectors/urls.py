@@ -63,7 +63,7 @@ def _check_secrets(model: type[BaseModel], query: Iterable[tuple[str, str]]) -> 
     for key, value in query:
         if key in keys_of(model, ()) and is_secret(model, (key,)) and not key.endswith("_file") and "${" not in value:
             raise RequestError(
-                f"everybody can see the {key} in a URL", f"Write a reference: {key}=${{file:/run/secrets/{key}}}"
+                f"anyone can see the {key} in a URL", f"Write a reference: {key}=${{file:/run/secrets/{key}}}"
             )
 
 
@@ -74,7 +74,7 @@ def parse_sink(url: str, permissions: Permissions = UNLIMITED) -> ParsedSink:
     type_ = CONNECTORS.get(_type_name(url))
     parts, form = _split(url), type_.about.url
     if parts.password is not None:
-        raise RequestError(f"{named(url)}: everybody can see a password in a URL", form.credentials)
+        raise RequestError(f"{named(url)}: anyone can see a password in a URL", form.credentials)
     if parts.fragment:
         raise RequestError(f"{named(url)}: '#' ends a URL", "Write it as %23.")
     mask = Mask()

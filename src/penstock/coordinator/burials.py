@@ -68,7 +68,7 @@ class Burials:
                 return offset + HEADER_SIZE + length
         raise PipelineError(
             f"no event starts at offset {offset} of segment {segment!r}",
-            "Take it from penstock pipeline bisect, or from the offset column of a row.",
+            "Use an offset from penstock pipeline bisect, or from the offset column of a row.",
         )
 
     def listed(self, name: str) -> list[BuriedEvent]:

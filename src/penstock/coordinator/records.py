@@ -315,7 +315,7 @@ class Sources:
             if not self._records.begins_an_event(name, offset):
                 raise RequestError(
                     f"no event starts at offset {offset} of segment {name!r}",
-                    "Take it from the offset column of a row, or from a cut.",
+                    "Use an offset from the offset column of a row, or from a cut.",
                 )
         return {name: self._records.begin(name) for name in names} | dict(given)
 

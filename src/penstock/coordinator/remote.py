@@ -244,7 +244,7 @@ class RemoteSources:
                 assert self._directory is not None
                 address = await self._directory.find(shard)
                 if address is None:
-                    raise Unavailable(f"shard {shard}, which has {segment!r}, is served by nobody now", "Try again.")
+                    raise Unavailable(f"no worker serves shard {shard} now, which has {segment!r}", "Try again.")
                 found[segment] = address.http
         return found
 

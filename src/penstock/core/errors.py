@@ -134,7 +134,7 @@ class QuotaReached(NoRoom):
 
 
 class DiskFull(NoRoom):
-    hint = "Free space on the disk, let pipelines catch up, or delete segments; appends resume by themselves."
+    hint = "Free space on the disk, let pipelines catch up, or delete segments; appends resume automatically."
 
 
 class Damaged(PenstockError):
@@ -162,7 +162,7 @@ class UnreadableFormat(Damaged):
 class StoreFailed(PenstockError):
     """A write or an fsync failed. Acknowledged data are safe; the rest may be lost."""
 
-    hint = "Check the disk, then restart the worker; it recovers by itself."
+    hint = "Check the disk, then restart the worker; it recovers automatically."
 
 
 class TakenOver(StoreFailed):
@@ -180,11 +180,11 @@ class BucketUnavailable(BucketFailed):
 
 
 class BucketThrottled(BucketUnavailable):
-    hint = "The object store limits requests; Penstock slows down by itself."
+    hint = "The object store limits requests; Penstock slows down automatically."
 
 
 class BucketUnreachable(BucketUnavailable):
-    hint = "Check the network and the object store; Penstock tries again by itself."
+    hint = "Check the network and the object store; Penstock tries again automatically."
 
 
 class BucketForbidden(BucketFailed):
@@ -196,7 +196,7 @@ class BucketForbidden(BucketFailed):
 class BucketFull(BucketFailed):
     """The object store has no room left for us; nothing was written."""
 
-    hint = "Raise the quota of the bucket or free space in it; Penstock tries again by itself."
+    hint = "Raise the quota of the bucket or free space in it; Penstock tries again automatically."
 
 
 class BucketUnsuitable(BucketFailed):
@@ -216,7 +216,7 @@ class StoreInUse(PenstockError):
 class Outdated(PenstockError):
     """An epoch cannot be committed as it was planned; the next query plans it again, and can."""
 
-    hint = "It is run again when its query is restarted, which penstock run does by itself."
+    hint = "It is run again when its query is restarted, which penstock run does automatically."
 
 
 class CheckpointFailed(PenstockError):

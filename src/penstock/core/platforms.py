@@ -121,6 +121,6 @@ def _of_sockets() -> Iterator[str]:
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         yield "TCP_USER_TIMEOUT is missing: a peer that vanishes while data is sent to it is noticed minutes later"
     if not (hasattr(socket, "TCP_INFO") and hasattr(termios, "TIOCOUTQ")):
-        yield "TCP_INFO is missing: the tcp and unix connectors cannot tell what a peer has received, and do not send"
+        yield "TCP_INFO is missing: the tcp and unix connectors cannot know what a peer has received, and do not send"
     if not hasattr(socket, "SO_PEERCRED"):
         yield "SO_PEERCRED is missing: unix-server does not know which program has connected"

@@ -98,7 +98,7 @@ async def _nobody_listens(of: Partition, listener: Listener | None, *, again: bo
 
 
 Find = Callable[[int], Awaitable[Address | None]]
-"""Where programs reach a partition of the source; None: nobody serves it now."""
+"""Where programs reach a partition of the source; None: no worker serves it now."""
 
 
 class SourcePartition:

@@ -79,10 +79,10 @@ def blockages(facts: Facts) -> list[Blockage]:
 def _disk(facts: Facts) -> Iterator[Blockage]:
     if facts.is_disk_full:
         text = "blocked by the disk: it is full, so sources get no credits, and nothing can be staged"
-        yield Blockage(kind="disk", link="the disk", text=text, hint="Free space; everything continues by itself.")
+        yield Blockage(kind="disk", link="the disk", text=text, hint="Free space; everything continues automatically.")
     if facts.bucket_problem:
         text = f"blocked by the object store: {facts.bucket_problem}"
-        yield Blockage(kind="disk", link="the object store", text=text, hint="Everything continues by itself.")
+        yield Blockage(kind="disk", link="the object store", text=text, hint="Everything continues automatically.")
     elif facts.slow_disk:
         text = f"blocked by the disk: it is slow, {facts.slow_disk}, so sources get fewer credits"
         yield Blockage(kind="disk", link="the disk", text=text, hint="Use a faster disk, or raise --in-flight.")
@@ -180,7 +180,8 @@ def _running(one: PipelineStatus, behind: str) -> Iterator[Blockage]:
     """
     heard, driver, query = one.heartbeat_age_seconds, one.driver_silent_seconds, one.query
     if _is_long(driver) and _runs_on(heard, driver):
-        text = f"pipeline {one.name}: its driver has sent no heartbeat for {driver:.0f} s; its query runs on without it"
+        silence = f"its driver has sent no heartbeat for {driver:.0f} s"
+        text = f"pipeline {one.name}: {silence}; its query keeps running without it"
         hint = "Its process is stopped, or too busy: if the query fails, nothing restarts it."
         yield _spark(one, "unheard", "its driver", text, hint, driver)
     if heard is None or _is_long(heard):

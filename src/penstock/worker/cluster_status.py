@@ -203,7 +203,7 @@ def _reply(place: Place, token: str, path: str, is_tls: bool, body: bytes | None
     """The reply of its owner, its refusal (RequestError), or why there is none. With a body it is a POST."""
     where = place.addresses.get(HTTP, "")
     if not where:
-        return Unavailable("nobody serves it now")
+        return Unavailable("no worker serves it now")
     address, _ = parse_worker(where)
     connection = Connection(address, _STATUS_SECONDS_MAX, https_context(address.host) if is_tls else None, token)
     try:

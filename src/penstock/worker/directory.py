@@ -248,7 +248,7 @@ class Directory:
             return ""
         found = await self.addresses(shard)
         if found is None or SEGMENT not in found:
-            raise Unavailable(f"nobody serves shard {shard} now, which has segment {segment!r}")
+            raise Unavailable(f"no worker serves shard {shard} now, which has segment {segment!r}")
         return found[SEGMENT]
 
     def url(self, address: str) -> str:

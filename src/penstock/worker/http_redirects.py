@@ -44,7 +44,7 @@ def redirect(directory: Directory, address: str, scope: Scope) -> Response:
 
 
 def nobody_serves(shard: int) -> Unavailable:
-    return Unavailable(f"nobody serves shard {shard} now", "Try again in some seconds; see penstock cluster status.")
+    return Unavailable(f"no worker serves shard {shard} now", "Try again in some seconds; see penstock cluster status.")
 
 
 class HttpRedirects:

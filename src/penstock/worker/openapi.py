@@ -16,9 +16,9 @@ from penstock.worker.api_route import ApiRoute, Subject
 from penstock.worker.routes import STATUS
 
 _ABOUT = """\
-What a worker of Penstock serves on --http-port. Bodies are JSON objects, with Content-Type: application/json; fields
-that a request does not have are refused. Bytes are in base64. In a cluster a worker may reply 307 with the address of
-the one that has what the request is about.
+The HTTP API of a Penstock worker (--http-port). Bodies are JSON objects, with Content-Type: application/json; unknown
+fields are refused. Bytes are in base64. In a cluster a worker may reply 307 with the address of the worker that has
+what the request names.
 """
 
 
@@ -128,7 +128,7 @@ def _responses(route: ApiRoute, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {str(status.value): {"$ref": _response(status)} for _, status in STATUS}
     found["200"] = {"description": "It succeeded.", "content": content}
     if kind is Health:
-        found["503"] = {"description": "It is not so.", "content": content}
+        found["503"] = {"description": "The worker is not in this state.", "content": content}
     return dict(sorted(found.items()))
 
 

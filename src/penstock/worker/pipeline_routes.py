@@ -66,7 +66,7 @@ def routes(worker: Routed) -> list[ApiRoute]:
 _NAME = "/pipelines/{name}/"
 _GENERATION = Query("generation", "refuses with 409 if a newer generation has started", int)
 _LISTED = (
-    Query("limit", "at most so many of each port: without it, only their places", int),
+    Query("limit", "the most of each port: without it, only their places", int),
     Query("oldest", "with `true`, the oldest ones instead of the latest"),
 )
 
@@ -379,7 +379,7 @@ class _Pipelines:
         return await self._worker.coordinator().lifecycle.fork(name, body.origin)
 
     async def drop(self, name: str, body: api.Drop) -> None:
-        """Remove a pipeline: it delays acknowledgements and retention no more."""
+        """Remove a pipeline: it no longer delays acknowledgements and retention."""
         await self._worker.drop(name, outputs=body.outputs)
 
     async def report_windows(self, name: str, body: api.ReportWindows) -> None:

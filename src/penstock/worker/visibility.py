@@ -36,7 +36,7 @@ _OTHERS = "something that this principal may not read"
 
 
 async def shown_principal(request: Request) -> PrincipalReply:
-    """Show as whom the worker knows the one who asks."""
+    """Show which principal the worker takes the client for."""
     found = principal_of(request)
     return PrincipalReply(name=found.name, role=found.role.value, prefixes=[one for one in found.prefixes if one])
 

@@ -169,7 +169,7 @@ async def test_the_cookie_is_not_shown_even_if_the_sink_repeats_it(scripted: Scr
 @pytest.mark.parametrize("address", ["", "other:7200"])
 async def test_a_restart_is_a_loss_that_names_the_new_address(scripted: ScriptedSink, address: str) -> None:
     text = str(await lost_by(scripted, Ok(0), Restart(address)))
-    assert "asks us to connect again" in text
+    assert "asks the worker to connect again" in text
     assert ("at 'other:7200'" in text) == bool(address)
 
 

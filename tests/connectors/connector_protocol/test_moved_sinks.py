@@ -29,7 +29,7 @@ async def test_the_next_session_is_at_the_address_of_the_restart(
     sink, peer = await scripted.opened()
     await send_away(peer, f"127.0.0.1:{elsewhere.port}")
     await eventually(lambda: sink.lost is not None)
-    assert f"asks us to connect again, at '127.0.0.1:{elsewhere.port}'" in str(sink.lost)
+    assert f"asks the worker to connect again, at '127.0.0.1:{elsewhere.port}'" in str(sink.lost)
     opening = asyncio.create_task(sink.open(b""))
     moved = await elsewhere.accept()
     await moved.greet()
@@ -52,7 +52,7 @@ async def test_a_restart_in_the_middle_of_a_round_aborts_it_and_the_sink_is_foll
     preparing = asyncio.create_task(sink.prepare(epoch))
     await peer.messages(1)
     await send_away(peer, f"127.0.0.1:{elsewhere.port}")
-    with pytest.raises(SinkLost, match="asks us to connect again"):
+    with pytest.raises(SinkLost, match="asks the worker to connect again"):
         await soon(preparing)
     opening = asyncio.create_task(sink.open(b""))
     moved = await elsewhere.accept()

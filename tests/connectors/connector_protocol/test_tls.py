@@ -105,7 +105,7 @@ async def test_errors_of_the_sink_are_received_over_tls(serve: Serve, files: dic
 @pytest.mark.parametrize("missing", ["ca", "cert", "key"])
 async def test_a_missing_tls_file_is_reported(files: dict[str, Path], missing: str) -> None:
     files |= {missing: files[missing].with_suffix(".none")}
-    with pytest.raises(SinkLost, match="a file of ours is not usable"):
+    with pytest.raises(SinkLost, match="a TLS file of the connector cannot be used"):
         await sink_at("127.0.0.1:9", tls=True, **files).open(b"")
 
 

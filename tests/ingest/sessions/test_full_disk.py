@@ -1,5 +1,5 @@
-"""Programs on a full disk: they are accepted, wait for the replies to NOTIFY and EOS_MESSAGE, and continue by
-themselves.
+"""Programs on a full disk: they are accepted, wait for the replies to NOTIFY and EOS_MESSAGE, and continue
+automatically.
 """
 
 import asyncio

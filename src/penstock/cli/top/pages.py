@@ -254,7 +254,7 @@ def _epoch(seen: Seen, width: int) -> Iterator[Line]:
     elif past is not None:
         yield from _facts(_epoch_facts(past), width)
     else:
-        yield Line(Text("it is not among the last epochs that the worker remembers"))
+        yield Line(Text("it is older than the last epochs that the worker remembers"))
 
 
 def _epoch_facts(one: EpochTimes) -> Iterator[tuple[str, object]]:

@@ -174,7 +174,7 @@ class Connection:
         if worker not in self._others:
             address, is_tls = parse_worker(worker)
             if self._tls is not None and not is_tls:
-                raise ProtocolError(f"{self._address} sends us to {worker}, which is without TLS")
+                raise ProtocolError(f"{self._address} redirects to {worker}, which does not use TLS")
             tls = https_context(address.host) if is_tls else None
             self._others[worker] = Connection(address, self._timeout_seconds, tls, self._token)
             self._others[worker].named = self._address

@@ -92,7 +92,7 @@ def _rare(reply: Failure) -> PenstockError:
         case AuthTokenCheckFailed():
             forbidden = reply.error_code == AuthCode.UNSPECIFIED
             kind = errors.Forbidden if forbidden else errors.Unauthenticated
-            return _with_server_text(kind, reply.stack_trace, "the server refused our credentials")
+            return _with_server_text(kind, reply.stack_trace, "the server refused the client's credentials")
     return errors.RequestError(f"the server refused: {reply}", "Look at the worker's log.")
 
 

@@ -90,7 +90,9 @@ TAIL_WAIT_SECONDS = 30.0
 _SET_TRIES_MAX = 100
 """Each retry means that another client changed the attribute in between; this many in a row are not chance."""
 
-_CONDITION_UNKNOWN = "Ask for the attribute: it is the new value if the update was done and nobody changed it since."
+_CONDITION_UNKNOWN = (
+    "Ask for the attribute: it is the new value if the update was done and nothing has changed it since."
+)
 _MERGE_UNKNOWN = "Ask for info of the source: if it is gone, the merge was done, and info of the target has its length."
 
 

@@ -57,7 +57,7 @@ def closed(address: Address) -> Lost:
 
 
 def circle(address: Address) -> Lost:
-    return Lost(f"workers send us in a circle, the last time to {address}")
+    return Lost(f"workers redirect the client in a circle, last to {address}")
 
 
 def no_answer(address: Address, seconds: float) -> Lost:

@@ -176,7 +176,7 @@ class OutputSession:
             case Restart(address=address):
                 self.moved_to = address
                 to = f", at {address!r:.300}" if address else ""
-                raise SinkLost(f"the sink at {self._where} asks us to connect again{to}")
+                raise SinkLost(f"the sink at {self._where} asks the worker to connect again{to}")
             case Error(text=text):
                 self.reported = self._shown(text)
                 raise SinkLost(f"the sink at {self._where} reports: {self.reported}")

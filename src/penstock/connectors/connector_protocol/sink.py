@@ -269,7 +269,9 @@ class ConnectorSink:
             hello = Hello(SINK_VERSION, read_cookie(options), options.program, self._instance)
             return hello, tls_context(options)
         except (OSError, RequestError) as error:
-            raise SinkLost(f"the sink at {options.where}: a file of ours is not usable: {error}") from error
+            raise SinkLost(
+                f"the sink at {options.where}: a TLS file of the connector cannot be used: {error}"
+            ) from error
 
     async def _clean(self) -> OutputConnection:
         """A session in which an epoch may start. An open round is aborted; what was sent without one is revoked."""

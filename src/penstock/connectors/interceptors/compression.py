@@ -321,7 +321,7 @@ class Members:
         return _Plain()
 
 
-_NO_MARK = "the format of the compression is not known: it begins with none of the known marks"
+_NO_MARK = "the format of the compression is not known: it does not begin like any known format"
 
 
 # The interceptors.

@@ -67,7 +67,7 @@ class MqttOptions(Options):
     version: Annotated[Literal["5", "3.1.1"], BeforeValidator(_version)] = "5"
     """The version of the protocol."""
     client_id: Annotated[str, Field(max_length=256)] = ""
-    """The name of the session at the broker: nobody else may use it there. Without it, the broker keeps nothing for
+    """The name of the session at the broker: no other client may use it there. Without it, the broker keeps nothing for
     the source while it is away."""
     topics: Annotated[list[Annotated[str, AfterValidator(_filter)]], Field(max_length=1000)] = Field(
         default_factory=list

@@ -85,7 +85,7 @@ class NatsOptions(Options):
     """For the sink: where rows are published, such as `results` or `results.{key}`. Without it there is no port `in`.
     """
     exclusive: bool = False
-    """Declares that nobody else publishes to the sink's subject, which must then be without `{key}`: exactly once. If
+    """Declares that nothing else publishes to the sink's subject, which must then be without `{key}`: exactly once. If
     another message is found there, the sink stops."""
     fetch_messages: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """The most messages that the source requests at once."""

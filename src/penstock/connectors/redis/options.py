@@ -61,7 +61,7 @@ class RedisOptions(Options):
     timestamps: bool = True
     """Whether the milliseconds of an entry's id are its event's time. Otherwise it is the time of arrival."""
     trim: bool = False
-    """Delete entries from Redis when their epoch is complete. Use it only if nobody else reads them."""
+    """Delete entries from Redis when their epoch is complete. Use it only if nothing else reads them."""
     batch_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """How many entries of a stream are read at once."""
     key_field: str = "key"
@@ -72,7 +72,7 @@ class RedisOptions(Options):
     """Trim to exactly `maxlen`, which is slower; otherwise to a little more."""
     when_lost: Literal["fail", "continue"] = "fail"
     """If Redis has lost the sink's mark, and so perhaps what was written before: `fail` stops the sink; `continue`
-    goes on with the current epoch."""
+    continues with the current epoch."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

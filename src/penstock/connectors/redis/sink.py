@@ -155,7 +155,7 @@ class RedisSink:
                 f"{reason}: what was written before may be lost, too",
                 "Restore Redis' data, or accept the loss with `when_lost: continue`.",
             )
-        log.warning("%s: the sink goes on with the current epoch", reason)
+        log.warning("%s: the sink continues with the current epoch", reason)
 
     async def _write(self, begun: Mark, block: Block, first: int) -> Mark:
         """The mark after this block."""

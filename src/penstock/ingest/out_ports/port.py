@@ -274,7 +274,9 @@ class OutPort:
                     await stream.close()
         except (TimeoutError, PenstockError) as error:
             reason = str(error) or type(error).__name__
-            log.warning("connector %r: its streams could not be ended; the next start ends them: %s", self.name, reason)
+            log.warning(
+                "connector %r: its streams could not be closed; the next start closes them: %s", self.name, reason
+            )
         finally:
             for stream in [*self.streams.values()]:
                 stream.abandon()

@@ -105,7 +105,7 @@ class Gateway:
             self._listener = await loop.create_server(factory, sock=listener, backlog=_BACKLOG)
         self._ticking = self.sources.supervisor.every("credits and marks of time", _TICK_SECONDS, self._tick)
         if not settings.cookie and not (settings.ssl is not None and settings.ssl.verify_mode is CERT_REQUIRED):
-            log.warning("sources: no cookie is set, so every program is let in, whatever cookie it sends (--cookie)")
+            log.warning("sources: no cookie is set, so any program may connect, whatever cookie it sends (--cookie)")
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 

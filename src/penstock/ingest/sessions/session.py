@@ -231,7 +231,7 @@ class SourceSession:
         self._streams.flush_marks()
         if self._streams.waits_for_room and not waited:
             log.warning(
-                "%s (%s): the disk is full: it waits for answers to NOTIFY or EOS_MESSAGE, and continues by itself",
+                "%s (%s): the disk is full: it waits for answers to NOTIFY or EOS_MESSAGE, and continues automatically",
                 self._outlet.peer,
                 quoted(self._program),
             )

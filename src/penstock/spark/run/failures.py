@@ -169,7 +169,8 @@ class Failure:
 
     def at(self, batch: BatchRanges, pipeline: str) -> "Failure":
         """`pipeline`: its name for commands, with the file that it is defined in if they need that."""
-        find = f"Find the events that fail, and bury them so that it goes on: penstock pipeline bisect {pipeline}"
+        command = f"penstock pipeline bisect {pipeline}"
+        find = f"Find the events that fail, and bury them so that the pipeline continues: {command}"
         return replace(self, batch=batch, hint="\n".join(filter(None, (find, self.hint))))
 
     @property

@@ -258,7 +258,7 @@ class Generation:
         except Fenced as error:
             self.fenced = error
         except PenstockError as error:
-            log.info("%s: no word with the worker: %s", self.name, error)
+            log.info("%s: cannot reach the worker: %s", self.name, error)
 
 
 def is_outdated(checkpoint: Checkpoint, name: str, worker: str, *, retry_seconds: float = RETRY_SECONDS) -> bool:
@@ -326,7 +326,7 @@ def _restore_if_needed(generation: Generation, checkpoint: str, started: Started
         if not is_mirrored:
             raise RequestError(
                 f"the checkpoint of {generation.name} is mirrored in the worker's bucket, which a Spark cluster does "
-                "not do, and with a sink of Spark's the worker could not tell that a later one exists",
+                "not do, and with a sink of Spark's the worker could not know that a later one exists",
                 f"Run it with a local master, or start it from scratch: penstock pipeline reset {generation.name}",
             )
         generation.is_restored = restored_if_needed(checkpoint, started)

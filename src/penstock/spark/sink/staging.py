@@ -74,7 +74,7 @@ def segment_address(worker: str, *, tls: bool) -> Address:
         host = client.address.host
     if status.tls and not tls:
         raise RequestError(
-            f"the worker at {worker} speaks TLS alone on its segment port",
+            f"the worker at {worker} accepts only TLS on its segment port",
             "Set the authority of its certificate: option tlsCa, or PENSTOCK_TLS_CA where the executors run.",
         )
     return Address(host, status.ports["segment"])
@@ -128,7 +128,7 @@ _DISCARD_SECONDS = 5.0
 PORTS_MAX = 100
 """Each port costs a separate segment for every partition of every batch, and is an output of its own."""
 
-_PORTS_HINT = "A port is an output of the pipeline; to tell rows of one output apart, use `stream` or `key`."
+_PORTS_HINT = "A port is an output of the pipeline; to distinguish rows of one output, use `stream` or `key`."
 
 _TRANSIENT = (Interrupted, NoRoom)
 """Errors that may be temporary."""
