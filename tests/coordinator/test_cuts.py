@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.coordinator.settings import Connectors
 from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError, Unavailable
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import AtSegments, AtTime, InputOffset, InputSpec, Limits
-from tests.coordinator.scene import Scene, raw, stored
+from penstock.protocol.stored.head import StreamColumns, encode_head
+from tests.coordinator.scene import Scene, raw, stored, u64s
 
 A, B = "connector/s/0", "connector/s/1"
 
@@ -95,6 +97,43 @@ async def test_a_cut_without_new_input_waits_for_some(scene: Scene) -> None:
     await asyncio.sleep(0.01)
     await scene.ingest(A, {1: 5})
     assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 0
+
+
+async def test_a_request_has_stored_what_is_gathered_and_only_the_first_one_that_decides(scene: Scene) -> None:
+    gathered: list[int] = []
+    asked = 0
+
+    def store() -> bool:
+        nonlocal asked
+        asked += 1
+        found, gathered[:] = gathered[:], []
+        for number in found:
+            columns = StreamColumns(u64s([1]), u64s([number]), u64s([number]))
+            scene.store.append(A, [stored(1, number, number)], head=encode_head(columns, (), 1, 0))
+        return bool(found)
+
+    scene.connectors = Connectors(store_gathered=store)
+    await scene.reopen()
+    await scene.ingest(A, {1: 5})
+    await scene.start()
+    await scene.attach("data")
+    await scene.attach("control")
+    gathered += [6, 7]
+    first = await scene.cut(await scene.initial(), load="data")
+    assert (first.offset.segments[A], first.offset.watermark) == (scene.store.length(A), 7)
+    gathered += [8]
+    again = await scene.cut(await scene.initial(), load="control")
+    assert (again.offset, asked, gathered) == (first.offset, 1, [8]), "the other load gets what was decided"
+    second = await scene.cut(first.offset, load="data")
+    assert second.offset.watermark == 8
+    waiting = asyncio.create_task(scene.cut(second.offset, load="data", wait_seconds=20))
+    for number in range(3):
+        await scene.append("other", raw(b"%d" % number))
+    assert asked == 3, "not each time that something was stored"
+    gathered += [9]
+    await scene.ingest(A, {1: 10})
+    assert (await waiting).offset.watermark == 10
+    assert gathered == [9]
 
 
 async def test_waiting_requests_get_an_error_when_the_worker_stops() -> None:

@@ -1,7 +1,7 @@
 """Answers Spark's requests for the latest offset: decides where the next epoch ends."""
 
 import asyncio
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -104,9 +104,10 @@ class Queries:
 
 
 class Cuts:
-    def __init__(self, shared: Shared, sides: SideOutputs) -> None:
+    def __init__(self, shared: Shared, sides: SideOutputs, store_gathered: Callable[[], bool]) -> None:
         self._shared = shared
         self._sides = sides
+        self._store_gathered = store_gathered
         self.queries = self._queries = Queries()
         self.epochs_left: int | None = None
         """How many more epochs may be planned; None: any number. For tests that decide what an epoch contains."""
@@ -158,6 +159,8 @@ class Cuts:
         asker = f"{key}/{load}" if load else key
         shared, loop = self._shared, asyncio.get_running_loop()
         deadline = loop.time() + min(wait_seconds, shared.settings.wait_seconds_max)
+        if shared.living(name, generation).leader in (None, asker):
+            await self._stored()
         while True:
             seen = shared.news.count
             async with shared.lock(name):
@@ -182,6 +185,14 @@ class Cuts:
                 workers = await shared.remote.addresses(offset.segments) if end > epoch and shared.remote.shards else {}
                 return Cut(offset, blocked_by, is_lacking, _left_out(pipeline, epoch, end), workers)
             await shared.news.wait(seen, deadline - loop.time())
+
+    async def _stored(self) -> None:
+        """What has arrived by now belongs to the next epoch: store it, even if more of it would have been gathered. Not
+        while a request waits: then every message would be stored at once.
+        """
+        if self._store_gathered():
+            self._shared.keeper.cover()
+            await self._shared.keeper.settled()
 
     async def _next(
         self, name: str, pipeline: Pipeline, asker: str, start: int, limits: Limits | None

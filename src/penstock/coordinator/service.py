@@ -157,7 +157,7 @@ class Coordinator:
         self.sides = SideOutputs(self._shared, self._sweeper.sweep)
         self.mirrored = MirroredCheckpoints(self._shared, bucket, shard)
         self.lifecycle = Lifecycle(self._shared, address, self.sides, self.mirrored)
-        self.cuts = Cuts(self._shared, self.sides)
+        self.cuts = Cuts(self._shared, self.sides, connectors.store_gathered)
         self.merger = Merger(self._shared, self._sweeper, self.sides)
         self.readers = Readers(self._shared)
         self.deliveries = Deliveries(self._shared)

@@ -80,6 +80,8 @@ class Connectors(NamedTuple):
     has_finished: Callable[[str], bool] = lambda _: False
     """Whether the source has ended for good."""
     times: Callable[[str], SourceTimes] = lambda _: SourceTimes()
+    store_gathered: Callable[[], bool] = lambda: False
+    """Stores what programs have sent and was gathered, to be stored together with more; False if there is nothing."""
 
 
 NO_CONNECTORS = Connectors()

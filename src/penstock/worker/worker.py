@@ -388,7 +388,12 @@ class Worker:
         try:
             view, address = self._source_view, self._segment_address
             connectors = Connectors(
-                view.disorder_us, view.stream_name, view.open_streams, view.has_finished, view.times
+                view.disorder_us,
+                view.stream_name,
+                view.open_streams,
+                view.has_finished,
+                view.times,
+                self._gateway.sessions.store_gathered,
             )
             wire = None if self._directory is None else HttpShardWire(self._directory)
             coordinator = Coordinator(

@@ -1,5 +1,5 @@
 """Messages that trickle in while their acknowledgements wait for pipelines are stored together, some milliseconds
-later; nobody else waits.
+later, or when a pipeline asks for its next epoch; nobody else waits.
 """
 
 import asyncio
@@ -54,6 +54,26 @@ async def test_what_trickles_in_after_a_message_is_stored_with_one_record(serve:
     await until_stored(running, 10)
     assert len(record_ends(running, SEGMENT)) == 3, "that of the mark that the stream has started is the first"
     await release(running, source, {1: 9})
+
+
+@pytest.mark.usefixtures("for_long")
+async def test_what_was_gathered_is_stored_before_an_epoch_is_decided(serve: Serve, connect: Connect) -> None:
+    running = await serve(source=ONE_SEGMENT)
+    source = await blocked_source(running, connect, 1)
+    source.send([(1, 0)])
+    await until_stored(running, 1)
+    sessions = running.gateway.sessions
+    assert not sessions.store_gathered(), "nothing has come since"
+    await trickle(running, source, range(1, 5))
+    assert sessions.store_gathered()
+    await until_stored(running, 5)
+    assert len(record_ends(running, SEGMENT)) == 3, "one for the mark, one for the first, and one for all others"
+    await trickle(running, source, range(5, 7))
+    assert len(running.events()) == 5, "gathering has gone on"
+    (arriving,) = running.connections
+    source.peer.writer.transport.abort()
+    await until_stored(running, 7)
+    await eventually(lambda: arriving not in sessions.gathering)
 
 
 async def test_it_takes_no_longer_than_it_should(serve: Serve, connect: Connect) -> None:

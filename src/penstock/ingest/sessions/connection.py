@@ -1,7 +1,8 @@
 """A program's socket: bytes to frames for its session, the session's replies to bytes.
 
 The socket is always read: a program is slowed down by withholding credits, and by nothing else. Messages that trickle
-in while their acknowledgements wait for pipelines are gathered for some milliseconds, and stored together.
+in while their acknowledgements wait for pipelines are gathered for some milliseconds, or until a pipeline asks for its
+next epoch, and stored together.
 """
 
 import asyncio
@@ -29,10 +30,11 @@ _LAST_WORDS_SECONDS = 5.0
 # 100,000 streams must not keep others waiting.
 _RECEIVE_BYTES = 1 << 24
 _RECEIVE_BYTES_CONTROL = 16 * 1024
-# How long messages are gathered. An append and its fsync take a third of a millisecond of CPU time, for one message as
-# for a hundred: a program that sends one every millisecond would take a third of a core away from its pipelines, which
-# begin an epoch every 50 ms or so.
-_GATHER_SECONDS = 0.005
+# How long messages are gathered at most. An append and its fsync take a third of a millisecond of CPU time, for one
+# message as for a hundred: a program that sends one every millisecond would take a third of a core away from its
+# pipelines, which begin an epoch every 50 ms or so. Those of this worker have everything stored before they do; those
+# of others wait so long.
+_GATHER_SECONDS = 0.01
 # What has gathered is stored at once if it is more than this: then it does not trickle.
 _GATHER_BYTES_MAX = 64 * 1024
 # Receives bytes that arrive after the session has ended.
@@ -134,6 +136,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._gather_bytes_max = min(_GATHER_BYTES_MAX, self._session.credits // 2 * size // messages)
         self._gathering = self._loop.call_later(_GATHER_SECONDS, self._end_gathering)
+        self._table.gathering.add(self)
+
+    def store_gathered(self) -> bool:
+        """Called before a pipeline's epoch is decided. False if nothing was gathered."""
+        has_gathered = self._gathering is not None and bool(self._gathered_bytes)
+        if has_gathered:
+            self._end_gathering()
+        return has_gathered
 
     def _end_gathering(self) -> None:
         if self._gathering is not None:
@@ -145,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
+            self._table.gathering.discard(self)
 
     def eof_received(self) -> bool:
         """True: the session continues. (TLS closes both sides at once.)"""

@@ -84,6 +84,12 @@ class Outlet(Protocol):
         ...
 
 
+class Gathering(Protocol):
+    """A connection that may have messages which are not stored yet."""
+
+    def store_gathered(self) -> bool: ...
+
+
 class SessionTable:
     """The sessions of a worker: their number, which of them to flush, and the last errors."""
 
@@ -96,6 +102,8 @@ class SessionTable:
         self._flush_called = False
         self._is_closed = False
         self.errors: deque[SessionError] = deque(maxlen=_ERRORS_KEPT)
+        self.gathering: set[Gathering] = set()
+        """Those that store what comes in now a little later."""
 
     def __iter__(self) -> Iterator["SourceSession"]:
         """Iterates over a copy: sessions may end in the meantime."""
@@ -142,6 +150,11 @@ class SessionTable:
         if not self._flush_called:
             self._flush_called = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def store_gathered(self) -> bool:
+        """Store what has come in; False if all of it was. It is durable when the journal's end is."""
+        stored = [one.store_gathered() for one in [*self.gathering]]
+        return any(stored)
 
     def _flush(self) -> None:
         self._flush_called = False
