@@ -38,6 +38,8 @@ async def test_without_a_driver_nobody_is_asked() -> None:
     check.heard()
     check.left()
     await check.check(NEW)
+    assert check.proposed() is None
+    assert not check.is_followed
 
 
 async def test_its_reasons_are_raised_and_nothing_is_proposed_any_more() -> None:
@@ -76,6 +78,8 @@ async def test_a_driver_that_falls_silent_counts_as_gone() -> None:
     await proposal(check)
     clock.now += FOLLOWED_SECONDS + 1
     await asked
+    assert check.proposed() is None
+    assert not check.is_followed
 
 
 async def seen(check: DriverCheck) -> int:
@@ -114,3 +118,4 @@ async def test_a_driver_that_leaves_without_an_answer_is_not_awaited() -> None:
     await seen(check)
     check.left()
     await asked
+    assert check.proposed() is None

@@ -347,4 +347,5 @@ async def test_an_event_leaves_without_a_flush_with_asyncio(worker: RunningWorke
         async with asyncio.timeout(30):
             while appender.acknowledged != 3:  # noqa: ASYNC110  that is what is tested
                 await asyncio.sleep(0.005)
+        assert data(await client.collect("s")) == [b"0", b"1", b"2"]
         await appender.close()

@@ -139,6 +139,7 @@ async def test_a_server_that_replies_204_has_ended_the_stream_for_good(tmp_path:
         server.status = b"204 No Content"
         async with reading(tmp_path, server) as hosted:
             await hosted.ended()
+            assert server.asked == [None], "it does not ask again"
 
 
 async def test_an_event_without_end_is_not_buffered_and_comments_do_not_count(tmp_path: Path) -> None:

@@ -161,8 +161,10 @@ class TestReadiness:
         await scene.start("p")
         waiting = asyncio.create_task(scene.coordinator.readiness.of("s").ready(by_all=True))
         await asyncio.sleep(0)
+        assert not waiting.done()
         await scene.coordinator.lifecycle.drop("p")
         await asyncio.wait_for(waiting, 30)
+        assert not scene.coordinator.readiness.of("s").is_waited_for(by_all=True)
 
     async def test_a_stopped_pipeline_does_not_block_the_others(self, scene: Scene) -> None:
         await scene.start("p")
@@ -195,6 +197,7 @@ class TestReadiness:
         await scene.cut(await scene.initial("p"), "p")
         waiting = asyncio.create_task(scene.coordinator.readiness.of("s").warm(by_all=True))
         await asyncio.sleep(0)
+        assert not waiting.done()
         scene.coordinator.lifecycle.heartbeat("p", started.generation, stopped=False, failed=True)
         await asyncio.wait_for(waiting, 30)
 

@@ -155,9 +155,12 @@ def test_discard_after_a_lost_connection_leaves_nothing(worker: RunningWorker, l
 
 
 def test_discard_without_a_worker_is_silent() -> None:
-    staging = Staging(Link(lambda: Address("127.0.0.1", 1)), PREFIX, retry_seconds=0)
+    asked: list[None] = []
+    staging = Staging(Link(lambda: (asked.append(None), Address("127.0.0.1", 1))[1]), PREFIX, retry_seconds=0)
     staging.append("out", frame_events([b"a"]), 1)
+    asked.clear()
     staging.discard()
+    assert asked, "it has tried"
 
 
 def test_an_unavailable_worker_is_waited_for_up_to_a_limit() -> None:

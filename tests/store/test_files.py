@@ -283,7 +283,10 @@ class TestFiles:
 
     def test_close_releases_the_lock(self, files: Files, tmp_path: Path) -> None:
         files.lock()
-        close_and_reopen(files, tmp_path).lock()
+        again = close_and_reopen(files, tmp_path)
+        again.lock()
+        with pytest.raises(StoreInUse):
+            again.lock()
 
     def test_the_lock_is_not_listed(self, files: Files) -> None:
         files.lock()

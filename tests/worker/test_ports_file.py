@@ -41,3 +41,4 @@ def test_it_is_not_there_when_it_cannot_be_written(tmp_path: Path, monkeypatch: 
 
 def test_nothing_to_withdraw_is_fine(tmp_path: Path) -> None:
     PortsFile(tmp_path).withdraw()
+    assert list(tmp_path.iterdir()) == []

@@ -116,7 +116,7 @@ class Permissions:
         missing = [*([] if has_tls else ["`tls`"]), *([] if has_auth else ["`auth`"])]
         raise NotPermitted(
             f"a server on host {host} is reachable from other machines and needs {' and '.join(missing)}",
-            f"Add {' and '.join(missing)}, use host 127.0.0.1, or start the worker with --insecure if everybody on the "
+            f"Add {' and '.join(missing)}, use host 127.0.0.1, or start the worker with --insecure if everyone on the "
             "network is trusted.",
         )
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.protocol.connector import Decoder, Frame, Phase1, Phase2, Reply, Use, encode
 from penstock.protocol.connector.two_phase import TwoPhase
+from tests.support.threaded_proxy import ThreadedProxy
 from tests.support.waiting import SECONDS_MAX
 
 POLL_SECONDS = 0.001
@@ -30,13 +31,12 @@ class Wire(NamedTuple):
         return isinstance(frame, self.kind) and frame.txn_id.startswith(self.txn_prefix)
 
 
-class TrippingProxy:
+class TrippingProxy(ThreadedProxy):
     """At the first match `pulled` is called, in a thread, and both connections are cut. After that it
     only forwards.
     """
 
     def __init__(self, sink_port: int, wire: Wire, pulled: Callable[[], None]) -> None:
-        self.port = 0
         self.tripped: bytes | None = None
         """The transaction at which it did."""
         self.done = threading.Event()
@@ -45,34 +45,9 @@ class TrippingProxy:
         self._sink_port = sink_port
         self._wire = wire
         self._pulled = pulled
-        self._relays: set[asyncio.Task[None]] = set()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._thread.start()
-        self._ready.wait(SECONDS_MAX)
+        self.start()
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(SECONDS_MAX)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
-        for relay in tuple(self._relays):
-            relay.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        relay = asyncio.create_task(self._relay(reader, writer))
-        self._relays.add(relay)
-        relay.add_done_callback(self._relays.discard)
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._sink_port)
         except OSError:  # the sink is not running, so its port is closed

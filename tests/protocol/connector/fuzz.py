@@ -16,6 +16,7 @@ from penstock.protocol.connector import NOTHING_YET, Decoder, Frame, Message, Us
 from penstock.protocol.connector.bulk import Admission, Columns, Receiver, Stop, decoder, kernel
 from penstock.protocol.connector.frames import EventTimeUnit
 from tests.protocol.connector import oracle
+from tests.support.fuzzing import damage, fuzz
 
 from .guarded import Guarded
 from .messages import decisions_of, numbers_of
@@ -37,19 +38,12 @@ def run(seed: int, count: int) -> int:
     AssertionError, with the seed and the buffer in it, when the decoders disagree.
     """
     guarded = Guarded()
-    refused = number = 0
-    while count > 0:
-        rng = random.Random(f"{seed}/{number}")
-        frames = _frames(rng)
-        data = _mutated(frames, rng)
-        try:
-            _compare_bulk(data, rng, guarded)
-            refused += _compare_streams(data, rng)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}, buffer {number}: {error!r}\n{data.hex()}") from error
-        count -= len(frames)
-        number += 1
-    return refused
+
+    def compare(data: bytes, rng: random.Random) -> int:
+        _compare_bulk(data, rng, guarded)
+        return _compare_streams(data, rng)
+
+    return fuzz(seed, count, _frames, _damage, compare, damages=(0, 1, 1, 1, 2, 5))
 
 
 def _frames(rng: random.Random) -> list[bytes]:
@@ -63,30 +57,11 @@ def _message(rng: random.Random) -> bytes:
     return encode(Message(rng.choice(_STREAMS), message_id, rng.choice(_TIMES), key, payload))
 
 
-def _mutated(frames: list[bytes], rng: random.Random) -> bytes:
-    data = bytearray(b"".join(frames))
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 5))):
-        _damage(data, rng)
-    return bytes(data)
-
-
 def _damage(data: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(len(data) + 1)
-    match rng.randrange(7):
-        case 0:
-            data[at : at + 1] = rng.randbytes(1)
-        case 1 if at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-        case 2:
-            data[at : at + 4] = rng.choice(_NUMBERS).to_bytes(4, "big")
-        case 3:
-            data[at : at + 2] = rng.choice(_NUMBERS).to_bytes(4, "big")[2:]
-        case 4:
-            del data[at : at + rng.randrange(1, 20)]
-        case 5:
-            data[at:at] = rng.randbytes(rng.randrange(1, 20))
-        case 6:
-            del data[at:]
+    def insert(at: int) -> None:
+        data[at:at] = rng.randbytes(rng.randrange(1, 20))
+
+    damage(data, rng, _NUMBERS, insert)
 
 
 def _compare_bulk(data: bytes, rng: random.Random, guarded: Guarded) -> None:

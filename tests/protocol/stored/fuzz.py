@@ -20,6 +20,7 @@ from penstock.protocol.stored import NO_TIME, Kind
 from penstock.protocol.stored.bulk import Bytes, Events, Wanted, codec
 from tests.protocol.connector.guarded import Guarded
 from tests.protocol.stored import oracle
+from tests.support.fuzzing import damage, fuzz
 
 from .events import EMPTY_EVENT, raw, shown, shown_encoded, stored
 
@@ -37,18 +38,11 @@ def run(seed: int, count: int) -> int:
     AssertionError, with the seed and the buffer in it, when the decoders disagree.
     """
     guarded = Guarded()
-    refused = number = 0
-    while count > 0:
-        rng = random.Random(f"{seed}/{number}")
-        events = _events(rng)
-        data = _mutated(events, rng)
-        try:
-            refused += _compare(data, rng, guarded)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}, buffer {number}: {error!r}\n{data.hex()}") from error
-        count -= len(events)
-        number += 1
-    return refused
+
+    def compare(data: bytes, rng: random.Random) -> int:
+        return _compare(data, rng, guarded)
+
+    return fuzz(seed, count, _events, _damage, compare, damages=(0, 0, 1, 1, 2, 5))
 
 
 def _events(rng: random.Random) -> list[bytes]:
@@ -76,30 +70,11 @@ def _metadata(rng: random.Random) -> bytes:
     return bytes(packed)
 
 
-def _mutated(events: list[bytes], rng: random.Random) -> bytes:
-    data = bytearray(b"".join(events))
-    for _ in range(rng.choice((0, 0, 1, 1, 2, 5))):
-        _damage(data, rng)
-    return bytes(data)
-
-
 def _damage(data: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(len(data) + 1)
-    match rng.randrange(7):
-        case 0:
-            data[at : at + 1] = rng.randbytes(1)
-        case 1 if at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-        case 2:
-            data[at : at + 4] = rng.choice(_NUMBERS).to_bytes(4, "big")
-        case 3:
-            data[at : at + 2] = rng.choice(_NUMBERS).to_bytes(4, "big")[2:]
-        case 4:
-            del data[at : at + rng.randrange(1, 20)]
-        case 5:
-            data[at : at + 1] = bytes((rng.choice(_LEADS),))
-        case 6:
-            del data[at:]
+    def lead(at: int) -> None:
+        data[at : at + 1] = bytes((rng.choice(_LEADS),))
+
+    damage(data, rng, _NUMBERS, lead)
 
 
 _WANTED = (Wanted(), Wanted(metadata=True))

@@ -1,10 +1,11 @@
 """A proxy in front of the worker's HTTP port: it stops a request, or its answer, so that a part can be killed there."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
+
+from tests.support.threaded_proxy import ThreadedProxy
 
 
 class Wire(NamedTuple):
@@ -19,19 +20,14 @@ class Wire(NamedTuple):
     """It is passed on all the same, and then somebody is killed."""
 
 
-class Tripwire:
+class Tripwire(ThreadedProxy):
     """`arm` it with a wire: the next message that matches is never forwarded, and `pulled` is called."""
 
     def __init__(self, port_of_worker: Callable[[], int]) -> None:
         self._port_of_worker = port_of_worker
         self._wire: Wire | None = None
         self._pulled: Callable[[], None] = lambda: None
-        self._ready = threading.Event()
-        self._relays: set[asyncio.Task[None]] = set()
-        self.port = 0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._thread.start()
-        self._ready.wait(10)
+        self.start()
 
     def arm(self, wire: Wire, pulled: Callable[[], None]) -> None:
         self._pulled = pulled
@@ -40,31 +36,14 @@ class Tripwire:
     def disarm(self) -> None:
         self._wire = None
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(10)
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await self._requests(reader, writer)
+        finally:
+            await _close(writer)
 
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
-        for relay in self._relays:
-            relay.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        relay = asyncio.create_task(self._relay(reader, writer))
-        self._relays.add(relay)
-        relay.add_done_callback(self._relays.discard)
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            await relay
-        await _close(writer)
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, ours = await asyncio.open_connection("127.0.0.1", self._port_of_worker())
         try:
             while True:
