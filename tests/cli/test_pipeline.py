@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
-from penstock.cli.worker import parse_retention
+from penstock.cli.worker_options import parse_retention
 from penstock.client.coordinator import CoordinatorClient, InputSpec
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.ledger import stored_state

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from penstock.cli import worker as command
 from penstock.cli.app import app
-from penstock.cli.worker import _hint as worker_hint
-from penstock.cli.worker import fitting, parse_quota, parse_retention, source_quota_bytes
+from penstock.cli.worker import source_quota_bytes
+from penstock.cli.worker_options import parse_quota, parse_retention
+from penstock.cli.worker_process import fitting, hint_of
 from penstock.ingest.settings import QUOTA_BYTES, SourceSettings, settings_of
 from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.worker import host_link
@@ -33,7 +34,7 @@ def test_connections_leave_files_for_the_journal() -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
 def test_if_this_directory_has_data_no_other_is_suggested(tmp_path: Path, code: int) -> None:
     (tmp_path / "journal").mkdir()
-    hint = worker_hint(OSError(code, "", str(tmp_path / "token")), tmp_path)
+    hint = hint_of(OSError(code, "", str(tmp_path / "token")), tmp_path)
     assert "would be empty" in hint
     assert "Choose another" not in hint
     assert ("Free space" in hint) == (code in (errno.ENOSPC, errno.EDQUOT))
@@ -80,7 +81,7 @@ def test_only_the_host_of_shards_has_a_dashboard(
         return nullcontext()
 
     monkeypatch.setattr(command, "dashboard_beside", beside)
-    monkeypatch.setattr(command, "_serve", lambda *_: None)
+    monkeypatch.setattr(command, "serve", lambda *_: None)
     monkeypatch.setattr(command, "set_up_logging", lambda *_: None)
     if is_shard:
         link = host_link.LinkOptions(fd=0, host="h", data=str(tmp_path))

@@ -155,8 +155,14 @@ def test_discard_after_a_lost_connection_leaves_nothing(worker: RunningWorker, l
 
 
 def test_discard_without_a_worker_is_silent() -> None:
-    asked: list[None] = []
-    staging = Staging(Link(lambda: (asked.append(None), Address("127.0.0.1", 1))[1]), PREFIX, retry_seconds=0)
+    nowhere = Address("127.0.0.1", 1)
+    asked = []
+
+    def found() -> Address:
+        asked.append(nowhere)
+        return nowhere
+
+    staging = Staging(Link(found), PREFIX, retry_seconds=0)
     staging.append("out", frame_events([b"a"]), 1)
     asked.clear()
     staging.discard()

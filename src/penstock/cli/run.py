@@ -36,7 +36,7 @@ from penstock.cli.run_setup import (
     worker_of,
 )
 from penstock.cli.run_summary import summarized
-from penstock.cli.worker import StoreOption, TakeOverOption
+from penstock.cli.worker_options import StoreOption, TakeOverOption
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from penstock.core.logs import set_up_logging

@@ -4,7 +4,8 @@ import random
 import time
 from collections.abc import Sequence
 
-from tests.client.sink.scripted_worker import Cut, ScriptedWorker
+from tests.client.scripted_peer import Cut
+from tests.client.sink.scripted_worker import ScriptedWorker
 
 
 class ModelWorker:

@@ -5,12 +5,11 @@ import ssl
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from penstock.protocol.connector import (
     OUTPUT_STREAM,
     SINK_VERSION,
-    Decoder,
     Error,
     Frame,
     Hello,
@@ -24,35 +23,25 @@ from penstock.protocol.connector import (
     Reply,
     ReplyUncommitted,
     Role,
-    Session,
     Use,
     encode,
     encode_messages,
 )
-
-F = TypeVar("F", bound=Frame)
+from tests.client.scripted_peer import Cut, ScriptedPeer
 
 SECONDS_MAX = 20.0
 
 
-class Cut(Exception):
-    """The sink closed, or we cut it."""
-
-
-class ScriptedWorker:
-    """One connection. What the sink sends goes through the session machine, so that what is illegal fails the test.
-    What we send does not: a test may send anything.
-    """
+class ScriptedWorker(ScriptedPeer):
+    """One connection. What we send does not go through the session machine: a test may send anything."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = _connect(host, int(port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected = _connect(host, int(port))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
-        self._decoder = Decoder(Use.SINK)
-        self._frames: list[Frame] = []
-        self._session = Session(Use.SINK, Role.INITIATOR)
+            connected = tls.wrap_socket(connected, server_hostname=host)
+        super().__init__(connected, Use.SINK, Role.INITIATOR)
         self.offset = 0
         """Where the next message goes."""
 
@@ -70,14 +59,8 @@ class ScriptedWorker:
     def send(self, *frames: Frame) -> None:
         for frame in frames:
             if isinstance(frame, Hello):
-                self._session.send(frame)
+                self.session.send(frame)
         self.send_bytes(b"".join(map(encode, frames)))
-
-    def send_bytes(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except OSError:
-            raise Cut from None
 
     def receive_bytes(self, count: int) -> bytes:
         """So many bytes, whatever they are."""
@@ -89,37 +72,11 @@ class ScriptedWorker:
             data += more
         return data
 
-    def next(self) -> Frame:
-        """The next frame. Cut when there is none any more."""
-        while not self._frames:
-            try:
-                data = self._socket.recv(65536)
-            except ConnectionError:
-                data = b""
-            if not data:
-                raise Cut
-            self._frames = list(self._decoder.feed(data))
-        frame = self._frames.pop(0)
-        self._session.receive(frame)
-        return frame
-
-    def expect(self, kind: type[F]) -> F:
-        frame = self.next()
-        assert isinstance(frame, kind), f"{kind.__name__} expected: {frame}"
-        return frame
-
     def expect_error(self) -> str:
         """The text of the ERROR that comes, after which the connection is closed."""
         text = self.expect(Error).text
         self.expect_close()
         return text
-
-    def expect_close(self) -> None:
-        try:
-            frame = self.next()
-        except Cut:
-            return
-        raise AssertionError(f"a close expected: {frame}")
 
     def greet(
         self, *, cookie: bytes = b"", program: str = "penstock", instance: str = "orders", version: str = SINK_VERSION

@@ -10,10 +10,11 @@ from penstock.client import DataFile, Sink
 from penstock.client.sink.base import CONNECTIONS_MAX
 from penstock.core.errors import RequestError, StoreInUse
 from penstock.protocol.connector import SINK_VERSION, Error, Hello, ListUncommitted, Notify, Ok, encode
+from tests.client.scripted_peer import Cut
 from tests.client.sink.conftest import Output
 from tests.client.sink.recorder import Recorder
 from tests.client.sink.running_sink import KINDS, RunningSink, Serve
-from tests.client.sink.scripted_worker import Cut, ScriptedWorker
+from tests.client.sink.scripted_worker import ScriptedWorker
 
 
 def hello(**changes: object) -> Hello:

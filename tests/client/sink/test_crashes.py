@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.scripted_peer import Cut
 from tests.client.sink import dying_sink
 from tests.client.sink.conftest import Output
-from tests.client.sink.scripted_worker import Cut, ScriptedWorker
+from tests.client.sink.scripted_worker import ScriptedWorker
 from tests.client.sink.sink_process import SinkProcess
 
 pytestmark = pytest.mark.process

@@ -24,9 +24,10 @@ from penstock.protocol.connector import (
     Range,
     ReplyUncommitted,
 )
+from tests.client.scripted_peer import Cut
 from tests.client.sink.recorder import AsyncRecorder, Recorder
 from tests.client.sink.running_sink import KINDS, RunningSink, serve_with
-from tests.client.sink.scripted_worker import Cut, ScriptedWorker
+from tests.client.sink.scripted_worker import ScriptedWorker
 from tests.support.waiting import SECONDS_MAX
 
 

@@ -8,9 +8,10 @@ import pytest
 from penstock.client import DataFile
 from penstock.client.sink import lines
 from penstock.protocol.connector import SINK_VERSION, Hello
+from tests.client.scripted_peer import Cut
 from tests.client.sink.conftest import Output
 from tests.client.sink.running_sink import Serve
-from tests.client.sink.scripted_worker import Cut, ScriptedWorker
+from tests.client.sink.scripted_worker import ScriptedWorker
 from tests.support.tls import client_context, server_context
 
 

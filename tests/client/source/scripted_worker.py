@@ -5,44 +5,23 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
-from penstock.protocol.connector import Decoder, Frame, Hello, Ok, Role, Session, Use
-
-F = TypeVar("F", bound=Frame)
+from penstock.protocol.connector import Frame, Hello, Ok, Role, Use
+from tests.client.scripted_peer import Cut, ScriptedPeer
 
 SECONDS_MAX = 20.0
 
 
-class Cut(Exception):
-    """The peer closed, or we cut it."""
-
-
-class Peer:
-    """One connection. Both sides' frames go through the session machine, so that what is illegal fails the test."""
+class Peer(ScriptedPeer):
+    """One connection. What we send goes through the session machine, too."""
 
     def __init__(self, connected: socket.socket, receive_bytes: int = 65536) -> None:
-        self._socket = connected
+        super().__init__(connected, Use.SOURCE, Role.ACCEPTOR)
         self._socket.settimeout(SECONDS_MAX)
         self._receive_bytes = receive_bytes
-        self._decoder = Decoder(Use.SOURCE)
-        self._frames: list[Frame] = []
-        self.session = Session(Use.SOURCE, Role.ACCEPTOR)
         self.cut_after: int | None = None
         """Bytes to receive before the connection is cut."""
-
-    def next(self) -> Frame:
-        """The next frame. Cut when there is none any more."""
-        while not self._frames:
-            self._frames = list(self._decoder.feed(self._receive()))
-        frame = self._frames.pop(0)
-        self.session.receive(frame)
-        return frame
-
-    def expect(self, kind: type[F]) -> F:
-        frame = self.next()
-        assert isinstance(frame, kind), f"{kind.__name__} expected: {frame}"
-        return frame
 
     def greet(self, credit: int) -> Hello:
         hello = self.expect(Hello)
@@ -53,12 +32,6 @@ class Peer:
         data = b"".join(self.session.send(frame) for frame in frames)
         for at in range(0, len(data), piece_bytes or len(data) or 1):
             self.send_bytes(data[at : at + (piece_bytes or len(data))])
-
-    def send_bytes(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except OSError:
-            raise Cut from None
 
     def has_more(self) -> bool:
         """Whether something arrives within a short time."""
@@ -72,21 +45,9 @@ class Peer:
         finally:
             self._socket.settimeout(SECONDS_MAX)
 
-    def expect_close(self) -> None:
-        try:
-            frame = self.next()
-        except Cut:
-            return
-        raise AssertionError(f"a close expected: {frame}")
-
-    def _receive(self) -> bytes:
+    def _received(self, size: int = 65536) -> bytes:
         size = self._receive_bytes if self.cut_after is None else min(self._receive_bytes, self.cut_after)
-        try:
-            data = self._socket.recv(size) if size else b""
-        except ConnectionError:
-            data = b""
-        if not data:
-            raise Cut
+        data = super()._received(size)
         if self.cut_after is not None:
             self.cut_after -= len(data)
         return data

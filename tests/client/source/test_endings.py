@@ -25,8 +25,9 @@ from penstock.protocol.connector import (
     announce_window,
     encode,
 )
+from tests.client.scripted_peer import Cut
 from tests.client.source.model_worker import ModelWorker
-from tests.client.source.scripted_worker import Conversation, Cut, Peer, ScriptedWorker
+from tests.client.source.scripted_worker import Conversation, Peer, ScriptedWorker
 from tests.client.source.test_streams import MakeSource, numbers
 from tests.support.waiting import until
 
