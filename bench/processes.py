@@ -24,7 +24,7 @@ STOP_SECONDS_MAX = 5.0
 """Then it is killed: nobody needs its data any more."""
 
 SERVER_PORTS = range(15_000, 32_000)
-"""For servers that are told their port: below those that the system gives to connections, of which benchmarks make
+"""For servers that are given their port: below those that the system gives to connections, of which benchmarks make
 thousands. One of these could have the port by the time that the server starts.
 """
 
@@ -148,7 +148,7 @@ def free_port() -> int:
 
 
 def listening(port: int) -> Callable[[], Ports | None]:
-    """For servers that are told their port: they serve once they accept."""
+    """For servers that are given their port: they serve once they accept."""
 
     def find() -> Ports | None:
         try:

@@ -38,7 +38,7 @@ NAMES = {
     "penstock.testing.frame": ("Frame",),
     "penstock.testing.peer": ("Line", "Peer"),
 }
-"""Names of other modules that the documentation tells users to import."""
+"""Names of other modules that the documentation asks users to import."""
 
 
 class Public(NamedTuple):

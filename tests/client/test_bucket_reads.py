@@ -318,7 +318,7 @@ def test_only_parts_of_a_journal_are_read(monkeypatch: pytest.MonkeyPatch, key: 
 
 
 def test_a_chapter_that_is_removed_while_the_worker_reads_it_is_located_again() -> None:
-    """Not damage: its object is gone because nobody needs it."""
+    """Not damage: its object is gone because nothing needs it."""
     shard = Shard(settings=BucketSettings(cache_bytes=1, linger_seconds=0, release_seconds=0))
     located = shard.store.locate("s", 0, 1000)
     store, removed = shard.store, list[str]()

@@ -2,7 +2,7 @@
 are slow.
 
 Everything acknowledged by anyone is there once, in order; no owner writes a byte after another has taken over; and a
-bucket holds nothing that nobody needs.
+bucket holds nothing that nothing needs.
 """
 
 from collections.abc import Callable, Iterator

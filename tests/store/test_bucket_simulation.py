@@ -1,5 +1,5 @@
 """Everything acknowledged is in the bucket once, in order; nobody writes after another has taken over; nothing that
-nobody needs stays.
+nothing needs stays.
 """
 
 import pytest

@@ -141,7 +141,7 @@ def check_bucket(url: str) -> None:
 
 
 def unneeded_objects(url: str) -> set[str]:
-    """Objects of the journal and records of workers that nobody needs, and those that are missing."""
+    """Objects of the journal and records of workers that nothing needs, and those that are missing."""
     bucket = open_bucket(url)
     files = BucketFiles(bucket, MemoryFiles(), read_only=True)
     log = files._shard.log

@@ -76,7 +76,7 @@ class WithCluster:
     def __init__(self, access: AccessControl, secret: str = "") -> None:
         self._access = access
         self.secret = secret
-        """Nobody has it while it is empty."""
+        """No client has it while it is empty."""
 
     def principal(self, token: str, certificate_names: Collection[str] = ()) -> Principal:
         """Raises Unauthenticated."""

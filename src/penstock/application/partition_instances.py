@@ -31,8 +31,8 @@ class PartitionInstances:
 
     async def listen(self, of: Partition, listener: Listener | None, *, again: bool) -> None:
         """Run the connector for this partition as declared; None: stop it. Returns when that is done, and what was read
-        by one that is stopped is durable. One that runs like that already goes on; `again`: unless it has used up its
-        attempts. One call at a time for a partition.
+        by one that is stopped is durable. One that runs like that already is left alone; `again`: unless it has used up
+        its attempts. One call at a time for a partition.
         """
         name, running = of.name, self.running.get(of.name)
         spec = None if listener is None or self._is_stopped else replace(listener.spec, name=name)

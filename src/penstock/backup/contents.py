@@ -1,7 +1,7 @@
 """Which files of a data directory, and of the folder with checkpoints, are part of a backup.
 
 The journal is fixed first: everything before one durable position P, at which pipeline *p* has merged its epochs up to
-E(p). Checkpoints are copied afterwards, while their queries go on, and are therefore newer than the journal. What is
+E(p). Checkpoints are copied afterwards, while their queries run, and are therefore newer than the journal. What is
 newer is left out: entries of Spark's logs after E(p), and state of later versions. What is left is a checkpoint as a
 crash right after the merge of E(p) leaves it:
 

@@ -305,7 +305,7 @@ def _asked(request: Callable[[], T]) -> T:
 
 class ImpatientBucket:
     """The same bucket for a command that a person waits for: what waiting does not mend, or has not mended for a
-    minute, is raised as Unavailable, which nobody below retries.
+    minute, is raised as Unavailable, which nothing below retries.
     """
 
     def __init__(self, bucket: Bucket, clock: Callable[[], float] = time.monotonic) -> None:

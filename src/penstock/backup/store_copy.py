@@ -63,7 +63,7 @@ class _Source(NamedTuple):
     size: int
     is_plain: bool
     is_settled: bool
-    """Nothing is written to it any more: the last chapter is the only one that goes on."""
+    """Nothing is written to it any more: the last chapter is the only one that still grows."""
 
 
 def copy_store(source: Place, target: Place, *, secrets: bool = True, stage: Stage) -> Copied:

@@ -90,7 +90,7 @@ class _Files:
         return {name: value for name, value in found.items() if value}  # type: ignore[return-value]
 
     def provider(self) -> "Callable[[], S3Credential] | None":
-        """None if the profile has no keys and nobody has asked for it."""
+        """None if the profile has no keys and nothing asked for it."""
         section = self._read()
         if "aws_access_key_id" in section and "aws_secret_access_key" in section:
             return self._credentials

@@ -219,7 +219,7 @@ class Current(NamedTuple):
 
 
 def garbage(listed: Iterable[str], current: Current, needed: Iterable[str]) -> list[str]:
-    """The keys of a pipeline that nobody needs, now or later; see above. `needed`: the objects that the manifest names.
+    """The keys of a pipeline that nothing needs, now or later; see above. `needed`: objects that the manifest names.
     Keys that no mirror has written are left alone.
     """
     kept = {current.manifest, *needed}

@@ -23,7 +23,7 @@ _MONTH_SECONDS = 30 * 24 * 3600
 
 
 def per_month(per_second: float) -> int:
-    """Requests, if it goes on like this."""
+    """Requests, at this rate."""
     return round(per_second * _MONTH_SECONDS)
 
 

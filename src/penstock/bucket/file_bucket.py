@@ -128,7 +128,7 @@ class FileBucket:
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
-        """While it is locked, nobody else replaces or deletes the object."""
+        """While it is locked, no other process replaces or deletes the object."""
         deadline = time.monotonic() + self._timeout
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -29,7 +29,7 @@ _CAUSE = re.compile(
     r"kind: (?:Uncategorized|Other|InvalidData),\s+error: \"([^\"]{1,200})\"|message: \"([^\"]{1,200})\""
 )
 _METADATA_SERVICES = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "/latest/api/token")
-"""A machine in a cloud gets its credentials there. Elsewhere nobody answers, which means that there are none."""
+"""A machine in a cloud gets its credentials there. Elsewhere nothing answers, which means that there are none."""
 
 _NO_SUCH_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
 _CODES: Mapping[type[BucketFailed], str] = {

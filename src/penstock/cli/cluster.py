@@ -274,7 +274,7 @@ def _wait_for_hosts(
 
 
 def _try_status(worker: str) -> ClusterStatus | None:
-    """None, after a pause, if it does not answer: the move goes on meanwhile, and an HTTP port may change hands."""
+    """None, after a pause, if it does not answer: the move continues meanwhile, and an HTTP port may change hands."""
     try:
         return cluster_status(worker)
     except Unavailable:

@@ -174,7 +174,7 @@ def local_worker(data: Path) -> LocalWorker:
 
 
 def standby_on(data: Path) -> LocalWorker | None:
-    """The standby that runs on this directory, as far as its file tells."""
+    """The standby that runs on this directory, according to its file."""
     try:
         return LocalWorker.read(data, STANDBY_FILE)
     except (FileNotFoundError, Unavailable):

@@ -35,7 +35,7 @@ def check_installed() -> None:
 
 @contextmanager
 def dashboard_beside(port: int | None, *worker: str) -> Iterator[None]:
-    """While the body runs, serves the dashboard in a process of its own, so that nobody who looks at a worker slows it
+    """While the body runs, serves the dashboard in a process of its own, so that watching a worker does not slow it
     down. `worker`: the options that name it; it may still have to start. None: nothing is served.
     """
     if port is None:

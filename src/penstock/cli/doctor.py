@@ -41,7 +41,7 @@ _SKEW_SECONDS_MAX = 2.0
 _EARLIEST = 1_767_225_600
 """2026: a clock before it was never set."""
 _NOT_NEEDED = {"bench", "dev", "java", "notebook"}
-"""Extras that no command tells its user to install."""
+"""Extras that no command suggests to install."""
 
 _STYLES: dict[Level, tuple[str, str]] = {
     "ok": ("✓", "green"),

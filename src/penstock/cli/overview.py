@@ -303,7 +303,7 @@ def _source(name: str, source: SourceStatus | None, connector: ConnectorStatus |
 
 
 def _type(source: SourceStatus | None, connector: ConnectorStatus | None) -> str:
-    """Empty for a source that nobody has sent to since the worker started, for example because its application is no
+    """Empty for a source that nothing was sent to since the worker started, for example because its application is no
     longer deployed.
     """
     if connector is not None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _REQUESTS = "http-server"
 _PROGRAMS = "connector-protocol"
 _ELSEWHERE = ("pipeline:", "segment:", "pravega:")
-"""Prefixes of sources that nobody sends to directly."""
+"""Prefixes of sources that no program sends to directly."""
 
 
 Generations = dict[str, int]

@@ -155,7 +155,7 @@ def _verify_bucket(found: BucketPlace) -> BucketReport:
 
 
 def _verify_checkpoints(found: BucketPlace, report: BucketReport, show: Callable[[int, int], None]) -> None:
-    """Which ones are needed, only a sound journal tells."""
+    """Only a sound journal shows which ones are needed."""
 
     def count(read: int) -> None:
         report.bytes_read += read

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 5.0
 """Without an answer for so long, the process at the address does not serve the shard any more, or hangs."""
 
 IDLE_MAX = 8
-"""Connections to one process that are kept open while nobody uses them: one for each long poll at a time."""
+"""Connections to one process that are kept open while nothing uses them: one for each long poll at a time."""
 
 _HEAD_BYTES_MAX = 64 << 10
 _BODY_BYTES_MAX = 256 << 20
@@ -138,7 +138,7 @@ class HttpShardWire:
             self._close(worker)
 
     def _close(self, worker: str) -> None:
-        """Those that nobody uses: its port is free once it is gone, and the next process has another one."""
+        """Those that nothing uses: its port is free once it is gone, and the next process has another one."""
         for connection in self._idle.pop(worker, ()):
             connection.close()
 

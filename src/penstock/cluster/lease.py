@@ -96,7 +96,7 @@ def acquire(
 
 
 def _resumed(shard: ShardRecord) -> ShardRecord:
-    """The record, changed by its owner: nobody who read it before, and believes the owner dead, can replace it."""
+    """The record, changed by its owner: one that read it before, and believes the owner dead, cannot replace it."""
     return msgspec.structs.replace(shard, resumed=shard.resumed + 1)
 
 
@@ -444,7 +444,7 @@ class Lease:
             self._standing.lose("" if found is None else found[0].owner)
         return False
 
-    # The thread that tells of a state that time alone has changed, while the other one waits for the store.
+    # The thread that reports a state that time alone has changed, while the other one waits for the store.
 
     def _announce_all(self) -> None:
         while not self._stop.wait(max(self._standing.late_at() - self._clock(), self._timing.renew / 10)):
@@ -462,7 +462,7 @@ class Lease:
 
 
 class _Dead:
-    """Records of other workers. A new owner removes the former owner's at once, and later those that nobody has renewed
+    """Records of other workers. A new owner removes the former owner's at once, and later those that were not renewed
     meanwhile: crashes have left them. A worker that lives after all writes its record again, or learns that another one
     has taken over.
     """

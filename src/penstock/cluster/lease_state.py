@@ -11,7 +11,7 @@ from penstock.cluster.records import ShardRecord, WorkerRecord
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """In seconds. Between `late` and `expired` nobody acts as owner: the difference covers what the clocks of two
+    """In seconds. Between `late` and `expired` no worker acts as owner: the difference covers what the clocks of two
     machines differ in that time, and requests under way.
     """
 
@@ -118,7 +118,7 @@ class OwnLease:
         self._is_late = False
         self._attempted: float | None = None
         self.winner: str | None = None
-        """Who has the shard now; "" if nobody has."""
+        """Who has the shard now; "" if no worker has."""
 
     def attempt(self, asked: float) -> None:
         """The next revision is being written. A repeated attempt may succeed because of the first one."""

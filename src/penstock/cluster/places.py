@@ -82,7 +82,7 @@ class Places:
     """Reads and writes places. May be used by several threads; each call may make requests."""
 
     def __init__(self, bucket: Bucket, own: int | None = None) -> None:
-        """`own`: the shard of this process, which exists even if nobody has served it yet."""
+        """`own`: the shard of this process, which exists even if no worker has served it yet."""
         self._bucket = bucket
         self._own = () if own is None else (own,)
         self._known: dict[Thing, tuple[int, ...]] = {}

@@ -223,7 +223,7 @@ class Stream(Protocol):
         """Metadata for `Host.store_together`, with the stream's own. Raises RequestError, LimitExceeded."""
 
     async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
-        """Stores what cannot become an event, with the reason; the stream goes on. With the id that the event would
+        """Stores what cannot become an event, with the reason; the stream continues. With the id that the event would
         have, the stream continues after it: `last_id` is at least this, and a dead letter up to there is dropped.
         """
 

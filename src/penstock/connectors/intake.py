@@ -73,7 +73,7 @@ class Intake(Generic[T]):
 
     async def run(self, gone: Awaitable[None], stop_reading: Callable[[], Awaitable[None]]) -> None:
         """Until it is cancelled, or `gone` raises. In a drain, `stop_reading` is called, then everything that has
-        arrived is stored, and acknowledgements go on.
+        arrived is stored, and acknowledgements continue.
         """
         await first_of(gone, self._store_all(stop_reading), self._acknowledge_all())
 

@@ -205,7 +205,7 @@ class SseServer(HttpListener[SseServerOptions]):
         path = self.options.path.removesuffix("*") or "/"
         return f"GET {self.scheme}://{self.addresses[0]}{path}" if self.addresses else ""
 
-    def connection(self, peer: str, host: Host) -> _Client:  # noqa: ARG002  clients are not told apart
+    def connection(self, peer: str, host: Host) -> _Client:  # noqa: ARG002  clients are not distinguished
         return _Client(self, host)
 
     def refuses(self, host: Host) -> bool:  # noqa: ARG002

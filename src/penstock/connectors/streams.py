@@ -34,7 +34,7 @@ async def readable(descriptor: int) -> None:
 
 
 async def writable(descriptor: int) -> None:
-    """Returns when something can be written to it, or nobody reads it any more."""
+    """Returns when something can be written to it, or nothing reads it any more."""
     loop = asyncio.get_running_loop()
     await _until(descriptor, loop.add_writer, loop.remove_writer)
 

@@ -122,7 +122,7 @@ class UnixServer(LocalServer[UnixServerOptions]):
 
 
 def bound(path: Path, mode: int) -> socket.socket:
-    """Nobody can connect before it has its rights, because it does not listen yet. Raises OSError."""
+    """No one can connect before it has its rights, because it does not listen yet. Raises OSError."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode) and not _is_listened_on(path):
             path.unlink()

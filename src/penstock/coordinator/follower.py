@@ -165,7 +165,7 @@ class Follower:
         self._counted = now
 
     def close(self) -> None:
-        """Nobody reads it any more, but for a cut that is under way."""
+        """Nothing reads it any more, but for a cut that is under way."""
         self.budget.bytes -= self._counted
         self.budget, self._counted = Budget(), 0
 

@@ -74,7 +74,7 @@ class Use(Enum):
 
     MERGE = "it will be merged"
     UNCLEAR = "it will not be merged, but a task may be writing it"
-    NONE = "nobody needs it"
+    NONE = "nothing needs it"
 
 
 def use_of(state: State, name: str) -> Use:
@@ -153,7 +153,7 @@ class Merger:
                     shared.keeper.commit(replace(command, ends=ends, merges=merges))
             shared.watermarks.outputs.note(name, shared.state.pipelines[name])
             shared.heartbeats.merged(name, shared.state.pipelines[name].running[1])
-            # Tasks of the epoch have ended, so that nobody needs what losing attempts have left.
+            # Tasks of the epoch have ended, so that nothing needs what losing attempts have left.
             for one in {generation, pipeline.generation, None}:
                 self._sweeper.sweep(epoch_prefix(name, one, epoch))
             if not done:

@@ -154,7 +154,7 @@ class RemoteSources:
         return own._replace(has_finished=has_finished, times=times)
 
     def _follower(self, source: str) -> Follower | None:
-        """Of any pipeline; None: the source is here, or nobody reads it."""
+        """Of any pipeline; None: the source is here, or nothing reads it."""
         if source not in self.shards:
             return None
         return next((one.followers[source] for one in self._pipelines.values() if source in one.followers), None)
@@ -420,7 +420,7 @@ class RemoteSources:
         planned = pipeline.segments(pipeline.planned)
         try:
             written = self.watermarks.written(name, pipeline)
-        except Damaged:  # recovery reports it, and goes on without the table
+        except Damaged:  # recovery reports it, and continues without the table
             written = Written(StreamTable(), planned)
         is_new = self.watermarks.is_recovered(name, pipeline)
         starts = planned if is_new else written.offsets

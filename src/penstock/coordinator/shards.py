@@ -44,7 +44,7 @@ class ShardDirectory(Protocol):
         ...
 
     async def find(self, shard: int) -> ShardAddress | None:
-        """Where the shard is served now; None: nobody serves it, as far as the bucket knows. Called again whenever a
+        """Where the shard is served now; None: no worker serves it, as far as the bucket knows. Called again whenever a
         process at the last address did not answer as the shard's owner, so it may be cached for a moment only.
         """
         ...
@@ -55,7 +55,7 @@ class ShardWire(Protocol):
 
     async def ask(self, shard: int, path: str, request: msgspec.Struct, reply: type[T], wait_seconds: float = 0.0) -> T:
         """The reply, which is durable there. `wait_seconds`: how long the other side was asked to wait. Raises
-        Unavailable if nobody answers for the shard, and what the other side refuses the request with.
+        Unavailable if nothing answers for the shard, and what the other side refuses the request with.
         """
         ...
 

@@ -102,7 +102,7 @@ class SideOutputs:
         self, name: str, generation: int | None, epoch: int, given: Registration, prefix: str = ""
     ) -> Registration:
         """Records what a task has staged. Returns the first registration of its key: the task compares. `prefix`: where
-        a missing part was planned. Raises PipelineError for a task of an earlier epoch, which nobody waits for.
+        a missing part was planned. Raises PipelineError for a task of an earlier epoch, which nothing waits for.
         """
         own = staging_prefix(name)
         if any(not one.segment.startswith(own) or one.port not in DEAD_LETTER_PORTS for one in given.staged):

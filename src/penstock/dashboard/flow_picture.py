@@ -110,7 +110,7 @@ class _Picture:
         return self._found
 
     def _sources(self, read: Iterable[str]) -> list[str]:
-        """Sources that pipelines read, then those that nobody reads yet. Connectors that could be sources but are used
+        """Sources that pipelines read, then those that nothing reads yet. Connectors that could be sources but are used
         as sinks only are left out.
         """
         known = [name for name in read if not name.startswith(_OUTPUT)]

@@ -53,7 +53,7 @@ class ClaimingOwner(Protocol):
         ...
 
     def claim_refused(self, stream_id: int, elsewhere: Address | None) -> None:
-        """It is active elsewhere, or nobody knows; or it belongs to the partition at this address."""
+        """It is active elsewhere, or it is not known where; or it belongs to the partition at this address."""
         ...
 
     def claim_exceeds(self, limit: int) -> None:

@@ -1,7 +1,7 @@
 """The partitions of sources that this process serves: who may open a stream, and where else it belongs.
 
 A stream of a source with several partitions is opened in two steps. The registry in partition 0's shard grants a claim.
-Then the stream's mark STARTED is stored in the partition's own journal, which only an owner that nobody has replaced
+Then the stream's mark STARTED is stored in the partition's own journal, which only an owner that was not replaced
 can do. NOTIFY_ACK follows. `stream_claims` decides; this sends, waits and stores.
 
 While the registry does not answer, streams wait: each for WAIT_SECONDS_MAX, then its NOTIFY is refused, and the program

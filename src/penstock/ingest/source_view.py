@@ -88,7 +88,7 @@ class SourceView:
             log.streams.active_count if log is not None else 0,
         )
 
-    # For people.
+    # For display.
 
     def full_sources(self) -> dict[str, int]:
         """The sources that are at their quota, or at that of their principal, and their unfinished bytes."""

@@ -68,7 +68,7 @@ class StoredClaims:
         self._is_full = False
 
     async def open(self) -> Self:
-        """Read what is stored, while others go on. Raises Damaged if that cannot be read; then it must not be used."""
+        """Read what is stored, while others continue. Raises Damaged if it cannot be read; then it must not be used."""
         if not self._store.exists(self._segment):
             self._store.create(self._segment, _NO_QUOTA, draining=True)
         for count, row in enumerate(self._stored(), 1):
@@ -103,7 +103,7 @@ class StoredClaims:
 
     async def held(self, partition: int, term: int) -> dict[int, ClaimId] | Replaced:
         """Streams that the partition has under older terms than this one. An entry is written each time: only an owner
-        that nobody has replaced can do that, and a reply from an older one would miss streams.
+        that was not replaced can do that, and a reply from an older one would miss streams.
         """
         begin = Begin(partition, term)
         answer = self._claims.apply(begin).answer

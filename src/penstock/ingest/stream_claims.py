@@ -5,7 +5,7 @@ stream is open under a *claim*: (partition, term, number). The term is that of t
 with every claim of that term. A partition never changes its shard, so it stands for the shard as well.
 
     NOTIFY      →  Claim       the claim is written to the partition's journal before NOTIFY_ACK, which only an owner
-                               that nobody has replaced can do
+                               that was not replaced can do
     disconnect  →  Relinquish  with the last stored id; the stream stays with its partition, which has its events
     EOS         →  Relinquish  when all pipelines have completed the stream: any partition may claim it from then on,
                                because none of its events can be overtaken any more
@@ -480,7 +480,7 @@ class PartitionClaims:
 
     def adopt(self, stream_id: int) -> Claim | None:
         """A predecessor had the stream. It has ended, durably, and is not complete: this term has it until `end`. None:
-        as `inherit`. Nothing need be written: nobody sends it, and whoever wants it here asks for it here.
+        as `inherit`. Nothing need be written: nothing sends it, and a program that wants it here asks for it here.
         """
         if stream_id in self._streams:
             return None

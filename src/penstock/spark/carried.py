@@ -31,7 +31,7 @@ _arrived_at: str | None = None
 
 
 class OtherVersion(PenstockError):
-    """Of Penstock, on the machine of an executor. No event is to blame, and no pipeline: it can go on as soon as the
+    """Of Penstock, on the machine of an executor. No event is to blame, and no pipeline: it can continue as soon as the
     machine has the driver's version.
     """
 

@@ -170,7 +170,7 @@ class SideOutputs:
         events: the task must fail then, because either may be the one whose rows Spark uses.
 
         What was staged is deleted only if the worker has certainly not registered it: it may have, although no reply
-        came. What nobody needs is swept.
+        came. What is no longer needed is swept.
         """
         origin = self._origin
         first = coordinator(origin.worker).register(
@@ -211,7 +211,7 @@ def side_outputs(origin: Origin, operator: str) -> Iterator[SideOutputs]:
 @contextmanager
 def registered(sides: SideOutputs, *, even_empty: bool = True) -> Iterator[SideOutputs]:
     """Registered at the end, discarded if the task fails or is stopped before. Without `even_empty`, nothing is
-    registered if nothing was staged: for a task that nobody waits for, and that cannot decide differently next time.
+    registered if nothing was staged: for a task that nothing waits for, and that cannot decide differently next time.
     """
     with hinted():
         try:

@@ -524,7 +524,7 @@ class BucketFiles:
                 self._drop_local(node)
             node.local = None
 
-    # For people.
+    # For display.
 
     @property
     def problem(self) -> str:

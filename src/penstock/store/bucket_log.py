@@ -152,7 +152,7 @@ class ShardLog:
 
     def _read(self, begin: Callable[[Any], None], apply: Callable[[LogObject], None]) -> None:
         """From the newest checkpoint on. That may be one that the head does not name yet: what it has released may be
-        deleted at any time, so that a reader must not go on without it.
+        deleted at any time, so that a reader must not continue without it.
         """
         self._read_head()
         newest: Checkpoint | None = self._read_head_checkpoint()
@@ -199,7 +199,7 @@ class ShardLog:
     def _check_end(self) -> None:
         """Numbers are written in order: if one is absent and a later one is there, somebody has deleted it. Without a
         head, all of them must be there, so a listing is worth a request: if the head is what was deleted, a worker that
-        went on would start from scratch, and delete everything else.
+        continued would start from scratch, and delete everything else.
         """
         is_followed = self._exists(self.next + 1) or (self._head == NO_HEAD and self._last_listed() > self.next)
         if is_followed and not self._exists(self.next):
@@ -290,7 +290,7 @@ class ShardLog:
 
     def append(self, kind: Kind, body: Any, data: Sequence[Buffer]) -> Place:
         """Write the next object, and return where its data are once it is durable. Raises TakenOver, which names the
-        new owner; and what `Patience.wait` raises: then nobody knows whether it was written, and nothing more may be.
+        new owner; and what `Patience.wait` raises: then it is unknown whether it was written, and nothing more may be.
         """
         number = self.next
         head, checksum = encode(kind, number, self.term, self._writer, self._chain, body, data)

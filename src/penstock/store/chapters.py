@@ -34,7 +34,7 @@ _RETRY = "Try again; if it lasts, allow the worker more open files (ulimit -n)."
 _NAME = re.compile(r"(\d{20})\.journal")
 
 INCOMPLETE = "incomplete-copy"
-"""A file that is there while chapters are copied to the directory. Nobody reads a journal with it."""
+"""A file that is there while chapters are copied to the directory. No journal with it is read."""
 
 
 def chapter_name(base: Position) -> str:

@@ -39,7 +39,7 @@ class LogObject:
     number: int
     term: int
     writer: bytes
-    """Random, of one process: tells an object of ours from that of another worker."""
+    """Random, of one process: distinguishes its objects from those of another worker."""
     chain: int
     """The checksum of the object before it."""
     body: Any

@@ -40,7 +40,7 @@ class FileRemoved(LookupError):
 
 
 class StoredCounts(NamedTuple):
-    """For people."""
+    """For display."""
 
     objects: int
     bytes: int
@@ -52,7 +52,7 @@ class StoredCounts(NamedTuple):
 class ShardDirectory:
     """Any thread may read; one at a time appends, and one at a time folds.
 
-    Calls that write wait for as long as `patience` has it. Once one has failed, nobody knows what the log has, or
+    Calls that write wait for as long as `patience` has it. Once one has failed, it is unknown what the log has, or
     another worker owns it: nothing more is written, and `check` raises.
     """
 
@@ -106,7 +106,7 @@ class ShardDirectory:
             self.log.read(begin, apply)
         else:
             self.log.take_over(owner, begin, apply)
-            self._is_owner = True  # from here on nobody else deletes what the directory names
+            self._is_owner = True  # from here on nothing else deletes what the directory names
         self._applied = self.log.next - 1
         self._groups = len(logged)
         self._logged_bytes = sum(len(group.data) for group in logged)
@@ -284,7 +284,7 @@ class ShardDirectory:
             self.check_owner()
         return Damaged(f"object {key} is missing in {self._bucket.url}", "Restore it from a copy of the bucket.")
 
-    # For people.
+    # For display.
 
     def counts(self) -> StoredCounts:
         with self.lock:

@@ -162,7 +162,7 @@ def _query(one: PipelineStatus) -> Iterator[Blockage]:
 
 
 def _left_behind(one: PipelineStatus) -> Iterator[Blockage]:
-    """Nobody starts it again, and the acknowledgements and the retention of its sources wait for it."""
+    """Nothing starts it again, and the acknowledgements and the retention of its sources wait for it."""
     if one.state in ("STARTING", "RUNNING"):
         yield from _query(one)
     elif one.lag_bytes:

@@ -189,11 +189,11 @@ class BucketShard:
     def serve(self, addresses: dict[str, str]) -> None:
         """The worker listens there: others may know. The background work starts."""
         self._lease.set_addresses(addresses)
-        self._report_loss(self._lease)  # nobody was told of one before `on_lost` was set
+        self._report_loss(self._lease)  # no listener has heard of one before `on_lost` was set
         self.files.start()
 
     def may_act(self) -> bool:
-        """Whether nobody can have taken over, as far as the clock tells. Otherwise non-voting sinks get nothing."""
+        """Whether no other worker can have taken over, by the clock. Otherwise non-voting sinks get nothing."""
         return self._lease.state is LeaseState.HELD
 
     def lease_changed(self, lease: Lease) -> None:
@@ -276,7 +276,7 @@ class BucketShard:
                 if content != self._seen.get(name):
                     yield name, content
 
-    # For people.
+    # For display.
 
     @property
     def problem(self) -> str:

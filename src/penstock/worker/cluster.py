@@ -131,7 +131,7 @@ def loopback_problems(records: Iterable[WorkerRecord]) -> list[str]:
 def _places(
     shards: Iterable[ShardRecord], records: Iterable[WorkerRecord], assignment: AssignmentRecord | None
 ) -> list[Place]:
-    """Also of shards that nobody has served yet."""
+    """Also of shards that no worker has served yet."""
     workers, known = {one.worker: one for one in records}, {one.shard: one for one in shards}
     assigned = {} if assignment is None else by_shard(assignment)
     places = []

@@ -30,7 +30,7 @@ class Departure:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a successor waits for the shard: from then on it goes on."""
+        """Whether a successor waits for the shard: from then on it continues."""
         return self.move.step not in (ShardStep.ASKING, ShardStep.ABANDONED)
 
     def begin(self, workers: Sequence[str], on_ready: Callable[[], None]) -> None:

@@ -197,7 +197,7 @@ class Directory:
         return await _asked(declared_sources.read, self._bucket, source, quota_bytes)
 
     async def connector_of(self, shard: int) -> str:
-        """Where programs reach the process that serves the shard; "" if nobody does. Raises Unavailable."""
+        """Where programs reach the process that serves the shard; "" if no worker does. Raises Unavailable."""
         return (await self.addresses(shard) or {}).get(CONNECTOR, "")
 
     async def likely(self, thing: Thing) -> int:
@@ -208,7 +208,7 @@ class Directory:
     # Addresses.
 
     async def addresses(self, shard: int) -> Mapping[str, str] | None:
-        """By port: where the owner of the shard listens; None if nobody owns it. Raises Unavailable."""
+        """By port: where the owner of the shard listens; None if no worker owns it. Raises Unavailable."""
         now = time.monotonic()
         if shard in self._found and now - self._found[shard][0] < _FRESH_SECONDS:
             return self._found[shard][1]

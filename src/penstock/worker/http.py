@@ -216,7 +216,7 @@ _SEGMENTS = (
 
 def application(worker: Watched, settings: WorkerSettings) -> Starlette:
     async def disconnected(_: Request, __: Exception) -> Response:
-        """Nobody reads this reply; without it, a traceback is logged for every client that goes away too early."""
+        """Nothing reads this reply; without it, a traceback is logged for every client that goes away too early."""
         return Response(status_code=HTTPStatus.BAD_REQUEST)
 
     app = Starlette(

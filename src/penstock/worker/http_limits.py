@@ -284,7 +284,7 @@ class _Turn:
 
 
 class Decoding:
-    """Large bodies are decoded in threads, so that the event loop can go on. But Python runs one thread at a time: so
+    """Large bodies are decoded in threads, so that the event loop can run. But Python runs one thread at a time: so
     each principal has one body decoded at a time, and for at most an eighth of the time.
     """
 

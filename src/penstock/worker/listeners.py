@@ -1,8 +1,8 @@
 """The ports of a worker on a bucket, which it keeps while it is a standby, an owner, and a standby again.
 
 Whoever serves a port gets a duplicate of its socket, and closes that. Programs that connect in between wait for the
-next one. The segment port is different: nobody answers on it while the worker is a standby, so it is bound and does not
-listen, and programs are refused at once.
+next one. The segment port is different: nothing answers on it while the worker is a standby, so it is bound and does
+not listen, and programs are refused at once.
 """
 
 import socket

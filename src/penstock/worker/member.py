@@ -76,7 +76,7 @@ class Standby:
         await self._http.start(self._listeners.take(HTTP))
 
     async def see(self, seen: OwnerSeen) -> None:
-        """While the shard is about to move here, or nobody is known to own it, sources wait for an answer."""
+        """While the shard is about to move here, or no worker is known to own it, sources wait for an answer."""
         self._seen = seen
         if self._own_owner() is None:
             self._hold()
@@ -191,7 +191,7 @@ class Member:
     def _know_secret(self, secret: str) -> None:
         self._access.secret = secret
 
-    # What the host is told, and what it asks for.
+    # What the host learns, and what it asks for.
 
     def _report(self) -> ShardReport:
         worker, member = self._worker, self._member

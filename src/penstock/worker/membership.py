@@ -120,7 +120,7 @@ class Membership:
         self._record = record
 
     def _write_over(self, key: str, data: bytes) -> None:
-        """Nobody else writes it."""
+        """Nothing else writes it."""
         try:
             self._version = self._bucket.replace(key, data, self._bucket.get(key).version)
         except (NoSuchObject, VersionChanged):

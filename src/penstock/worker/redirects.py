@@ -83,7 +83,7 @@ Serve = Callable[[], asyncio.BaseProtocol]
 
 class Redirects:
     """Decides what a source that does not know MIGRATE gets. The document's RESTART frame has no address, and its text
-    says that it has one: a program of version 0.0.1 may or may not understand it, and its HELLO does not tell.
+    says that it has one: a program of version 0.0.1 may or may not understand it, and its HELLO does not say.
     """
 
     def __init__(self, mode: Redirect, *, can_splice: bool = True) -> None:
@@ -449,7 +449,7 @@ async def route(directory: Directory, source: str, *, is_placed: bool = True) ->
     if any(map(directory.is_own, shards)):
         return HERE
     first = directory.turn(source) if len(shards) > 1 else 0
-    for number in range(len(shards)):  # a partition that nobody serves now is not waited for
+    for number in range(len(shards)):  # a partition that no worker serves now is not waited for
         address = connector_address(await directory.connector_of(shards[(first + number) % len(shards)]))
         if address is not None:
             return address

@@ -34,7 +34,7 @@ class SegmentPort:
     """What the connections share."""
 
     def __init__(self, settings: ServerSettings, directory: Directory) -> None:
-        """With TLS, a connection ends here, and another one goes on to the process: tokens are in the requests. A
+        """With TLS, a connection ends here, and another one leads on to the process: tokens are in the requests. A
         client's certificate would be lost, so a host that requires one has no such port.
         """
         self.settings = settings

@@ -28,10 +28,10 @@ STOP_SECONDS_MAX = 60.0
 """A stop makes durable and acknowledges what was received. Killing a process after that loses nothing acknowledged."""
 SILENT_SECONDS_MAX = 15.0
 """A process that has served and reports nothing for so long hangs: its lease has expired. Longer than a lease, so that
-a busy machine does not kill what would go on by itself.
+a busy machine does not kill what would recover.
 """
 _ASLEEP_SECONDS = 5.0
-"""Between two looks: the host itself has slept, and has heard nobody."""
+"""Between two looks: the host itself has slept, and has heard nothing."""
 _LINE_BYTES_MAX = 1 << 16
 _STDERR = 2
 

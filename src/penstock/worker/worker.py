@@ -203,7 +203,7 @@ class Worker:
         self._history = History(self._measured, time.time)
         recording = self.supervisor.every("history", history.SAMPLE_SECONDS, self._history.sample)
         server = HttpServer(http.application(self, self.settings), self.settings, self.supervisor)
-        self._loop_watch.start()  # until the ports are open, a stall delays nobody
+        self._loop_watch.start()  # until the ports are open, a stall delays no one
         own = {name: None if self._listeners is None else self._listeners.take(name) for name in _PORTS}
         self.ports = {SEGMENT: await self._server.start(own[SEGMENT])}
         self.ports |= {

@@ -117,8 +117,8 @@ class BlockingConnection(DuplexSocket):
     def __init__(
         self, address: Address, tls: ssl.SSLContext | None, timeout_seconds: float, token: str | None = None
     ) -> None:
-        """Connects; `token` is by default that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when nobody
-        listens, ProtocolError if it is not a worker.
+        """Connects; `token` is by default that of PENSTOCK_TOKEN_FILE, read now. Interrupted or Unavailable when
+        nothing listens, ProtocolError if it is not a worker.
         """
         session = Session(address, read_token(address) if token is None else token)
         super().__init__(_connect(address, tls, timeout_seconds))

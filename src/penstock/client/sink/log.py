@@ -181,7 +181,7 @@ def encode_record(number: int, durable: int, record: Record) -> bytes:
 
 
 def decode_records(data: bytes) -> Iterator[tuple[int, Record]]:
-    """Numbers and records. What follows the first bad record is a torn tail, which nobody relied on; it is left out.
+    """Numbers and records. What follows the first bad record is a torn tail, which nothing relied on; it is left out.
     Raises BadLog if a good record after it proves that it was durable, and for a file whose first record is bad;
     UnreadableFormat for a log that another version wrote.
     """

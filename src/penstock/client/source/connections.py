@@ -28,7 +28,7 @@ class BlockingConnection(DuplexSocket):
     """A worker's ACKs are read while we write. Any error it raises is final: close it then."""
 
     def __init__(self, terms: Terms, address: Address, tls: ssl.SSLContext | None, waker: Waker) -> None:
-        """Connects; Lost or Unavailable when nobody listens. The handshake is the session's."""
+        """Connects; Lost or Unavailable when nothing listens. The handshake is the session's."""
         super().__init__(_connect(address, tls, terms.timeout_seconds))
         self._waker = waker
         self._selector.register(waker, selectors.EVENT_READ)
@@ -105,7 +105,7 @@ class AsyncConnection(PeerProtocol[PenstockError]):
     async def open(
         cls, terms: Terms, address: Address, tls: ssl.SSLContext | None, changed: asyncio.Event
     ) -> "AsyncConnection":
-        """Connects; Lost or Unavailable when nobody listens. The handshake is the session's."""
+        """Connects; Lost or Unavailable when nothing listens. The handshake is the session's."""
         connection = cls(terms, address, changed)
         loop = asyncio.get_running_loop()
         try:

@@ -1,6 +1,6 @@
 """How a source's connection, or the source itself, ends.
 
-After a plain close, a RESTART, or if nobody answers, the source tries again. Not after an ERROR: "a short reason meant
+After a plain close, a RESTART, or if nothing answers, the source tries again. Not after an ERROR: "a short reason meant
 for the programmer or operator" implies that the same HELLO, or the same message, would get the same answer.
 """
 

@@ -90,7 +90,7 @@ class Reconnecting:
         self._restarts = 0
 
     def not_connected(self) -> None:
-        """Nobody answers at this address."""
+        """Nothing answers at this address."""
         self._addresses.rotate(-1)
 
     def moved(self, target: Address) -> None:

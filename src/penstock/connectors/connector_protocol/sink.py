@@ -152,8 +152,8 @@ class ConnectorSink:
 
     What was sent without a PHASE1 can be revoked only by a new connection, which `abort` opens.
 
-    A sink that sends RESTART with an address has moved there: the next session is there, and if nobody answers, the one
-    after that at the configured address again.
+    A sink that sends RESTART with an address has moved there: the next session is there, and if nothing answers, the
+    one after that at the configured address again.
     """
 
     def __init__(self, options: ConnectorProtocolOptions, instance: str) -> None:

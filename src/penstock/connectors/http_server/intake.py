@@ -108,7 +108,7 @@ class Intake:
         return stream
 
     def stream_now(self) -> Stream | None:
-        """The stream, if a request waits at most for room before it is stored; None: `admitted` tells why not."""
+        """The stream, if a request waits at most for room before it is stored; None: `admitted` says why not."""
         downstream, by_all, opening = self._downstream, self._by_all, self._opening
         if self._host.is_draining or not self._host.has_out or opening is None or not opening.done():
             return None

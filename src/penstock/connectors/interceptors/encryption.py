@@ -1,4 +1,4 @@
-"""Records that only holders of a key can read, and that nobody else can change: authenticated encryption.
+"""Records that only holders of a key can read, and that no one else can change: authenticated encryption.
 
 nonce (12 bytes) · ciphertext · tag (16 bytes)
 """

@@ -176,7 +176,7 @@ class PartitionConsumer:
         self._has_assigned = self._has_assigned or bool(known)
 
     def _find_missing(self, places: Sequence[TopicPartition]) -> list[OutOfRange]:
-        """Before reading starts, so that a connector that cannot go on never counts as connected."""
+        """Before reading starts, so that a connector that cannot continue never counts as connected."""
         found = []
         for place in places:
             if place.offset >= 0:

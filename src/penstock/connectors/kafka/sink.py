@@ -46,7 +46,7 @@ _READ_RECORDS = 10_000
 """How many records are taken at once when the topic is read."""
 
 _ABORT_SECONDS = 5.0
-"""For telling the broker that a transaction has failed; it finds out by itself, later."""
+"""For reporting to the broker that a transaction has failed; otherwise it finds out later."""
 
 
 class WrittenRows:

@@ -3,7 +3,7 @@
 thread of the consumer     poll ──records by partition──▶ event loop     put ──▶ store
                            pause, resume ◀── a stream that may not send    complete ──▶ commit
 
-A partition whose stream may not send keeps what was read of it, and is paused; the others go on. If none may send,
+A partition whose stream may not send keeps what was read of it, and is paused; the others continue. If none may send,
 nothing is asked of the consumer for a while, because pausing discards what librdkafka has read ahead.
 """
 

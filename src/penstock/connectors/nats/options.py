@@ -55,7 +55,7 @@ def _subject(given: str) -> str:
 class NatsOptions(Options):
     """The source reads a JetStream stream in order, from the position that Penstock has stored itself: it acknowledges
     nothing, and every message becomes one event. The stream must exist, and its retention must be `limits`: a work
-    queue would keep what nobody acknowledges, so read a mirror of it. A stream that was deleted and created again is
+    queue would keep what is never acknowledged, so read a mirror of it. A stream that was deleted and created again is
     read from its beginning.
 
     The sink publishes with a `Nats-Msg-Id` that is the same when a row is published again: the server drops such a

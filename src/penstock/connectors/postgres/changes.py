@@ -116,7 +116,7 @@ class Table:
 
     def from_whole_row(self, op: bytes, data: bytes, tail: bytes) -> tuple[bytes, bytes] | None:
         """An event, and its key, straight from the message with a row, as nearly all are: without an old row, and with
-        every value. None for another, or one that is malformed or too large: `parse` and the methods below tell.
+        every value. None for another, or one that is malformed or too large: `parse` and the methods below report it.
         """
         found: list[bytes] = []
         at = _WHOLE_ROW.size

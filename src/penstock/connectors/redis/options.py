@@ -96,5 +96,5 @@ class RedisOptions(Options):
 
     @property
     def place(self) -> str:
-        """For people."""
+        """For display."""
         return str(self.unix_socket) if self.unix_socket is not None else f"{self.host}:{self.port}"

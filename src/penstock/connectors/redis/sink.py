@@ -4,9 +4,10 @@ A mark is `PIPELINE:INCARNATION:EPOCH ROWS TIME`. The script writes only if the 
 has seen: neither an answer that was lost nor a worker that was replaced can write rows twice.
 
 The id of a row's entry is `TIME-ROW`, with one more for TIME after each 2^20 rows: the same whenever the row is
-written, as long as nobody else writes to the stream. Ids that Redis chooses would not do. A server that is killed while
-it writes a script to its append-only file keeps the beginning of the script there, and executes it at the next start
-but one, when the rows have been written again. With ids of our own, Redis then refuses the second of two equal rows.
+written, as long as nothing else writes to the stream. Ids that Redis chooses would not do. A server that is killed
+while it writes a script to its append-only file keeps the beginning of the script there, and executes it at the next
+start but one, when the rows have been written again. With ids of our own, Redis then refuses the second of two equal
+rows.
 """
 
 import logging

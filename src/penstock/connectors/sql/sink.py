@@ -104,7 +104,7 @@ class Writer:
             self._count += len(block)
 
     def commit(self) -> None:
-        """Together with the number of the epoch, if nobody else has committed one since."""
+        """Together with the number of the epoch, if nothing else has committed one since."""
         with self._lost():
             connection = self._connected()
             values = {"format": FORMAT, "incarnation": self._now[0], "epoch": self._now[1]}

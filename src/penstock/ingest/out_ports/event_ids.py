@@ -89,7 +89,7 @@ class Places:
             self._places.append(Place(last_id, position, Offset(0)))
 
     def advance(self, last_id: int, position: Position) -> None:
-        """The stream goes on after this id, without an event: it is complete when the last event before it is."""
+        """The stream continues after this id, without an event: it is complete when the last event before it is."""
         if self._places:
             self._places[-1] = Place(last_id, position, self._places[-1].end)
         else:

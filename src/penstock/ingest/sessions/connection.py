@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             session.fail(error)
 
     def _gather(self, size: int, messages: int) -> None:
-        """Gather what comes next, if these messages trickled in and the program has credits to go on with."""
+        """Gather what comes next, if these messages trickled in and the program has credits left."""
         self._stop_gathering()
         if not messages or size > _GATHER_BYTES_MAX or not self._session.awaits_pipelines:
             return

@@ -129,7 +129,7 @@ class SessionStreams:
     # The registry of a source with several partitions answers.
 
     def claimed(self, stream_id: int, last_id: int) -> None:
-        """A program that leaves does not get it: the stream would be bound to this partition, where nobody sends."""
+        """A program that leaves does not get it: the stream would be bound to this partition, where nothing is sent."""
         name = self._claiming.pop(stream_id, None)
         if name is None:
             return

@@ -41,7 +41,7 @@ class SinkStatus:
     lacking: int = 0
     """Epochs that it has not received yet."""
     silent_seconds: float | None = None
-    """How long it has not answered; None: nothing is asked of it, so nobody waits for it."""
+    """How long it has not answered; None: nothing is asked of it, so nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class BucketStatus(Part, frozen=True, kw_only=True):
     requests_per_second: float
     """Over the last ten seconds."""
     requests_per_month: int
-    """If it goes on like this."""
+    """At this rate."""
     problem: str
     """Why nothing becomes durable; empty if it does."""
 
@@ -375,7 +375,7 @@ class Blockage(Part, frozen=True, kw_only=True):
 
     @property
     def is_blocking(self) -> bool:
-        """Whether anything that could go on does not: otherwise everything waits for events, time, or a start."""
+        """Whether anything that could proceed does not: otherwise everything waits for events, time, or a start."""
         return self.kind not in ("unheard", "starting", "windows", "idle")
 
     def __str__(self) -> str:
@@ -387,7 +387,7 @@ class ShardStatus(Part, frozen=True, kw_only=True):
 
     shard: int
     worker: str
-    """The process that owns it; "" if nobody has ever served it."""
+    """The process that owns it; "" if no worker has ever served it."""
     host: str
     addresses: dict[str, str]
     is_served: bool

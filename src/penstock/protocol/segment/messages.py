@@ -432,7 +432,7 @@ class LocateSegment(Request):
 class SegmentLocated(Reply):
     """The bytes from `offset` on, row by row; no rows if there are none now. A file that a reader cannot find on its
     machine has an empty path. `objects`: one for each file, which is named once for each object that has bytes of it;
-    none if nobody has asked for them.
+    none if nothing has asked for them.
     """
 
     segment: str

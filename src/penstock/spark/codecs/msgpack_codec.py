@@ -61,7 +61,7 @@ def _packed_type(kind: Kind) -> Any:
         case "binary":
             return bytes
         case "decimal" | "timestamp":
-            return Any  # a text or a number, or an instant, which `column` tells apart
+            return Any  # a text or a number, or an instant, which `column` distinguishes
         case "date" | "timestamp_ntz":
             return str
     return number_type(kind)

@@ -49,7 +49,7 @@ class ClassArchive:
 
     @property
     def is_usable(self) -> bool:
-        """Code is run from it, so nobody else may have written it. A JVM crashes with an archive that was truncated."""
+        """Code is run from it, so no other user may have written it. A JVM crashes with a truncated archive."""
         try:
             found, size = self.path.stat(), int(self._size.read_text())
         except (OSError, ValueError):

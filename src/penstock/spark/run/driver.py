@@ -255,7 +255,7 @@ def _report_error(server: socketserver.BaseServer, request: object, client_addre
 
 
 def _end(gateway: Any, seconds_max: float) -> int:
-    """Stop the JVM cleanly if it answers in time and nobody interrupts; otherwise kill it. Returns its exit status."""
+    """Stop the JVM cleanly if it answers in time and nothing interrupts; otherwise kill it. Returns its exit status."""
     try:
         _stop(gateway)
         gateway.proc.wait(seconds_max)

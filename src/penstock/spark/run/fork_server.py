@@ -160,7 +160,7 @@ def _python_path() -> list[str]:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run: Spark's other processes ignore it, too
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing asks how they have ended
     library = [entry for entry in sys.path[1:] if entry not in _python_path()]
     run(serve(sys.argv[1]), library)
 

@@ -282,7 +282,7 @@ class RunningPipeline:
         return not self.is_done and not self.is_running and (self.restart_at is None or now >= self.restart_at)
 
     def give_up(self, error: RequestError) -> None:
-        """It stays stopped. Its generation goes on to report why."""
+        """It stays stopped. Its generation keeps reporting why."""
         self.given_up, self.is_done, self.restart_at = error, True, None
         self._stop_query()
         if self._generation is not None:
@@ -468,7 +468,7 @@ class Runner:
             self.standings = {running.pipeline.name: running.hand_over() for running in self.pipelines}
 
     def _lose_spark(self, how: str) -> None:
-        """All queries have ended with the JVM. Raises RequestError if nobody can start another one."""
+        """All queries have ended with the JVM. Raises RequestError if another one cannot be started."""
         if self._driver is None:
             raise RequestError(f"Spark's JVM is gone: it {how}", "See its log for the reason.") from None
         self._has_spark = False

@@ -21,7 +21,7 @@ _PYTHON = Path(__file__).with_name("python")
 """Starts this interpreter without Spark's zip on its path. Not used if an installation has lost its executable bit."""
 
 _INTERPRETER = "PENSTOCK_SPARK_PYTHON"
-"""The variable that tells it which one."""
+"""The variable that names it."""
 
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the JVM that composes the command line of Spark's: it lives for less than a second."""
@@ -75,7 +75,7 @@ _FIXED = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Event times are instants; a result must not depend on where it was computed.
     "spark.sql.session.timeZone": "UTC",
-    # A port and a web server that nobody asked for.
+    # A port and a web server that nothing asked for.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -147,7 +147,7 @@ def prepare_environment(master: str = LOCAL) -> None:
     else:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark uses the driver's setting for the processes of data sources that it finds by itself, as it finds ours if
-    # nobody registers it.
+    # nothing registers it.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     os.environ[_INTERPRETER] = sys.executable
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)

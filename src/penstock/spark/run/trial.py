@@ -41,7 +41,7 @@ _LOOK_SECONDS = 1
 """Between two looks at a query: Ctrl-C has an effect after at most so long."""
 
 _WRITTEN = "rows bigint"
-"""The result of a trial's last stage, which nobody reads."""
+"""The result of a trial's last stage, which nothing reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -113,7 +113,7 @@ class Connection:
         self.number = number
         self.manner = manner
         self.addresses = addresses
-        """The workers, as this client reaches them. Nobody listens at the last address."""
+        """The workers, as this client reaches them. Nothing listens at the last address."""
         self.shared = shared
         self.credits = 0
         """What the client may still spend; negative after NOTIFYs without credit."""

@@ -35,7 +35,7 @@ from penstock.testing.source_conformance.steps import (
 )
 
 FIRST, OTHER, NOBODY = 0, 1, 2
-"""The workers: the one that the client knows, another one, and an address at which nobody listens."""
+"""The workers: the one that the client knows, another one, and an address at which nothing listens."""
 
 PAUSE_SECONDS_MIN = 0.02
 """The least time for as many connections as `pauses` closes. A client that pauses for a random time from 0 to 50, 100,
@@ -186,7 +186,7 @@ def _migrations() -> Sequence[Scenario]:
                  manner=Manner(acks_every=0, acks_ends=False)),
             there,
         ), migrates=True),
-        Scenario("migrate-nowhere", "Sends MIGRATE with an address at which nobody listens.", (
+        Scenario("migrate-nowhere", "Sends MIGRATE with an address at which nothing listens.", (
             part(Greet(), Take(3), SendMigrate(NOBODY), AwaitMigrateEnds(), AckStored(), AwaitReturn()),
             part(Greet(), TakeAll(), otherwise=Rule.MIGRATE_FAILS),
         ), migrates=True),

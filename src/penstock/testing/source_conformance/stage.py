@@ -1,4 +1,4 @@
-"""The sockets of the suite: the worker that the client knows, another one, and an address at which nobody listens."""
+"""The sockets of the suite: the worker that the client knows, another one, and an address at which nothing listens."""
 
 import asyncio
 import socket

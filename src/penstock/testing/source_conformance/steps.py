@@ -266,7 +266,7 @@ class AwaitMigrateAck(Step):
 
 @dataclass(frozen=True, slots=True)
 class AwaitReturn(AwaitClose):
-    """Nobody answers at the new address: the client gives it up, and this connection."""
+    """Nothing answers at the new address: the client gives it up, and this connection."""
 
     rule: ClassVar[Rule] = Rule.MIGRATE_FAILS
 
