@@ -17,6 +17,7 @@ from bench.harness import BenchmarkFailed
 from bench.load import Generators
 from bench.processes import Server, start_server
 from penstock.core.errors import Unavailable
+from tests.support.waiting import SECONDS_MAX
 
 pytestmark = pytest.mark.process
 
@@ -116,7 +117,7 @@ def test_an_interrupted_benchmark_leaves_neither_files_nor_servers(number: int, 
 
 
 def wait_for_load(data: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS_MAX
     while not any(log.stat().st_size > 1_000_000 for log in data.rglob("bare.log")):
         assert time.monotonic() < deadline
         time.sleep(0.05)

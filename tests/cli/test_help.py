@@ -84,12 +84,15 @@ def test_bash_completes_once_completion_is_installed(tmp_path: Path) -> None:
     bin_folder = Path(sys.executable).parent
     environment = {"HOME": str(tmp_path), "PATH": f"{bin_folder}:{os.environ['PATH']}", "SHELL": "/bin/bash"}
     command = ["bash", "--norc", "-c", "penstock --install-completion bash"]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    installed = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
     script = """
         source ~/.bashrc
         complete -p penstock
         COMP_WORDS=(penstock dead-letters re); COMP_CWORD=2; COMP_LINE="penstock dead-letters re"
         _penstock_completion penstock; echo "completes: ${COMPREPLY[*]}"
     """
-    done = subprocess.run(["bash", "--norc", "-c", script], env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env=environment, check=False, capture_output=True, text=True
+    )
     assert "completes: replay" in done.stdout, done.stdout + done.stderr

@@ -18,6 +18,7 @@ from penstock.spark.run.failures import Failure
 from tests.connectors.http_server import Answer, serving
 from tests.delivery.merging import Merging
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -177,7 +178,7 @@ def test_it_reports_where_a_pipeline_goes_and_what_is_wrong_there_and_when_it_is
         server.answers = [Answer(503) for _ in range(1000)]
         client.bind("counts", {"web": SinkSpec("out", f"http://127.0.0.1:{server.port}/in")})
         Merging(client, segments, "counts").epoch([b"one"])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + SECONDS_MAX
         while "READY again" not in written.getvalue():
             assert time.monotonic() < deadline
             view.show([running])

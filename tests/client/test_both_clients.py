@@ -11,6 +11,7 @@ from penstock.client.segments import QUOTA, AsyncSegmentClient, AttributeUpdate,
 from penstock.core import errors
 from penstock.protocol.segment import frame_events
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 KEY = uuid.UUID(int=7)
 
@@ -344,7 +345,7 @@ async def test_an_event_leaves_without_a_flush_with_asyncio(worker: RunningWorke
         appender = await client.appender("s", create=True)
         for n in range(3):
             await appender.append(b"%d" % n)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS_MAX):
             while appender.acknowledged != 3:  # noqa: ASYNC110  that is what is tested
                 await asyncio.sleep(0.005)
         assert data(await client.collect("s")) == [b"0", b"1", b"2"]

@@ -16,6 +16,7 @@ from penstock.spark.sink.staging import Link
 from tests.spark.asking import get
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 
 EVENTS = [b"%06d" % n * (1 + n % 40) for n in range(20_000)]
 DATA = frame_events(EVENTS)
@@ -110,7 +111,7 @@ def test_the_next_bytes_are_on_their_way_while_a_piece_is_used(worker: RunningWo
     reading = read_range(link, segment, 0, len(DATA))
     before = get(worker, "/status")["segment_server"]["reads"]
     next(reading)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SECONDS_MAX
     while get(worker, "/status")["segment_server"]["reads"] < before + 2:
         assert time.monotonic() < deadline
     reading.close()

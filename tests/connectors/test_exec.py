@@ -17,7 +17,7 @@ from penstock.connectors.registry import make_connector
 from penstock.protocol.api.deployment import InterceptorSpec, ReconnectSpec
 from tests.connectors.real_host import LINES, hosting
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 pytestmark = pytest.mark.process
 
@@ -142,7 +142,7 @@ async def test_a_program_that_closes_its_input_loses_the_sink() -> None:
     async with running(tested, host):
         await eventually(lambda: host.streams and host.streams[0].events)
         with pytest.raises(Lost, match="has closed its standard input"):
-            await asyncio.wait_for(tested.deliver(Outgoing(None, [b"a"], [0]), host), 10)
+            await asyncio.wait_for(tested.deliver(Outgoing(None, [b"a"], [0]), host), SECONDS_MAX)
 
 
 async def test_an_output_that_is_not_read_stops_the_program_and_not_the_loop(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.real_host import LINES, Hosted, hosting
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def raw(address: str, data: bytes, *, end: bool = False) -> bytes:
         writer.write(data)
         if end:
             writer.write_eof()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             return await reader.read()
     finally:
         writer.close()

@@ -15,6 +15,7 @@ from penstock.connectors.urls import parse_sink
 from penstock.delivery.sinks import UrlNonVotingSink
 from tests.connectors.http_server import Answer, Server, serving
 from tests.delivery.fake_epoch import FakeEpoch
+from tests.support.waiting import SECONDS_MAX
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ async def test_close_does_not_wait_for_a_server_that_hangs(server: Server) -> No
         await asyncio.sleep(0.01)
     delivering.cancel()
     await asyncio.gather(delivering, return_exceptions=True)
-    await asyncio.wait_for(sink.close(), 20)
+    await asyncio.wait_for(sink.close(), SECONDS_MAX)
 
 
 async def test_headers_come_from_a_file_that_is_reread_after_a_failure(server: Server, tmp_path: Path) -> None:

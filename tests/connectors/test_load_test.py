@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from penstock.connectors.api import Lost, Outgoing
 from penstock.connectors.load_test import Arrived, Bench, BenchOptions
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def bench(**options: Any) -> Bench:
@@ -21,7 +21,7 @@ def bench(**options: Any) -> Bench:
 async def test_it_sends_so_many_events_of_a_size_in_so_many_streams_and_ends() -> None:
     host = RecordingHost(has_in=False)
     async with running(bench(size=7, count=2500, streams=2), host) as run:
-        await asyncio.wait_for(run, 30)
+        await asyncio.wait_for(run, SECONDS_MAX)
     assert [stream.ids for stream in host.streams] == [[*range(1, 2501)]] * 2
     assert {*host.streams[0].events} == {b"x" * 7}
     assert host.has_finished
@@ -31,7 +31,7 @@ async def test_the_lines_of_a_file_are_replayed_over_and_over(tmp_path: Path) ->
     (tmp_path / "lines").write_text("a\nb\n\nc")
     host = RecordingHost(has_in=False)
     async with running(bench(path=str(tmp_path / "lines"), count=7), host) as run:
-        await asyncio.wait_for(run, 30)
+        await asyncio.wait_for(run, SECONDS_MAX)
     assert host.streams[0].events == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
 
 

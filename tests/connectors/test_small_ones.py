@@ -14,7 +14,7 @@ from penstock.connectors.registry import make_chains
 from penstock.connectors.stdio import Stdio, StdioOptions
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def stdio(stdin: int = 0, stdout: int = 1) -> Stdio:
@@ -32,7 +32,7 @@ async def test_standard_input_is_one_stream_and_its_end_ends_the_source() -> Non
         await eventually(lambda: host.streams and len(host.streams[0].events) == 2)
         os.write(writing, b"ee")
         os.close(writing)
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, SECONDS_MAX)
     os.close(reading)
     assert host.streams[0].events == [b"one", b"two", b"three"]
     assert host.has_finished
@@ -44,7 +44,7 @@ async def test_a_drain_closes_a_silent_input() -> None:
     async with running(stdio(stdin=reading), host) as run:
         await eventually(lambda: host.streams)
         host.drain()
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, SECONDS_MAX)
     assert host.streams[0].cut_off_because is not None
     assert not host.has_finished
     os.close(reading)
@@ -80,7 +80,7 @@ async def test_ticks_have_the_number_of_their_interval_as_id() -> None:
     async with running(Metronome(MetronomeOptions.model_validate({"interval": "20ms"})), host) as run:
         await eventually(lambda: host.streams and len(host.streams[0].events) >= 4)
         host.drain()
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, SECONDS_MAX)
     stream = host.streams[0]
     ticks = [json.loads(event) for event in stream.events]
     assert [tick["tick"] for tick in ticks] == stream.ids

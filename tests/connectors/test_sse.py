@@ -17,7 +17,7 @@ from penstock.core.types import Guarantee
 from penstock.protocol.api.deployment import ReconnectSpec
 from tests.connectors.real_host import Hosted, hosting
 from tests.connectors.sse_peers import SseServing
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 QUICKLY = ReconnectSpec(first_seconds=0.01, max_seconds=0.05)
 
@@ -162,7 +162,7 @@ async def test_a_drain_stores_what_was_read_and_reads_no_more(tmp_path: Path) ->
     async with serving() as server, reading(tmp_path, server) as hosted:
         await server.add(b"data: one")
         await eventually(lambda: len(hosted.values()) == 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             await hosted.host.drain()
         await server.add(b"data: two")
         assert hosted.values() == [b"one"]

@@ -15,7 +15,7 @@ from penstock.connectors.registry import make_chains, make_connector
 from penstock.connectors.tcp_server import TcpServer, TcpServerOptions
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def server(**options: Any) -> TcpServer:
@@ -186,7 +186,7 @@ async def test_a_drain_stops_reading_keeps_what_was_read_and_waits_for_the_repli
         await tested.stream_closed(host.streams[0].ref, host)
         assert await reader.read() == b"answer"
         writer.close()
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, SECONDS_MAX)
 
 
 async def test_connections_beyond_the_limit_are_refused_and_counted() -> None:

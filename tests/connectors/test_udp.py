@@ -14,7 +14,7 @@ from penstock.connectors.urls import parse_sink
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.real_host import Hosted, hosting
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def sending(hosted: Hosted) -> socket.socket:
@@ -82,9 +82,9 @@ async def test_a_client_sends_each_value_as_a_datagram_and_receives_answers() ->
         loop = asyncio.get_running_loop()
         async with running(tested, host):
             await tested.deliver(Outgoing(None, [b"one", b"two"], [0, 0]), host)
-            data, peer = await asyncio.wait_for(loop.sock_recvfrom(server, 100), 10)
+            data, peer = await asyncio.wait_for(loop.sock_recvfrom(server, 100), SECONDS_MAX)
             assert data == b"one"
-            assert await asyncio.wait_for(loop.sock_recv(server, 100), 10) == b"two"
+            assert await asyncio.wait_for(loop.sock_recv(server, 100), SECONDS_MAX) == b"two"
             await loop.sock_sendto(server, b"answer", peer)
             await eventually(lambda: host.streams and host.streams[0].events == [b"answer"])
 

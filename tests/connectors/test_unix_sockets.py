@@ -10,7 +10,7 @@ import pytest
 from penstock.connectors.api import Lost, Outgoing
 from penstock.connectors.unix_sockets import UnixClient, UnixClientOptions, UnixServer, UnixServerOptions
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def server(path: Path, mode: str = "600") -> UnixServer:
@@ -61,8 +61,8 @@ async def test_values_are_delivered_when_the_program_has_read_them(tmp_path: Pat
                 _, waiting = await asyncio.wait([sending], timeout=0.1)
                 assert waiting, "it has not read anything"
                 assert accepted.recv(100) == b"a\nb\n"
-                await asyncio.wait_for(sending, 10)
+                await asyncio.wait_for(sending, SECONDS_MAX)
                 sending = asyncio.create_task(tested.deliver(Outgoing(None, [b"c"], [0]), host))
                 await asyncio.wait([sending], timeout=0.05)
             with pytest.raises(Lost):
-                await asyncio.wait_for(sending, 10)
+                await asyncio.wait_for(sending, SECONDS_MAX)

@@ -15,7 +15,7 @@ from penstock.connectors.ws_server import WsServer, WsServerOptions
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 A = StreamRef("source", 1)
 
@@ -128,7 +128,7 @@ async def test_a_drain_keeps_what_was_sent_and_waits_for_the_replies() -> None:
         await tested.stream_closed(host.streams[0].ref, host)
         await peer.wait_closed()
         assert peer.close_code == 1000
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, SECONDS_MAX)
 
 
 async def test_connections_beyond_the_limit_are_refused_with_a_status() -> None:

@@ -32,6 +32,7 @@ from penstock.store.settings import KIB, StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.testing.memory_files import MemoryFiles
+from tests.support.waiting import SECONDS_MAX
 
 STORE = StoreSettings(chapter_bytes=64 * KIB, reserve_bytes=128 * KIB)
 SETTINGS = CoordinatorSettings(
@@ -161,7 +162,7 @@ class Scene:
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
-    async def until(self, condition: Any, seconds: float = 30.0) -> None:
+    async def until(self, condition: Any, seconds: float = SECONDS_MAX) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

@@ -11,6 +11,7 @@ from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import AtSegments, AtTime, InputOffset, InputSpec, Limits
 from penstock.protocol.stored.head import StreamColumns, encode_head
 from tests.coordinator.scene import Scene, raw, stored, u64s
+from tests.support.waiting import SECONDS_MAX
 
 A, B = "connector/s/0", "connector/s/1"
 
@@ -96,7 +97,7 @@ async def test_a_cut_without_new_input_waits_for_some(scene: Scene) -> None:
     waiting = asyncio.create_task(scene.cut(start, wait_seconds=30))
     await asyncio.sleep(0.01)
     await scene.ingest(A, {1: 5})
-    assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 0
+    assert (await asyncio.wait_for(waiting, SECONDS_MAX)).offset.epoch == 0
 
 
 async def test_a_request_has_stored_what_is_gathered_and_only_the_first_one_that_decides(scene: Scene) -> None:
@@ -146,7 +147,7 @@ async def test_waiting_requests_get_an_error_when_the_worker_stops() -> None:
     await asyncio.sleep(0.01)
     await scene.close()
     with pytest.raises(Unavailable, match="the worker is stopping"):
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS_MAX)
 
 
 async def test_a_new_generation_fences_a_waiting_request_of_an_older_one(scene: Scene) -> None:
@@ -157,7 +158,7 @@ async def test_a_new_generation_fences_a_waiting_request_of_an_older_one(scene: 
     await asyncio.sleep(0.01)
     await scene.start()
     with pytest.raises(Fenced, match="generation 1 of pipeline 'p' was replaced by generation 2"):
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS_MAX)
 
 
 class TestLimits:

@@ -17,6 +17,7 @@ from penstock.protocol.stored.names import LEDGER
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.worker.blockages import Facts, blockages
 from tests.coordinator.scene import Scene, opened, raw
+from tests.support.waiting import SECONDS_MAX
 
 A, OUT, PARKED = "connector/s/0", "pipeline/p/out", "pipeline/p/parked.x"
 X = {"x": ("out", "file:x", True)}
@@ -374,7 +375,7 @@ class TestParking:
 
 async def copying(scene: Scene) -> None:
     """Wait until some of it may be copied, and nothing is decided."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         while not scene.names("coordinator/parking/"):  # noqa: ASYNC110
             await asyncio.sleep(0)
 

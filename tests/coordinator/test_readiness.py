@@ -8,6 +8,7 @@ from penstock.coordinator.heartbeats import DEFAULT_START_SECONDS, Heartbeats
 from penstock.coordinator.readiness import NotReady
 from penstock.protocol.api.pipelines import InputSpec
 from tests.coordinator.scene import Scene
+from tests.support.waiting import SECONDS_MAX
 
 LAPSE = 15.0
 
@@ -142,7 +143,7 @@ class TestReadiness:
         found = readiness.not_ready()
         assert found == NotReady("q is starting, ready in about 20 s", 20)
         await scene.cut(await scene.initial("q"), "q")
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS_MAX)
         assert readiness.not_ready() is None
 
     async def test_a_pipeline_without_a_driver_is_distinguished_from_one_that_starts(self, scene: Scene) -> None:
@@ -163,7 +164,7 @@ class TestReadiness:
         await asyncio.sleep(0)
         assert not waiting.done()
         await scene.coordinator.lifecycle.drop("p")
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS_MAX)
         assert not scene.coordinator.readiness.of("s").is_waited_for(by_all=True)
 
     async def test_a_stopped_pipeline_does_not_block_the_others(self, scene: Scene) -> None:
@@ -190,7 +191,7 @@ class TestReadiness:
         assert readiness.is_on_first_epoch(by_all=True)
         assert not waiting.done()
         await scene.merge(0)
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS_MAX)
 
     async def test_waiting_for_the_first_epoch_ends_when_its_pipeline_fails(self, scene: Scene) -> None:
         started = await scene.start("p")
@@ -199,7 +200,7 @@ class TestReadiness:
         await asyncio.sleep(0)
         assert not waiting.done()
         scene.coordinator.lifecycle.heartbeat("p", started.generation, stopped=False, failed=True)
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS_MAX)
 
     async def test_other_sources_do_not_wait(self, scene: Scene) -> None:
         await scene.start("p")

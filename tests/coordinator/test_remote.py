@@ -15,6 +15,7 @@ from penstock.protocol.api.shards import RowsIn, SplitIn
 from penstock.protocol.stored.head import Mark, MarkKind
 from tests.coordinator.scene import Scene, raw, stored
 from tests.coordinator.shards_scene import shards
+from tests.support.waiting import SECONDS_MAX
 
 A, B, B1 = "connector/a/0", "connector/b/0", "connector/b/1"
 PLACES = {"a": 0, "b": 1, "pipeline:p/out": 0, "pipeline:q/out": 1, "pipeline:p/replay.in": 0, "segment:raw": 1}
@@ -22,7 +23,7 @@ PLACES = {"a": 0, "b": 1, "pipeline:p/out": 0, "pipeline:q/out": 1, "pipeline:p/
 
 async def cut(scene: Scene, start: InputOffset, *, at_least: dict[str, int], **more: Any) -> InputOffset:
     """The first cut that reaches these offsets: what another shard has takes a moment to arrive."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS_MAX):
         while True:
             found = (await scene.cut(start, wait_seconds=0.5, **more)).offset
             if all(found.segments.get(name, 0) >= at for name, at in at_least.items()):
@@ -58,7 +59,7 @@ async def test_the_reply_names_the_worker_of_each_remote_segment() -> None:
         home, other = cluster.scenes
         in_b = await other.ingest(B, {2: 20})
         start = await began(home)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             while (found := await home.cut(start, wait_seconds=1)).offset == start:
                 pass
         assert found.workers == {B: "127.0.0.1:7001"}
@@ -125,7 +126,7 @@ async def test_two_pipelines_may_start_at_once_whichever_request_comes_first(mon
             return found
 
         monkeypatch.setattr(sharing, "subscribe", late)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             await asyncio.gather(home.start("p", "b"), home.start("q", "b"))
         await other.until(lambda: subscriptions(other)[0].pipelines == ("p", "q"))
 
@@ -284,7 +285,7 @@ async def test_an_output_of_another_shard_brings_its_pipelines_watermark() -> No
         await other.ingest(B, {2: 77})
         await other.cut(produced, "q")
         await other.merge(1, name="q")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             while (end := (await home.cut(end, wait_seconds=1)).offset).watermark != 77:
                 pass
         with pytest.raises(PipelineError, match=r"pipeline/q/out is read by pipeline p of shard 0"):
@@ -316,7 +317,7 @@ async def test_an_event_of_a_remote_source_can_be_buried() -> None:
         half = len(stored(2, 1, 5))
         done = await home.coordinator.burials.bury("p", [EventPlace(B, half)], "bad", undo=False)
         assert done.changed == 1
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             while (found := await home.cut(start, wait_seconds=1)).offset == start:
                 pass
         assert found.left_out == [Range(B, half, in_b)]
@@ -359,7 +360,7 @@ async def test_a_reader_without_a_pipeline_reads_all_shards() -> None:
         readers = home.coordinator.readers
         assert await readers.resolve(["a", "b"], "latest") == {A: in_a, B: in_b}
         found: dict[str, int] = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS_MAX):
             while found != {A: in_a, B: in_b}:
                 found = await readers.cut(["a", "b"], found, wait_seconds=1)
 

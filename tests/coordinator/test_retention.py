@@ -10,6 +10,7 @@ from penstock.core.errors import DataLoss, PipelineError
 from penstock.protocol.api.pipelines import InputOffset, Limits, Range, StoredInput
 from penstock.worker.blockages import Facts, FullSource, blockages
 from tests.coordinator.scene import Scene, opened, raw
+from tests.support.waiting import SECONDS_MAX
 
 A, B = "connector/s/0", "connector/s/1"
 
@@ -108,7 +109,7 @@ class TestBackpressure:
         await asyncio.sleep(0.01)
         reading = await scene.initial("reader")
         await scene.epoch(reading, 0, name="reader")
-        assert (await asyncio.wait_for(waiting, 30)).offset.epoch == 1
+        assert (await asyncio.wait_for(waiting, SECONDS_MAX)).offset.epoch == 1
 
     async def test_unread_output_does_not_block_the_cut(self, scene: Scene) -> None:
         await scene.ingest(A, {1: 5})

@@ -79,7 +79,7 @@ class Stage:
     async def delivered(self) -> None:
         """Return when every sink has everything, and nothing is in doubt."""
         assert self.delivery is not None
-        await self.scene.until(self.is_delivered, 20)
+        await self.scene.until(self.is_delivered)
 
     def is_delivered(self) -> bool:
         assert self.delivery is not None

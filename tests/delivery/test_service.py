@@ -17,6 +17,7 @@ from penstock.worker.blockages import Facts, blockages
 from tests.delivery.memory_sink import Refuse
 from tests.delivery.stage import PIPELINE, Stage, values
 from tests.support.supervised import task_named
+from tests.support.waiting import SECONDS_MAX
 
 
 class HangingSink:
@@ -163,7 +164,7 @@ async def test_the_thread_of_a_sink_ends_with_it() -> None:
     thread = OneThread("of nobody")
     ident = await thread.call(threading.get_ident)
     del thread
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         while ident in [one.ident for one in threading.enumerate()]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -12,7 +12,12 @@ from tests.application.example_runs import need_spark
 from tests.docs.session import Session
 from tests.packaging.environments import ROOT, Environment
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.timeout(1500),
+    pytest.mark.xdist_group("pages"),  # their workers listen on the default ports
+]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,7 +8,7 @@ from penstock.ingest.completion import Completion
 from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Frame, Message, Notify, NotifyAck, encode
 from tests.ingest.conftest import Connect, Peer, RunningGateway
 from tests.support.heads import decode_head
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def message(stream_id: int, message_id: int, size: int = 0) -> Message:
@@ -97,7 +97,7 @@ class Listener:
             self.opened.pop(stream_id, None)
         self.refused.clear()
         self._notify(stream_ids)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS_MAX):
             while not all(stream_id in self.opened for stream_id in stream_ids):
                 refused, self.refused = self.refused, []
                 self._notify(refused)

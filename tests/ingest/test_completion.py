@@ -21,6 +21,7 @@ from tests.ingest.completion_scene import (
     until_stored,
 )
 from tests.ingest.conftest import Connect, RunningGateway, Serve
+from tests.support.waiting import SECONDS_MAX
 
 ONE_SEGMENT = SourceSettings(segments=1)
 
@@ -361,7 +362,7 @@ async def test_a_stop_does_not_wait_for_pipelines(serve: Serve, connect: Connect
     source = await blocked_source(running, connect, 1)
     source.send([(1, 5)])
     await until_stored(running, 1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         await running.stop()
     running.crashed = True
     await source.until(lambda: source.is_closed)

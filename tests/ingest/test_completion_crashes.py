@@ -10,7 +10,7 @@ from penstock.client.source import AsyncSource, Message, Source
 from penstock.protocol.connector import stream_id_of
 from tests.ingest.completion_scene import completion, ends, last_ids, quiet, until_stored
 from tests.ingest.conftest import RunningGateway, Serve
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 STREAMS = ["a", "b", "c"]
 COUNT = 50
@@ -42,7 +42,7 @@ class Program:
 
 
 async def finished(task: "asyncio.Task[None]") -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         await task
 
 

@@ -21,7 +21,7 @@ from penstock.connectors.registry import make_connector
 from penstock.connectors.server_auth import LINE_BYTES_MAX, ServerAuth
 from penstock.core.errors import RequestError
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 TOKEN, PASSWORD = "first-of-two-tokens", "open: sesame"
 KINDS = ("tcp-server", "ws-server", "http-server")
@@ -84,10 +84,10 @@ class Client:
             writer.write(f"{authorization}\r\n".encode() + event)
             if self._context is None:
                 writer.write_eof()
-                assert await asyncio.wait_for(reader.read(), 10) == b""
+                assert await asyncio.wait_for(reader.read(), SECONDS_MAX) == b""
             else:  # TLS has no half-closed connections
                 writer.close()
-                await asyncio.wait_for(writer.wait_closed(), 10)
+                await asyncio.wait_for(writer.wait_closed(), SECONDS_MAX)
         except ssl.SSLError as error:
             raise ConnectionError(error) from error
         finally:
@@ -151,7 +151,7 @@ async def test_a_tcp_client_must_send_its_credentials_at_the_start() -> None:
         reader, writer = await asyncio.open_connection(name, int(port))
         writer.write(b"x" * (LINE_BYTES_MAX + 1))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), 10)
+            await asyncio.wait_for(reader.readexactly(1), SECONDS_MAX)
         writer.transport.abort()
         await eventually(lambda: host.counts["unauthorized_connections"] == 1)
     assert host.streams == []

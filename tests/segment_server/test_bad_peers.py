@@ -30,7 +30,7 @@ from penstock.protocol.segment import (
 from tests.segment_server.conftest import Connect, Peer, Running, Serve, hang_up
 from tests.segment_server.test_appending import WRITER, block, set_up
 from tests.support.gated_files import GatedFile, GatedFiles
-from tests.support.waiting import eventually, until
+from tests.support.waiting import SECONDS_MAX, eventually, until
 
 
 async def raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -57,7 +57,7 @@ async def test_what_the_protocol_does_not_allow_closes_that_connection_alone(
     await set_up(versioned)
     reader, writer = await raw(running.port)
     writer.write(data)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         await reader.read()
     await hang_up(writer)
     versioned.send(block(1))
@@ -99,7 +99,7 @@ async def test_a_peer_that_stops_in_the_middle_of_a_message_is_ended(serve: Serv
     quiet, quiet_writer = await raw(running.port)
     quiet_writer.write(VERSIONED.encode(Hello(17, 5)))
     await quiet.readexactly(16)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         await stalled.read()
     quiet_writer.write(VERSIONED.encode(KeepAlive()))
     await quiet.readexactly(8)
@@ -114,7 +114,7 @@ async def test_a_peer_that_sends_no_whole_request_is_ended(serve: Serve, sent: b
     for number in range(len(sent)):
         writer.write(sent[number : number + 1])
         await asyncio.sleep(0.1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
     await hang_up(writer)
@@ -127,7 +127,7 @@ async def test_a_new_connection_replaces_the_longest_idle_one(serve: Serve) -> N
     second, second_writer = await raw(running.port)
     await eventually(lambda: running.server.status().open_connections == 2)
     third, third_writer = await raw(running.port)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         with suppress(ConnectionResetError):
             assert await first.read() == b""
     for reader, writer in [(second, second_writer), (third, third_writer)]:
@@ -146,7 +146,7 @@ async def test_a_connection_is_refused_when_all_others_wait_for_a_reply(serve: S
         await reader.readexactly(16)
     await eventually(lambda: running.server.status().tail_reads == 2)
     reader, writer = await raw(running.port)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS_MAX):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
     assert running.server.counters.connections_refused == 1

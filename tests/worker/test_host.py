@@ -15,7 +15,7 @@ from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.host import Host
 from penstock.worker.settings import BucketOptions, WorkerSettings
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 async def test_a_directory_with_a_journal_of_its_own_is_refused(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_a_host_renews_its_record_while_all_threads_are_busy_for_programs(
         return sum(one.revision for one in read_records(open_bucket(url), WORKERS, WorkerRecord))
 
     try:
-        await asyncio.wait_for(is_ready.wait(), 30)
+        await asyncio.wait_for(is_ready.wait(), SECONDS_MAX)
         busy = [asyncio.create_task(asyncio.to_thread(is_over.wait)) for _ in range(64)]
         await eventually(lambda: revision() > 0)
         before = revision()

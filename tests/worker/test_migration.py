@@ -229,7 +229,8 @@ def test_a_spliced_program_is_moved_and_resumes(tmp_path: Path, url: str) -> Non
             two.begin_drain(owner)
             while program.next() is not None:
                 pass
-        assert two.serving() is standby
+        until(lambda: two.owner() is standby, lambda: [one.said for one in two.all])
+        two.serving()
         with closing(Program(standby.connector_port)) as program:
             assert program.open() == 49
             program.send_until_acked(50, 99)

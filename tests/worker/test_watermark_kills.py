@@ -11,6 +11,7 @@ from penstock.client.segments import SegmentClient
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.stored.event import END_OF_TIME, parse_event
 from tests.support.open_stream import open_stream
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
@@ -62,7 +63,7 @@ class Reader:
         return self.at.watermark
 
     def wait_for(self, watermark: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + SECONDS_MAX
         while self.read() != watermark:
             assert time.monotonic() < deadline, self.at
             time.sleep(0.05)

@@ -25,7 +25,7 @@ from penstock.store.settings import StoreSettings
 from penstock.worker.ports_file import PortsFile
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 SMALL = StoreSettings(chapter_bytes=1 << 20, reserve_bytes=1 << 20)
 
@@ -164,7 +164,7 @@ async def test_a_failed_fsync_ends_the_worker(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(RealFile, "sync", fail)
     worker._store.create("s")
     with pytest.raises(StoreFailed, match="fsync"):
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, SECONDS_MAX)
 
 
 async def test_what_was_taken_before_a_stop_is_there_after_it(tmp_path: Path) -> None:

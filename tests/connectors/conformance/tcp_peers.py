@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
+from tests.support.waiting import SECONDS_MAX
 
 
 class TcpLine:
@@ -118,7 +119,7 @@ class TcpListening(Peer):
 
     async def line(self, frame: Frame) -> Line:
         while True:
-            line = await asyncio.wait_for(self._new.get(), 20)
+            line = await asyncio.wait_for(self._new.get(), SECONDS_MAX)
             if not line.is_gone:
                 return line
 

@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
+from tests.support.waiting import SECONDS_MAX
 
 _LIMITS: dict[str, Any] = {"max_size": None, "max_queue": 2, "ping_interval": None, "compression": None}
 
@@ -110,7 +111,7 @@ class WsListening(Peer):
 
     async def line(self, frame: Frame) -> Line:
         while True:
-            line = await asyncio.wait_for(self._new.get(), 20)
+            line = await asyncio.wait_for(self._new.get(), SECONDS_MAX)
             if line.connection.close_code is None:
                 return line
 

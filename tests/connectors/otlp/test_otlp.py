@@ -31,7 +31,7 @@ from penstock.connectors.otlp.connector import Otlp
 from penstock.connectors.otlp.records import SIGNALS
 from tests.connectors.real_host import Hosted, hosting
 from tests.support.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 LOGS = SIGNALS[0]
 SHOP = Resource({"service.name": "shop"})
@@ -272,7 +272,7 @@ async def test_a_drain_ends_all_streams_and_refuses_what_comes_later(tmp_path: P
             call = channel.unary_unary(f"/{LOGS.service}/Export")
             await call(log_request("a"))
             await client.post(url(otlp), content=log_request("b"), headers=PROTOBUF)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(SECONDS_MAX):
                 await hosted.host.drain()
             assert not hosted.host.streams
             with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):

@@ -46,7 +46,7 @@ class PostgresServer:
         arguments = ["-D", self._data, "-k", self.socket_folder, *(part for one in settings for part in ("-c", one))]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([postgres, *arguments], stdout=log, stderr=log, **self._as)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + SECONDS_MAX
         while not self._is_ready():
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()

@@ -191,7 +191,7 @@ class SinkScene:
     async def delivered(self) -> None:
         """Wait until every sink has every epoch, and readers see what was retained: they see durable bytes only."""
         journal = self.scene.store.journal
-        await self.scene.until(lambda: not self.delivery.epochs(PIPELINE) and journal.durable == journal.end, 20)
+        await self.scene.until(lambda: not self.delivery.epochs(PIPELINE) and journal.durable == journal.end)
 
     @property
     def waiting(self) -> int:
@@ -199,7 +199,7 @@ class SinkScene:
         return len(self.delivery.epochs(PIPELINE))
 
     async def until(self, condition: Callable[[], object]) -> None:
-        await self.scene.until(condition, 20)
+        await self.scene.until(condition)
 
     def retained_values(self, sink: str) -> list[bytes]:
         """The values in the segment, whether they were sent or not."""

@@ -5,6 +5,7 @@ import asyncio
 from penstock.delivery.breakers.signals import PipelineChains
 from tests.coordinator.scene import opened, raw, stored
 from tests.delivery.outbox.scene import A, B, SinkScene
+from tests.support.waiting import SECONDS_MAX
 
 
 async def test_output_of_the_first_pipeline_has_passed_when_the_second_has_completed_it() -> None:
@@ -17,15 +18,15 @@ async def test_output_of_the_first_pipeline_has_passed_when_the_second_has_compl
         await scene.durable()
         assert not passing.done()
         await scene.epoch(await scene.initial("second"), 0, stored(1, 1, 5), name="second")
-        await asyncio.wait_for(passing, 10)
+        await asyncio.wait_for(passing, SECONDS_MAX)
 
 
 async def test_unread_output_of_a_pipeline_has_passed_at_once() -> None:
     async with opened() as scene:
         await scene.append("raw", raw(b"1"))
         await scene.start("first", "segment:raw", ["out"])
-        await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("segment:raw"), 10)
-        await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("unheard"), 10)
+        await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("segment:raw"), SECONDS_MAX)
+        await asyncio.wait_for(PipelineChains(scene.coordinator.deliveries).passed("unheard"), SECONDS_MAX)
 
 
 async def test_closed_is_sent_after_the_end_of_the_stream_and_not_if_it_has_started_again(

@@ -21,7 +21,7 @@ from penstock.store.file_journal import Committer
 from tests.ingest.conftest import Connect
 from tests.ingest.idle_scene import TIMEOUT, IdleScene
 from tests.ingest.out_ports.scene import PREFIXED, SPLIT, Driven, Scene, full_disk, is_waiting
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 async def test_a_stream_starts_durably_and_its_events_are_numbered_from_1(scene: Scene) -> None:
@@ -225,7 +225,7 @@ async def test_with_ack_durable_an_event_is_complete_when_it_is_on_disk(scene: S
     host = await scene.host(ack="durable")
     scene.running.sources.completion("source").hold({})
     stream = await host.open_stream("peer")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS_MAX):
         await stream.complete(await stream.send(b"1"))
 
 
@@ -307,7 +307,7 @@ async def test_at_most_one_window_waits_for_the_disk(scene: Scene) -> None:
     assert not stream.may_send
     scene.running.committer = Committer(scene.running.journal, 1)
     scene.running.committer.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS_MAX):
         await asyncio.gather(*sending)
         await stream.ready()
 
@@ -419,7 +419,7 @@ async def test_after_a_disk_failure_no_stream_waits_for_room(scene: Scene) -> No
     with suppress(StoreFailed):
         await stream.send(b"x")
     await eventually(lambda: scene.running.journal.failed)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS_MAX):
         with pytest.raises(StoreFailed):
             await stream.ready()
     await scene.running.crash()
