@@ -83,7 +83,8 @@ def test_bash_completes_once_completion_is_installed(tmp_path: Path) -> None:
     """A new shell of a user without any other settings."""
     bin_folder = Path(sys.executable).parent
     environment = {"HOME": str(tmp_path), "PATH": f"{bin_folder}:{os.environ['PATH']}", "SHELL": "/bin/bash"}
-    command = ["bash", "--norc", "-c", "penstock --install-completion bash"]
+    # The shell must still be there: the command looks for it among its parents.
+    command = ["bash", "--norc", "-c", "penstock --install-completion; exit $?"]
     installed = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert installed.returncode == 0, installed.stdout + installed.stderr
     script = """
