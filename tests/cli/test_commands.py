@@ -85,6 +85,16 @@ def test_a_segment_s_whole_life(segment: Segments) -> None:
     assert segment.run("info", "life").returncode == 1
 
 
+def test_what_was_done_is_json_for_programs(segment: Segments) -> None:
+    name = "machine/readable"
+    assert json.loads(segment("create", name, "--json")) == {"segment": name, "created": True}
+    segment("append", name, "one")
+    assert json.loads(segment("truncate", name, "11", "--json")) == {"segment": name, "start": 11}
+    assert json.loads(segment("seal", name, "--json")) == {"segment": name, "sealed": True}
+    asked = segment("delete", name, "--json", stdin="y\n")
+    assert json.loads(asked) == {"segment": name, "deleted": True}
+
+
 def test_list_shows_what_there_is(segment: Segments) -> None:
     for name in ("list/b", "list/a"):
         segment("create", name)
@@ -202,11 +212,13 @@ def test_a_second_worker_names_the_process_that_has_the_data(worker: WorkerProce
     assert "in use by" in done.stderr
 
 
-def test_a_port_that_is_taken_is_reported(worker: WorkerProcess, tmp_path: Path) -> None:
-    arguments = ["--data", str(tmp_path), *FREE_PORTS, "--chapter-size", "1MiB", "--reserve", "1MiB"]
+@pytest.mark.parametrize("has_store", [False, True])
+def test_a_port_that_is_taken_is_reported(worker: WorkerProcess, tmp_path: Path, *, has_store: bool) -> None:
+    store = ["--store", f"file://{tmp_path}/store"] if has_store else []
+    arguments = ["--data", str(tmp_path / "data"), *store, *FREE_PORTS, "--chapter-size", "1MiB", "--reserve", "1MiB"]
     done = penstock("worker", *arguments, "--segment-port", str(worker.segment_port))
     assert done.returncode == 1
-    assert str(worker.segment_port) in done.stderr
+    assert f"127.0.0.1:{worker.segment_port}" in done.stderr.replace("', ", ":")
     assert "Traceback" not in done.stderr
     assert "background task" not in done.stderr
 

@@ -20,13 +20,6 @@ from penstock.cli.examples import EXAMPLES
 WITHOUT_JSON = {
     "they run until they are stopped, and write logs or draw a screen": {"worker", "run", "top", "dashboard"},
     "their output is for programs already": {"schema", "segment cat"},
-    "they write files, and print their names": {"new connector"},
-    "they do one thing that the caller has named in full: the exit status says whether it is done": {
-        *("stop", "pause", "resume", "log-level"),
-        *("segment create", "segment seal", "segment truncate", "segment delete"),
-        *("source end", "pipeline reset", "pipeline drop"),
-        *("sink remove", "epoch retry", "access revoke", "access rotate"),
-    },
 }
 
 ROOT: Any = get_command(app)

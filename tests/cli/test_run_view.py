@@ -71,11 +71,11 @@ def test_it_reports_why_windows_are_open(running: RunningPipeline) -> None:
     epochs = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
     told: dict[str, Any] = {"name": "counts", "state": "RUNNING", "lag_bytes": 0, "undelivered_bytes": 0, **epochs}
     told |= {"watermark": None, "blocked": None, "heartbeat_age_seconds": 0.0}
-    told |= {"open_windows": 2, "open_windows_wait": "catching up (106 bytes)"}
+    told |= {"open_windows": 2, "open_windows_wait": "catching up (106 B)"}
     view._known = {"counts": PipelineStatus(**told)}
     with view:
         view.show([running])
-    assert "open windows 2, catching up (106 bytes)\n" in written.getvalue()
+    assert "open windows 2, catching up (106 B)\n" in written.getvalue()
 
 
 def test_what_blocks_a_pipeline_is_reported_once_and_also_its_end(running: RunningPipeline) -> None:

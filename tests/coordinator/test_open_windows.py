@@ -33,11 +33,11 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a backlog": (
         {"sources": {"orders": PLAIN}, "blocker": BLOCKER, "lag_bytes": 8},
-        "catching up (8 bytes)",
+        "catching up (8 B)",
     ),
     "a backlog of the pipeline whose output it reads": (
         {"sources": {"orders": PLAIN}, "blocker": BLOCKER, "lag_bytes": 1234, "is_upstream": True},
-        "waiting for pipeline per-shop, which is catching up (1,234 bytes)",
+        "waiting for pipeline per-shop, which is catching up (1.2 KiB)",
     ),
     "nobody is left out": (
         {"sources": {"orders": PLAIN}, "blocker": BLOCKER},

@@ -1,12 +1,13 @@
 """Who may ask the dashboard: its own pages alone, and users who have logged in."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.core.errors import Unauthenticated
+from penstock.core.errors import Unauthenticated, Unavailable
 from penstock.dashboard.server import SameSite
 from penstock.dashboard.session import Sessions
 from tests.support.running_worker import RunningWorker
@@ -71,6 +72,28 @@ async def test_a_key_logs_in_once(worker: RunningWorker) -> None:
     assert sessions.of(number) is None
     with pytest.raises(Unauthenticated, match="this session is over"):
         await session.ask(lambda client: client.status())
+
+
+async def test_a_key_logs_in_once_also_when_it_is_used_twice_at_the_same_time(worker: RunningWorker) -> None:
+    sessions = Sessions(f"127.0.0.1:{worker.ports['http']}")
+    key = sessions.one_time_key()
+    both = await asyncio.gather(*(sessions.enter_by_key(key) for _ in range(2)), return_exceptions=True)
+    assert [type(one) for one in both] == [str, Unauthenticated]
+
+
+async def test_a_key_is_still_valid_when_the_worker_could_not_be_asked(worker: RunningWorker) -> None:
+    sessions = Sessions("127.0.0.1:1")
+    key = sessions.one_time_key()
+    with pytest.raises(Unavailable):
+        await sessions.enter_by_key(key)
+    sessions.worker = f"127.0.0.1:{worker.ports['http']}"
+    assert sessions.of(await sessions.enter_by_key(key)) is not None
+
+
+@pytest.mark.parametrize("token", ["caf\xe9", "one\r\nX: two", "\x00"])
+async def test_a_token_that_no_header_can_carry_is_not_valid(worker: RunningWorker, token: str) -> None:
+    with pytest.raises(Unauthenticated, match="the token is not valid"):
+        await Sessions(f"127.0.0.1:{worker.ports['http']}").enter(token)
 
 
 async def test_an_old_key_is_worth_nothing(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from penstock.access.file import TOKEN_FILE, AccessFile, StoredGrant
 from penstock.access.principals import ANONYMOUS
 from penstock.backup.contents import JOURNAL
 from penstock.bucket.stores import open_bucket
-from penstock.cli.connect import JsonOption
+from penstock.cli.connect import JsonOption, report
 from penstock.cli.texts import parse_size
 from penstock.client.credentials import OWN_DATA
 from penstock.core.errors import BucketFailed, RequestError, StoreInUse
@@ -97,15 +97,15 @@ def list_principals(data: DataOption = OWN_DATA, as_json: JsonOption = False) ->
 
 
 @app.command("revoke")
-def revoke(name: str, data: DataOption = OWN_DATA) -> None:
+def revoke(name: str, data: DataOption = OWN_DATA, as_json: JsonOption = False) -> None:
     """Remove a principal: its token or certificate is refused from now on."""
     with _changing(data) as file:
         file.revoke(name)
-    typer.echo(f"revoked {name}")
+    report(f"revoked {name}", as_json=as_json, principal=name, revoked=True)
 
 
 @app.command("rotate")
-def rotate(data: DataOption = OWN_DATA) -> None:
+def rotate(data: DataOption = OWN_DATA, as_json: JsonOption = False) -> None:
     """Replace the owner's token, which is in DATA/token.
 
     The former one is refused within a second; on the other machines of a
@@ -113,7 +113,8 @@ def rotate(data: DataOption = OWN_DATA) -> None:
     """
     with _changing(data) as file:
         file.rotate_owner_token()
-    typer.echo(f"the owner's new token is in {data / TOKEN_FILE}")
+    file_name = str(data / TOKEN_FILE)
+    report(f"the owner's new token is in {file_name}", as_json=as_json, token_file=file_name)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, report, worker_to_change
 from penstock.cli.former_pipelines import PruneOption, settle_former
 from penstock.cli.open_windows import staying_open
 from penstock.client.coordinator.client import ApplicationClient
@@ -102,6 +102,7 @@ def stop(
             help="Wait until everything is delivered. --no-wait returns at once; the application still drains."
         ),
     ] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop the application: stop reading, process and deliver everything that was read, then close.
 
@@ -110,12 +111,13 @@ def stop(
     """
     with _client(worker, data, yes=yes) as client:
         client.drain()
-        if wait:
-            _wait(client)
+        state = _wait(client, report=partial(typer.echo, err=as_json)) if wait else "draining"
+    if as_json:
+        typer.echo(json.dumps({"state": state}))
 
 
-def _wait(client: ApplicationClient) -> None:
-    """Print what the drain waits for, whenever that changes."""
+def _wait(client: ApplicationClient, report: Callable[[str], None]) -> str:
+    """Print what the drain waits for, whenever that changes. Returns the state in which the application is then."""
     console = Console(stderr=True, highlight=False)
     shown: Sequence[str] = []
     while (found := client.application()).state == "draining":
@@ -125,11 +127,12 @@ def _wait(client: ApplicationClient) -> None:
                 console.print(f"waiting: {sentence}", markup=False, soft_wrap=True)
         time.sleep(_LOOK_SECONDS)
     if found.state == "drained":
-        typer.echo("everything is delivered: the application is stopped")
+        report("everything is delivered: the application is stopped")
     else:
-        typer.echo(f"the application was started again in the meantime (revision {found.revision})")
+        report(f"the application was started again in the meantime (revision {found.revision})")
     for sentence in staying_open(client.status().pipelines):
-        typer.echo(sentence)
+        report(sentence)
+    return found.state
 
 
 def log_level(
@@ -137,11 +140,12 @@ def log_level(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Change what a running worker logs, until it ends."""
     with _client(worker, data, yes=yes) as client:
         client.set_log_level(level.value)
-    typer.echo(f"the worker logs at level {level.value}, until it ends")
+    report(f"the worker logs at level {level.value}, until it ends", as_json=as_json, level=level.value)
 
 
 def pause(
@@ -150,10 +154,12 @@ def pause(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Pause a connector, or one of its streams, until penstock resume. Restarts and breakers do not end a pause."""
     with _client(worker, data, yes=yes) as client:
         client.pause(connector, _stream(stream))
+    report(f"{_named(connector, stream)} is paused", as_json=as_json, connector=connector, stream=stream, paused=True)
 
 
 def resume(
@@ -162,10 +168,16 @@ def resume(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Resume a connector, or one of its streams, after penstock pause."""
     with _client(worker, data, yes=yes) as client:
         client.resume(connector, _stream(stream))
+    report(f"{_named(connector, stream)} continues", as_json=as_json, connector=connector, stream=stream, paused=False)
+
+
+def _named(connector: str, stream: str | None) -> str:
+    return connector if stream is None else f"{stream} of {connector}"
 
 
 def _client(worker: str | None, data: Path | None, *, yes: bool) -> ApplicationClient:

@@ -54,6 +54,11 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for con
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+def report(text: str, *, as_json: bool, **found: object) -> None:
+    """What a command has done: a sentence, or JSON for programs."""
+    typer.echo(json.dumps(found) if as_json else text)
+
+
 def get_json(worker: str, path: str) -> Any:
     """The worker's HTTP response. Raises Unavailable, Unauthenticated, Forbidden."""
     connection = connection_to(worker, HTTP_SECONDS_MAX)

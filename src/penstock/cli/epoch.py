@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
+from penstock.cli.connect import (
+    DataOption,
+    JsonOption,
+    WorkerOption,
+    YesOption,
+    report,
+    worker_to_change,
+    worker_to_read,
+)
 from penstock.client.coordinator import CoordinatorClient, EpochStatus, Waiting
 from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
@@ -76,11 +84,18 @@ def _waits(one: Waiting) -> str:
 
 
 @app.command("retry")
-def retry(pipeline: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
+def retry(
+    pipeline: str,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Retry delivery now instead of waiting for the next attempt."""
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         client.retry(pipeline)
-    typer.echo(f"retrying delivery of {pipeline}; see penstock epoch list {pipeline}")
+    text = f"retrying delivery of {pipeline}; see penstock epoch list {pipeline}"
+    report(text, as_json=as_json, pipeline=pipeline, retrying=True)
 
 
 @app.command("park")

@@ -16,6 +16,7 @@ from rich.table import Table
 from penstock.cli.connect import worker_to_read
 from penstock.cli.run_setup import executor_access
 from penstock.cli.texts import printable
+from penstock.cli.waiting import waiting
 from penstock.core.errors import Unavailable
 from penstock.spark.run.session import check_master
 
@@ -48,8 +49,10 @@ def check_cluster(
     address = _worker(worker, data)
     with (
         _log_file() as log,
+        waiting("starting Spark …") as waits_for,
         spark_driver("penstock check", master, conf, log) as spark,
     ):
+        waits_for("waiting for the executors …")
         access = None if address is None else executor_access(master, advertised or address, spark)
         checked = check_executors(spark, address, access)
     show = _print_json if as_json else _print

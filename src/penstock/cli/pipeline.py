@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.bisect import bisect
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_read
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, report, worker_to_read
 from penstock.cli.embedded_worker import worker_for_change
 from penstock.cli.texts import show_epoch, watermark_table
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus
@@ -76,6 +76,7 @@ def reset(
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Discard the state of a pipeline, which then starts from scratch.
 
@@ -87,7 +88,7 @@ def reset(
         if known.state in ("STARTING", "RUNNING"):
             raise PipelineError(f"{name} is {known.state.lower()}", _STOP_FIRST)
         left = client.stored_input(name)
-        typer.echo(f"{show_size(left.stored)} of {show_size(left.total)} of its input is still stored")
+        typer.echo(f"{show_size(left.stored)} of {show_size(left.total)} of its input is still stored", err=as_json)
         if not left.is_whole and not accept_partial:
             raise PipelineError(
                 f"{name} was not reset: retention has removed {show_size(left.total - left.stored)} of its input, and "
@@ -96,9 +97,15 @@ def reset(
             )
         if not yes:
             what = f"{name} (last epoch {show_epoch(known.complete)}, {known.state})"
-            typer.confirm(f"Discard the state of {what} and start from scratch?", abort=True)
+            typer.confirm(f"Discard the state of {what} and start from scratch?", abort=True, err=as_json)
         client.reset(name, accept_partial=accept_partial)
-    typer.echo(f"{name} is reset: its next start renames the old checkpoint and starts from scratch")
+    report(
+        f"{name} is reset: its next start renames the old checkpoint and starts from scratch",
+        as_json=as_json,
+        pipeline=name,
+        input_bytes=left.total,
+        stored_bytes=left.stored,
+    )
 
 
 @app.command("fork")
@@ -141,15 +148,16 @@ def drop(
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Drop a pipeline: it no longer delays acknowledgements or retention."""
     with worker_for_change(worker, data, yes=yes) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         known = _known(client, name)
         if not yes:
             what = f"{name} ({known.state}, {show_size(known.lag_bytes)} not read yet)"
-            typer.confirm(f"Drop {what}{', with all its output' if outputs else ''}?", abort=True)
+            typer.confirm(f"Drop {what}{', with all its output' if outputs else ''}?", abort=True, err=as_json)
         client.drop(name, outputs=outputs)
-    typer.echo(f"dropped {name}")
+    report(f"dropped {name}", as_json=as_json, pipeline=name, dropped=True, outputs=outputs)
 
 
 def _known(client: CoordinatorClient, name: str) -> PipelineStatus:

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock import __version__
+from penstock.cli.connect import JsonOption
 from penstock.cli.example_apps import example_app, example_apps
 from penstock.connectors.registry import CONNECTORS
 from penstock.core.errors import RequestError
@@ -168,6 +169,7 @@ def _group() -> None:
 def connector(
     name: Annotated[str, typer.Argument(help="The connector type, as in `type: my-queue`.")],
     folder: Annotated[Path | None, typer.Option(help="Where to create it. Default: ./NAME.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Create a working connector with its test and its package.
 
@@ -176,6 +178,9 @@ def connector(
     installed.
     """
     written = write_connector(name, folder or Path(name))
+    if as_json:
+        typer.echo(json.dumps({"connector": name, "files": [str(path) for path in written]}))
+        return
     for path in written:
         typer.echo(f"  {path}")
     place = written[0].parent

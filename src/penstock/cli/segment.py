@@ -23,6 +23,7 @@ from penstock.cli.connect import (
     WorkerOption,
     YesOption,
     get_json,
+    report,
     segment_client,
     worker_status,
     worker_to_change,
@@ -103,11 +104,12 @@ def create(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Create a segment."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.create(name, quota_bytes=quota)
-    typer.echo(f"created {name}")
+    report(f"created {name}", as_json=as_json, segment=name, created=True)
 
 
 # `penstock segment delete`: remove a segment and all its bytes.
@@ -118,14 +120,15 @@ def delete(
     yes: YesOption = False,
     worker: WorkerOption = None,
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove a segment and all its bytes."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         info = client.info(name)
         if not yes:
-            typer.confirm(f"Delete {name} and its {info.length - info.start} bytes?", abort=True)
+            typer.confirm(f"Delete {name} and its {info.length - info.start} bytes?", abort=True, err=as_json)
         client.delete(name)
-    typer.echo(f"deleted {name}")
+    report(f"deleted {name}", as_json=as_json, segment=name, deleted=True)
 
 
 # `penstock segment list`: list segments.
@@ -331,11 +334,17 @@ def _key(key: str) -> str:
 # `penstock segment seal`: stop accepting appends.
 
 
-def seal(name: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
+def seal(
+    name: str,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Seal a segment: it accepts no more appends."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.seal(name)
-    typer.echo(f"sealed {name}")
+    report(f"sealed {name}", as_json=as_json, segment=name, sealed=True)
 
 
 # `penstock segment truncate`: delete a segment's oldest bytes.
@@ -347,12 +356,13 @@ def truncate(
     worker: WorkerOption = None,
     data: DataOption = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a segment's bytes below an offset, and free their disk space."""
     with segment_client(worker_to_change(worker, data, yes=yes)) as client:
         client.truncate(name, offset)
         start = client.info(name).start
-    typer.echo(f"{name} now starts at {start}")
+    report(f"{name} now starts at {start}", as_json=as_json, segment=name, start=start)
 
 
 # `penstock segment verify`: read every checksum on the disk.

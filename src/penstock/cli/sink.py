@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change, worker_to_read
+from penstock.cli.connect import (
+    DataOption,
+    JsonOption,
+    WorkerOption,
+    YesOption,
+    report,
+    worker_to_change,
+    worker_to_read,
+)
 from penstock.client.coordinator import CoordinatorClient, Rewound, SinkSpec, SinkStatus
 from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
@@ -191,7 +199,12 @@ def _rewound(done: Rewound) -> str:
 
 @app.command("remove")
 def remove(
-    pipeline: str, sink: str, yes: YesOption = False, worker: WorkerOption = None, data: DataOption = None
+    pipeline: str,
+    sink: str,
+    yes: YesOption = False,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Unbind a sink: it gets nothing more, and blocks nothing any more.
 
@@ -204,9 +217,9 @@ def remove(
             epochs = "1 epoch that waits" if known.lacking == 1 else f"{known.lacking} epochs that wait"
             what = f"{epochs} for it never {'reaches' if known.lacking == 1 else 'reach'} it"
             what = what if known.lacking else "nothing waits for it"
-            typer.confirm(f"Remove {sink} ({known.url}) from {pipeline}? {what}", abort=True)
+            typer.confirm(f"Remove {sink} ({known.url}) from {pipeline}? {what}", abort=True, err=as_json)
         client.unbind(pipeline, sink)
-    typer.echo(f"removed {sink} from {pipeline}")
+    report(f"removed {sink} from {pipeline}", as_json=as_json, pipeline=pipeline, sink=sink, lacked=known.lacking)
 
 
 def _known(client: CoordinatorClient, pipeline: str, sink: str) -> SinkStatus:

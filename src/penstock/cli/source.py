@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, worker_to_change
+from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, report, worker_to_change
 from penstock.cli.event_times import parse_event_time
 from penstock.cli.texts import show_time
 from penstock.client.coordinator import CoordinatorClient
@@ -21,7 +21,13 @@ def register(commands: typer.Typer) -> None:
 
 
 @app.command("end")
-def end(name: str, worker: WorkerOption = None, data: DataOption = None, yes: YesOption = False) -> None:
+def end(
+    name: str,
+    worker: WorkerOption = None,
+    data: DataOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Declare that a source has ended for good: all its windows close.
 
     Once all sources of a pipeline have ended, its watermark is the end of
@@ -29,7 +35,7 @@ def end(name: str, worker: WorkerOption = None, data: DataOption = None, yes: Ye
     """
     with CoordinatorClient(worker_to_change(worker, data, yes=yes), _RETRY_SECONDS) as client:
         client.end_source(name)
-    typer.echo(f"{name} has ended")
+    report(f"{name} has ended", as_json=as_json, source=name, ended=True)
 
 
 @app.command("watermark")

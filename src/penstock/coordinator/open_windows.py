@@ -12,6 +12,7 @@ from penstock.coordinator.settings import Connectors, SourceTimes
 from penstock.coordinator.shared import Shared
 from penstock.coordinator.watermark.source_table import Blocker
 from penstock.core.errors import LimitExceeded
+from penstock.core.sizes import show_size
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import BucketNumbers, PipelineStatus
 from penstock.protocol.api.shards import ClockWanted
@@ -337,7 +338,7 @@ def why_open(pipeline: Watermarked, first_end: int | None, now_us: int) -> str:
     if follows_clock and now_us < due_us:
         return f"waiting for the worker's clock to reach {_moment(due_us, now_us)}"
     if pipeline.lag_bytes:
-        progress = f"catching up ({pipeline.lag_bytes:,} bytes)"
+        progress = f"catching up ({show_size(pipeline.lag_bytes)})"
         return f"waiting for pipeline {pipeline.name}, which is {progress}" if pipeline.is_upstream else progress
     if follows_clock:
         return "waiting for the next epoch: the worker's clock has passed the first of them"

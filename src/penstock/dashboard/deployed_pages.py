@@ -17,7 +17,7 @@ from penstock.application.config.loading import Loaded, loads
 from penstock.application.config.types import KnownTypes
 from penstock.application.masking import masked
 from penstock.core.errors import PenstockError, RequestError
-from penstock.dashboard.frame import complain, confirmed, facts, fill, live, table, told
+from penstock.dashboard.frame import code, complain, confirmed, facts, fill, live, table, told
 from penstock.dashboard.session import Session
 from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.deployment import Deployed, Deployment, End
@@ -182,7 +182,7 @@ async def settings(session: Session) -> None:
     with ui.card().classes("w-full"):
         facts([*_about(deployed)])
     with ui.expansion("What is deployed").classes("w-full border rounded").props("dense"):
-        ui.code(as_yaml(deployed.deployment), language="yaml").classes("w-full")
+        code(as_yaml(deployed.deployment), "yaml")
     if session.may("deploy"):
         _Change(session).build(deployed.name or "app.yaml")
     else:
@@ -223,7 +223,7 @@ class _Change:
         for note in loaded.notes:
             ui.label(note)
         if changes:
-            ui.code(changes, language="diff").classes("w-full")
+            code(changes, "diff")
         else:
             ui.label("Nothing would change, except perhaps secrets, which are not compared.")
         ui.button("Apply", on_click=lambda: self._apply(loaded)).props("no-caps")

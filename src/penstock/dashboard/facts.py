@@ -40,6 +40,10 @@ def machine_facts(status: WorkerStatus) -> list[tuple[str, object]]:
     return found
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
 def _duration(seconds: float) -> str:
     minutes, hours = int(seconds // 60) % 60, int(seconds // 3600)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
@@ -57,9 +61,9 @@ def source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]
         yield "Now", f"{show_rate(rate.events_per_second)} events/s, {show_size(int(rate.bytes_per_second))}/s"
     if found is None:
         return
-    yield "Stored", f"{found.messages:,} events since the start; {show_size(found.retained_bytes)} retained"
+    yield "Stored", f"{_counted(found.messages, 'event')} since the start; {show_size(found.retained_bytes)} retained"
     yield "Streams", f"{found.streams:,}, {found.idle_streams:,} of them idle"
-    yield "Programs", f"{found.sessions:,} connected, which may send {found.credits:,} messages (credits)"
+    yield "Programs", f"{found.sessions:,} connected, which may send {_counted(found.credits, 'message')} (credits)"
     yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged yet (ack: {found.ack})"
     yield "Last event time", clock(found.last_event_us) or "none"
     for pipeline in status.pipelines:
@@ -121,13 +125,13 @@ def sink_facts(one: SinkStatus, status: WorkerStatus) -> Iterable[tuple[str, obj
     else:
         yield "Connector", _connector_state(connector)
         if connector.breaker:
-            tripped = f", {connector.tripped_count:,} streams tripped" if connector.tripped_count else ""
+            tripped = f", {_counted(connector.tripped_count, 'stream')} tripped" if connector.tripped_count else ""
             yield "Breaker", connector.breaker + tripped
         yield "Outbox", f"{show_size(connector.outbox_bytes)}, retained for tripped streams"
         yield "Dead letters", f"{connector.dead_letters:,}"
     yield "Guarantee", f"{one.guarantee}; {votes}"
     yield "Port", f"{one.port} of {one.pipeline}"
     yield "Delivered", show_size(one.sent)
-    yield "Lacks", f"{one.lacking:,} epochs; {one.parked:,} parked"
+    yield "Lacks", f"{_counted(one.lacking, 'epoch')}; {one.parked:,} parked"
     if one.silent_seconds is not None:
         yield "Silent", f"it has not answered for {one.silent_seconds:.0f} s"

@@ -165,11 +165,19 @@ def _stream_row(one: StreamStatus, newest: int | None, blocks: Sequence[str]) ->
         "id": one.stream_id,
         "stream": one.name or f"#{one.stream_id}",
         "state": one.state,
-        "message": one.last_message_id,
+        "message": _exact(one.last_message_id),
         "time": clock(one.event_time),
         "behind": "" if behind is None else f"{behind:,.1f} s",
         "blocks": f"⚠ {', '.join(blocks)}" if blocks else "",
     }
+
+
+_EXACT_MAX = 2**53
+
+
+def _exact(number: int | None) -> int | str | None:
+    """A browser rounds larger integers, and ids may be times in nanoseconds."""
+    return number if number is None or number < _EXACT_MAX else str(number)
 
 
 def _position_row(segment: str, found: SourceStatus, stored: Mapping[str, int]) -> dict[str, Any]:

@@ -242,7 +242,8 @@ def drawn(found: Graph, *, is_phone: bool = False) -> str:
     if not columns:
         return ""
     at, width, height = _stacked(columns) if is_phone else _side_by_side(columns)
-    parts = [_line(line, at, is_phone=is_phone, beside=_beside(line, found.lines)) for line in found.lines]
+    lines = [_line(line, at, is_phone=is_phone, beside=_beside(line, found.lines)) for line in found.lines]
+    parts = [*(path for path, _ in lines), *(label for _, label in lines)]  # no line crosses a label
     parts += [_box(box, *at[box.key]) for column in columns for box in column]
     return (
         f'<svg class="flow" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -293,7 +294,8 @@ def _box(box: Box, x: float, y: float) -> str:
     )
 
 
-def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> str:
+def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> tuple[str, str]:
+    """The line and its label."""
     (x1, y1), (x2, y2) = at[line.start], at[line.end]
     if is_phone:
         x1, x2, y1 = x1 + BOX_WIDTH / 2, x2 + BOX_WIDTH / 2, y1 + BOX_HEIGHT
@@ -308,7 +310,7 @@ def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> str:
         places = {"end": (x2 - across, y2 - 7), "start": (x1 + across, y1 - 7), "middle": (middle, (y1 + y2) / 2 - 7)}
     x, y = places[beside]
     label = f'<text x="{x}" y="{y}" class="label">{escape(_short(line.text, _LABEL_MAX))}</text>' if line.text else ""
-    return f'<path class="line{" trouble" if line.trouble else ""}" d="{path}"/>{label}'
+    return f'<path class="line{" trouble" if line.trouble else ""}" d="{path}"/>', label
 
 
 def _beside(line: Line, lines: Iterable[Line]) -> str:

@@ -1,5 +1,6 @@
 """What all pages have in common: the login, the header with its links and keys, and fresh data while a page is open."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -44,7 +45,7 @@ STYLE = """
 .flow a:focus-visible { outline: none !important; }
 .flow .box:hover rect { stroke-width: 3; }
 .flow .box:focus-visible rect { stroke: var(--penstock-focus); stroke-width: 4; stroke-dasharray: none; }
-.flow text { fill: var(--penstock-text); font: 12.5px system-ui, sans-serif; }
+.flow text { fill: var(--penstock-text); font: 12.5px Roboto, system-ui, sans-serif; }
 .flow .title { font-weight: 600; font-size: 14px; }
 .flow .label {
   font-size: 11.5px; text-anchor: middle; fill: var(--penstock-quiet);
@@ -60,8 +61,11 @@ STYLE = """
   background: none; border: 0; padding: 0; font: inherit; color: inherit; text-align: inherit;
   text-decoration: underline dotted;
 }
+.unfilled > :not(.trouble-box, .text-xl) { display: none; }
+.border { border-color: #8886; }
 .codehilite pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.bytes { overflow-x: auto; font-size: 12px; }
+pre.bytes > * { overflow-wrap: anywhere; }
 .nicegui-content { padding: 12px; }
 .q-table__grid-item-row { display: flex; gap: 8px; }
 .q-table__grid-item-title { flex: none; width: 42%; white-space: normal; opacity: 1; color: var(--penstock-quiet); }
@@ -90,12 +94,12 @@ class Dashboard:
         ui.page_title(f"{title} · Penstock")
         self._header(session, title)
         with ui.column().classes("w-full gap-4"):
-            try:
-                await build(session)
-            except PenstockError as error:
-                complain(error)
+            body = ui.column().classes("w-full gap-4")
             who = f"{session.principal.name}: {session.principal.role}"
             ui.label(f"{who} · {_KEYS_HELP}").classes("text-xs quiet")
+        # The browser has the page before the worker is asked, which may take long to answer, or not answer at all.
+        await ui.context.client.connected()
+        await _built(body, lambda: build(session))
 
     def _header(self, session: Session, title: str) -> None:
         ui.add_css(STYLE)
@@ -125,6 +129,18 @@ class Dashboard:
         ui.navigate.to("/login")
 
 
+async def _built(body: ui.column, build: Callable[[], Awaitable[None]]) -> None:
+    """Without the worker, the page says so, and tries again."""
+    body.clear()
+    with body:
+        try:
+            await build()
+        except PenstockError as error:
+            complain(error)
+            with body.parent_slot or body:
+                ui.timer(REFRESH_SECONDS, lambda: _built(body, build), once=True)
+
+
 def _switch(session: Session, dark: ui.dark_mode) -> None:
     """From what the browser prefers, to dark first."""
     session.is_dark = dark.value = not dark.value
@@ -142,8 +158,9 @@ def _follow_key(event: KeyEventArguments, session: Session, dark: ui.dark_mode) 
 
 async def live(update: Callable[[], Awaitable[None]]) -> None:
     """Calls it now and every two seconds while the page is open. While the worker does not answer, the page says so and
-    keeps what it has.
+    keeps what it has. Until it has something, only its name is there.
     """
+    page = ui.context.slot.parent.classes("unfilled")
     problem = ui.label().classes("trouble-text trouble-box order-first")  # above what may be out of date
     problem.set_visibility(False)
     as_of = ui.label().classes("text-xs quiet")
@@ -156,6 +173,7 @@ async def live(update: Callable[[], Awaitable[None]]) -> None:
             problem.set_visibility(True)
         else:
             problem.set_visibility(False)
+            page.classes(remove="unfilled")
             as_of.text = f"As of {datetime.now(UTC):%H:%M:%S} UTC. Refreshes every {REFRESH_SECONDS:.0f} seconds."
 
     await refresh()
@@ -202,6 +220,13 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
                 ui.label(name)
             with ui.element("dd").classes("break-words"):
                 ui.label(str(value))
+
+
+def code(text: str, language: str) -> None:
+    """Text in colours. `ui.code` has a fixed fence, and shows what follows three backticks as Markdown."""
+    fence = "`" * (1 + max(map(len, re.findall("`{2,}", text)), default=2))
+    shown = ui.markdown(f"{fence}{language}\n{text}\n{fence}", extras=["fenced-code-blocks"])
+    shown.classes("w-full border rounded px-3")
 
 
 def title(text: str, explained: str = "") -> None:

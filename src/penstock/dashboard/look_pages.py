@@ -1,6 +1,7 @@
 """The pages of what is stored: dead letters, which can be replayed, and the events of any segment."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,8 +29,13 @@ _BYTES_SHOWN = 64 << 10
 _HEX_WIDTH = 16
 
 
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that change the direction of what follows."""
+
+
 def as_text(value: bytes) -> str:
-    return value[:_BYTES_SHOWN].decode(errors="backslashreplace")
+    text = value[:_BYTES_SHOWN].decode(errors="backslashreplace")
+    return _INVISIBLE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def as_hex(value: bytes) -> str:
@@ -60,7 +66,9 @@ def bytes_view(value: bytes, size: int) -> None:
         shown.clear()
         with shown:
             wrap = "pre" if form == "hex" else "pre-wrap"
-            ui.label(forms[form](value)).classes("font-mono").style(f"white-space: {wrap}")
+            is_cut = form == "JSON" and size > len(value)
+            text = "too long to be shown as JSON" if is_cut else forms[form](value)
+            ui.label(text).classes("font-mono").style(f"white-space: {wrap}")
 
     ui.toggle([*forms], value="text", on_change=lambda event: show(event.value)).props("dense no-caps")
     show("text")
@@ -130,10 +138,10 @@ class _DeadLetters:
         self._chosen = ui.select([*self._choices], value=first, label="Of", on_change=self._choose)
         self._chosen.classes("w-64").props("dense outlined")
         self._waiting = ui.label()
-        with ui.row().classes("items-center gap-2") as buttons:
-            self._replay_chosen = ui.button("Replay selected", on_click=self._replay_selected).props("no-caps")
-            self._replay_all = ui.button("Replay all", on_click=self._replay_everything).props("no-caps outline")
-        buttons.set_visibility(self._may_replay)
+        if self._may_replay:
+            with ui.row().classes("items-center gap-2"):
+                self._replay_chosen = ui.button("Replay selected", on_click=self._replay_selected).props("no-caps")
+                self._replay_all = ui.button("Replay all", on_click=self._replay_everything).props("no-caps outline")
         columns = [("at", "offset#"), ("port", "port"), ("reason", "reason"), ("source", "source"), ("size", "size~")]
         columns += [("time", "event time"), ("state", "state")]
         empty = "None: every event could be processed, and none was late."
@@ -164,6 +172,8 @@ class _DeadLetters:
 
     def _offer(self) -> None:
         """What can be done with what is selected. Dead letters of a source were never events: they stay."""
+        if not self._may_replay:
+            return
         count, is_pipeline = len(self._selected()), self._place.is_pipeline
         self._replay_chosen.text = f"Replay selected ({count})" if count else "Replay selected"
         self._replay_chosen.set_enabled(is_pipeline and count > 0)
@@ -255,7 +265,7 @@ def _letter(one: DeadLetter) -> None:
             ("Stream", f"{one.stream or one.stream_id}, message {one.message_id}"),
             ("Event time", clock(one.event_time)),
             ("Read from", place),
-            ("Key", as_text(one.key)),
+            *([("Key", as_text(one.key))] if one.key else []),
             *(late if one.watermark is not None else []),
         ]
     )
@@ -385,7 +395,7 @@ def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVEN
             about: list[tuple[str, object]] = [
                 ("Stream", f"{stored.stream_id}, message {stored.event_id}"),
                 ("Event time", clock(stored.event_time)),
-                ("Key", as_text(stored.key)),
+                *([("Key", as_text(stored.key))] if stored.key else []),
                 *((key, value) for key, value in stored.metadata.items()),
             ]
             found.append(ShownEvent.of(event, about, stored.payload))

@@ -114,15 +114,15 @@ def _add_pages(sessions: Sessions) -> None:
         await board.show("Overview", flow_pages.overview)
 
     @ui.page("/source")
-    async def source(name: str) -> None:
+    async def source(name: str = "") -> None:
         await board.show("Source", lambda session: flow_pages.source(session, name))
 
     @ui.page("/pipeline")
-    async def pipeline(name: str) -> None:
+    async def pipeline(name: str = "") -> None:
         await board.show("Pipeline", lambda session: pipeline_pages.pipeline(session, name))
 
     @ui.page("/sink")
-    async def sink(pipeline: str, name: str) -> None:
+    async def sink(pipeline: str = "", name: str = "") -> None:
         await board.show("Sink", lambda session: pipeline_pages.sink(session, pipeline, name))
 
     @ui.page("/dead-letters")

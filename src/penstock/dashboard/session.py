@@ -12,7 +12,7 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.credentials import https_context, parse_worker, read_token
 from penstock.client.segments import SegmentClient
 from penstock.core.address import Address
-from penstock.core.errors import Unauthenticated
+from penstock.core.errors import PenstockError, Unauthenticated
 from penstock.protocol.api.history import Principal, WorkerHistory
 
 T = TypeVar("T")
@@ -119,12 +119,15 @@ class Sessions:
 
     async def enter_by_key(self, key: str) -> str:
         """Returns the id of a new session. Raises Unauthenticated for a key that was used, is too old or unknown."""
-        if _now() >= self._keys.get(key, 0.0):
+        expires = self._keys.pop(key, 0.0)
+        if _now() >= expires:
             hint = "Log in with a token, or start the dashboard again."
             raise Unauthenticated("this link was used before, is older than ten minutes, or is not ours", hint)
-        entered = await self.enter(read_token(parse_worker(self.worker)[0]))
-        self._keys.pop(key, None)
-        return entered
+        try:
+            return await self.enter(read_token(parse_worker(self.worker)[0]))
+        except PenstockError:
+            self._keys[key] = expires
+            raise
 
     async def enter(self, token: str) -> str:
         """Returns the id of a new session. Raises Unauthenticated for a token that the worker does not know."""

@@ -48,7 +48,10 @@ class Listeners:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sockets[name] = bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: {Address(host, port)}") from error
         self.ports[name] = bound.getsockname()[1]
 
     def addresses(self) -> dict[str, str]:

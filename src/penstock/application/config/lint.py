@@ -100,7 +100,7 @@ class _Lint:
         return f"{' or '.join(known)}, and {shown} is not" if known else f"{shown} is not a valid value here"
 
     def _found(self, inner: KeyPath, error: ErrorDetails) -> str:
-        if (error["type"] in OWN and not inner) or error["type"] in EMPTY:
+        if (error["type"] in OWN and (not inner or isinstance(error["input"], dict))) or error["type"] in EMPTY:
             return ""
         return f", found {shown(error['input'])}" if not is_secret(self.model, inner) else ", found something else"
 

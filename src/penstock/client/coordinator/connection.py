@@ -23,7 +23,7 @@ from penstock.client.segments.failures import (
 )
 from penstock.core import errors
 from penstock.core.address import Address
-from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unavailable
+from penstock.core.errors import PenstockError, ProtocolError, SegmentTruncated, Unauthenticated, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus
 from penstock.protocol.api.codec import decode_reply, encode
 from penstock.protocol.api.history import Principal, SegmentPage, SourceStreams, WorkerHistory
@@ -248,6 +248,8 @@ class Connection:
 
     def _authorization(self) -> dict[str, str]:
         token = read_token(self.named) if self._token is None else self._token
+        if not (token.isascii() and token.isprintable()):
+            raise Unauthenticated("the token is not valid: it has characters that no token has")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _refusal(self, status: int, data: bytes) -> PenstockError:
