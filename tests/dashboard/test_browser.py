@@ -293,8 +293,8 @@ def test_text_with_backticks_is_shown_as_it_is(owner: "Page", site: Site) -> Non
         "pipeline/system::passthrough/out: connector/gone/in}}"
     )
     owner.get_by_role("button", name="Show what would change").click()
-    owner.locator(".codehilite", has_text="# second").wait_for()
-    assert owner.locator(".codehilite").count() == 1
+    owner.locator(".codehilite:visible", has_text="# second").wait_for()
+    assert owner.locator(".codehilite:visible").count() == 1
     assert owner.locator("h1").count() == 0
 
 

@@ -159,6 +159,7 @@ def _stacked(times: Sequence[tuple[float, float, float]]) -> list[dict[str, Any]
             "type": "bar",
             "stack": "epoch",
             "barMaxWidth": 40,
+            "barMinHeight": 2,
             "itemStyle": {"color": colour, **({"decal": pattern} if pattern else {})},
             "data": [each[number] for each in times],
         }

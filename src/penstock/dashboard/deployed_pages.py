@@ -200,7 +200,8 @@ class _Change:
         hint = f"Paste the whole YAML file. Files that it names are looked for in {Path.cwd()}."
         ui.label(hint).classes("quiet")
         self._name = ui.input("Name", value=name).props("dense outlined")
-        self._text = ui.codemirror("", language="YAML", line_wrapping=True).classes("w-full h-64 border rounded")
+        self._text = ui.codemirror("", language="YAML", theme="githubLight", line_wrapping=True)
+        self._text.classes("w-full h-64 border rounded")
         ui.button("Show what would change", on_click=self._show).props("no-caps outline")
         self._result = ui.column().classes("w-full")
 
@@ -241,7 +242,10 @@ class _Change:
 
 
 def _about(deployed: Deployed) -> Iterable[tuple[str, object]]:
-    yield "Application", deployed.name or "none"
+    if not deployed.revision:
+        yield "Application", "none is deployed"
+        return
+    yield "Application", deployed.name or "without a name"
     yield "State", deployed.state + (f": {deployed.reason}" if deployed.reason else "")
     yield "Revision", deployed.revision
     yield "Connectors", ", ".join(deployed.deployment.connectors) or "none"

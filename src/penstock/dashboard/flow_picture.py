@@ -120,7 +120,9 @@ class _Picture:
             for name, one in self._status.sources.items()
             if not name.endswith(".err") and not name.startswith("system.") and (one.messages or name not in sinks)
         ]
-        return [*dict.fromkeys([*known, *others])][:BOXES_MAX]
+        # Segments that are read themselves come last, so that the others stand beside, or below, their sources.
+        named = sorted(dict.fromkeys([*known, *others]), key=lambda name: name.startswith(_SEGMENT))
+        return named[:BOXES_MAX]
 
     def _add_source(self, name: str) -> None:
         """A source is followed by its segments. A segment that a pipeline reads directly has nothing before it."""

@@ -70,6 +70,9 @@ pre.bytes > * { overflow-wrap: anywhere; }
 .q-table__grid-item-row { display: flex; gap: 8px; }
 .q-table__grid-item-title { flex: none; width: 42%; white-space: normal; opacity: 1; color: var(--penstock-quiet); }
 .q-table__grid-item-value { overflow-wrap: anywhere; }
+.cursor-pointer .q-table__grid-item-row:nth-child(1 of :has(.q-table__grid-item-title)) .q-table__grid-item-value {
+  text-decoration: underline dotted;
+}
 """
 
 _KEYS_HELP = "Keys: " + ", ".join(f"{key} {title.lower()}" for _, title, key in PAGES) + ", t light or dark"

@@ -28,6 +28,8 @@ from penstock.dashboard.session import Sessions
 PORT = 7180
 
 _PROBLEM_CHARACTERS_MAX = 300
+_RECONNECT_SECONDS = 30.0
+"""How long a page is kept for a browser that has lost the connection: a phone that sleeps, a text that is edited."""
 
 _HEADERS = [
     (b"x-frame-options", b"DENY"),
@@ -102,6 +104,7 @@ def make_app(settings: DashboardSettings, sessions: Sessions) -> ASGIApp:
             "https_only": settings.tls_cert is not None,
         },
         show_welcome_message=False,
+        reconnect_timeout=_RECONNECT_SECONDS,
     )
     return SameSite(api, [settings.host, *settings.allow_hosts])
 
