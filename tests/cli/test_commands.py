@@ -91,7 +91,7 @@ def test_what_was_done_is_json_for_programs(segment: Segments) -> None:
     segment("append", name, "one")
     assert json.loads(segment("truncate", name, "11", "--json")) == {"segment": name, "start": 11}
     assert json.loads(segment("seal", name, "--json")) == {"segment": name, "sealed": True}
-    asked = segment("delete", name, "--json", stdin="y\n")
+    asked = segment("delete", name, "--json", "--yes")
     assert json.loads(asked) == {"segment": name, "deleted": True}
 
 

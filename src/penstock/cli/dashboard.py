@@ -1,11 +1,14 @@
 """`penstock dashboard`: serves pages that show a worker in a browser."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 
 from penstock.cli.connect import DataOption, WorkerOption, member_to_read
 from penstock.cli.dashboard_process import check_installed
@@ -37,6 +40,7 @@ def dashboard(
     worker: WorkerOption = None,
     data: DataOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for a worker that is about to start.")] = False,
+    beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
 ) -> None:
     """Show a worker or a cluster in a browser, until Ctrl-C.
 
@@ -53,7 +57,8 @@ def dashboard(
 
     address = _found(worker, data, _START_SECONDS_MAX if wait else 0.0)
     files = (None if one is None else str(one) for one in (tls_cert, tls_key))
-    serve(DashboardSettings(address, host, port, tuple(allow_host or ()), *files), _print)
+    settings = DashboardSettings(address, host, port, tuple(allow_host or ()), *files)
+    serve(settings, partial(_print, is_beside=beside))
 
 
 def _found(worker: str | None, data: Path | None, seconds: float) -> str:
@@ -68,7 +73,13 @@ def _found(worker: str | None, data: Path | None, seconds: float) -> str:
             time.sleep(_LOOK_SECONDS)
 
 
-def _print(url: str) -> None:
+def _print(url: str, *, is_beside: bool) -> None:
+    """Beside penstock run, which may be showing a progress line: this takes its place, and it is drawn again below."""
     console = Console(stderr=True, highlight=False)
-    console.print(f"dashboard: {url}", soft_wrap=True)
-    console.print("The link works once. Ctrl-C ends the dashboard; the worker keeps running.")
+    if not is_beside:
+        console.print(f"dashboard: {url}", soft_wrap=True)
+        console.print("The link works once. Ctrl-C ends the dashboard; the worker keeps running.")
+        return
+    if console.is_terminal:
+        console.control(Control((ControlType.CARRIAGE_RETURN,), (ControlType.ERASE_IN_LINE, 2)))
+    console.print(f"dashboard: {url} (this link works once)", soft_wrap=True)

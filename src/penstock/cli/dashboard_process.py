@@ -44,7 +44,7 @@ def dashboard_beside(port: int | None, *worker: str) -> Iterator[None]:
     check_installed()
     from penstock.cli.embedded_worker import end_with_parent  # here: most workers have no dashboard
 
-    command = [sys.executable, "-m", "penstock", "dashboard", *worker, "--port", str(port), "--wait"]
+    command = [sys.executable, "-m", "penstock", "dashboard", *worker, "--port", str(port), "--wait", "--beside"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent) as process:  # noqa: PLW1509
         try:
             yield
