@@ -105,8 +105,13 @@ class Workers:
 
 
 @contextmanager
-def workers(folder: Path, url: str, count: int = 2, *options: str) -> Iterator[Workers]:
+def workers(
+    folder: Path, url: str, count: int = 2, *options: str, others: dict[str, str] | None = None
+) -> Iterator[Workers]:
+    """`others`: variables of all but the first one."""
     made = Workers(folder, url, count, *options)
+    for one in made.all[1:]:
+        one.environment = others or {}
     try:
         made.start()
         yield made

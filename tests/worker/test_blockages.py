@@ -108,3 +108,12 @@ def test_a_sink_that_accepts_nothing_reports_why_once() -> None:
     assert connector(state="disconnected", reason="refused; next attempt in 1 s", **tripped) == [
         "connector ill is disconnected: refused; next attempt in 1 s"
     ]
+
+
+def test_a_slow_object_store_is_not_called_a_disk() -> None:
+    waits = "40 MiB of 64 MiB wait for it"
+    (disk,) = blockages(Facts(slow_disk=waits))
+    (store,) = blockages(Facts(slow_disk=waits, is_on_bucket=True))
+    assert str(disk).startswith(f"blocked by the disk: it is slow, {waits}, so sources get fewer credits. ")
+    assert str(store).startswith(f"blocked by the object store: it is slow, {waits}, so sources get fewer credits. ")
+    assert "disk" not in str(store)

@@ -18,6 +18,7 @@ from tests.support.ports import free_port
 from tests.support.store_proxy import QUOTA, SLOW_DOWN, StoreProxy, store_proxy
 from tests.support.waiting import until
 from tests.worker.bucket_kills import blockage
+from tests.worker.bucket_moves import sending, workers
 
 pytestmark = pytest.mark.process
 
@@ -168,6 +169,25 @@ def test_credentials_are_in_no_argument_status_or_log(
         shown += [file.read_text(errors="replace") for file in worker.data.rglob("*") if file.is_file()]
         proxy.refuse = lambda *_: None
         assert [secret for secret in secrets for text in shown if secret in text] == []
+
+
+def test_sources_find_the_successor_of_a_worker_that_is_cut_off_from_the_store(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy, seaweedfs: SeaweedFS
+) -> None:
+    """The worker itself is well and lets them in again, and cannot know that there is a successor."""
+    with workers(tmp_path, s3_url, 2, others={"AWS_ENDPOINT_URL": seaweedfs.endpoint}) as two:
+        cut_off, successor = two.all
+        with sending(two.seeds, 3) as program:
+            proxy.cut()
+            until(lambda: "the lease cannot be renewed, so sources are disconnected" in blockage(cut_off))
+            until(successor.has_ports, lambda: successor.said)
+            program.wait_for_acks()
+            assert "background task" not in cut_off.said
+            proxy.reconnect()
+            assert cut_off.ended() == 1
+            assert f"worker {two.names[successor]} has taken over" in cut_off.said
+            successor.read_ports()
+            program.check(successor)
 
 
 # What it costs.

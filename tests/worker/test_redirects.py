@@ -13,7 +13,7 @@ from penstock.bucket.stores import open_bucket
 from penstock.cluster.places import PLACES
 from penstock.cluster.records import WorkerRecord
 from penstock.core.address import Address
-from penstock.core.errors import RequestError
+from penstock.core.errors import BucketUnreachable, RequestError
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.connector import Error, Hello, Migrate, MigrateAck, Notify, Ok, Restart, encode
 from penstock.worker.cluster import choose
@@ -129,7 +129,11 @@ class Standby:
         server = await loop.create_server(self.port.connection, "127.0.0.1", 0)
         self._cleanup.callback(server.close)
         self._cleanup.callback(self.port.close)
-        peer = Peer(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
+        self._listens_on = server.sockets[0].getsockname()[1]
+        return await self.connect_again()
+
+    async def connect_again(self) -> Peer:
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", self._listens_on))
         self._cleanup.push_async_callback(peer.close)
         return peer
 
@@ -196,6 +200,24 @@ async def test_while_no_owner_is_known_the_connection_is_closed_without_an_error
     peer = await standby.connect(is_known=False)
     peer.send(HELLO)
     assert await peer.frames_until_closed() == []
+
+
+async def test_while_the_store_is_away_sources_that_try_again_and_again_are_one_line_of_the_log(
+    standby: Standby, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [BucketUnreachable("one"), BucketUnreachable("two"), None, BucketUnreachable("three")]
+
+    async def owner_of(_: str) -> Route:
+        if (error := errors.pop(0)) is not None:
+            raise error
+        return None
+
+    peer = await standby.connect(owner_of=owner_of)
+    while errors:
+        peer.send(HELLO)
+        assert await peer.frames_until_closed() == []
+        peer = await standby.connect_again()
+    assert [one.getMessage() for one in caplog.records] == ["sources wait: one", "sources wait: three"]
 
 
 async def test_what_was_sent_before_the_splice_is_passed_on(standby: Standby) -> None:

@@ -79,7 +79,8 @@ export class Session {
   private out: Buffer[] = [];
   private credits = 0;
   private openedAt: number | undefined;
-  private hasMoved = false;
+  /** Whether the worker has acknowledged anything, or reported another position than we knew. */
+  hasMoved = false;
   private leaveAt = Infinity;
 
   constructor(

@@ -169,7 +169,7 @@ export class Source {
       const now = performance.now();
       if (session.wasUseful(now)) this.reconnecting.progressed();
       if (session.target !== undefined) this.reconnecting.remember(session.target);
-      else if (!session.isOpen) this.reconnecting.notConnected();
+      else if (!session.hasMoved) this.reconnecting.notConnected(); // perhaps cut off from its store
     }
   }
 

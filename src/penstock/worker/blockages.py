@@ -54,7 +54,9 @@ class Facts:
     """Pipelines that are no longer in the application, and still registered."""
     is_disk_full: bool = False
     slow_disk: str = ""
-    """What waits for a disk that is too slow; "" if it is fast enough."""
+    """What waits for a disk, or an object store, that is too slow; "" if it is fast enough."""
+    is_on_bucket: bool = False
+    """Whether the object store is what is slow."""
     bucket_problem: str = ""
     """Why the object store accepts nothing."""
 
@@ -81,11 +83,13 @@ def _disk(facts: Facts) -> Iterator[Blockage]:
         text = "blocked by the disk: it is full, so sources get no credits, and nothing can be staged"
         yield Blockage(kind="disk", link="the disk", text=text, hint="Free space; everything continues automatically.")
     if facts.bucket_problem:
-        text = f"blocked by the object store: {facts.bucket_problem}"
-        yield Blockage(kind="disk", link="the object store", text=text, hint="Everything continues automatically.")
+        yield Blockage(
+            kind="disk", link="the object store", text=f"blocked by the object store: {facts.bucket_problem}"
+        )
     elif facts.slow_disk:
-        text = f"blocked by the disk: it is slow, {facts.slow_disk}, so sources get fewer credits"
-        yield Blockage(kind="disk", link="the disk", text=text, hint="Use a faster disk, or raise --in-flight.")
+        link, faster = ("the object store", "a faster store") if facts.is_on_bucket else ("the disk", "a faster disk")
+        text = f"blocked by {link}: it is slow, {facts.slow_disk}, so sources get fewer credits"
+        yield Blockage(kind="disk", link=link, text=text, hint=f"Use {faster}, or raise --in-flight.")
 
 
 def _operator(facts: Facts) -> Iterator[Blockage]:

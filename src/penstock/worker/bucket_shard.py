@@ -280,8 +280,15 @@ class BucketShard:
 
     @property
     def problem(self) -> str:
-        """Why nothing becomes durable; "" if it does."""
-        return self.files.problem
+        """Why nothing becomes durable, or sources are disconnected; "" if all is well."""
+        return self.files.problem or self._late()
+
+    def _late(self) -> str:
+        if self._lease.state is not LeaseState.LATE:
+            return ""
+        cause = self.member.leases.counts().problem
+        why = "" if cause is None else f"{cause.message}: "
+        return f"{why}the lease cannot be renewed, so sources are disconnected"
 
     def status(self) -> BucketStatus:
         counts, leases, stored = self.bucket.counts(), self.member.leases.counts(), self.files.counts()

@@ -124,6 +124,14 @@ class RedirectPort:
         self.redirects = Redirects(redirect, can_splice=settings.ssl is None)
         self.limits = ConnectionLimits(settings.sessions_max, settings.address_max)
         self.connections: set[RedirectedConnection] = set()
+        self.is_owner_unknown = False
+        """Whether the last source could not be told where it belongs."""
+
+    def note_unknown(self, error: PenstockError) -> None:
+        """Logged once: during an outage of the store, every source tries again and again."""
+        if not self.is_owner_unknown:
+            log.warning("sources wait: %s", error)
+        self.is_owner_unknown = True
 
     def connection(self) -> "RedirectedConnection":
         return RedirectedConnection(self)
@@ -241,8 +249,10 @@ class RedirectedConnection(asyncio.Protocol):
         try:
             owner = await self._port.owner_of(hello.instance)
         except PenstockError as error:
-            log.warning("a source waits: %s", error)
+            self._port.note_unknown(error)
             owner = None
+        else:
+            self._port.is_owner_unknown = False
         if not self._transport.is_closing():
             self._redirect(hello, owner)
 

@@ -20,6 +20,7 @@ from penstock.access.refusals import Refusals
 from penstock.application.runtime import Runtime
 from penstock.bucket.objects import Bucket
 from penstock.client.shards import HttpShardWire
+from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.connectors.api import SegmentPort
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.flow import Flow
@@ -28,7 +29,7 @@ from penstock.coordinator.settings import Connectors
 from penstock.coordinator.shards import ShardDirectory
 from penstock.coordinator.traces import Traces
 from penstock.core.address import Address
-from penstock.core.errors import Damaged, DiskFull, RequestError, StoreFailed, Unavailable, WorkerFailed
+from penstock.core.errors import BucketFailed, Damaged, DiskFull, RequestError, StoreFailed, Unavailable, WorkerFailed
 from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.service import Delivery
 from penstock.ingest.catalog import SourceCatalog
@@ -79,6 +80,10 @@ _DISK_SECONDS = 1.0
 """Between two checks whether the disk has room."""
 _KEEP_FILES_SECONDS = 1.0
 """Between two looks whether a command has changed a file that belongs to the shard."""
+_LATE_SESSION_SECONDS = 12.0
+"""While the lease is late, a source may wait here for so long before it has to look for another worker. Longer than the
+connection that makes a source believe that the worker is well: during an outage of the store, sources give up nowhere.
+"""
 
 _PORTS = (SEGMENT, CONNECTOR, HTTP)
 
@@ -272,6 +277,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         shard.on_late = lambda: loop.call_soon_threadsafe(self._gateway.end_sessions)
         shard.serve(self._addresses())
+        self.supervisor.run("sources of a late lease", lambda: self._send_sources_away(shard))
         return self.supervisor.run("files beside the journal", lambda: self._keep_files(shard))
 
     def _addresses(self) -> dict[str, str]:
@@ -357,8 +363,18 @@ class Worker:
 
     async def _keep_files(self, shard: BucketShard) -> None:
         while True:
-            await asyncio.to_thread(shard.put_changed)
+            with suppress(BucketFailed):  # the status has it; the next round tries again
+                await asyncio.to_thread(shard.put_changed)
             await asyncio.sleep(_KEEP_FILES_SECONDS)
+
+    async def _send_sources_away(self, shard: BucketShard) -> None:
+        """Sources that come back while the lease is late are let in, for it may be renewed soon. If another worker has
+        taken over, and only this one is cut off from the store, they would wait here in vain.
+        """
+        while True:
+            await asyncio.sleep(LEASE_TIMING.expired if shard.may_act() else _LATE_SESSION_SECONDS)
+            if not shard.may_act():
+                self._gateway.end_sessions()
 
     async def _stop_coordinator(self) -> None:
         """Connectors stop reading, then pending output is sent, then their connections are closed."""
@@ -626,9 +642,10 @@ class Worker:
         if self._bucket_problem:
             yield f"nothing is acknowledged, because of the object store: {self._bucket_problem}"
         elif waited > limit:
+            where = "disk" if self._shard is None else "object store"
             yield (
-                f"the oldest unsynced write has waited {waited:.0f} s for the disk (limit {limit:.0f} s): nothing is "
-                "acknowledged meanwhile"
+                f"the oldest unsynced write has waited {waited:.0f} s for the {where} (limit {limit:.0f} s): nothing "
+                "is acknowledged meanwhile"
             )
         if problem := self._room_problem():
             yield problem
@@ -724,6 +741,7 @@ class Worker:
             former=[] if runtime is None or self._coordinator is None else runtime.former(),
             is_disk_full=bool(self._room_problem()),
             slow_disk=in_flight.text if in_flight.is_short else "",
+            is_on_bucket=self._shard is not None,
             bucket_problem=self._bucket_problem,
         )
 

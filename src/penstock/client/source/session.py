@@ -90,7 +90,7 @@ class Reconnecting:
         self._restarts = 0
 
     def not_connected(self) -> None:
-        """Nothing answers at this address."""
+        """Nothing answers at this address, or nothing was acknowledged there: the next one comes first."""
         self._addresses.rotate(-1)
 
     def moved(self, target: Address) -> None:
@@ -225,6 +225,11 @@ class SourceSession:
         """MIGRATE_ACK, the last frame: the worker at the new address has answered."""
         if not self._session.is_over:
             self._out.append(self._session.send(MigrateAck()))
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the worker has acknowledged anything, or reported another position than we knew."""
+        return self._moved
 
     def was_useful(self, now: float) -> bool:
         """Whether the next connection counts as a fresh start, not as another attempt."""

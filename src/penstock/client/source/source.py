@@ -179,7 +179,7 @@ class SourceBase(ABC, Generic[F]):
             self._reconnecting.progressed()
         if session.target is not None:
             self._reconnecting.remember(session.target)
-        elif not session.is_open:
+        elif not session.has_moved:  # a worker that is cut off from its store lets us in, and acknowledges nothing
             self._reconnecting.not_connected()
 
     def _pause(self, error: Lost, now: float) -> float:
