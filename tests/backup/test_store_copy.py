@@ -191,8 +191,22 @@ def test_nothing_is_overwritten(data: Directory, tmp_path: Path) -> None:
 
 def test_a_place_is_not_copied_to_itself(data: Directory, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data.data)
-    with pytest.raises(RequestError, match="to itself"):
-        copy(data, Directory(tmp_path / "link"))
+    for same in (Directory(tmp_path / "link"), bucket_at(data.data)):
+        with pytest.raises(RequestError, match="to itself"):
+            copy(data, same)
+
+
+def test_a_copy_is_not_made_inside_the_original(data: Directory, tmp_path: Path) -> None:
+    """It would be deleted together with the original."""
+    (tmp_path / "link").symlink_to(data.data)
+    for inside in (Directory(data.data / "copy"), Directory(tmp_path / "link" / "copy"), bucket_at(data.data / "copy")):
+        with pytest.raises(RequestError, match=r"is inside .* would delete the copy"):
+            copy(data, inside)
+    original = BucketPlace("memory://inside/orders")
+    copy(data, original)
+    with pytest.raises(RequestError, match="is inside memory://inside/orders: "):
+        copy(original, BucketPlace("memory://inside/orders/copy"))
+    assert copy(original, BucketPlace("memory://inside/orders-2")).chapters
 
 
 def test_a_place_without_a_journal_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.bucket.store_errors import translate
 from penstock.bucket.stores import open_bucket
 from penstock.core.errors import (
     BucketFailed,
@@ -177,5 +178,14 @@ def test_credentials_that_nobody_has(monkeypatch: pytest.MonkeyPatch, store: Scr
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", "/nowhere")
-    with pytest.raises(BucketForbidden, match="no credentials were found"):
+    with pytest.raises(BucketForbidden, match="no credentials were found") as caught:
         open_bucket("s3://bucket/prefix", timeout=1).get("a")
+    assert "AWS_ACCESS_KEY_ID" in caught.value.hint
+
+
+@pytest.mark.parametrize(("scheme", "variable"), [("gs", "GOOGLE_"), ("az", "AZURE_"), ("s3", "AWS_")])
+def test_the_hint_names_the_variables_of_this_store(scheme: str, variable: str) -> None:
+    no_metadata_service = OSError("error sending request for url (http://169.254.169.254/)")
+    found = translate(no_metadata_service, f"{scheme}://bucket/prefix", "a", has_answered=False)
+    assert isinstance(found, BucketForbidden)
+    assert variable in found.hint

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from penstock.access.file import FILE as ACCESS_FILE
 from penstock.backup.contents import JOURNAL, PLAIN_FILES
@@ -97,8 +98,10 @@ class Directory:
         self.name = str(data)
         self.data = data
 
-    def is_same(self, other: "Directory | BucketPlace") -> bool:
-        return isinstance(other, Directory) and other.data.resolve() == self.data.resolve()
+    @property
+    def location(self) -> str:
+        """Places below it have locations that begin with it."""
+        return self.data.resolve().as_uri()
 
     @contextmanager
     def reading(self) -> Iterator[OpenPlace]:
@@ -153,8 +156,11 @@ class BucketPlace:
         self.shard = shard
         self._timing = timing
 
-    def is_same(self, other: "Directory | BucketPlace") -> bool:
-        return isinstance(other, BucketPlace) and other.name == self.name
+    @property
+    def location(self) -> str:
+        """Places below it have locations that begin with it."""
+        url = urlsplit(self.name)
+        return Path(unquote(url.path)).resolve().as_uri() if url.scheme == "file" else self.name
 
     def shards(self) -> list[int]:
         """Those that have been served. Raises what the store raises."""

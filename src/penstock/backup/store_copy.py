@@ -70,8 +70,13 @@ def copy_store(source: Place, target: Place, *, secrets: bool = True, stage: Sta
     """Raises StoreInUse, RequestError if the target is not empty, Damaged if a checksum of the source fails, or if the
     copy differs. Then, and after any interruption, the target is incomplete, or as it was.
     """
-    if source.is_same(target):
+    if source.location == target.location:
         raise RequestError(f"{source.name} cannot be copied to itself", "Name another place.")
+    if target.location.startswith(f"{source.location}/"):
+        raise RequestError(
+            f"{target.name} is inside {source.name}: whoever deletes the original would delete the copy",
+            "Name a place outside of it.",
+        )
     with source.reading() as old:
         _check(source, old, stage)
         files = [*_files(old, [name for name in target.plain_files if secrets or name not in SECRETS])]

@@ -31,6 +31,13 @@ _CAUSE = re.compile(
 _METADATA_SERVICES = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "/latest/api/token")
 """A machine in a cloud gets its credentials there. Elsewhere nothing answers, which means that there are none."""
 
+_CREDENTIALS = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+    "gs": "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account's key.",
+    "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
+}
+"""What to do on a machine that has none."""
+
 _NO_SUCH_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
 _CODES: Mapping[type[BucketFailed], str] = {
     BucketThrottled: "SlowDown SlowDownRead SlowDownWrite ServerBusy Throttling ThrottlingException "
@@ -162,5 +169,5 @@ def _no_credentials(url: str, has_answered: bool) -> BucketFailed:
         return BucketUnavailable(f"{url}: the credentials could not be renewed: the metadata service does not answer")
     return BucketForbidden(
         f"{url}: no credentials were found, and this machine has no metadata service that provides them",
-        "Set the store's environment variables, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        _CREDENTIALS[url.partition(":")[0]],
     )
