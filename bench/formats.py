@@ -1,7 +1,11 @@
 """The work of `script/bench connectors`: the same events through a codec or an interceptor, and through the plain
-library that a program would use for it: into Python values for codecs, and bytes for interceptors.
+library that a program would use for it.
 
-Both do the same: a bad event fails alone, numbers are numbers, and a stream arrives in pieces.
+Both do the same. Of a codec's events, both make the same Arrow columns, which is checked, and an event that cannot be
+decoded fails alone, with its reason; of rows, both make events that are decoded into the same rows. A contender is
+what one would write by hand: the library's call for each event, its values as tuples, and `pa.array` for each column;
+and `to_pylist`, with the library's call for each row. An interceptor's stream arrives in pieces, and its records are
+bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +37,14 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from penstock.connectors.registry import make_chains
 from penstock.core.ddl import parse_ddl
+from penstock.core.kinds import arrow_type
 from penstock.protocol.api.deployment import InterceptorSpec
+from penstock.spark.codecs.api import Decode
 from penstock.spark.codecs.codec import with_options
 from penstock.spark.codecs.registry import codec
 
 DDL = "id BIGINT, name STRING, price DOUBLE, at STRING"
+NAMES = ("id", "name", "price", "at")
 AVRO = {
     "type": "record",
     "name": "Row",
@@ -81,60 +89,217 @@ def event_rows(count: int) -> list[dict[str, Any]]:
 
 # Codecs
 
+Values = tuple[Any, ...]
+"""Of one event: one for each column."""
+Read = Callable[[bytes], Values]
+Write = Callable[[dict[str, Any]], bytes]
+
+_values_of: Callable[[Mapping[str, Any]], Values] = itemgetter(*NAMES)
+_attributes_of: Callable[[Any], Values] = attrgetter(*NAMES)
+
 
 def codec_cases(count: int, folder: Path) -> Iterator[Case]:
     rows = event_rows(count)
     avro = fastavro.parse_schema(AVRO)
-    yield _decoding("json", {}, DDL, [json.dumps(row).encode() for row in rows], msgspec.json.decode)
-    yield _decoding("msgpack", {}, DDL, [msgpack.packb(row) for row in rows], msgpack.unpackb)
-    records = [f"{row['id']},{row['name']},{row['price']},{row['at']}".encode() for row in rows]
-    yield _decoding("csv", {}, DDL, records, _plain_csv)
-    documents = [yaml.safe_dump(row).encode() for row in rows[: count // 10]]
-    yield _decoding("yaml", {}, DDL, documents, lambda one: yaml.load(one, yaml.CSafeLoader))
-    written = [_avro(row, avro) for row in rows]
     config = {"avro_schema": json.dumps(AVRO)}
-    yield _decoding("avro", config, None, written, lambda one: fastavro.schemaless_reader(io.BytesIO(one), avro, None))
     message, described = _protobuf(folder / "rows.desc")
-    messages = [message(**row).SerializeToString() for row in rows]
-    yield _decoding("protobuf", described, DDL, messages, lambda one: _plain_message(message.FromString(one)))
-    parts = [rows[start : start + FILE_ROWS] for start in range(0, count, FILE_ROWS)]
-    lines = [b"\n".join(map(msgspec.json.encode, part)) for part in parts]
-    yield _decoding("json-lines", {}, None, lines, lambda one: [*map(msgspec.json.decode, one.splitlines())])
-    tables = [pa.Table.from_pylist(part) for part in parts]
-    for name, write, read in (("arrow", _ipc, _read_ipc), ("parquet", _parquet, _read_parquet)):
-        yield _decoding(name, {}, f"rows ARRAY<STRUCT<{DDL}>>", [*map(write, tables)], read)
+    yield from _json_cases(rows)
+    yield from _both("msgpack", {}, DDL, rows, lambda one: _values_of(msgpack.unpackb(one)), msgpack.packb)
+    yield from _both("csv", {}, DDL, rows, _plain_csv, _write_csv)
+    yield from _both("yaml", {}, DDL, rows[: count // 10], _plain_yaml, _write_yaml)
+    yield from _both("avro", config, None, rows, lambda one: _plain_avro(one, avro), lambda row: _avro(row, avro))
+    yield from _both(
+        "protobuf",
+        described,
+        DDL,
+        rows,
+        lambda one: _attributes_of(message.FromString(one)),
+        lambda row: message(**row).SerializeToString(),
+    )
+    yield from _file_cases(rows)
     yield from _line_cases(rows)
-    yield from _encoding_cases(rows, config, described, message, avro)
+    yield from _metric_cases(rows)
+    yield from _log_cases(rows)
 
 
-def _encoding_cases(
-    rows: list[dict[str, Any]], avro_config: dict[str, Any], described: dict[str, Any], message: Any, avro: Any
+def _both(
+    name: str, config: dict[str, Any], ddl: str | None, rows: list[dict[str, Any]], read: Read, write: Write
 ) -> Iterator[Case]:
-    """Each row as one event, by the codec and by the plain library."""
-    batch = pa.RecordBatch.from_pylist(rows)
-    plain: list[tuple[str, dict[str, Any], Callable[[dict[str, Any]], bytes]]] = [
-        ("json", {}, msgspec.json.encode),
-        ("msgpack", {}, msgpack.packb),
-        ("csv", {}, _write_csv),
-        ("yaml", {}, lambda row: yaml.dump(row, Dumper=yaml.CSafeDumper).encode()),
-        ("avro", avro_config, lambda row: _avro(row, avro)),
-        ("protobuf", described, lambda row: message(**row).SerializeToString()),
+    """Decoding what the plain library has written, and encoding the same rows."""
+    values = [*map(write, rows)]
+    yield _decoding(name, config, ddl, values, read)
+    yield _encoding(name, config, ddl, values, write)
+
+
+def _decoding(name: str, config: dict[str, Any], ddl: str | None, values: list[bytes], read: Read) -> Case:
+    kinds = [field.type for field in _schema(name, config, ddl)]
+    return _decoding_by(name, config, ddl, values, lambda batch: _read_columns(batch, read, kinds))
+
+
+Decoded = tuple[list[pa.Array], dict[int, str]]
+
+
+def _decoding_by(
+    name: str,
+    config: dict[str, Any],
+    ddl: str | None,
+    values: list[bytes],
+    plain: Callable[[pa.BinaryArray], Decoded],
+    title: str = "",
+) -> Case:
+    decode, batch = _decoder(name, config, ddl), pa.array(values, pa.binary())
+    found, (columns, failed) = decode(batch), plain(batch)
+    assert not found.failed
+    assert not failed
+    for mine, theirs in zip(found.arrays, columns, strict=True):
+        assert mine.equals(theirs), (name, mine[0], theirs[0])
+    return Case(f"decode {title or name}", sum(map(len, values)), lambda: decode(batch), lambda: plain(batch))
+
+
+def _decoder(name: str, config: dict[str, Any], ddl: str | None) -> Decode:
+    return codec(with_options(name, config)).decoder(None if ddl is None else parse_ddl(ddl))
+
+
+def _schema(name: str, config: dict[str, Any], ddl: str | None) -> pa.Schema:
+    fields = codec(with_options(name, config)).fields(None if ddl is None else parse_ddl(ddl))
+    return pa.schema([(field.name, arrow_type(field.kind)) for field in fields])
+
+
+def _read_columns(batch: pa.BinaryArray, read: Read, kinds: Sequence[pa.DataType]) -> Decoded:
+    """As a program does it that keeps what it cannot decode."""
+    found: list[Values] = []
+    failed: dict[int, str] = {}
+    for row, value in enumerate(batch.to_pylist()):
+        try:
+            found.append(read(value))
+        except Exception as error:
+            failed[row] = str(error)
+    return [pa.array(column, kind) for column, kind in zip(zip(*found, strict=True), kinds, strict=True)], failed
+
+
+def _encoding(name: str, config: dict[str, Any], ddl: str | None, values: list[bytes], write: Write) -> Case:
+    """Of the rows that these events are decoded into."""
+    decode = _decoder(name, config, ddl)
+    arrays, schema = decode(pa.array(values, pa.binary())).arrays, _schema(name, config, ddl)
+    batch = pa.RecordBatch.from_arrays([*arrays], schema=schema)
+    return _encoding_by(name, config, batch, decode, lambda rows: _written_rows(rows, write))
+
+
+def _encoding_by(
+    name: str,
+    config: dict[str, Any],
+    batch: pa.RecordBatch,
+    decode: Decode,
+    plain: Callable[[pa.RecordBatch], pa.BinaryArray],
+) -> Case:
+    encode = codec(with_options(name, config)).encoder(batch.schema)
+    written = encode(batch)
+    for values in (written, plain(batch)):
+        found = decode(values)
+        assert not found.failed
+        for mine, given in zip(found.arrays, batch.columns, strict=True):
+            assert mine.equals(given), (name, mine[0], given[0])
+    size = sum(map(len, written.to_pylist()))
+    return Case(f"encode {name}", size, partial(encode, batch), partial(plain, batch))
+
+
+def _written_rows(batch: pa.RecordBatch, write: Write) -> pa.BinaryArray:
+    """Maps are lists of pairs: `maps_as_pydicts` makes `to_pylist` four times as slow."""
+    return pa.array([*map(write, batch.to_pylist())], pa.binary())
+
+
+# Documents
+
+
+class Row(msgspec.Struct, gc=False):
+    id: int
+    name: str
+    price: float
+    at: str
+
+
+_ROW = msgspec.json.Decoder(Row).decode
+
+
+def _json_cases(rows: list[dict[str, Any]]) -> Iterator[Case]:
+    yield from _both("json", {}, DDL, rows, lambda one: _attributes_of(_ROW(one)), msgspec.json.encode)
+    documents = [*map(msgspec.json.encode, rows)]
+    kinds = [pa.string()]
+    variants = partial(_read_columns, read=_plain_variant, kinds=kinds)
+    yield _decoding_by("json", {}, None, documents, variants, "json, variants")
+    parts = [documents[start : start + FILE_ROWS] for start in range(0, len(rows), FILE_ROWS)]
+    lines = [b"".join(line + b"\n" for line in part) for part in parts]
+    yield _decoding_by("json-lines", {}, DDL, lines, _plain_json_lines)
+    variants = partial(_read_columns, read=_plain_variants, kinds=[pa.list_(pa.string())])
+    yield _decoding_by("json-lines", {}, None, lines, variants, "json-lines, variants")
+    decode = _decoder("json-lines", {}, DDL)
+    batch = pa.RecordBatch.from_arrays([*decode(pa.array(lines, pa.binary())).arrays], ["rows"])
+    yield _encoding_by("json-lines", {}, batch, decode, lambda of: _written_rows(of, _write_json_lines))
+
+
+def _plain_variant(value: bytes) -> Values:
+    """A text that is known to be JSON."""
+    msgspec.json.decode(value)
+    return (value.decode(),)
+
+
+def _plain_variants(value: bytes) -> Values:
+    return ([text for line in value.splitlines() for text in _plain_variant(line)],)
+
+
+def _plain_json_lines(batch: pa.BinaryArray) -> Decoded:
+    """The rows of all events as one struct array, which is cut into lists."""
+    rows: list[Row] = []
+    ends, failed = [0], {}
+    for event, value in enumerate(batch.to_pylist()):
+        try:
+            rows += [*map(_ROW, value.splitlines())]
+        except Exception as error:
+            failed[event] = str(error)
+        else:
+            ends.append(len(rows))
+    kinds = _schema("json", {}, DDL).types
+    columns = [
+        pa.array(column, kind) for column, kind in zip(zip(*map(_attributes_of, rows), strict=True), kinds, strict=True)
     ]
-    for name, config, write in plain:
-        part = batch.slice(0, len(rows) // 10) if name == "yaml" else batch
-        encode = codec(with_options(name, config)).encoder(part.schema)
-        size = sum(map(len, encode(part).to_pylist()))
-        yield Case(f"encode {name}", size, partial(encode, part), partial(_written, part, write))
+    structs = pa.StructArray.from_arrays(columns, [*NAMES])
+    return [pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs)], failed
 
 
-def _written(batch: pa.RecordBatch, write: Callable[[dict[str, Any]], bytes]) -> list[bytes]:
-    return [*map(write, batch.to_pylist())]
+def _write_json_lines(row: dict[str, Any]) -> bytes:
+    return b"".join(msgspec.json.encode(one) + b"\n" for one in row["rows"])
+
+
+def _plain_csv(value: bytes) -> Values:
+    """Each event alone: in one run of the reader, an open quote would take the next event with it."""
+    number, name, price, at = next(csv.reader([value.decode()]))
+    return int(number), name, float(price), at
 
 
 def _write_csv(row: dict[str, Any]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerow(row.values())
     return text.getvalue().encode()
+
+
+def _plain_yaml(value: bytes) -> Values:
+    return _values_of(yaml.load(value, yaml.CSafeLoader))
+
+
+def _write_yaml(row: dict[str, Any]) -> bytes:
+    written: bytes = yaml.dump(row, Dumper=yaml.CSafeDumper, encoding="utf-8")
+    return written
+
+
+def _plain_avro(value: bytes, schema: Any) -> Values:
+    found: Any = fastavro.schemaless_reader(io.BytesIO(value), schema, None)
+    return _values_of(found)
+
+
+def _avro(row: dict[str, Any], schema: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, row)
+    return stream.getvalue()
 
 
 def _protobuf(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -148,8 +313,38 @@ def _protobuf(path: Path) -> tuple[Any, dict[str, Any]]:
     return message_factory.GetMessages([file])["bench.Row"], {"descriptor": str(path), "message": "bench.Row"}
 
 
-def _plain_message(found: Any) -> object:
-    return found.id, found.name, found.price, found.at
+# Files of rows
+
+
+def _file_cases(rows: list[dict[str, Any]]) -> Iterator[Case]:
+    tables = [pa.Table.from_pylist(rows[start : start + FILE_ROWS]) for start in range(0, len(rows), FILE_ROWS)]
+    for name, write, read in (("arrow", _ipc, _read_ipc), ("parquet", _parquet, _read_parquet)):
+        values = [*map(write, tables)]
+        yield _decoding_by(name, {}, DDL, values, partial(_plain_tables, read=read))
+        decode = _decoder(name, {}, DDL)
+        batch = pa.RecordBatch.from_arrays([*decode(pa.array(values, pa.binary())).arrays], ["rows"])
+        yield _encoding_by(name, {}, batch, decode, partial(_written_tables, write=write))
+
+
+def _plain_tables(batch: pa.BinaryArray, read: Callable[[pa.Buffer], pa.Table]) -> Decoded:
+    """The rows of all files as one struct array, which is cut into lists."""
+    tables: list[pa.Table] = []
+    failed: dict[int, str] = {}
+    for row, value in enumerate(batch):
+        try:
+            tables.append(read(value.as_buffer()).select([*NAMES]))
+        except Exception as error:
+            failed[row] = str(error)
+    ends = [0]
+    for table in tables:
+        ends.append(ends[-1] + len(table))
+    structs = pa.concat_tables(tables).combine_chunks().to_struct_array().combine_chunks()
+    return [pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs)], failed
+
+
+def _written_tables(batch: pa.RecordBatch, write: Callable[[pa.Table], bytes]) -> pa.BinaryArray:
+    tables = (pa.Table.from_struct_array(rows.values) for rows in batch.column(0))
+    return pa.array([*map(write, tables)], pa.binary())
 
 
 def _ipc(table: pa.Table) -> bytes:
@@ -159,7 +354,7 @@ def _ipc(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _read_ipc(value: bytes) -> object:
+def _read_ipc(value: pa.Buffer) -> pa.Table:
     return pa.ipc.open_stream(value).read_all()
 
 
@@ -169,113 +364,196 @@ def _parquet(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _read_parquet(value: bytes) -> object:
+def _read_parquet(value: pa.Buffer) -> pa.Table:
     return pq.read_table(pa.BufferReader(value))
 
 
+# Lines, which mostly have no library of their own: Python's `re`, or cuts of the text.
+
+
 def _line_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
-    """Formats that have no library of their own: beside a match of Python's `re` for each event."""
-    syslog = [f"<34>1 {row['at']} host app {row['id']} ID47 - a message of {row['name']}".encode() for row in rows]
-    pattern = r"<(\d+)>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|\[.*\]) (.*)"
-    yield _decoding("syslog", {}, None, syslog, _matching(pattern, (int, datetime.fromisoformat)))
     lines = [f"m,host=h{row['id'] % 9} price={row['price']},n={row['id']}i {_NS}".encode() for row in rows]
     yield _decoding("influx", {}, None, lines, _plain_influx)
-    metrics = [f"a.b.c{row['id'] % 50}:{row['price']}|g".encode() for row in rows]
-    yield _decoding("statsd", {}, None, metrics, _matching(r"([^:]+):([^|]+)\|(\w+)", (str, float)))
-    graphite = [f"a.b.c{row['id'] % 50} {row['price']} 1767355200".encode() for row in rows]
-    yield _decoding("graphite", {}, None, graphite, _matching(r"(\S+) (\S+) (\d+)", (str, float, int)))
+    yield _encoding("influx", {}, None, lines, _write_influx)
     words = [f'level=info id={row["id"]} msg="a message of {row["name"]}"'.encode() for row in rows]
     yield _decoding("logfmt", {}, None, words, _plain_words)
-    yield from _more_lines(rows)
+    yield _encoding("logfmt", {}, None, words, _write_words)
     access = [f'10.0.0.1 - - "GET /{row["id"]} HTTP/1.1" 200 {row["id"]}'.encode() for row in rows]
     expression = r'(?P<ip>\S+) - - "(?P<verb>\w+) (?P<path>\S+) \S+" (?P<status>\d+) (?P<size>\d+)'
-    yield _decoding("regex", {"pattern": expression}, None, access, _matching(expression, ()))
-    grok = {"pattern": '%{NOTSPACE:ip} - - "%{WORD:verb} %{NOTSPACE:path} %{NOTSPACE}" %{INT:status} %{INT:size}'}
-    yield _decoding("grok", grok, None, access, _matching(expression, ()))
-    yield _decoding("string", {}, None, access, bytes.decode)
+    match = re.compile(expression, re.DOTALL).fullmatch
+    yield _decoding("regex", {"pattern": expression}, None, access, lambda one: _groups(match, one))
+    grok = '%{NOTSPACE:ip} - - "%{WORD:verb} %{NOTSPACE:path} %{NOTSPACE}" %{INT:status:int} %{INT:size:int}'
+    yield _decoding("grok", {"pattern": grok}, None, access, lambda one: _plain_grok(match, one))
+    yield _decoding("string", {}, None, access, lambda one: (one.decode(),))
+    yield _encoding("string", {}, None, access, lambda row: row["text"].encode())
 
 
-def _more_lines(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
-    metrics = [f"a.b.c{row['id'] % 50}:{row['price']}|g|#host:h{row['id'] % 9}".encode() for row in rows]
-    yield _decoding("dogstatsd", {}, None, metrics, _matching(r"([^:]+):([^|]+)\|(\w+)\|#([^:]+):(\S+)", (str, float)))
+Match = Callable[[str], "re.Match[str] | None"]
+
+
+def _groups(match: Match, value: bytes) -> Values:
+    found = match(value.decode())
+    if found is None:
+        raise ValueError("it does not match")
+    return found.groups()
+
+
+def _plain_grok(match: Match, value: bytes) -> Values:
+    ip, verb, path, status, size = _groups(match, value)
+    return ip, verb, path, int(status), int(size)
+
+
+def _plain_influx(value: bytes) -> Values:
+    """Without escapes and quotes, which the lines here do not have."""
+    head, fields, time = value.decode().split(" ")
+    measurement, *tags = head.split(",")
+    pairs = (each.partition("=") for each in fields.split(","))
+    numbers = {key: int(text[:-1]) if text.endswith("i") else float(text) for key, _, text in pairs}
+    tag_pairs = [tuple(tag.split("=", 1)) for tag in tags]
+    return measurement, tag_pairs, msgspec.json.encode(numbers).decode(), int(time) // 1000
+
+
+_ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\,= "})
+
+
+def _write_influx(row: dict[str, Any]) -> bytes:
+    """Of fields that are numbers."""
+    tags = "".join(f",{key.translate(_ESCAPES)}={value.translate(_ESCAPES)}" for key, value in row["tags"])
+    numbers: dict[str, int | float] = msgspec.json.decode(row["fields"])
+    pairs = (f"{key.translate(_ESCAPES)}={value}{'i' * isinstance(value, int)}" for key, value in numbers.items())
+    return f"{row['measurement'].translate(_ESCAPES)}{tags} {','.join(pairs)} {_micros(row['time']) * 1000}".encode()
+
+
+def _micros(instant: datetime) -> int:
+    return round(instant.timestamp() * 1_000_000)
+
+
+_WORD = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
+
+
+def _plain_words(value: bytes) -> Values:
+    return ([(key, quoted or plain) for key, quoted, plain in _WORD.findall(value.decode())],)
+
+
+_BARE = re.compile(r'[^\s="\\]+').fullmatch
+
+
+def _write_words(row: dict[str, Any]) -> bytes:
+    return " ".join(
+        f"{key}={text if _BARE(text) else msgspec.json.encode(text).decode()}" for key, text in row["data"]
+    ).encode()
+
+
+def _metric_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
+    metrics = [f"a.b.c{row['id'] % 50}:{row['price']}|g".encode() for row in rows]
+    statsd = re.compile(r"([^:]+):([^|]+)\|(\w+)").fullmatch
+    yield _decoding("statsd", {}, None, metrics, lambda one: _plain_statsd(statsd, one))
+    yield _encoding("statsd", {}, None, metrics, lambda row: f"{row['name']}:{row['text']}|{row['kind']}".encode())
+    lines = [f"a.b.c{row['id'] % 50} {row['price']} 1767355200".encode() for row in rows]
+    graphite = re.compile(r"(\S+) (\S+) (\d+)").fullmatch
+    yield _decoding("graphite", {}, None, lines, lambda one: _plain_graphite(graphite, one))
+    yield _encoding("graphite", {}, None, lines, _write_graphite)
+    tagged = [f"a.b.c{row['id'] % 50}:{row['price']}|g|#host:h{row['id'] % 9}".encode() for row in rows]
+    dogstatsd = re.compile(r"([^:]+):([^|]+)\|(\w+)\|#([^:]+):(\S+)").fullmatch
+    yield _decoding("dogstatsd", {}, None, tagged, lambda one: _plain_dogstatsd(dogstatsd, one))
+    yield _encoding("dogstatsd", {}, None, tagged, _write_dogstatsd)
+
+
+def _plain_statsd(match: Match, value: bytes) -> Values:
+    name, text, kind = _groups(match, value)
+    return name, kind, float(text), text, None
+
+
+def _plain_graphite(match: Match, value: bytes) -> Values:
+    path, number, time = _groups(match, value)
+    return path, float(number), int(time) * 1_000_000, []
+
+
+def _write_graphite(row: dict[str, Any]) -> bytes:
+    return f"{row['path']} {row['number']} {int(row['time'].timestamp())}".encode()
+
+
+def _plain_dogstatsd(match: Match, value: bytes) -> Values:
+    name, number, kind, tag, of = _groups(match, value)
+    return kind, name, [float(number)], None, None, [(tag, of)], []
+
+
+def _write_dogstatsd(row: dict[str, Any]) -> bytes:
+    tags = ",".join(f"{key}:{value}" for key, value in row["tags"])
+    return f"{row['name']}:{':'.join(map(str, row['numbers']))}|{row['kind']}|#{tags}".encode()
+
+
+def _log_cases(rows: Sequence[dict[str, Any]]) -> Iterator[Case]:
+    syslog = [
+        f"<34>1 {row['at'].removesuffix('Z')}.000000Z host app {row['id']} ID47 - a message of {row['name']}".encode()
+        for row in rows
+    ]
+    match = re.compile(r"<(\d+)>1 (\S+) (\S+) (\S+) (\S+) (\S+) (-|\[.*\]) (.*)", re.DOTALL).fullmatch
+    yield _decoding("syslog", {}, None, syslog, lambda one: _plain_syslog(match, one))
+    yield _encoding("syslog", {}, None, syslog, _write_syslog)
     cef = [f"CEF:0|v|p|1.0|{row['id']}|{row['name']}|5|src=10.0.0.1 cnt={row['id']}".encode() for row in rows]
     yield _decoding("cef", {}, None, cef, _plain_cef)
+    yield _encoding("cef", {}, None, cef, _write_cef)
     gelf = [
         msgspec.json.encode(
             {"version": "1.1", "host": "h", "short_message": row["name"], "timestamp": row["price"], "_id_": row["id"]}
         )
         for row in rows
     ]
-    yield _decoding("gelf", {}, None, gelf, msgspec.json.decode)
+    yield _decoding("gelf", {}, None, gelf, _plain_gelf)
+    yield _encoding("gelf", {}, None, gelf, _write_gelf)
 
 
-def _decoding(
-    name: str, config: dict[str, Any], ddl: str | None, values: list[bytes], plain: Callable[[bytes], object]
-) -> Case:
-    decode = codec(with_options(name, config)).decoder(None if ddl is None else parse_ddl(ddl))
-    batch = pa.array(values, pa.binary())
-    assert not decode(batch).failed
-    return Case(f"decode {name}", sum(map(len, values)), lambda: decode(batch), lambda: _each(batch, plain))
+def _plain_syslog(match: Match, value: bytes) -> Values:
+    """Without structured data, which the messages here do not have."""
+    priority, time, host, app, procid, msgid, _, message = _groups(match, value)
+    facility, severity = divmod(int(priority), 8)
+    return facility, severity, datetime.fromisoformat(time), time, host, app, procid, msgid, [], message
 
 
-def _each(batch: pa.BinaryArray, plain: Callable[[bytes], object]) -> tuple[list[object], dict[int, str]]:
-    """As a program does it that keeps what it cannot decode."""
-    found: list[object] = []
-    failed: dict[int, str] = {}
-    for row, value in enumerate(batch.to_pylist()):
-        try:
-            found.append(plain(value))
-        except Exception as error:
-            failed[row] = str(error)
-    assert not failed
-    return found, failed
+def _write_syslog(row: dict[str, Any]) -> bytes:
+    time = row["time"].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    head = f"<{row['facility'] * 8 + row['severity']}>1 {time} {row['host']} {row['app']}"
+    return f"{head} {row['procid']} {row['msgid']} - {row['message']}".encode()
 
 
-def _plain_csv(value: bytes) -> object:
-    number, name, price, at = next(csv.reader([value.decode()]))
-    return int(number), name, float(price), at
-
-
-def _avro(row: dict[str, Any], schema: Any) -> bytes:
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, schema, row)
-    return stream.getvalue()
-
-
-def _matching(pattern: str, kinds: Sequence[Callable[[str], object]]) -> Callable[[bytes], object]:
-    """`kinds` of the first groups; the others are texts."""
-    match = re.compile(pattern, re.DOTALL).fullmatch
-
-    def matched(value: bytes) -> object:
-        found = match(value.decode())
-        if found is None:
-            raise ValueError("it does not match")
-        groups = found.groups()
-        return [kind(group) for kind, group in zip(kinds, groups, strict=False)] + [*groups[len(kinds) :]]
-
-    return matched
-
-
-def _plain_influx(value: bytes) -> object:
-    """Without escapes and quotes, which the lines here do not have."""
-    head, fields, time = value.decode().split(" ")
-    measurement, *tags = head.split(",")
-    pairs = (each.partition("=") for each in fields.split(","))
-    numbers = {key: int(text[:-1]) if text.endswith("i") else float(text) for key, _, text in pairs}
-    return measurement, dict(tag.split("=") for tag in tags), numbers, int(time)
-
-
-def _plain_cef(value: bytes) -> object:
+def _plain_cef(value: bytes) -> Values:
     """Without escapes."""
-    *head, extension = value.decode().split("|", 7)
-    return head, dict(pair.split("=", 1) for pair in extension.split(" "))
+    version, *head, extension = value.decode().removeprefix("CEF:").split("|", 7)
+    return None, version, *head, [tuple(pair.split("=", 1)) for pair in extension.split(" ")]
 
 
-_WORD = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
+_CEF = ("vendor", "product", "product_version", "signature", "name", "severity")
+_IN_HEADER = str.maketrans({"\\": "\\\\", "|": "\\|", "\n": "\\n", "\r": "\\r"})
+_IN_EXTENSION = str.maketrans({"\\": "\\\\", "=": "\\=", "\n": "\\n", "\r": "\\r"})
 
 
-def _plain_words(value: bytes) -> object:
-    return {key: quoted or plain for key, quoted, plain in _WORD.findall(value.decode())}
+def _write_cef(row: dict[str, Any]) -> bytes:
+    extension = " ".join(f"{key}={value.translate(_IN_EXTENSION)}" for key, value in row["extension"])
+    head = "|".join(row[name].translate(_IN_HEADER) for name in _CEF)
+    return f"CEF:{row['version']}|{head}|{extension}".encode()
+
+
+_GELF = ("version", "host", "short_message", "full_message", "timestamp", "level")
+
+
+def _plain_gelf(value: bytes) -> Values:
+    found = msgspec.json.decode(value)
+    version, host, short, full, seconds, level = map(found.get, _GELF)
+    if not (isinstance(version, str) and isinstance(host, str) and isinstance(short, str)):
+        raise ValueError("it is not GELF")
+    time = None if seconds is None else round(seconds * 1_000_000)
+    extra = [(key.removeprefix("_"), str(each)) for key, each in found.items() if key not in _GELF]
+    return version, host, short, full, time, level, extra
+
+
+def _write_gelf(row: dict[str, Any]) -> bytes:
+    found = {"version": row["version"], "host": row["host"], "short_message": row["short_message"]}
+    return msgspec.json.encode(
+        found
+        | {"timestamp": row["time"].replace(tzinfo=UTC).timestamp()}
+        | {f"_{key}": value for key, value in row["extra"]}
+    )
 
 
 # Interceptors

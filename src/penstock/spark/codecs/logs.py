@@ -120,7 +120,7 @@ def _syslog(found: Extracted, *, is_new: bool) -> tuple[Columns, Rows]:
     if pc.any(pc.starts_with(message, _BOM)).as_py():
         message = pc.replace_substring_regex(message, f"^{_BOM}", "")
     arrays = [
-        pc.divide(priority, 8),
+        pc.divide(priority, 8).cast(pa.int32()),
         pc.subtract(priority, pc.multiply(pc.divide(priority, 8), 8)).cast(pa.int32()),
         times,
         time_texts,
