@@ -23,6 +23,7 @@ from penstock.spark.codecs.by_json import JSON, decoded_by_json, json_of
 from penstock.spark.codecs.codec import CODECS, DATA
 from penstock.spark.codecs.documents import without
 from penstock.spark.codecs.json_writer import is_json
+from penstock.spark.codecs.packing import python_values
 from penstock.spark.codecs.scalars import Misfit
 
 _MAGIC = b"\x00"
@@ -79,15 +80,12 @@ class Avro(Codec):
 
     def encoder(self, columns: pa.Schema) -> Encode:
         write = self._writer()
-        texts = [field.name for field in columns if is_json(field)]
-        is_whole = columns.names == [DATA]
+        names, is_whole = columns.names, columns.names == [DATA]
 
         def encode(rows: pa.RecordBatch) -> pa.BinaryArray:
-            found = []
-            for row in rows.to_pylist(maps_as_pydicts="strict"):
-                row |= {name: json.loads(row[name]) for name in texts if row[name] is not None}
-                found.append(write(row[DATA] if is_whole else row))
-            return pa.array(found, pa.binary())
+            values = [_python_values(*pair) for pair in zip(rows.columns, columns, strict=True)]
+            given = values[0] if is_whole else [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+            return pa.array([*map(write, given)], pa.binary())
 
         return encode
 
@@ -149,6 +147,12 @@ class Avro(Codec):
             return stream.getvalue()
 
         return write
+
+
+def _python_values(column: pa.Array, field: pa.Field) -> list[Any]:
+    if is_json(field):
+        return [None if text is None else json.loads(text) for text in column.to_pylist()]
+    return python_values(column)
 
 
 def _columns(values: pa.BinaryArray, read: Callable[[bytes], Any], fields: Fields) -> Columns:

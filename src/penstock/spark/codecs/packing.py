@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -76,26 +77,53 @@ class Packing:
 
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
+        self._row = _row_type(columns.names)
         self._is_whole = columns.names == [DATA] and (is_json(columns[0]) or pa.types.is_nested(columns[0].type))
 
     def encode(self, rows: pa.RecordBatch) -> pa.BinaryArray:
         values = [_values(array, field) for array, field in zip(rows.columns, self._columns, strict=True)]
-        if self._is_whole:
-            whole = values[0]
-        else:
-            names = self._columns.names
-            whole = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-        return pa.array([*map(_pack, whole)], pa.binary())
+        packed = map(_pack, values[0] if self._is_whole else map(self._row, *values))
+        return pa.array([*packed] if values else [_pack({})] * len(rows), pa.binary())
 
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
+def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
+    """A row, which is a map with these names: three times as fast to make and write as a dict."""
+    fields = [(f"f{number}", Any, msgspec.field(name=name)) for number, name in enumerate(names)]
+    return msgspec.defstruct("Row", fields, gc=False)
+
+
 def _values(column: pa.Array, field: pa.Field) -> list[Any]:
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        naive = column.cast(pa.timestamp(column.type.unit)).to_pylist()  # five times as fast as with a time zone
-        return [None if one is None else one.replace(tzinfo=UTC) for one in naive]
-    found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     if is_json(field):
-        return [None if one is None else json.loads(one, parse_int=_number) for one in found]
+        return [None if one is None else json.loads(one, parse_int=_number) for one in column.to_pylist()]
+    return python_values(column)
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """The values of a column; maps are dicts. `maps_as_pydicts` is ten times as slow, also for columns without maps.
+    Raises KeyError for a map that has a key twice.
+    """
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        naive = column.cast(pa.timestamp(kind.unit)).to_pylist()  # five times as fast as with a time zone
+        return [None if one is None else one.replace(tzinfo=UTC) for one in naive]
+    if not _has_maps(kind):
+        plain: list[Any] = column.to_pylist()
+        return plain
+    if pa.types.is_map(kind) and not _has_maps(kind.item_type):
+        return [None if pairs is None else _mapping(pairs) for pairs in column.to_pylist()]
+    found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return found
+
+
+def _has_maps(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind)) or any(_has_maps(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _mapping(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise KeyError("a map has a key twice")
     return found
