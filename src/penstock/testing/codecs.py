@@ -55,6 +55,7 @@ class CodecConformance:
         found = self.made().decoder(self._fields())(pa.array(values, pa.binary()))
         assert isinstance(found, Columns)
         assert all(len(array) == len(values) - len(found.failed) for array in found.arrays)
+        assert [array.type for array in found.arrays] == self._schema().types
         assert all(0 <= row < len(values) and reason for row, reason in found.failed.items())
         batch = pa.RecordBatch.from_arrays(list(found.arrays), schema=self._schema())
         return batch.to_pylist(maps_as_pydicts="strict"), found.failed

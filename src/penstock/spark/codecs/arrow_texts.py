@@ -96,3 +96,8 @@ def without_line_ends(texts: pa.StringArray) -> pa.StringArray:
     if not pc.any(pc.ends_with(texts, "\n")).as_py():  # most have none, and looking is cheaper than replacing
         return texts
     return pc.replace_substring_regex(texts, _LINE_END, "")
+
+
+def without_empty(texts: pa.StringArray) -> pa.StringArray:
+    """With null for an empty one."""
+    return pc.if_else(pc.equal(texts, ""), None, texts)

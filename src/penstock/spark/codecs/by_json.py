@@ -216,24 +216,25 @@ class JsonLines(Codec):
 
 
 def _decoded_lines(values: pa.BinaryArray, decode: Decode, kind: pa.DataType, *, has_schema: bool) -> Columns:
-    documents = values.to_pylist()
-    failed = dict.fromkeys(valid_texts(values).bad, "is not valid JSON lines")
-
-    def columns(given: Any) -> Columns:
-        lines = [[line for line in event.split(b"\n") if line.strip()] for event in given]
-        owners = np.repeat(np.arange(len(lines)), [len(of) for of in lines])
-        found = decode(pa.array([line for of in lines for line in of], pa.binary()))
-        bad: dict[int, str] = {}
-        for row, reason in sorted(found.failed.items(), reverse=True):
-            bad[int(owners[row])] = f"{reason}, in line {row - int(np.searchsorted(owners, owners[row])) + 1}"
-        inner = pa.StructArray.from_arrays(found.arrays, fields=[*kind.value_type]) if has_schema else found.arrays[0]
-        left = np.setdiff1d(np.arange(len(owners)), [*found.failed])
-        kept = np.isin(owners[left], [*bad], invert=True)
-        counts = [len(of) for event, of in enumerate(lines) if event not in bad]
-        ends = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
-        return Columns([pa.ListArray.from_arrays(ends, inner.filter(pa.array(kept)), type=kind)], bad)
-
-    return without(documents, failed, columns)
+    texts, rows, undecoded = valid_texts(values)
+    lists = pc.split_pattern(texts, "\n")
+    lines, owners = lists.flatten(), pc.list_parent_indices(lists)
+    is_line = pc.not_equal(pc.ascii_trim_whitespace(lines), "")
+    if not pc.all(is_line).as_py():
+        lines, owners = lines.filter(is_line), owners.filter(is_line)
+    found, owner = decode(lines.cast(pa.binary())), owners.to_numpy()
+    inner = pa.StructArray.from_arrays(found.arrays, fields=[*kind.value_type]) if has_schema else found.arrays[0]
+    counts = np.bincount(owner, minlength=len(texts))
+    bad: dict[int, str] = {}
+    if found.failed:
+        for line, reason in sorted(found.failed.items(), reverse=True):
+            event = owner[line]
+            bad[int(event)] = f"{reason}, in line {line - int(np.searchsorted(owner, event)) + 1}"
+        kept = np.isin(np.delete(owner, [*found.failed]), [*bad], invert=True)
+        inner, counts = inner.filter(pa.array(kept)), np.delete(counts, [*bad])
+    ends = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+    failed = dict.fromkeys(undecoded, "is not valid JSON lines") | {int(rows[event]): bad[event] for event in bad}
+    return Columns([pa.ListArray.from_arrays(ends, inner, type=kind)], failed)
 
 
 def _lines_of_lists(column: pa.Array, inner: JsonWriter) -> pa.BinaryArray:

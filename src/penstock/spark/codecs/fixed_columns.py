@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,11 +14,14 @@ import pyarrow.compute as pc
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import without_empty
+from penstock.spark.codecs.json_writer import joined, map_parts
 from penstock.spark.codecs.scalars import Misfit
 
 BIGINT, DOUBLE, INT, TIMESTAMP = (Kind(name) for name in ("bigint", "double", "int", "timestamp"))
 TAGS = Kind("map", of=(STRING, STRING))
 
+_UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond"}
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
@@ -39,25 +43,128 @@ class FixedColumns(Codec):
                 f"{self.about.name} cannot write {', '.join(unknown)}",
                 f"Its columns are: {', '.join(field.name for field in self.of)}.",
             )
-        empty = dict.fromkeys((field.name for field in self.of), None)
-
-        def encode(rows: pa.RecordBatch) -> pa.BinaryArray:
-            found = [self.write(empty | row) for row in rows.to_pylist(maps_as_pydicts="lossy")]
-            return pa.array([text.encode() for text in found], pa.binary())
-
-        return encode
+        return lambda rows: self.write(Given(self.about.name, rows)).cast(pa.binary())
 
     @abstractmethod
     def decode(self, values: pa.BinaryArray) -> Columns: ...
 
     @abstractmethod
-    def write(self, row: Mapping[str, Any]) -> str:
+    def write(self, rows: Given) -> pa.StringArray:
         """Raises RequestError for a row that the format cannot represent."""
 
-    def needed(self, row: Mapping[str, Any], name: str) -> Any:
-        if row[name] is None:
-            raise RequestError(f"{self.about.name} cannot write a row without `{name}`", "Set it, or drop the row.")
-        return row[name]
+
+class Given:
+    """Rows to write: their columns as texts."""
+
+    def __init__(self, codec: str, rows: pa.RecordBatch) -> None:
+        self._codec = codec
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> pa.Array:
+        """Nulls if the rows do not have it."""
+        return self._rows.column(name) if name in self._rows.schema.names else pa.nulls(len(self._rows))
+
+    def texts(self, name: str) -> pa.StringArray:
+        """Null for null. Numbers have no point if they are whole."""
+        return self._as_texts(name, self.column(name))
+
+    def needed(self, name: str) -> pa.StringArray:
+        """As `texts`. Raises RequestError for null."""
+        return self.complete(name, self.texts(name))
+
+    def complete(self, name: str, texts: pa.StringArray) -> pa.StringArray:
+        """Returns the texts. Raises RequestError if one is null: its row has no `name`."""
+        if texts.null_count:
+            raise RequestError(f"{self._codec} cannot write a row without `{name}`", "Set it, or drop the row.")
+        return texts
+
+    def instants(self, name: str) -> pa.TimestampArray:
+        """In UTC, and in microseconds."""
+        try:
+            return self.column(name).cast(pa.timestamp("us", "UTC"), safe=False)
+        except pa.ArrowException:
+            raise self._wrong(name, "a timestamp") from None
+
+    def since_1970(self, name: str, unit: str) -> pa.StringArray:
+        """A time as a whole number of units."""
+        instants = self.instants(name)
+        if unit == "ns":
+            try:
+                return pc.multiply_checked(instants.cast(pa.int64()), 1000).cast(pa.string())
+            except pa.ArrowException:
+                raise self._wrong(name, "a time of 1677 to 2262") from None
+        whole = pc.floor_temporal(instants, unit=_UNITS[unit])
+        return whole.cast(pa.timestamp(unit, "UTC")).cast(pa.int64()).cast(pa.string())
+
+    def pairs(self, name: str, write: Callable[[pa.StringArray, pa.StringArray], pa.StringArray], between: str) -> Any:
+        """What `write` makes of the keys and values of maps; "" for none."""
+        column = self.column(name)
+        if pa.types.is_struct(column.type):
+            column = _as_maps(column)
+        if pa.types.is_null(column.type):
+            return pa.array([""] * len(column), pa.string())
+        if not pa.types.is_map(column.type):
+            raise self._wrong(name, "a map")
+        lists, keys, items = map_parts(column)
+        written = write(self._as_texts(name, keys), pc.fill_null(self._as_texts(name, items), ""))
+        return pc.fill_null(joined(lists, written, between=between), "")
+
+    def elements(self, name: str, between: str) -> pa.StringArray:
+        """Those of a list; null for none."""
+        column = self.column(name)
+        if pa.types.is_null(column.type):
+            return column.cast(pa.string())
+        if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+            raise self._wrong(name, "an array")
+        return without_empty(joined(column, self._as_texts(name, column.flatten()), between=between))
+
+    def one_line(self, lines: pa.StringArray) -> pa.StringArray:
+        """Returns them. Raises RequestError if one has a line end."""
+        self.refuse(lines, pc.match_substring(lines, "\n"), "It has no form for line ends.")
+        return lines
+
+    def refuse(self, texts: pa.StringArray, are_bad: pa.BooleanArray, hint: str) -> None:
+        """Raises RequestError with the first text that is bad."""
+        if (at := pc.index(are_bad, value=True).as_py()) >= 0:
+            raise RequestError(f"{self._codec} cannot write {texts[at].as_py()[:100]!r}", hint)
+
+    def _as_texts(self, name: str, column: pa.Array) -> pa.StringArray:
+        if pa.types.is_nested(column.type):
+            raise self._wrong(name, "a text or a number")
+        return column.cast(pa.string())
+
+    def _wrong(self, name: str, wanted: str) -> RequestError:
+        return RequestError(f"{self._codec} cannot write `{name}`, which is not {wanted}", "Convert the column.")
+
+
+def concat(*parts: pa.StringArray | str) -> pa.StringArray:
+    """The parts of each row without anything between them; null if one of them is."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def optional(*parts: pa.StringArray | str) -> pa.StringArray:
+    """As `concat`; "" if a part is null."""
+    return pc.fill_null(concat(*parts), "")
+
+
+def escaped(texts: pa.StringArray, signs: str) -> pa.StringArray:
+    """With a backslash before each of the signs, of which it is the first."""
+    if not pc.any(pc.match_substring_regex(texts, f"[{re.escape(signs)}]")).as_py():
+        return texts
+    return pc.replace_substring_regex(texts, f"([{re.escape(signs)}])", r"\\\1")
+
+
+def _as_maps(column: pa.StructArray) -> pa.MapArray:
+    """Without the fields that are null."""
+    rows = [
+        None if one is None else [pair for pair in one.items() if pair[1] is not None] for one in column.to_pylist()
+    ]
+    return pa.array(
+        [None if one is None else [(key, str(value)) for key, value in one] for one in rows], arrow_type(TAGS)
+    )
 
 
 def row_by_row(values: pa.BinaryArray, parse: Callable[[bytes], Sequence[Any]], fields: Fields) -> Columns:
@@ -87,17 +194,6 @@ def instants(texts: pa.StringArray, unit: str) -> pa.TimestampArray:
     whole = texts.cast(pa.int64())
     micros = pc.divide(whole, 1000) if unit == "ns" else pc.multiply(whole, _MICROSECONDS[unit])
     return micros.cast(pa.timestamp("us", "UTC"))
-
-
-def micros_of(instant: Any) -> int:
-    """Of a datetime with a time zone."""
-    found: int = pa.scalar(instant, pa.timestamp("us", "UTC")).value
-    return found
-
-
-def shown(number: float) -> str:
-    """Without a point if it is whole."""
-    return str(int(number)) if float(number).is_integer() and abs(number) < 1 << 53 else repr(float(number))
 
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, VARIANT, Field
 from penstock.spark.codecs.api import Columns
-from penstock.spark.codecs.arrow_texts import valid_texts
+from penstock.spark.codecs.arrow_texts import is_text, valid_texts, without_empty
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.fixed_columns import (
     TAGS,
     TIMESTAMP,
     FixedColumns,
+    Given,
+    concat,
     decoded_rows,
+    escaped,
     instants,
     maps,
     merged,
-    micros_of,
+    optional,
 )
-from penstock.spark.codecs.json_writer import is_json
 from penstock.spark.codecs.metric_lines import IS_NUMBER
+from penstock.spark.codecs.packing import python_values
 from penstock.spark.codecs.pair_kernel import NOT_PLAIN, bytes_and_offsets, influx_lines, texts_at, texts_of
-from penstock.spark.codecs.patterns import NOT_UTF8, extract, without_empty
+from penstock.spark.codecs.patterns import NOT_UTF8, extract
 from penstock.spark.codecs.scalars import Misfit
 
 _KEY = r"(?:[^ \t\n\f\r,=\\]|\\.)+"
@@ -48,7 +51,6 @@ _IN_TEXT = re.compile(r'\\(["\\])')
 _TRUE, _FALSE = ("t", "T", "true", "True", "TRUE"), ("f", "F", "false", "False", "FALSE")
 _INTEGER = re.compile(r"-?\d{1,19}[iu]")
 _PLAIN_DIGITS = {"ns": 19, "us": 17, "ms": 14, "s": 11}
-_FRACTIONS = {"ns": (1, 1000), "us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1)}
 
 
 class Influx(FixedColumns):
@@ -100,22 +102,35 @@ class Influx(FixedColumns):
             arrays = [array.filter(good) for array in arrays]
         return Columns(arrays, found.failed | bad)
 
-    def encoder(self, columns: pa.Schema) -> Any:
-        encode = super().encoder(columns)
-        is_text = "fields" in columns.names and is_json(columns.field("fields"))
-        self._is_text = is_text or ("fields" in columns.names and pa.types.is_string(columns.field("fields").type))
-        return encode
+    def write(self, rows: Given) -> pa.StringArray:
+        names = escaped(_named(rows, rows.needed("measurement")), "\\, ")
+        tags = rows.pairs("tags", lambda keys, items: concat(",", _key(rows, keys), "=", _key(rows, items)), "")
+        fields = pa.array([*map(_written_fields, _documents(rows))], pa.string())
+        return concat(names, tags, " ", fields, optional(" ", rows.since_1970("time", self.options.precision)))
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        given = self.needed(row, "fields")
-        fields = msgspec.json.decode(given) if self._is_text else given
-        written = [f"{_escaped(key, ',= ')}={_influx_value(each)}" for key, each in fields.items() if each is not None]
-        if not written:
-            raise RequestError("influx cannot write a row without fields", "Set one, or drop the row.")
-        tags = "".join(f",{_escaped(key, ',= ')}={_escaped(each, ',= ')}" for key, each in (row["tags"] or {}).items())
-        times, parts = _FRACTIONS[self.options.precision]
-        time = "" if row["time"] is None else f" {micros_of(row['time']) * parts // times}"
-        return f"{_escaped(self.needed(row, 'measurement'), ', ')}{tags} {','.join(written)}{time}"
+
+def _key(rows: Given, texts: pa.StringArray) -> pa.StringArray:
+    return escaped(_named(rows, texts), "\\,= ")
+
+
+def _named(rows: Given, names: pa.StringArray) -> pa.StringArray:
+    rows.refuse(names, pc.or_(pc.equal(names, ""), pc.match_substring(names, "\n")), "It has no form for this name.")
+    return names
+
+
+def _documents(rows: Given) -> list[dict[str, Any]]:
+    """The fields of each row."""
+    column = rows.column("fields")
+    rows.complete("fields", column)
+    values = python_values(column)
+    return [msgspec.json.decode(one) for one in values] if is_text(column.type) else values
+
+
+def _written_fields(fields: dict[str, Any]) -> str:
+    written = [f"{_escaped(key)}={_influx_value(each)}" for key, each in fields.items() if each is not None]
+    if not written:
+        raise RequestError("influx cannot write a row without fields", "Set one, or drop the row.")
+    return ",".join(written)
 
 
 def _unescaped(text: str) -> str:
@@ -144,13 +159,13 @@ def _influx_scalar(text: str) -> Any:
     raise Misfit(f"is not a line of InfluxDB: {text[:40]!r} is not a value")
 
 
-def _escaped(text: str, special: str) -> str:
-    found = text.replace("\\", "\\\\")
-    for character in special:
-        found = found.replace(character, f"\\{character}")
-    if not text or "\n" in text:
-        raise RequestError(f"influx cannot write the name {text!r}", "It has no form for it.")
-    return found
+_SPECIAL = str.maketrans({sign: f"\\{sign}" for sign in "\\,= "})
+
+
+def _escaped(name: str) -> str:
+    if not name or "\n" in name:
+        raise RequestError(f"influx cannot write {name!r}", "It has no form for this name.")
+    return name.translate(_SPECIAL)
 
 
 def _influx_value(value: Any) -> str:

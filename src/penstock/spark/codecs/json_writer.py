@@ -42,7 +42,7 @@ def _texts(column: pa.Array, field: pa.Field) -> pa.StringArray:
     if is_json(field):
         found = column.cast(pa.string())
     elif is_text(kind):
-        found = _strings(column.cast(pa.string()))
+        found = strings(column.cast(pa.string()))
     elif is_binary(kind):
         found = _each(column)  # base64
     elif pa.types.is_struct(kind):
@@ -56,7 +56,8 @@ def _texts(column: pa.Array, field: pa.Field) -> pa.StringArray:
     return pc.fill_null(found, "null") if found.null_count else found
 
 
-def _strings(texts: pa.StringArray) -> pa.StringArray:
+def strings(texts: pa.StringArray) -> pa.StringArray:
+    """As strings of JSON; null for null."""
     if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
         return _each(texts)
     return pc.binary_join_element_wise('"', texts, '"', "")
@@ -91,21 +92,28 @@ def _structs(column: pa.StructArray) -> pa.StringArray:
 
 
 def _lists(column: pa.ListArray) -> pa.StringArray:
-    return _joined(column, _texts(column.flatten(), column.type.value_field), "[", "]")
+    return joined(column, _texts(column.flatten(), column.type.value_field), "[", "]")
 
 
 def _maps(column: pa.MapArray, name: str) -> pa.StringArray:
-    key, item = column.type.key_field, column.type.item_field
-    lists = column.cast(pa.list_(pa.struct([key, item])))
+    lists, keys, items = map_parts(column)
+    names = strings(plain_texts(keys, name, "json"))
+    return joined(lists, pc.binary_join_element_wise(names, _texts(items, column.type.item_field), ":"), "{", "}")
+
+
+def map_parts(column: pa.MapArray) -> tuple[pa.ListArray, pa.Array, pa.Array]:
+    """The map as lists, and all keys and values of these."""
+    lists = column.cast(pa.list_(pa.struct([column.type.key_field, column.type.item_field])))
     keys, items = lists.flatten().flatten()
-    names = _strings(plain_texts(keys, name, "json"))
-    return _joined(lists, pc.binary_join_element_wise(names, _texts(items, item), ":"), "{", "}")
+    return lists, keys, items
 
 
-def _joined(column: pa.Array, texts: pa.StringArray, opening: str, closing: str) -> pa.StringArray:
+def joined(
+    column: pa.Array, texts: pa.StringArray, opening: str = "", closing: str = "", between: str = ","
+) -> pa.StringArray:
     """The texts of each list's values, which follow each other in `texts`, between brackets. Null for null."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    inside = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), ",")
+    inside = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), between)
     found = pc.binary_join_element_wise(opening, inside, closing, "")
     return pc.if_else(column.is_valid(), found, None) if column.null_count else found

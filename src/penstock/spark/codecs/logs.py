@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,9 +14,23 @@ import pyarrow.compute as pc
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Kind, arrow_type
 from penstock.spark.codecs.api import Columns
-from penstock.spark.codecs.arrow_texts import valid_texts, without_line_ends
+from penstock.spark.codecs.arrow_texts import valid_texts, without_empty, without_line_ends
 from penstock.spark.codecs.codec import CODECS
-from penstock.spark.codecs.fixed_columns import INT, TAGS, TIMESTAMP, FixedColumns, Rows, merged, micros_of, row_by_row
+from penstock.spark.codecs.fixed_columns import (
+    INT,
+    TAGS,
+    TIMESTAMP,
+    FixedColumns,
+    Given,
+    Rows,
+    concat,
+    escaped,
+    merged,
+    optional,
+    row_by_row,
+)
+from penstock.spark.codecs.json_writer import map_parts, strings
+from penstock.spark.codecs.packing import python_values
 from penstock.spark.codecs.patterns import NOT_UTF8, Extracted, extract
 from penstock.spark.codecs.scalars import Misfit, timestamp
 from penstock.spark.codecs.variants import BAD
@@ -42,7 +55,6 @@ _QUOTED = r'[^"\\\]]*+(?:\\.[^"\\\]]*+)*+'
 _PARAMETER = re.compile(rf' ({_NAME}+)="({_QUOTED})"', re.DOTALL)
 _OF_ELEMENT = re.compile(rf'\[{_NAME}++(?: {_NAME}++="{_QUOTED}")*+\]', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\\]])')
-_BLANK = re.compile(r"[ \t\n\f\r]")
 _STRUCTURED = Kind("map", of=(STRING, TAGS))
 _PRIORITIES = 192
 _BOM = "\ufeff"
@@ -76,12 +88,17 @@ class Syslog(FixedColumns):
             failed = {int(left[row]): reason for row, reason in old.failed.items()}
         return merged(parts, failed)
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        facility, severity = self.needed(row, "facility"), self.needed(row, "severity")
-        if not (0 <= facility < _PRIORITIES // 8 and 0 <= severity < 8):
-            raise RequestError(f"syslog has no facility {facility} with the severity {severity}")
+    def write(self, rows: Given) -> pa.StringArray:
+        facility, severity = (pc.cast(rows.complete(name, rows.column(name)), pa.int64()) for name in _PRIORITY_PARTS)
+        fits = [pc.and_(pc.greater_equal(of, 0), pc.less(of, end)) for of, end in ((facility, 24), (severity, 8))]
+        if (at := pc.index(pc.and_(*fits), value=False).as_py()) >= 0:
+            raise RequestError(f"syslog has no facility {facility[at]} with the severity {severity[at]}")
+        priority = pc.add(pc.multiply(facility, 8), severity).cast(pa.string())
         written = _rfc5424 if self.options.write == "5424" else _rfc3164
-        return f"<{facility * 8 + severity}>{written(row)}"
+        return concat("<", priority, ">", written(rows))
+
+
+_PRIORITY_PARTS = ("facility", "severity")
 
 
 def _extract_new(values: pa.BinaryArray) -> Extracted:
@@ -172,39 +189,42 @@ def _elements(text: str | None) -> list[tuple[str, list[tuple[str, str]]]]:
     return [(name, [*values.items()]) for name, values in found.items()]
 
 
-def _rfc5424(row: Mapping[str, Any]) -> str:
-    time = "-" if row["time"] is None else _iso(row["time"])
-    head = [str(row[name] or "-") for name in ("host", "app", "procid", "msgid")]
-    if any(map(_BLANK.search, head)):
-        raise RequestError(f"syslog cannot write {' '.join(head)!r}", "Names in a header have no blanks.")
-    elements = "".join(
+def _rfc5424(rows: Given) -> pa.StringArray:
+    times = rows.instants("time").cast(pa.timestamp("us")).cast(pa.string())
+    times = pc.fill_null(concat(pc.replace_substring(times, " ", "T"), "Z"), "-")
+    head = [pc.fill_null(without_empty(rows.texts(name)), "-") for name in ("host", "app", "procid", "msgid")]
+    names = pc.binary_join_element_wise(*head, " ")
+    rows.refuse(names, pc.match_substring_regex(names, r"[\t\n\f\r]| .* .* .* "), "Names in a header have no blanks.")
+    return concat("1 ", times, " ", names, " ", _written_structured(rows), optional(" ", rows.texts("message")))
+
+
+def _written_structured(rows: Given) -> pa.StringArray:
+    column = rows.column("structured")
+    if pa.types.is_map(column.type) and not len(map_parts(column)[1]):  # as usual
+        return pa.array(["-"] * len(rows), pa.string())
+    return pa.array([_written_elements(one) or "-" for one in python_values(column)], pa.string())
+
+
+def _written_elements(elements: Mapping[str, Mapping[str, str | None] | None] | None) -> str:
+    return "".join(
         f"[{name}{''.join(f' {key}={_quoted(value)}' for key, value in (values or {}).items())}]"
-        for name, values in (row["structured"] or {}).items()
+        for name, values in (elements or {}).items()
     )
-    message = "" if row["message"] is None else f" {row['message']}"
-    return f"1 {time} {' '.join(head)} {elements or '-'}{message}"
 
 
-def _quoted(value: str) -> str:
-    escaped = re.sub(r'(["\\\]])', r"\\\1", value or "")
-    return f'"{escaped}"'
+def _quoted(value: str | None) -> str:
+    escaped_value = re.sub(r'(["\\\]])', r"\\\1", value or "")
+    return f'"{escaped_value}"'
 
 
-def _rfc3164(row: Mapping[str, Any]) -> str:
-    if row["time"] is None and row["time_text"] is None:
-        raise RequestError("syslog cannot write a row without `time` by RFC 3164", "Set it, or drop the row.")
-    time = row["time_text"] if row["time"] is None else _without_year(row["time"].astimezone(UTC))
-    pid = f"[{row['procid']}]" if row["procid"] else ""
-    tag = f"{row['app']}{pid}: " if row["app"] else ""
-    return f"{time} {row['host'] or '-'} {tag}{row['message'] or ''}"
-
-
-def _without_year(instant: datetime) -> str:
-    return f"{instant:%b} {instant.day:>2} {instant:%H:%M:%S}"
-
-
-def _iso(instant: datetime) -> str:
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _rfc3164(rows: Given) -> pa.StringArray:
+    instants = pc.floor_temporal(rows.instants("time"), unit="second").cast(pa.timestamp("s", "UTC"))
+    without_year = pc.strftime(instants, format="%b %e %H:%M:%S", locale="C")
+    times = rows.complete("time", pc.coalesce(without_year, rows.texts("time_text")))
+    process = optional("[", without_empty(rows.texts("procid")), "]")
+    tag = optional(without_empty(rows.texts("app")), process, ": ")
+    host = pc.fill_null(without_empty(rows.texts("host")), "-")
+    return concat(times, " ", host, " ", tag, pc.fill_null(rows.texts("message"), ""))
 
 
 # CEF
@@ -231,10 +251,20 @@ class Cef(FixedColumns):
     def decode(self, values: pa.BinaryArray) -> Columns:
         return row_by_row(values, _cef, self.of)
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        parts = [_cef_header(str(row[name] or "")) for name in _HEADER[1:]]
-        extension = " ".join(f"{key}={_cef_value(value)}" for key, value in (row["extension"] or {}).items())
-        return f"{row['header'] or ''}CEF:{row['version'] or 0}|{'|'.join(parts)}|{extension}"
+    def write(self, rows: Given) -> pa.StringArray:
+        header, version = (
+            pc.fill_null(rows.texts("header"), ""),
+            pc.fill_null(without_empty(rows.texts("version")), "0"),
+        )
+        parts = [_one_lined(escaped(pc.fill_null(rows.texts(name), ""), "\\|")) for name in _HEADER[1:]]
+        extension = rows.pairs(
+            "extension", lambda keys, items: concat(keys, "=", _one_lined(escaped(items, "\\="))), " "
+        )
+        return concat(header, "CEF:", pc.binary_join_element_wise(version, *parts, extension, "|"))
+
+
+def _one_lined(texts: pa.StringArray) -> pa.StringArray:
+    return pc.replace_substring(pc.replace_substring(texts, "\n", "\\n"), "\r", "\\r")
 
 
 def _cef(value: bytes) -> tuple[Any, ...]:
@@ -257,14 +287,6 @@ def _cef_meant(text: str) -> str:
     return _CEF_ESCAPE.sub(lambda escape: _CEF_MEANT.get(escape[1], escape[1]), text) if "\\" in text else text
 
 
-def _cef_header(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def _cef_value(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("=", "\\=").replace("\n", "\\n").replace("\r", "\\r")
-
-
 # GELF
 
 
@@ -285,15 +307,17 @@ class Gelf(FixedColumns):
     def decode(self, values: pa.BinaryArray) -> Columns:
         return row_by_row(values, _gelf, self.of)
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        found = {"version": row["version"] or "1.1", "host": self.needed(row, "host")}
-        found |= {"short_message": self.needed(row, "short_message")}
-        found |= {name: row[name] for name in ("full_message", "level") if row[name] is not None}
-        if row["time"] is not None:
-            micros = micros_of(row["time"])
-            found["timestamp"] = msgspec.Raw(f"{micros // 1_000_000}.{micros % 1_000_000:06}".encode())
-        found |= {f"_{key}": value for key, value in (row["extra"] or {}).items()}
-        return msgspec.json.encode(found).decode()
+    def write(self, rows: Given) -> pa.StringArray:
+        version = strings(pc.fill_null(without_empty(rows.texts("version")), "1.1"))
+        parts = [concat('{"version":', version)]
+        parts += [concat(f',"{name}":', strings(rows.needed(name))) for name in ("host", "short_message")]
+        parts += [optional(',"full_message":', strings(rows.texts("full_message")))]
+        seconds = pc.divide(rows.instants("time").cast(pa.int64()).cast(pa.float64()), 1_000_000)
+        parts += [optional(',"timestamp":', seconds.cast(pa.string())), optional(',"level":', rows.texts("level"))]
+        extra = rows.pairs(
+            "extra", lambda keys, items: concat(",", strings(concat("_", keys)), ":", strings(items)), ""
+        )
+        return concat(*parts, extra, "}")
 
 
 _GELF = msgspec.json.Decoder(dict[str, Any]).decode

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Kind
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec import CODECS
@@ -18,12 +16,14 @@ from penstock.spark.codecs.fixed_columns import (
     TAGS,
     TIMESTAMP,
     FixedColumns,
+    Given,
+    concat,
     instants,
     maps,
-    micros_of,
+    optional,
     row_by_row,
-    shown,
 )
+from penstock.spark.codecs.packing import python_values
 from penstock.spark.codecs.patterns import extract
 from penstock.spark.codecs.scalars import Misfit
 
@@ -56,13 +56,12 @@ class Graphite(FixedColumns):
         ]
         return Columns(arrays, found.failed)
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        tags = "".join(f";{key}={value}" for key, value in (row["tags"] or {}).items())
-        path = self.needed(row, "path") + tags
-        if re.search(r"[ \t\n\f\r]", path):
-            raise RequestError(f"graphite cannot write the path {path!r}", "A path and its tags have no blanks.")
-        time = "-1" if row["time"] is None else str(micros_of(row["time"]) // 1_000_000)
-        return f"{path} {shown(self.needed(row, 'number'))} {time}"
+    def write(self, rows: Given) -> pa.StringArray:
+        tags = rows.pairs("tags", lambda keys, items: concat(";", keys, "=", items), "")
+        path = concat(rows.needed("path"), tags)
+        rows.refuse(path, pc.match_substring_regex(path, r"[ \t\n\f\r]"), "A path and its tags have no blanks.")
+        times = pc.fill_null(rows.since_1970("time", "s"), "-1")
+        return concat(path, " ", rows.needed("number"), " ", times)
 
 
 # StatsD: name:value|kind|@rate
@@ -97,16 +96,10 @@ class Statsd(FixedColumns):
         numbers = pc.if_else(is_set, None, texts).cast(pa.float64())
         return Columns([names, kinds, numbers, texts, rates.cast(pa.float64())], failed)
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        text = row["text"] if row["text"] is not None else shown(self.needed(row, "number"))
-        rate = "" if row["rate"] is None else f"|@{shown(row['rate'])}"
-        return _checked_line(f"{self.needed(row, 'name')}:{text}|{self.needed(row, 'kind')}{rate}", "statsd")
-
-
-def _checked_line(line: str, codec: str) -> str:
-    if "\n" in line:
-        raise RequestError(f"{codec} cannot write {line[:100]!r}", "It has no form for line ends.")
-    return line
+    def write(self, rows: Given) -> pa.StringArray:
+        text = rows.complete("number", pc.coalesce(rows.texts("text"), rows.texts("number")))
+        rate = optional("|@", rows.texts("rate"))
+        return rows.one_line(concat(rows.needed("name"), ":", text, "|", rows.needed("kind"), rate))
 
 
 # DogStatsD: name:value:value|kind|@rate|#tags|…   _e{…}:title|text|…   _sc|name|status|…
@@ -135,24 +128,40 @@ class DogStatsd(FixedColumns):
     def decode(self, values: pa.BinaryArray) -> Columns:
         return row_by_row(values, _dogstatsd, self.of)
 
-    def write(self, row: Mapping[str, Any]) -> str:
-        kind, name = self.needed(row, "kind"), self.needed(row, "name")
-        match kind:
-            case "event":
-                title, text = name.replace("\n", "\\n"), (row["text"] or "").replace("\n", "\\n")
-                head = f"_e{{{len(title.encode())},{len(text.encode())}}}:{title}|{text}"
-            case "check":
-                head = f"_sc|{name}|{self.needed(row, 'text')}"
-            case _:
-                values = [shown(one) for one in row["numbers"]] if row["numbers"] else [self.needed(row, "text")]
-                head = f"{name}:{':'.join(values)}|{kind}"
-        rate = "" if row["rate"] is None else f"|@{shown(row['rate'])}"
-        tags = [key if value == "" else f"{key}:{value}" for key, value in (row["tags"] or {}).items()]
-        attributes = dict(row["attributes"] or {})
-        message = attributes.pop("m", None)
-        more = "".join(f"|{key}:{value}" for key, value in attributes.items())
-        last = "" if message is None else f"|m:{message}"
-        return _checked_line(f"{head}{rate}{more}{'|#' + ','.join(tags) if tags else ''}{last}", "dogstatsd")
+    def write(self, rows: Given) -> pa.StringArray:
+        kind, name, text = rows.needed("kind"), rows.needed("name"), rows.texts("text")
+        is_event, is_check = pc.equal(kind, "event"), pc.equal(kind, "check")
+        values = pc.coalesce(rows.elements("numbers", ":"), text)
+        rows.complete("text", pc.if_else(is_event, "", pc.if_else(is_check, text, values)))
+        head = concat(name, ":", values, "|", kind)
+        if pc.any(is_check).as_py():
+            head = pc.if_else(is_check, concat("_sc|", name, "|", text), head)
+        if pc.any(is_event).as_py():
+            head = pc.if_else(is_event, _event_head(name, pc.fill_null(text, "")), head)
+        more, last = _attributes(rows.column("attributes"))
+        tags = rows.pairs(
+            "tags", lambda keys, items: pc.if_else(pc.equal(items, ""), keys, concat(keys, ":", items)), ","
+        )
+        shown_tags = pc.if_else(pc.equal(tags, ""), "", concat("|#", tags))
+        return rows.one_line(concat(head, optional("|@", rows.texts("rate")), more, shown_tags, last))
+
+
+def _event_head(title: pa.StringArray, text: pa.StringArray) -> pa.StringArray:
+    title, text = (pc.replace_substring(each, "\n", "\\n") for each in (title, text))
+    sizes = [pc.binary_length(each).cast(pa.string()) for each in (title, text)]
+    return concat("_e{", sizes[0], ",", sizes[1], "}:", title, "|", text)
+
+
+def _attributes(column: pa.Array) -> tuple[pa.StringArray, pa.StringArray]:
+    """Those before the tags, and the message, which is the last part. Few rows have any."""
+    more, last = [""] * len(column), [""] * len(column)
+    for row, given in enumerate(python_values(column)):
+        for key, value in (given or {}).items():
+            if key == "m":
+                last[row] = f"|m:{value}"
+            else:
+                more[row] += f"|{key}:{value}"
+    return pa.array(more, pa.string()), pa.array(last, pa.string())
 
 
 def _dogstatsd(value: bytes) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
-from penstock.spark.codecs.arrow_texts import valid_texts, without_line_ends
+from penstock.spark.codecs.arrow_texts import valid_texts, without_empty, without_line_ends
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.scalars import in_range
 
@@ -34,11 +34,6 @@ class Extracted(NamedTuple):
     def present(self, name: str) -> pa.StringArray:
         """With null for a group that has matched nothing."""
         return without_empty(self.texts(name))
-
-
-def without_empty(texts: pa.StringArray) -> pa.StringArray:
-    """With null for an empty one."""
-    return pc.if_else(pc.equal(texts, ""), None, texts)
 
 
 def extract(values: pa.BinaryArray, pattern: str, reason: str) -> Extracted:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,14 +35,18 @@ NOT_JSON = "is not valid JSON"
 TOO_DEEP = f"is nested more than {LEVELS_MAX} levels deep"
 
 _ANY = msgspec.json.Decoder().decode
+_LINES = msgspec.json.Decoder().decode_lines
 _WHOLE = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def any_documents(values: pa.BinaryArray) -> Columns:
     """A column of the documents' texts."""
+    documents = values.to_pylist()
+    if _are_plain(documents):
+        return Columns([values.cast(pa.string())])
     texts: list[str] = []
     failed: dict[int, str] = {}
-    for row, document in enumerate(values.to_pylist()):
+    for row, document in enumerate(documents):
         try:
             texts.append(variant_text(document))
         except Misfit as error:
@@ -49,6 +54,20 @@ def any_documents(values: pa.BinaryArray) -> Columns:
         except (*BAD, ValueError):
             failed[row] = NOT_JSON
     return Columns([pa.array(texts, pa.string())], failed)
+
+
+def _are_plain(documents: Sequence[bytes]) -> bool:
+    """Whether all are valid, as `variant_text` would find: False if only a look at each can show it. Decoding them as
+    lines takes half of the time.
+    """
+    lines = b"\n".join(documents)
+    if b"\\" in lines or lines.count(b"\n") != len(documents) - 1 or max(map(len, documents)) > _DIGITS_MAX:
+        return False
+    try:
+        found = _LINES(lines)
+    except BAD:
+        return False
+    return len(found) == len(documents) and lines.count(b":") == msgspec.json.encode(found).count(b":")
 
 
 def variant_text(document: bytes) -> str:
