@@ -14,13 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from penstock.core.ddl import parse_ddl
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.kinds import arrow_field
 from penstock.protocol.api.deployment import port_for
+from penstock.spark.codecs.api import Encode
 from penstock.spark.codecs.avro_codec import Avro
-from penstock.spark.codecs.by_json import JsonLines, Yaml
+from penstock.spark.codecs.by_json import ByJson, JsonLines, Yaml
 from penstock.spark.codecs.codec import name_of, options_of, with_options
+from penstock.spark.codecs.codec_options import ProtobufOptions
 from penstock.spark.codecs.csv_codec import Csv
 from penstock.spark.codecs.influx import Influx
 from penstock.spark.codecs.logfmt import Logfmt
@@ -232,6 +237,17 @@ class TestProtobuf(CodecConformance):
         b"\x12\x05hi",
         b"\xff\xff",
         b"\x12\x01\xff",
+    )
+
+
+class TestProtobufWithTimes(TestProtobuf):
+    schema = "id BIGINT, at TIMESTAMP"
+    events: ClassVar[Events] = {
+        b"\x08\x01\x4a\x06\x08\xc0\xe6\xde\xca\x06": {"id": 1, "at": NOON},
+        b"": {"id": 0, "at": None},
+    }
+    bad = (
+        b"\x08",
         b"\x4a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a time of 2^63 - 1 seconds
     )
 
@@ -642,3 +658,51 @@ def test_avro_with_a_registry_reads_and_writes_the_number_of_the_schema() -> Non
         server.server_close()
     with pytest.raises(PenstockError, match="cannot be reached"):
         tested.decoder(None)(pa.array([b"\0\0\0\0\x09x"]))
+
+
+PROTOBUF_SCHEMAS = (
+    "id BIGINT, note STRING, counts ARRAY<INT>, prices MAP<STRING, DOUBLE>, state STRING, raw BINARY, ok BOOLEAN",
+    "id INT, parent STRUCT<id: BIGINT, note: STRING, other: INT>, nothing STRING",
+    "counts ARRAY<BIGINT>, state STRING, id TINYINT",
+    "id STRING, counts ARRAY<STRING>, raw STRING",
+)
+_orders = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-200, 200),
+        "note": st.text(max_size=3),
+        "counts": st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=3),
+        "prices": st.dictionaries(st.text(max_size=2), st.floats(), max_size=2),
+        "state": st.integers(0, 3),
+        "raw": st.binary(max_size=3),
+        "ok": st.booleans(),
+        "parent": st.fixed_dictionaries({}, optional={"id": st.integers(0, 9), "note": st.text(max_size=1)}),
+    },
+)
+
+
+@pytest.mark.parametrize("ddl", PROTOBUF_SCHEMAS)
+@settings(max_examples=100)
+@given(orders=st.lists(_orders, max_size=4), is_bad=st.booleans())
+def test_messages_become_the_same_columns_with_and_without_json(
+    ddl: str, orders: list[dict[str, Any]], is_bad: bool
+) -> None:
+    made = Protobuf(ProtobufOptions.model_validate(TestProtobuf.options))
+    message = made._message()
+    values = pa.array([message(**order).SerializeToString() for order in orders] + [b"\x08"] * is_bad, pa.binary())
+    schema = parse_ddl(ddl)
+    found, expected = made.decoder(schema)(values), made._by_json(schema)(values)
+    assert dict(found.failed) == dict(expected.failed)
+    assert [repr(array.to_pylist()) for array in found.arrays] == [repr(array.to_pylist()) for array in expected.arrays]
+    names = [field.name for field in schema if field.name in message.DESCRIPTOR.fields_by_name]
+    rows = pa.RecordBatch.from_arrays([*found.arrays], schema=pa.schema([arrow_field(field) for field in schema]))
+    rows = rows.select(names)
+    assert _written(made.encoder(rows.schema), rows) == _written(ByJson.encoder(made, rows.schema), rows)
+
+
+def _written(encode: Encode, rows: pa.RecordBatch) -> list[bytes] | str:
+    try:
+        found: list[bytes] = encode(rows).to_pylist()
+    except RequestError as error:
+        return str(error)
+    return found
