@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.spark.codecs import influx as lines_of_influx
-from penstock.spark.codecs import logfmt
+from penstock.spark.codecs import logfmt, logs, metric_lines
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec_options import InfluxOptions
+from penstock.spark.codecs.fixed_columns import row_by_row
 from penstock.spark.codecs.influx import Influx
 
 LINES = st.lists(st.text(alphabet='ab0917.-+eiutTfrse=," \\\t\n\v#{}\u00a0é\x01|:', max_size=30), max_size=4)
@@ -89,3 +90,29 @@ def test_events_that_are_not_utf8_fail_alone_and_slices_keep_their_rows() -> Non
     found = logfmt.Logfmt().decoder(None)(values)
     assert found.arrays[0].to_pylist() == [[("a", "1")], [("a", "3")]]
     assert found.failed == {1: "is not valid UTF-8"}
+
+
+CEF = st.builds(
+    lambda head, extension: f"{head}|v|p|1.0|7|a name|5|{extension}",
+    st.sampled_from(["CEF:0", "<34>x CEF:12", "CEF: CEF:1", "CEF:1234", "CEF:", "CEF:\u0660", "cef:0", "CEF:0|\\|"]),
+    st.text(alphabet="ab0.-[_=  \\|\t\n\r\x0b\x1c\u00a0é", max_size=20),
+)
+EXTENSION = st.lists(
+    st.sampled_from(["a=1", "b=two  words ", "c=", "a=x=y", "é=1", "=", "x", "\u00a0", "d[0].e-f_g=h"])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(CEF | EXTENSION.map(lambda of: f"CEF:0|v|p|1.0|7|a name|5|{' '.join(of)}"), max_size=4))
+def test_cef_is_what_python_finds(lines: list[str]) -> None:
+    values = pa.array([line.encode() for line in lines], pa.binary())
+    assert _shown(logs.Cef().decode(values)) == _shown(row_by_row(values, logs._cef, logs.Cef.of))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(alphabet="ab:1.5e+-|cgmsh@#,_{}\n\r\u0660", max_size=16), max_size=4))
+@example(["a:+5|g", "a:1.|c|@1e2|#x:y,z", "_e{1:5|c", "a:.5|c\r\n", "a:1|c|#", "a:1|c|#a:b:c,,a:d"])
+def test_dogstatsd_is_what_python_finds(lines: list[str]) -> None:
+    values = pa.array([line.encode() for line in lines], pa.binary())
+    expected = row_by_row(values, metric_lines._dogstatsd, metric_lines.DogStatsd.of)
+    assert _shown(metric_lines.DogStatsd().decode(values)) == _shown(expected)

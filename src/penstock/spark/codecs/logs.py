@@ -24,6 +24,7 @@ from penstock.spark.codecs.fixed_columns import (
     Given,
     Rows,
     concat,
+    decoded_rows,
     escaped,
     merged,
     optional,
@@ -31,6 +32,7 @@ from penstock.spark.codecs.fixed_columns import (
 )
 from penstock.spark.codecs.json_writer import map_parts, strings
 from penstock.spark.codecs.packing import python_values
+from penstock.spark.codecs.pair_kernel import NOT_PLAIN, bytes_and_offsets, cef_pairs, texts_at
 from penstock.spark.codecs.patterns import NOT_UTF8, Extracted, extract
 from penstock.spark.codecs.scalars import Misfit, timestamp
 from penstock.spark.codecs.variants import BAD
@@ -249,7 +251,30 @@ class Cef(FixedColumns):
     of = (Field("header", STRING), *(Field(name, STRING) for name in _HEADER), Field("extension", TAGS))
 
     def decode(self, values: pa.BinaryArray) -> Columns:
-        return row_by_row(values, _cef, self.of)
+        """Plain lines at once, and others one by one."""
+        texts, rows, bad = valid_texts(values)
+        data, offsets = bytes_and_offsets(texts)
+        ends = tuple(np.empty(len(texts), np.int64) for _ in range(len(self.of) - 1))
+        counts = np.empty(len(texts), np.int64)
+        pairs = [np.empty(np.count_nonzero(data == ord("=")) + 1, np.int64) for _ in range(4)]
+        found = cef_pairs(data, offsets, ends, counts, *pairs)
+        keys, key_ends, items, item_ends = (of[:found] for of in pairs)
+        is_plain = counts != NOT_PLAIN
+        head_ends, *part_ends = (of[is_plain] for of in ends)
+        starts = [head_ends + len("CEF:"), *(of + 1 for of in part_ends[:-1])]
+        arrays = [
+            without_empty(texts_at(data, offsets[:-1][is_plain], head_ends)),
+            *(texts_at(data, *of) for of in zip(starts, part_ends, strict=True)),
+            pa.MapArray.from_arrays(
+                pa.array(np.concatenate(([0], np.cumsum(counts[is_plain]))), pa.int32()),
+                texts_at(data, keys, key_ends),
+                texts_at(data, items, item_ends),
+            ),
+        ]
+        parts = [(Columns(arrays), rows[is_plain])]
+        if not is_plain.all():
+            parts.append(decoded_rows(values, rows[~is_plain], lambda of: row_by_row(of, _cef, self.of)))
+        return merged(parts, dict.fromkeys(bad, NOT_UTF8))
 
     def write(self, rows: Given) -> pa.StringArray:
         header, version = (

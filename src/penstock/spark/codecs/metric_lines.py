@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.kinds import STRING, Field, Kind
+from penstock.core.kinds import STRING, Field, Kind, arrow_type
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec import CODECS
 from penstock.spark.codecs.fixed_columns import (
@@ -18,8 +19,10 @@ from penstock.spark.codecs.fixed_columns import (
     FixedColumns,
     Given,
     concat,
+    decoded_rows,
     instants,
     maps,
+    merged,
     optional,
     row_by_row,
 )
@@ -104,8 +107,15 @@ class Statsd(FixedColumns):
 
 # DogStatsD: name:value:value|kind|@rate|#tags|…   _e{…}:title|text|…   _sc|name|status|…
 
+_PLAIN_NUMBER = _NUMBER.removeprefix("[+-]?")
+_PLAIN_DOGSTATSD = (
+    rf"(?P<name>[^:|{{\r\n]+):(?P<number>-?{_PLAIN_NUMBER})\|(?P<kind>c|g|ms|h|d|m)"
+    rf"(?:\|@(?P<rate>{_PLAIN_NUMBER}))?(?:\|#(?P<tags>[^|\r\n]*))?"
+)
+_NUMBERS = Kind("array", of=(DOUBLE,))
 _KINDS = frozenset(("c", "g", "ms", "h", "s", "d", "m"))
 _EVENT = re.compile(r"_e\{(\d{1,6}),(\d{1,6})\}:", re.DOTALL)
+_LINE_END = re.compile(r"\r?\n\Z")
 IS_NUMBER = re.compile(_NUMBER)
 
 
@@ -118,7 +128,7 @@ class DogStatsd(FixedColumns):
     of = (
         Field("kind", STRING),
         Field("name", STRING),
-        Field("numbers", Kind("array", of=(DOUBLE,))),
+        Field("numbers", _NUMBERS),
         Field("text", STRING),
         Field("rate", DOUBLE),
         Field("tags", TAGS),
@@ -126,7 +136,24 @@ class DogStatsd(FixedColumns):
     )
 
     def decode(self, values: pa.BinaryArray) -> Columns:
-        return row_by_row(values, _dogstatsd, self.of)
+        """Metrics with one value at once, and others one by one."""
+        found = extract(values, _PLAIN_DOGSTATSD, "")
+        numbers = found.texts("number").cast(pa.float64())
+        count, empty = len(numbers), pa.array([[]], arrow_type(TAGS))
+        arrays = [
+            found.texts("kind"),
+            found.texts("name"),
+            pa.ListArray.from_arrays(pa.array(np.arange(count + 1), pa.int32()), numbers, arrow_type(_NUMBERS)),
+            pa.nulls(count, pa.string()),
+            found.present("rate").cast(pa.float64()),
+            maps(found.present("tags"), _dog_tags),
+            empty.take(pa.array(np.zeros(count, np.int64))),
+        ]
+        parts = [(Columns(arrays), found.rows)]
+        if found.failed:
+            left = np.array(sorted(found.failed))
+            parts.append(decoded_rows(values, left, lambda of: row_by_row(of, _dogstatsd, self.of)))
+        return merged(parts, {})
 
     def write(self, rows: Given) -> pa.StringArray:
         kind, name, text = rows.needed("kind"), rows.needed("name"), rows.texts("text")
@@ -166,7 +193,7 @@ def _attributes(column: pa.Array) -> tuple[pa.StringArray, pa.StringArray]:
 
 def _dogstatsd(value: bytes) -> tuple[Any, ...]:
     try:
-        line = value.decode().removesuffix("\n")
+        line = _LINE_END.sub("", value.decode())
     except UnicodeDecodeError:
         raise Misfit("is not valid UTF-8") from None
     if line.startswith("_e{"):
@@ -214,11 +241,14 @@ def _more(parts: list[str]) -> tuple[float | None, list[tuple[str, str]], list[t
         if part.startswith("@") and IS_NUMBER.fullmatch(part, 1):
             rate = float(part[1:])
         elif part.startswith("#"):
-            for tag in filter(None, part[1:].split(",")):
-                key, _, value = tag.partition(":")
-                tags[key] = value
+            tags |= _dog_tags(part[1:])
         elif len(part) > 1 and part[1] == ":":
             attributes[part[0]] = part[2:]
         elif part:
             raise Misfit(f"has the unknown part {part[:40]!r}")
     return rate, [*tags.items()], [*attributes.items()]
+
+
+def _dog_tags(text: str) -> dict[str, str]:
+    pairs = (tag.partition(":") for tag in text.split(",") if tag)
+    return {key: value for key, _, value in pairs}

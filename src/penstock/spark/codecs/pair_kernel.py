@@ -1,4 +1,4 @@
-"""Finds the pairs `key=value` of logfmt and of InfluxDB's line protocol in many events at once: kernels compiled by
+"""Finds the pairs `key=value` of logfmt, CEF and InfluxDB's line protocol in many events at once: kernels compiled by
 numba.
 
 They only take what most events are: without escapes, with at most PAIRS_MAX pairs whose keys differ, and with numbers
@@ -26,6 +26,8 @@ PAIRS_MAX = 64
 TAB, NEWLINE, FEED, RETURN, BLANK = 0x09, 0x0A, 0x0C, 0x0D, 0x20
 QUOTE, COMMA, MINUS, POINT, ZERO, NINE, EQUALS, BACKSLASH = 0x22, 0x2C, 0x2D, 0x2E, 0x30, 0x39, 0x3D, 0x5C
 BRACE, COLON, END_BRACE, HASH = 0x7B, 0x3A, 0x7D, 0x23
+PIPE, UNDERSCORE, BRACKET, END_BRACKET, SEPARATOR = 0x7C, 0x5F, 0x5B, 0x5D, 0x1C
+CEF = int.from_bytes(b"CEF:", "little")
 RUE, ALSE = int.from_bytes(b"rue", "little"), int.from_bytes(b"alse", "little")
 
 DIGITS_MAX = 15
@@ -337,6 +339,98 @@ def influx_lines(data: Any, offsets: Any, time_digits_max: Any, places: Any, end
         measurement_ends[row], ends[row + 1] = measurement, written
         to = written
     return to
+
+
+# CEF:0|vendor|product|version|signature|name|severity|key=value key=a value
+
+
+@inlined
+def is_white(byte: Any) -> Any:
+    """As Python's `\\s`, of ASCII."""
+    return TAB <= byte <= RETURN or SEPARATOR <= byte <= BLANK
+
+
+@inlined
+def is_of_key(byte: Any) -> Any:
+    """A letter, a digit, or one of `_ . - [ ]`."""
+    lower = byte | 0x20
+    return is_digit(byte) or 0x61 <= lower <= 0x7A or byte in (UNDERSCORE, POINT, MINUS, BRACKET, END_BRACKET)
+
+
+@inlined
+def without_ends(base: Any, start: Any, end: Any) -> Any:
+    """The end without the blanks before it."""
+    while end > start and peek8(base + end - 1) == BLANK:
+        end -= 1
+    return end
+
+
+@inlined
+def put_head(base: Any, at: Any, end: Any, places: Any, row: Any) -> Any:
+    """`places` get where the text before `CEF:` ends, and each part behind it. Where the extension begins, or
+    NOT_PLAIN.
+    """
+    while at + 4 <= end and not is_same(base, at, CEF, 4):
+        at += 1
+    places[0][row] = at
+    at += 4
+    digits = at
+    for part in range(1, 8):
+        while at < end and peek8(base + at) != PIPE:
+            if peek8(base + at) == BACKSLASH or (part == 1 and (at - digits == 3 or not is_digit(peek8(base + at)))):
+                return int64(NOT_PLAIN)
+            at += 1
+        if at >= end or at == digits:
+            return int64(NOT_PLAIN)
+        places[part][row] = at
+        at += 1
+    return at
+
+
+@compiled(int64(BYTES, I64S, types.UniTuple(I64S, 8), I64S, I64S, I64S, I64S, I64S))
+def cef_pairs(
+    data: Any, offsets: Any, places: Any, counts: Any, keys: Any, key_ends: Any, values: Any, value_ends: Any
+) -> Any:
+    """Returns the number of pairs. `counts` gets that of each event, or NOT_PLAIN; `places` are those of `put_head`,
+    and the others those of keys and values. A key stands behind a blank, and its value extends to the next one.
+    """
+    base, pair = address_of(data), int64(0)
+    for row in range(counts.shape[0]):
+        end, first = offsets[row + 1], pair
+        end -= end > offsets[row] and peek8(base + end - 1) == NEWLINE
+        end -= end > offsets[row] and peek8(base + end - 1) == RETURN
+        counts[row] = NOT_PLAIN
+        at = put_head(base, offsets[row], end, places, row)
+        if at == NOT_PLAIN:
+            continue
+        word, is_key, is_ascii, is_plain = at, True, True, True
+        while at < end and is_plain:
+            byte = peek8(base + at)
+            if is_white(byte):
+                is_plain = pair > first or at == word  # the extension begins with a key
+                word, is_key, is_ascii = at + 1, True, True
+            elif byte == EQUALS and at > word and (is_key or not is_ascii):
+                keys[pair], key_ends[pair], values[pair] = word, at, at + 1
+                is_plain = is_ascii and pair - first < PAIRS_MAX
+                is_plain = is_plain and not is_repeated(base, keys, key_ends, first, pair)
+                if pair > first:
+                    value_ends[pair - 1] = without_ends(base, values[pair - 1], word)
+                pair += 1
+                is_key = False
+            else:
+                is_ascii = is_ascii and byte < 0x80
+                is_key = is_key and is_of_key(byte)
+                is_plain = byte != BACKSLASH and (pair > first or is_key or not is_ascii)
+            at += 1
+        if pair > first:
+            value_ends[pair - 1] = without_ends(base, values[pair - 1], end)
+        elif word < end:
+            is_plain = False
+        if is_plain:
+            counts[row] = pair - first
+        else:
+            pair = first
+    return pair
 
 
 # Texts at places.
