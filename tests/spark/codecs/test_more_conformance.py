@@ -232,7 +232,7 @@ class TestProtobuf(CodecConformance):
         },
         b"": {"id": 0, "note": "", "counts": [], "prices": {}, "state": "NEW", "raw": b"", "ok": None, "parent": None},
     }
-    bad = (
+    bad: ClassVar[tuple[bytes, ...]] = (
         b"\x08",
         b"\x12\x05hi",
         b"\xff\xff",
@@ -246,7 +246,7 @@ class TestProtobufWithTimes(TestProtobuf):
         b"\x08\x01\x4a\x06\x08\xc0\xe6\xde\xca\x06": {"id": 1, "at": NOON},
         b"": {"id": 0, "at": None},
     }
-    bad = (
+    bad: ClassVar[tuple[bytes, ...]] = (
         b"\x08",
         b"\x4a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a time of 2^63 - 1 seconds
     )

@@ -87,6 +87,53 @@ def test_a_dictionary_of_arrow_may_not_become_more_than_that(monkeypatch: pytest
     assert [len(rows) for rows in found.to_pylist()] == [20_010]
 
 
+def test_nulls_in_lists_are_counted_before_they_become_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_ELEMENTS_MAX", 1000)
+    lists = pa.ListArray.from_arrays(pa.array([0, 100_000], pa.int32()), pa.nulls(100_000))
+    fixed = pa.FixedSizeListArray.from_arrays(pa.nulls(100_000), 100_000)
+    inside = pa.StructArray.from_arrays([lists], ["ids"])
+    events = [_stream(pa.record_batch([column], ["ids"])) for column in (lists, fixed)]
+    for event in [*events, _stream(pa.record_batch([inside], ["ids"]))]:
+        assert len(event) < 1000
+        ddl = "ids ARRAY<BIGINT>" if event in events else "ids STRUCT<ids: ARRAY<BIGINT>>"
+        assert "elements" in Arrow().decoder(parse_ddl(ddl))(pa.array([event])).failed[0]
+    sink = io.BytesIO()
+    nulls = pa.ListArray.from_arrays(pa.array([0, 100_000], pa.int32()), pa.nulls(100_000, pa.int64()))
+    pa.parquet.write_table(pa.table({"ids": nulls}), sink)
+    assert "elements" in Parquet().decoder(parse_ddl("ids ARRAY<BIGINT>"))(pa.array([sink.getvalue()])).failed[0]
+
+
+def test_a_long_value_of_parquet_is_refused_before_its_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 1 << 20)
+    sink = io.BytesIO()
+    pa.parquet.write_table(pa.table({"text": ["x" * (2 << 20)]}), sink, compression="zstd")
+    monkeypatch.setattr(pa.parquet.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("it was read"))
+    assert "bytes" in Parquet().decoder(parse_ddl("text STRING"))(pa.array([sink.getvalue()])).failed[0]
+
+
+def _stream(*batches: pa.RecordBatch, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def test_streams_of_arrow_are_decoded_together_as_they_are_alone() -> None:
+    rows = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
+    other = pa.record_batch({"name": ["x"]})
+    coded = pa.record_batch({"id": pa.array([7]), "name": pa.array(["d"]).dictionary_encode()})
+    good = [_stream(rows), _stream(rows, rows.slice(1, 1), rows.slice(0, 0)), _stream(rows.slice(0, 0)), _stream(rows)]
+    bad = [good[0][:-20], good[0][: len(good[0]) // 2], b"", _stream(pa.record_batch({"id": ["x"]}))]
+    mixed = [good[1], _stream(rows, compression="zstd"), _stream(coded), _stream(other), *bad, *good]
+    decode = Arrow().decoder(parse_ddl("id INT, name STRING"))
+    for events in (good, mixed, [good[1]], [good[0], good[1][:-9]], [b"ARROW1\0\0" + good[0], good[0]]):
+        found, alone = decode(pa.array(events)), [decode(pa.array([event])) for event in events]
+        assert found.failed == {row: of.failed[0] for row, of in enumerate(alone) if of.failed}
+        assert found.arrays[0].to_pylist() == [rows for of in alone for rows in of.arrays[0].to_pylist()]
+    assert [len(of) for of in decode(pa.array(good)).arrays[0].to_pylist()] == [3, 4, 0, 3]
+
+
 # Numbers that JSON does not have
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct, error
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.ipc
 
-_U16, _I32, _U32, _I64, _BUFFER = (Struct(f"<{code}") for code in ("H", "i", "I", "q", "qq"))
+_U8, _U16, _I32, _U32, _I64, _BUFFER = (Struct(f"<{code}") for code in ("B", "H", "i", "I", "q", "qq"))
 
 _HEADER = 2
 """The field of Message that has the batch."""
@@ -71,3 +72,53 @@ def _table(metadata: memoryview, table: int, field: int) -> int:
     if not place:
         raise ValueError("a message without its batch")
     return place + int(_U32.unpack_from(metadata, place)[0])
+
+
+_LENGTH = Struct("<iI")
+_MARK = -1
+"""Before the length of a message's metadata."""
+_TYPE, _BODY = 1, 3
+"""Other fields of Message."""
+_SCHEMA_TYPE, _BATCH_TYPE = 1, 3
+
+
+class PlainStream(NamedTuple):
+    """A stream whose batches are neither compressed nor have dictionaries: they take what they have in it."""
+
+    schema: bytes
+    """The whole message."""
+    batches: list[memoryview]
+
+
+def plain_stream(stream: memoryview) -> PlainStream | None:
+    """None for one that is not plain, or not valid."""
+    try:
+        found = [*_encapsulated(stream)]
+    except (error, ValueError):
+        return None
+    if not found or found[0][0] != _SCHEMA_TYPE or any(kind != _BATCH_TYPE for kind, _ in found[1:]):
+        return None
+    return PlainStream(bytes(found[0][1]), [message for _, message in found[1:]])
+
+
+def _encapsulated(stream: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The messages with their types. Raises ValueError for one that is compressed."""
+    at = 0
+    while at < len(stream):
+        mark, size = _LENGTH.unpack_from(stream, at)
+        if mark != _MARK:
+            raise ValueError("a message of Arrow before 0.15")
+        if not size:
+            return
+        start = at + _LENGTH.size
+        metadata = stream[start : start + size]
+        message = _U32.unpack_from(metadata)[0]
+        (kind,) = _U8.unpack_from(metadata, _place(metadata, message, _TYPE))
+        body = _place(metadata, message, _BODY)
+        end = start + size + (_I64.unpack_from(metadata, body)[0] if body else 0)
+        if not start < end <= len(stream):
+            raise ValueError("a message without its end")
+        if kind == _BATCH_TYPE and _place(metadata, _table(metadata, message, _HEADER), _COMPRESSION):
+            raise ValueError("compressed")
+        yield kind, stream[at:end]
+        at = end

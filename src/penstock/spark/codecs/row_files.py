@@ -13,7 +13,7 @@ import pyarrow.parquet
 from penstock.core.errors import RequestError
 from penstock.core.kinds import Field, Fields, Kind, arrow_type
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
-from penstock.spark.codecs.arrow_messages import decompressed_bytes
+from penstock.spark.codecs.arrow_messages import decompressed_bytes, plain_stream
 from penstock.spark.codecs.codec import CODECS, ROWS
 
 _ROWS_MAX = 1_000_000
@@ -22,8 +22,11 @@ _ROWS_MAX = 1_000_000
 _BYTES_MAX = 256 << 20
 """Bytes of the rows of one event in memory: equal values, and compression, make a file thousands of times as small."""
 
+_ELEMENTS_MAX = _BYTES_MAX // 8
+"""Of the lists of one event: nulls are a few bytes in a file, however many they are."""
+
 _READ_ROWS = 256
-"""Rows of a Parquet file that are read before their bytes are counted: they may all be one long value."""
+"""Rows of a Parquet file that are read before their bytes are counted, at most: they may all be one long value."""
 
 _FILE_MAGIC = b"ARROW1\0\0"
 """A stream follows it, and an index, which a reader from start to end does not need."""
@@ -93,9 +96,15 @@ def _as_structs(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
 
 def _is_shortened(kind: pa.DataType) -> bool:
     """Whether it stores equal values once."""
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) or _is_view(kind):
         return True
     return any(_is_shortened(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    """Whether its values are places in other bytes, which may be the same ones."""
+    views = (pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_list_view, pa.types.is_large_list_view)
+    return any(is_view(kind) for is_view in views)
 
 
 def _converted(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
@@ -103,6 +112,7 @@ def _converted(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
     for number in range(wanted.num_fields):
         field = wanted.field(number)
         if field.name in table.schema.names:
+            _check_elements(table.column(field.name))
             column = table.column(field.name).cast(field.type).combine_chunks()
         else:
             column = pa.nulls(len(table), field.type)
@@ -122,13 +132,31 @@ def _check_bytes(size: int) -> None:
         raise ValueError(f"more than {_BYTES_MAX:,} bytes in memory")
 
 
+def _check_elements(column: pa.ChunkedArray) -> None:
+    """Of lists: nulls take no bytes until they become those of another type."""
+    for chunk in column.chunks if pa.types.is_nested(column.type) else ():
+        if _elements(chunk) > _ELEMENTS_MAX:
+            raise ValueError(f"more than {_ELEMENTS_MAX:,} elements")
+
+
+def _elements(array: pa.Array) -> int:
+    """The most values that an array in it has."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        inner = [array.field(number) for number in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        inner = [array.keys, array.items]
+    else:
+        inner = [array.values] if hasattr(array, "values") else []
+    return max(len(array), *map(_elements, inner), 0)
+
+
 class Arrow(RowFiles):
     about = CODECS["arrow"]
     title = "stream or file of Arrow"
 
     def read(self, value: pa.Buffer, wanted: pa.StructType) -> pa.Table:  # noqa: ARG002
-        is_file = value.slice(0, min(len(_FILE_MAGIC), value.size)).to_pybytes() == _FILE_MAGIC
-        stream = value.slice(len(_FILE_MAGIC)) if is_file else value
+        stream = _stream_of(value)
         _check_bytes(decompressed_bytes(stream))
         reader = pa.ipc.open_stream(stream)
         found: list[pa.RecordBatch] = []
@@ -138,12 +166,44 @@ class Arrow(RowFiles):
             _check_count(sum(one.num_rows for one in found))
         return pa.Table.from_batches(found, reader.schema)
 
+    def _decoded(self, values: pa.BinaryArray, kind: pa.ListType) -> Columns:
+        """Plain streams of one schema at once, as one stream; others, and all if one is bad, one by one."""
+        try:
+            found = _plain_columns(values, kind)
+        except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError):
+            found = None
+        return super()._decoded(values, kind) if found is None else found
+
     def write(self, table: pa.Table) -> bytes:
         sink: Any = pa.BufferOutputStream()
         new = pa.ipc.new_file if self.options.form == "file" else pa.ipc.new_stream
         with new(sink, table.schema) as writer:
             writer.write_table(table)
         return bytes(sink.getvalue())
+
+
+def _plain_columns(values: pa.BinaryArray, kind: pa.ListType) -> Columns | None:
+    """None if an event is not like the first one. Raises errors of Arrow, OSError and ValueError if one is bad."""
+    events = [plain_stream(memoryview(_stream_of(value.as_buffer()))) for value in values]
+    if not events or any(event is None or event.schema != events[0].schema for event in events):
+        return None
+    whole = b"".join([events[0].schema, *(batch for event in events for batch in event.batches)])
+    reader = pa.ipc.open_stream(pa.py_buffer(whole))
+    if any(_is_shortened(field.type) for field in reader.schema):
+        return None
+    batches = [*reader]
+    table = pa.Table.from_batches(batches, reader.schema)
+    table.validate(full=True)
+    rows = np.cumsum([0, *map(len, batches)]).astype(np.int32)
+    ends = rows[np.cumsum([0, *(len(event.batches) for event in events)])]
+    _check_count(int(np.diff(ends).max()))
+    return Columns([pa.ListArray.from_arrays(pa.array(ends), _converted(table, kind.value_type), type=kind)])
+
+
+def _stream_of(value: pa.Buffer) -> pa.Buffer:
+    """Without what a file has before it."""
+    is_file = value.slice(0, min(len(_FILE_MAGIC), value.size)).to_pybytes() == _FILE_MAGIC
+    return value.slice(len(_FILE_MAGIC)) if is_file else value
 
 
 class Parquet(RowFiles):
@@ -156,8 +216,8 @@ class Parquet(RowFiles):
         names = [wanted.field(number).name for number in range(wanted.num_fields)]
         names = [name for name in names if name in file.schema_arrow.names]
         found: list[pa.RecordBatch] = []
-        size = 0
-        for batch in file.iter_batches(_READ_ROWS, columns=names, use_threads=False):
+        size, rows = 0, _rows_at_once(file.metadata)
+        for batch in file.iter_batches(rows, columns=names, use_threads=False):
             batch.validate(full=True)
             found.append(batch)
             size += batch.nbytes
@@ -170,3 +230,16 @@ class Parquet(RowFiles):
         sink: Any = pa.BufferOutputStream()
         pa.parquet.write_table(table, sink)
         return bytes(sink.getvalue())
+
+
+def _rows_at_once(metadata: pa.parquet.FileMetaData) -> int:
+    """As many as have room even if each has all that the file has. Raises ValueError for a file that says that it has
+    too much.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    size = sum(column.total_uncompressed_size for column in columns)
+    _check_bytes(size)
+    if max((column.num_values for column in columns), default=0) > _ELEMENTS_MAX:
+        raise ValueError(f"more than {_ELEMENTS_MAX:,} elements")
+    return max(1, min(_READ_ROWS, _BYTES_MAX // max(size, 1)))
