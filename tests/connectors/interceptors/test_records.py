@@ -1,19 +1,21 @@
 """Interceptors of records: what is bad is a dead letter alone, within limits."""
 
 import gzip
+import lzma
 import random
 import sys
 import zlib
-from typing import Any
+from typing import Any, get_args
 
 import brotli
+import cramjam
 import lz4.frame
 import pytest
 import zstandard
 
 from penstock.application.config.types import KnownTypes
 from penstock.connectors.interceptors.api import BadBytes, Rejected
-from penstock.connectors.interceptors.compression import DecompressedStream, DecompressOptions
+from penstock.connectors.interceptors.compression import Algorithm, DecompressedStream, DecompressOptions
 from penstock.connectors.interceptors.encryption import DecryptOptions
 from penstock.connectors.interceptors.gelf_chunking import Chunking, GelfChunkingOptions, Unchunking
 from penstock.connectors.interceptors.records import IngestTimestampOptions, stamp
@@ -74,6 +76,9 @@ BOMBS = {
     "zstd": zstandard.ZstdCompressor().compress(bytes(64 * MIB)),
     "lz4": lz4.frame.compress(bytes(64 * MIB)),
     "brotli": brotli.compress(bytes(64 * MIB), quality=5),
+    "zlib": zlib.compress(bytes(64 * MIB), 9),
+    "xz": lzma.compress(bytes(64 * MIB), preset=0),
+    "snappy": bytes(cramjam.snappy.compress(bytes(64 * MIB))),
 }
 
 
@@ -82,6 +87,13 @@ def test_a_record_that_expands_beyond_the_limit_is_a_dead_letter_with_its_own_by
     found, rejected = fed("decompress", BOMBS[name], algorithm=name, record_bytes_max=MIB)
     assert found == []
     assert rejected == [Rejected(BOMBS[name], f"it becomes longer than {MIB} bytes (record_bytes_max)")]
+
+
+def test_every_format_has_a_bomb() -> None:
+    assert {*get_args(Algorithm)} - {*BOMBS} == {"snappy-raw"}
+    bomb = bytes(cramjam.snappy.compress_raw(bytes(64 * MIB)))
+    found, rejected = fed("decompress", bomb, algorithm="snappy-raw", record_bytes_max=MIB)
+    assert (found, [one.data for one in rejected]) == ([], [bomb])
 
 
 @pytest.mark.parametrize("name", BOMBS)

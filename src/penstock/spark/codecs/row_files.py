@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ def _elements(array: pa.Array) -> int:
         inner = [array.keys, array.items]
     else:
         inner = [array.values] if hasattr(array, "values") else []
-    return max(len(array), *map(_elements, inner), 0)
+    return max([len(array), *map(_elements, inner)])
 
 
 class Arrow(RowFiles):
@@ -184,8 +185,9 @@ class Arrow(RowFiles):
 
 def _plain_columns(values: pa.BinaryArray, kind: pa.ListType) -> Columns | None:
     """None if an event is not like the first one. Raises errors of Arrow, OSError and ValueError if one is bad."""
-    events = [plain_stream(memoryview(_stream_of(value.as_buffer()))) for value in values]
-    if not events or any(event is None or event.schema != events[0].schema for event in events):
+    found = (plain_stream(memoryview(_stream_of(value.as_buffer()))) for value in values)
+    events = [event for event in takewhile(lambda event: event is not None, found) if event is not None]
+    if not events or len(events) < len(values) or any(event.schema != events[0].schema for event in events):
         return None
     whole = b"".join([events[0].schema, *(batch for event in events for batch in event.batches)])
     reader = pa.ipc.open_stream(pa.py_buffer(whole))
@@ -242,4 +244,4 @@ def _rows_at_once(metadata: pa.parquet.FileMetaData) -> int:
     _check_bytes(size)
     if max((column.num_values for column in columns), default=0) > _ELEMENTS_MAX:
         raise ValueError(f"more than {_ELEMENTS_MAX:,} elements")
-    return max(1, min(_READ_ROWS, _BYTES_MAX // max(size, 1)))
+    return max(1, min(_READ_ROWS, _BYTES_MAX // max(int(size), 1)))
