@@ -22,7 +22,7 @@ from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.address import this_machine
 from penstock.core.errors import BucketForbidden, BucketThrottled
 from penstock.protocol.segment import LocatedFile, LocatedObject, LocateSegment, OperationUnsupported, SegmentLocated
-from penstock.segment_server.connection import Managing
+from penstock.segment_server.requests import SegmentRequests
 from penstock.store.bucket_files import BucketFiles
 from penstock.store.compaction import Compactor
 from penstock.store.files import Files, RealFiles
@@ -301,9 +301,9 @@ def test_without_the_extra_the_log_says_what_is_missing(
 @pytest.mark.usefixtures("_short_ranges")
 @pytest.mark.parametrize("key", ["shards/0/head", "../secret", "shards/0/parts/../../etc", "/etc/passwd"])
 def test_only_parts_of_a_journal_are_read(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    located = Managing._locate
+    located = SegmentRequests._locate
 
-    def name_another(self: Managing, request: LocateSegment) -> object:
+    def name_another(self: SegmentRequests, request: LocateSegment) -> object:
         reply, position = located(self, request)
         assert isinstance(reply, SegmentLocated)
         objects = tuple(LocatedObject(found.url, key) for found in reply.objects)
@@ -311,7 +311,7 @@ def test_only_parts_of_a_journal_are_read(monkeypatch: pytest.MonkeyPatch, key: 
         return changed, position
 
     shard = Shard()
-    monkeypatch.setattr(Managing, "_locate", name_another)
+    monkeypatch.setattr(SegmentRequests, "_locate", name_another)
     recorded = Recorded(shard.bucket)
     assert read(shard, reads(lambda _: recorded)) == b""
     assert not recorded.lengths

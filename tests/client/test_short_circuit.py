@@ -21,7 +21,7 @@ from penstock.core import address
 from penstock.core.address import Address
 from penstock.core.errors import Damaged, Forbidden, ProtocolError, SegmentTruncated
 from penstock.protocol.segment import AuthTokenCheckFailed, LocatedFile, LocateSegment, SegmentLocated
-from penstock.segment_server.connection import Managing
+from penstock.segment_server.requests import SegmentRequests
 from penstock.spark.sink.staging import Link
 from tests.spark.asking import get
 from tests.support.running_worker import RunningWorker, running_worker
@@ -154,10 +154,10 @@ def test_a_worker_may_refuse_and_is_not_asked_again_for_a_while(
 def test_an_older_worker_that_closes_the_connection_is_read_over_the_next_one(
     worker: RunningWorker, filled: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(_: Managing, request: LocateSegment) -> None:
+    def unknown(_: SegmentRequests, request: LocateSegment) -> None:
         raise ProtocolError(f"{type(request).__name__}: the versioned dialect has no such message")
 
-    monkeypatch.setattr(Managing, "_locate", unknown)
+    monkeypatch.setattr(SegmentRequests, "_locate", unknown)
     files = ShortCircuit()
     assert joined(filled, files) == joined(filled, files) == DATA
     assert by_socket(worker) == 2 * ALL
@@ -242,15 +242,15 @@ def test_a_file_that_is_not_the_workers_is_not_read(
 
 
 def answer_differently(monkeypatch: pytest.MonkeyPatch, file: LocatedFile) -> None:
-    located = Managing._locate
+    located = SegmentRequests._locate
 
-    def locate(self: Managing, request: LocateSegment) -> object:
+    def locate(self: SegmentRequests, request: LocateSegment) -> object:
         reply, position = located(self, request)
         assert isinstance(reply, SegmentLocated)
         files = tuple(file for _ in reply.files)
         return SegmentLocated(reply.segment, reply.offset, files, reply.rows, reply.request_id), position
 
-    monkeypatch.setattr(Managing, "_locate", locate)
+    monkeypatch.setattr(SegmentRequests, "_locate", locate)
 
 
 # Damage and removal.

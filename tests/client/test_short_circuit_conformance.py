@@ -22,7 +22,7 @@ from penstock.core.types import Position
 from penstock.protocol.segment import HEADER_SIZE, VERSIONED, LocateSegment, Reply
 from penstock.protocol.segment.frame import unpack_header
 from penstock.segment_server.caller import Caller
-from penstock.segment_server.connection import Managing
+from penstock.segment_server.requests import SegmentRequests
 from penstock.segment_server.settings import Counters, ServerSettings
 from penstock.segment_server.tables import Tables
 from penstock.store.bucket_files import BucketFiles
@@ -48,7 +48,7 @@ class StoreLink:
     def __init__(self, store: SegmentStore, located_bytes_max: int) -> None:
         caller = Caller(store, Open(), lambda _: None)
         limits = ServerSettings(located_bytes_max=located_bytes_max)
-        self._locate = Managing(store, caller, limits, Counters(), Tables(store)).handlers[LocateSegment]
+        self._locate = SegmentRequests(store, caller, limits, Counters(), Tables(store)).handlers[LocateSegment]
 
     def connected(self) -> "StoreLink":
         return self
