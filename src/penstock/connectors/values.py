@@ -1,6 +1,6 @@
 """Models of the parts of a YAML file, the options of connectors included, and their sizes and durations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
@@ -92,6 +92,12 @@ SecondsOrOff = Annotated[float | None, BeforeValidator(_seconds_or_off), WithJso
 """None if there is no such limit."""
 Duration = Annotated[str, BeforeValidator(_duration), WithJsonSchema(_DURATION)]
 """As written, once it has been validated."""
+
+
+def without_port(options: BaseModel, opens: str, port: str, names: Iterable[str]) -> Iterator[str]:
+    """A problem, if options of a port are set, but not the one that opens it."""
+    if not getattr(options, opens) and (given := options.model_fields_set & {*names}):
+        yield f"{min(given)} is only for a {port}, but `{opens}` is not set"
 
 
 def check_modes(options: BaseModel, mode: str, of_modes: Mapping[str, Sequence[str]]) -> None:

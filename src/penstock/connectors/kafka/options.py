@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from penstock.connectors.api import Options
 from penstock.connectors.sockets import ClientTls
-from penstock.connectors.values import Size, SomeSeconds
+from penstock.connectors.values import Size, SomeSeconds, without_port
 
 OWN_SETTINGS = frozenset(
     {
@@ -141,10 +141,8 @@ class KafkaOptions(Options):
             yield "set `topics` to read, or `topic` to write to"
         if self.topics and not self.group:
             yield "`group` is missing: the consumer group in whose name offsets are committed"
-        if not self.topics and (given := self.model_fields_set & {*_OF_SOURCE, "group"} - {"timestamps"}):
-            yield f"{min(given)} is only for a source, but `topics` is not set"
-        if not self.topic and (given := self.model_fields_set & {*_OF_SINK}):
-            yield f"{min(given)} is only for a sink, but `topic` is not set"
+        yield from without_port(self, "topics", "source", {*_OF_SOURCE, "group"} - {"timestamps"})
+        yield from without_port(self, "topic", "sink", _OF_SINK)
         if self.partitions and self.assignment == "group":
             yield "`partitions` cannot be chosen with `assignment: group`: Kafka distributes them"
         if (self.start == "timestamp") is not (self.start_at is not None):

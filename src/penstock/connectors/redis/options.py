@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from penstock.connectors.api import Options
 from penstock.connectors.sockets import ClientTls
-from penstock.connectors.values import SomeSeconds
+from penstock.connectors.values import SomeSeconds, without_port
 
 _OF_SOURCE = ("group", "start", "timestamps", "trim", "batch_max")
 _OF_SINK = ("key_field", "maxlen", "exact_maxlen", "when_lost")
@@ -83,10 +83,8 @@ class RedisOptions(Options):
     def _problems(self) -> Iterator[str]:
         if not self.streams and not self.stream:
             yield "set `streams` to read, or `stream` to write to"
-        if not self.streams and (given := self.model_fields_set & {*_OF_SOURCE}):
-            yield f"{min(given)} is only for a source, but `streams` is not set"
-        if not self.stream and (given := self.model_fields_set & {*_OF_SINK}):
-            yield f"{min(given)} is only for a sink, but `stream` is not set"
+        yield from without_port(self, "streams", "source", _OF_SOURCE)
+        yield from without_port(self, "stream", "sink", _OF_SINK)
         if self.stream and self.field is None:
             yield "a sink needs a `field` for the value"
         if self.exact_maxlen and self.maxlen is None:
