@@ -217,7 +217,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "a server on host ${DEPLOYED_SECRET} is reachable",
     ),
     "a path outside": ("file", {"mode": "read", "path": "/x/${DEPLOYED_SECRET}"}, "/x/${DEPLOYED_SECRET} is outside"),
-    "a segment": ("segment", {"segment": "x-${DEPLOYED_SECRET}"}, "a segment's name cannot have a reference"),
+    "a segment": ("segment", {"segment": "x-${DEPLOYED_SECRET}"}, "a segment's name cannot be a reference"),
 }
 
 
