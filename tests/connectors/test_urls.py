@@ -107,7 +107,7 @@ def test_a_url_and_yaml_give_the_same_options(url: str, type_name: str, config: 
     [
         ("results", "not the URL of a sink", "Write file:results"),
         ("fil:results", 'unknown sink type "fil"', 'Did you mean "file"?'),
-        ("pulsar://h", 'unknown sink type "pulsar"', "There are: bench, callback, connector, connector-protocol"),
+        ("pulsar://h", 'unknown sink type "pulsar"', "Available: bench, callback, connector, connector-protocol"),
         ("file:", "the path is missing", "Write file:PATH"),
         ("file://results/x", "'results' is read as a host", "Write file:results/x"),
         ("file:a?formt=raw", 'unknown option "formt"', 'Did you mean "format"?'),

@@ -8,7 +8,7 @@ def test_the_nearest_name_is_suggested_whatever_the_case() -> None:
 
 
 def test_without_a_similar_name_all_names_are_listed_in_order() -> None:
-    assert suggestion("zzz", {"b", "a"}) == "There are: a, b."
+    assert suggestion("zzz", {"b", "a"}) == "Available: a, b."
     assert suggestion("zzz", [], "Its ports") == "Its ports: none."
     assert nearest("zzz", ["a"]) is None
 

@@ -113,5 +113,5 @@ def test_all_problems_of_a_schema_are_reported_at_once() -> None:
 
 def test_a_duplicate_column_is_refused() -> None:
     twice = StructType(schema("value string").fields * 2)
-    with pytest.raises(RequestError, match="`value` is there 2 times"):
+    with pytest.raises(RequestError, match="`value` appears 2 times"):
         check_schema(twice)

@@ -108,7 +108,7 @@ def test_a_load_may_have_only_control_rows() -> None:
     ("options", "message", "hint"),
     [
         ({"maxBytesPerEpch": "1"}, "unknown option 'maxbytesperepch'", 'Did you mean "maxBytesPerEpoch"?'),
-        ({"zzz": "1"}, "unknown option 'zzz'", "There are: advertisedWorker, buckets, carriesToken, "),
+        ({"zzz": "1"}, "unknown option 'zzz'", "Available: advertisedWorker, buckets, carriesToken, "),
         ({"source": "a/b"}, "option source: 'a/b' is not a valid source", "pipeline:NAME/PORT"),
         ({"startingOffsets": "soon"}, "option startingOffsets: 'soon' is not a valid position", "earliest, latest"),
         ({"startingOffsets": '{"a": -1}'}, "option startingOffsets", "offset"),

@@ -164,7 +164,7 @@ class Coded:
         if port not in self.outlets:
             raise RequestError(
                 f"the function returns rows for the port {port!r}",
-                f"There are: {', '.join(self.outlets)}; see outputs:.",
+                f"Available: {', '.join(self.outlets)}; see outputs:.",
             )
         return port
 

@@ -70,7 +70,7 @@ def _placed(text: str, names: Sequence[str]) -> tuple[str, str, str]:
             f"--sink {port}=…: of which pipeline?", f"Write --sink NAME/{port}=URL, with one of: {', '.join(names)}."
         )
     if name is not None and name not in names:
-        raise RequestError(f"--sink: pipeline {name!r} not found", f"There are: {', '.join(names)}.")
+        raise RequestError(f"--sink: pipeline {name!r} not found", f"Available: {', '.join(names)}.")
     return name or names[0], port, url
 
 

@@ -17,11 +17,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_lower_case[found[0]] if found else None
 
 
-def suggestion(name: str, known: Iterable[str], there_are: str = "There are") -> str:
+def suggestion(name: str, known: Iterable[str], label: str = "Available") -> str:
     """A hint for the user: `Did you mean "…"?`, or a list of the known names."""
     names = sorted(known)
     near = nearest(name, names)
     if near is not None:
         return f'Did you mean "{near}"?'
     more = " …" if len(names) > NAMES_SHOWN_MAX else ""
-    return f"{there_are}: {', '.join(names[:NAMES_SHOWN_MAX]) or 'none'}{more}."
+    return f"{label}: {', '.join(names[:NAMES_SHOWN_MAX]) or 'none'}{more}."

@@ -134,7 +134,7 @@ def _coding(key: str, codec: PerInput, schema: PerInput) -> Coding:
 def _check_keys(what: str, given: PerInput, inputs: Mapping[str, object]) -> None:
     for key in given if isinstance(given, Mapping) else ():
         if key not in inputs:
-            raise RequestError(f"{what}= names {key!r}, which is not an input", suggestion(key, inputs, "There are"))
+            raise RequestError(f"{what}= names {key!r}, which is not an input", suggestion(key, inputs))
 
 
 def _module(function: Callable[..., Any]) -> ModuleType:

@@ -62,7 +62,7 @@ BAD: list[tuple[Callable[[Any], Any], str]] = [
     (lambda events: dead_letters.decode_json(events, SCHEMA, on_error="drop"), "on_error='drop' is not valid"),  # type: ignore[arg-type]
     (lambda events: dead_letters.apply(events, print, "x int", per="table"), "per='table' is not valid"),  # type: ignore[arg-type]
     (lambda events: dead_letters.apply(events, print, "x int", keep=["y"]), "keep names `y`"),
-    (lambda events: dead_letters.apply(events, print, "key int", keep=["key"]), "`key` would be there twice"),
+    (lambda events: dead_letters.apply(events, print, "key int", keep=["key"]), "`key` would appear twice"),
 ]
 
 

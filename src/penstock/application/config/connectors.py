@@ -130,7 +130,7 @@ class ConnectorCheck:
 
     def _unknown(self, path: KeyPath, what: str, name: str, known: Collection[str]) -> None:
         if path not in self._document.unset:
-            hint = suggestion(name, known) if path not in self._document.written else f"There are: {', '.join(known)}."
+            hint = suggestion(name, known) if path not in self._document.written else f"Available: {', '.join(known)}."
             self._document.complain(path, f'unknown {what} "{self._document.shown(path, name)}"', hint)
 
     def _options(self, model: type[BaseModel], value: Mapping[str, Any], path: KeyPath) -> BaseModel | None:

@@ -217,7 +217,7 @@ def _check_columns(document: Document, item: Item, section: PipelineSection) -> 
                 (*where, index), f'{item.what}: unknown column "{name}"', suggestion(name, FUNCTION_COLUMNS)
             )
     if not section.columns:
-        document.complain(where, f"{item.what}: no columns are named", f"There are: {', '.join(FUNCTION_COLUMNS)}.")
+        document.complain(where, f"{item.what}: no columns are named", f"Available: {', '.join(FUNCTION_COLUMNS)}.")
 
 
 def _spec(section: PipelineSection, function: Function | None, name: str, instance: str) -> PipelineSpec:

@@ -186,7 +186,7 @@ class Grok(Codec):
             def replaced(match: re.Match[str]) -> str:
                 name, field, kind = match.groups()
                 if name not in known:
-                    raise RequestError(f"there is no grok pattern {name}", f"There are: {', '.join(sorted(known))}.")
+                    raise RequestError(f"there is no grok pattern {name}", f"Available: {', '.join(sorted(known))}.")
                 inner = expanded(known[name], level + 1)
                 if field is None:
                     return f"(?:{inner})"

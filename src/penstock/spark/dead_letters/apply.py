@@ -90,7 +90,7 @@ def _schemas(
                 f"keep names `{name}`, which the frame does not have", f"It has: {', '.join(frame.columns)}."
             )
         if name.lower() in names:
-            raise RequestError(f"the column `{name}` would be there twice", "Leave it out of keep, or of the schema.")
+            raise RequestError(f"the column `{name}` would appear twice", "Leave it out of keep, or of the schema.")
     return list(returned), [frame.schema[name] for name in keep]
 
 

@@ -45,7 +45,7 @@ def check_schema(schema: StructType) -> None:
     """Raises RequestError that lists all problems at once."""
     problems = [problem for field in schema.fields if (problem := _problem(field))]
     names = [field.name for field in schema.fields]
-    problems += [f"`{name}` is there {names.count(name)} times" for name in _COLUMNS if names.count(name) > 1]
+    problems += [f"`{name}` appears {names.count(name)} times" for name in _COLUMNS if names.count(name) > 1]
     if "value" not in names:
         problems.insert(0, "column `value` (binary or string) is missing")
     if problems:

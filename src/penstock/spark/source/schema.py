@@ -49,7 +49,7 @@ FUSED_COLUMNS = STATE_COLUMNS | {"events": "bigint"}
 """The columns of a control load whose readers run its operator. In a row that has nothing else, `events` is how many
 events a task has read: Spark counts rows."""
 
-_HINT = f"There are: {', '.join(COLUMNS | ASKED_COLUMNS)}."
+_HINT = f"Available: {', '.join(COLUMNS | ASKED_COLUMNS)}."
 
 
 def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:

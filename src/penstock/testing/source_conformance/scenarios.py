@@ -206,6 +206,6 @@ def chosen(names: Sequence[str]) -> tuple[Scenario, ...]:
     for name in names:
         if name not in known:
             raise RequestError(
-                f"{name!r} is not a scenario", suggestion(name, known) or f"They are: {', '.join(known)}."
+                f"{name!r} is not a scenario", suggestion(name, known) or f"Available: {', '.join(known)}."
             )
     return tuple(scenario for scenario in SCENARIOS if not names or scenario.name in names)
