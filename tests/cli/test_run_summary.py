@@ -104,6 +104,12 @@ def test_the_summary_names_what_is_not_delivered() -> None:
     )
 
 
+def test_what_the_worker_does_not_report_does_not_count_as_delivered() -> None:
+    assert summary(["orders", "gone"], {}, status(pipeline()), 1.0)[-1] == (
+        "ran for 1 s; not known to be delivered: gone, which the worker does not report"
+    )
+
+
 def test_rows_to_spark_s_own_sinks_are_not_counted_and_idle_pipelines_of_others_are_left_out() -> None:
     found = status(pipeline(outputs=[]), pipeline("other"), orders=PipelineRates(rows_in=1))
     assert summary(["orders"], {}, found, 1.0)[:-1] == ["orders: 1 event in, 0 dead letters, 0 late"]

@@ -42,6 +42,14 @@ def test_the_last_events_are_printed(worker: RunningWorker, send: Send) -> None:
     assert run(worker, "tail", "tills", "-n", "0").stdout == ""
 
 
+def test_nothing_to_print_is_explained(worker: RunningWorker, send: Send) -> None:
+    run(worker, "segment", "create", "empty", "--yes")
+    assert "no events are stored" in run(worker, "tail", "segment:empty").stderr
+    send("tills", '{"amount": 1}')
+    none = run(worker, "tail", "tills", "--where", "amount > 1")
+    assert (none.stdout, none.stderr) == ("", "tills: no stored event matches. With -f it prints those that arrive\n")
+
+
 def test_conditions_choose_events_by_their_fields(worker: RunningWorker, send: Send) -> None:
     send("tills", *(json.dumps({"id": n, "user": {"name": f"u{n % 3}"}}) for n in range(9)), "nonsense")
     found = run(worker, "tail", "tills", "-n", "100", "--where", "id >= 4", "--where", "user.name = u1")

@@ -16,7 +16,7 @@ import pytest
 from penstock.client import Message, Source
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.segments import SegmentClient
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Forbidden, PenstockError
 from penstock.protocol.api.pipelines import QueryFailure
 from tests.spark.dead_letters.putting import PIPELINE, Putting, letter
 from tests.support.waiting import SECONDS_MAX, until
@@ -210,6 +210,14 @@ def test_events_can_be_looked_at(owner: "Page", site: Site) -> None:
     owner.get_by_text('{"number": 0}').first.click()
     owner.get_by_text("message 1").first.wait_for()
     shoot(owner, "events")
+    first, second = (owner.locator(".q-expansion-item").nth(number) for number in (0, 1))
+    offset = second.inner_text().partition(":")[0]
+    owner.get_by_label("From offset").fill(offset)
+    owner.get_by_role("button", name="Show").click()
+    first.filter(has_text=f'{offset}: {{"number": 1}}').wait_for()
+    owner.get_by_label("Or from a time").fill("2000-01-01T00:00:00Z")
+    owner.get_by_role("button", name="Show").click()
+    first.filter(has_text='{"number": 0}').wait_for()
     owner.get_by_label("Or from a time").fill("yesterday")
     owner.get_by_role("button", name="Show").click()
     owner.get_by_text("'yesterday' is not a time").wait_for()
@@ -365,6 +373,11 @@ def test_a_stranger_is_asked_for_a_token_and_a_reader_cannot_replay(browser: "Br
         page.get_by_text("value 1").first.wait_for()
         assert page.locator("button", has_text="Replay").count() == 0  # not even a hidden one
         assert page.get_by_role("checkbox").count() == 0
+        with (
+            CoordinatorClient(f"127.0.0.1:{site.worker.http_port}", 5, token=token) as client,
+            pytest.raises(Forbidden, match="has the role read"),
+        ):
+            client.replay_chosen(PIPELINE, "err", [0])
         assert token not in page.content()
         assert token not in str(context.cookies())
 

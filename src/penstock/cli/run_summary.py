@@ -62,7 +62,10 @@ def summary(names: Collection[str], before: Mapping[str, Counts], status: Worker
     ran = [one for one in status.pipelines if one.name in names or done.get(one.name, Counts()) != Counts()]
     lines = [_line(one, done.get(one.name, Counts())) for one in ran]
     left = [text for one in ran for text in _left(one, status.sinks)]
-    end = f"not delivered: {'; '.join(left)}" if left else "everything is delivered"
+    unknown = sorted({*names} - {one.name for one in status.pipelines})  # their shards have ended, or do not answer
+    ends = [f"not delivered: {'; '.join(left)}"] if left else []
+    ends += [f"not known to be delivered: {', '.join(unknown)}, which the worker does not report"] if unknown else []
+    end = "; ".join(ends) or "everything is delivered"
     return [printable(line) for line in [*lines, f"ran for {show_seconds(seconds)}; {end}"]]
 
 

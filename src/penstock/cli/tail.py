@@ -83,8 +83,11 @@ def tail(
     address = worker_to_read(worker, data)
     with CoordinatorClient(address, _RETRY_SECONDS) as coordinator, segment_client(address) as segments:
         source, ends = _resolved(coordinator, name)
-        for event in _last(coordinator, segments, source, ends, shown.chosen, count):
+        found = _last(coordinator, segments, source, ends, shown.chosen, count)
+        for event in found:
             typer.echo(shown.line(event))
+        if not found and count:
+            typer.echo(_nothing(name, has_conditions=bool(conditions), follow=follow), err=True)
         with suppress(KeyboardInterrupt):
             while follow:
                 start, ends = ends, coordinator.cut_sources([source], ends, wait_ms=_WAIT_MS)
@@ -92,6 +95,12 @@ def tail(
                 for piece in coordinator.splits(new, _PIECES_MAX, bytes_min=_PIECE_BYTES, skip_lost=True).splits:
                     for event in shown.chosen(_events(segments, piece)):
                         typer.echo(shown.line(event))
+
+
+def _nothing(name: str, *, has_conditions: bool, follow: bool) -> str:
+    """Why nothing is printed. An output that all its sinks have is usually removed at once."""
+    what = "no stored event matches" if has_conditions else "no events are stored; what all its readers have is removed"
+    return f"{name}: {what}" + ("" if follow else ". With -f it prints those that arrive")
 
 
 # Which events.
