@@ -5,7 +5,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from ssl import SSLContext
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
@@ -69,22 +69,15 @@ class TcpLine:
         return self._writer.transport.is_closing()
 
 
-class TcpConnecting(Peer):
-    def __init__(self, ssl: SSLContext | None = None, **options: Any) -> None:
-        self.lines: list[TcpLine] = []
-        self._ssl = ssl
-        self._options = options
+L = TypeVar("L", bound=Line)
 
-    def config(self) -> Mapping[str, Any]:
-        return {"port": 0, "slow_after": "200ms", **self._options}
 
-    async def line(self, frame: Frame) -> Line:
-        await frame.until(lambda: getattr(frame.connector, "addresses", None), "an address")
-        host, _, port = frame.connector.addresses[0].rpartition(":")  # type: ignore[attr-defined]
-        self.lines.append(TcpLine(*await asyncio.open_connection(host, int(port), ssl=self._ssl)))
-        return self.lines[-1]
+class Lines(Peer, Generic[L]):
+    """A peer with any number of connections."""
 
-    async def stop(self) -> None:
+    lines: list[L]
+
+    async def break_off(self) -> None:
         for line in self.lines:
             await line.break_off()
 
@@ -92,10 +85,35 @@ class TcpConnecting(Peer):
         return b"".join(line.received() for line in self.lines)
 
 
-class TcpListening(Peer):
+async def address_of(frame: Frame) -> str:
+    """Where the connector listens."""
+    await frame.until(lambda: getattr(frame.connector, "addresses", None), "an address")
+    found: str = frame.connector.addresses[0]  # type: ignore[attr-defined]
+    return found
+
+
+class TcpConnecting(Lines[TcpLine]):
+    def __init__(self, ssl: SSLContext | None = None, **options: Any) -> None:
+        self.lines = []
+        self._ssl = ssl
+        self._options = options
+
+    def config(self) -> Mapping[str, Any]:
+        return {"port": 0, "slow_after": "200ms", **self._options}
+
+    async def line(self, frame: Frame) -> Line:
+        host, _, port = (await address_of(frame)).rpartition(":")
+        self.lines.append(TcpLine(*await asyncio.open_connection(host, int(port), ssl=self._ssl)))
+        return self.lines[-1]
+
+    async def stop(self) -> None:
+        await self.break_off()
+
+
+class TcpListening(Lines[TcpLine]):
     def __init__(self, **options: Any) -> None:
         self.options = options
-        self.lines: list[TcpLine] = []
+        self.lines = []
         self._new: asyncio.Queue[TcpLine] = asyncio.Queue()
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -114,14 +132,10 @@ class TcpListening(Peer):
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-            for line in self.lines:
-                await line.break_off()
+            await self.break_off()
 
     async def line(self, frame: Frame) -> Line:
         while True:
             line = await asyncio.wait_for(self._new.get(), SECONDS_MAX)
             if not line.is_gone:
                 return line
-
-    def received(self) -> bytes:
-        return b"".join(line.received() for line in self.lines)

@@ -10,7 +10,8 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from penstock.testing.frame import Frame
-from penstock.testing.peer import Line, Peer
+from penstock.testing.peer import Line
+from tests.connectors.conformance.tcp_peers import Lines, address_of
 from tests.support.waiting import SECONDS_MAX
 
 _LIMITS: dict[str, Any] = {"max_size": None, "max_queue": 2, "ping_interval": None, "compression": None}
@@ -60,31 +61,25 @@ class WsLine:
         self._reads.set()
 
 
-class WsConnecting(Peer):
+class WsConnecting(Lines[WsLine]):
     def __init__(self) -> None:
-        self.lines: list[WsLine] = []
+        self.lines = []
 
     def config(self) -> Mapping[str, Any]:
         return {"port": 0, "slow_after": "200ms"}
 
     async def line(self, frame: Frame) -> Line:
-        await frame.until(lambda: getattr(frame.connector, "addresses", None), "an address")
-        address = frame.connector.addresses[0]  # type: ignore[attr-defined]
-        self.lines.append(WsLine(await connect(f"ws://{address}/", **_LIMITS)))
+        self.lines.append(WsLine(await connect(f"ws://{await address_of(frame)}/", **_LIMITS)))
         return self.lines[-1]
 
     async def stop(self) -> None:
-        for line in self.lines:
-            await line.break_off()
-
-    def received(self) -> bytes:
-        return b"".join(line.received() for line in self.lines)
+        await self.break_off()
 
 
-class WsListening(Peer):
+class WsListening(Lines[WsLine]):
     def __init__(self, **options: Any) -> None:
         self.options = options
-        self.lines: list[WsLine] = []
+        self.lines = []
         self._new: asyncio.Queue[WsLine] = asyncio.Queue()
         self._server: Server | None = None
         self._port = 0
@@ -105,8 +100,7 @@ class WsListening(Peer):
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close(close_connections=False)
-            for line in self.lines:
-                await line.break_off()
+            await self.break_off()
             await self._server.wait_closed()
 
     async def line(self, frame: Frame) -> Line:
@@ -114,6 +108,3 @@ class WsListening(Peer):
             line = await asyncio.wait_for(self._new.get(), SECONDS_MAX)
             if line.connection.close_code is None:
                 return line
-
-    def received(self) -> bytes:
-        return b"".join(line.received() for line in self.lines)
