@@ -13,6 +13,7 @@ from penstock.coordinator.settings import NO_CONNECTORS, Connectors, Coordinator
 from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.traces import Traces
 from penstock.core.errors import StoreFailed, Unavailable
+from penstock.core.types import Buffer, Position
 from penstock.protocol.api.pipelines import (
     Cut,
     InputOffset,
@@ -77,6 +78,18 @@ class FakeCompletion:
         self.calls.append(("let go", {}))
 
 
+class SceneJournal(FileJournal):
+    """Tells the event loop that there is something to commit: nothing has to look for it all the time."""
+
+    def __init__(self, files: Files, settings: StoreSettings) -> None:
+        self.queued = asyncio.Event()
+        super().__init__(files, settings)
+
+    def _queue(self, buffers: list[Buffer], end: Position) -> None:
+        super()._queue(buffers, end)
+        self.queued.set()
+
+
 class Scene:
     """`open` and `close` may alternate, on the same files. The journal commits by itself unless `paused`."""
 
@@ -104,7 +117,7 @@ class Scene:
 
     async def open(self) -> None:
         self.completions = {}
-        self.journal = FileJournal(self.files, STORE)
+        self.journal = SceneJournal(self.files, STORE)
         self.store = SegmentStore(self.journal, STORE)
         durability = Durability(self.journal, asyncio.get_running_loop(), lambda: None)
         self._committing = asyncio.create_task(self._commit())
@@ -151,9 +164,12 @@ class Scene:
     async def _commit(self) -> None:
         with suppress(StoreFailed):
             while True:
-                if not self.paused and self.journal.end > self.journal.durable:
-                    self.journal.commit()
-                await asyncio.sleep(0)
+                await self.journal.queued.wait()
+                self.journal.queued.clear()
+                while self.journal.end > self.journal.durable:
+                    if not self.paused:
+                        self.journal.commit()
+                    await asyncio.sleep(0)
 
     async def durable(self) -> None:
         """Wait until everything is durable, and everything that depends on it is done."""
