@@ -18,4 +18,4 @@ def test_every_message_is_stored_once_whatever_happens_to_hosts_processes_and_th
 ) -> None:
     with ExitStack() as stack:
         proxies = [stack.enter_context(store_proxy(seaweedfs.endpoint)) for _ in range(HOSTS)]
-        assert "once and in order" in run(tmp_path, s3_url, Random(4), 25.0, proxies)
+        assert "once and in order" in run(tmp_path, s3_url, Random(4), 12.0, proxies)
