@@ -74,7 +74,7 @@ def copy_store(source: Place, target: Place, *, secrets: bool = True, stage: Sta
         raise RequestError(f"{source.name} cannot be copied to itself", "Name another place.")
     if target.location.startswith(f"{source.location}/"):
         raise RequestError(
-            f"{target.name} is inside {source.name}: whoever deletes the original would delete the copy",
+            f"{target.name} is inside {source.name}: deleting the original would delete the copy",
             "Name a place outside of it.",
         )
     with source.reading() as old:

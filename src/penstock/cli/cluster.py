@@ -107,7 +107,7 @@ def _role(member: Member, found: ClusterStatus) -> str:
 def shard_table(found: ClusterStatus) -> Table:
     table = _table("shard", "served by", "sources", "http")
     for one in found.shards:
-        who = one.host or one.owner or "nobody"
+        who = one.host or one.owner or "no worker"
         if one.assigned and one.assigned != one.host:
             who = f"{who} → {one.assigned}"
         elif not one.addresses:
@@ -260,7 +260,7 @@ def _wait_for_hosts(
             waiting = left(found)
             if not waiting:
                 return found
-            text = ", ".join(f"shard {one.shard}: {one.host or 'nobody'} → {one.assigned}" for one in waiting)
+            text = ", ".join(f"shard {one.shard}: {one.host or 'no worker'} → {one.assigned}" for one in waiting)
             if why := failure(found):
                 raise Unavailable(f"not moved: {text}: {why}", "See penstock cluster status.")
             if text != shown:

@@ -26,7 +26,7 @@ _KEEP_ALIVE = b":\n\n"
 
 class SseServerOptions(ListenerOptions):
     """A client that sends a GET request receives every value from then on, as the data of an event with an id. A client
-    that comes back with the `Last-Event-ID` of the last event that it received, as browsers do by themselves, continues
+    that comes back with the `Last-Event-ID` of the last event that it received, as browsers do on their own, continues
     after it, if that value is still retained, and otherwise with the oldest retained value. `event` in a value's
     metadata is the type of its event.
 

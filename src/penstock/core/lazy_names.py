@@ -1,6 +1,6 @@
 """Names of a package that are imported on first use.
 
-`dir()` and completion list them all the same, and type checkers see them through imports under TYPE_CHECKING.
+`dir()` and completion list them anyway, and type checkers see them through imports under TYPE_CHECKING.
 """
 
 from collections.abc import Mapping

@@ -112,7 +112,7 @@ class Caller:
         self.certificate_names: Sequence[str] = ()
 
     def __str__(self) -> str:
-        return "nobody" if self._principal is None else repr(self._principal.name)
+        return "an unauthenticated client" if self._principal is None else repr(self._principal.name)
 
     @property
     def is_authenticated(self) -> bool:

@@ -257,7 +257,7 @@ class ShardLog:
         return found
 
     def _superseded_or_damaged(self, number: int, why: str) -> NoReturn:
-        """A number that was deleted may have been used by a worker that took over in vain."""
+        """A number that was deleted may have been used by a worker that took over without success."""
         before = self._head
         self._read_head()
         if self._head == before:

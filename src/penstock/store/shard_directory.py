@@ -200,7 +200,7 @@ class ShardDirectory:
         return Part(key, 0, wanted.start, len(data), crc32c(data))
 
     def give_up_fold(self, fold: Fold, parts: PartsByFile) -> None:
-        """The next one deletes what this one has released, and the parts that were created in vain."""
+        """The next one deletes what this one has released, and the parts that were created for nothing."""
         with self.lock:
             self._released += fold.released + [part.key for created in parts.values() for part in created]
 

@@ -348,4 +348,4 @@ class HttpServer:
         with listener:  # uvicorn closes it only when it is asked to stop
             await self._server.serve(sockets=[listener])
         if not self._server.should_exit:
-            raise RuntimeError("the HTTP server has ended by itself")
+            raise RuntimeError("the HTTP server has ended unexpectedly")

@@ -154,7 +154,7 @@ class RedirectedConnection(asyncio.Protocol):
     def __init__(self, port: RedirectPort) -> None:
         self._port = port
         self._session = Session(Use.SOURCE, Role.ACCEPTOR)
-        # The owner checks it as well. But looking for an owner gives a source its place, which is for ever.
+        # The owner checks it as well. But looking for an owner gives a source its place, which is permanent.
         self._access = ProgramAccess(port.access, port.settings.cookie, port.refusals)
         check = HelloCheck(Use.SOURCE, check_cookie=self._access.check_cookie)
         self._decoder = Decoder(Use.SOURCE, frame_size_max=_EARLY_BYTES_MAX, hello=check)

@@ -369,7 +369,7 @@ class Worker:
 
     async def _send_sources_away(self, shard: BucketShard) -> None:
         """Sources that come back while the lease is late are let in, for it may be renewed soon. If another worker has
-        taken over, and only this one is cut off from the store, they would wait here in vain.
+        taken over, and only this one is cut off from the store, they would wait here for nothing.
         """
         while True:
             await asyncio.sleep(LEASE_TIMING.expired if shard.may_act() else _LATE_SESSION_SECONDS)

@@ -172,7 +172,7 @@ class AppendWindow:
         self._probing = self._probing and bool(self._blocks)
 
     def probe(self) -> None:
-        """The segment has no room: until it has, do not send the whole window in vain."""
+        """The segment has no room: until it has, do not send the whole window for nothing."""
         self._probing = True
 
     def _drop(self, number: int) -> None:

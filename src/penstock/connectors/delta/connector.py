@@ -22,7 +22,7 @@ class DeltaOptions(LakeOptions):
     A crash may leave files that the log does not name. `VACUUM` deletes them; retain at least an hour, since a vote in
     doubt names files that the log does not have yet.
 
-    The sink writes checkpoints of the log, but deletes nothing from it. Whoever maintains the table cleans it: Spark
+    The sink writes checkpoints of the log, but deletes nothing from it. The table's maintainer cleans it: Spark
     does so after each checkpoint that it writes, and `DeltaTable.cleanup_metadata()` of delta-rs when it is called.
     """
 

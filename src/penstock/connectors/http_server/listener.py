@@ -23,7 +23,7 @@ _BACKLOG = 1024
 """Connections that the kernel has accepted and we have not yet."""
 
 _LOOK_SECONDS = 0.01
-"""Between two polls: connections end by themselves, in their own time."""
+"""Between two polls: connections end on their own, when they like."""
 
 
 class Connection(Protocol):

@@ -184,7 +184,7 @@ class Writer:
                 where = f"{self._where}: row {self._count + number + 1} of the epoch"
                 is_unknown = isinstance(error, UnknownField)
                 return SinkLost(no_column(where, str(error)) if is_unknown else f"{where}: {error}")
-        raise AssertionError("no row is bad by itself")
+        raise AssertionError("no single row is bad")
 
     def _insert(self, connection: sa.Connection, fields: tuple[str, ...], rows: list[Fields]) -> None:
         assert self._table is not None

@@ -86,7 +86,7 @@ def bind(pipeline: Pipeline, command: Bind, attempts: int) -> Pipeline:
 
 
 def check_sinks(outputs: tuple[str, ...] | None, sinks: Mapping[str, Sink]) -> None:
-    """Raises PipelineError for a sink on a port that is not declared: it would wait for ever."""
+    """Raises PipelineError for a sink on a port that is not declared: it would wait forever."""
     for name, sink in sinks.items():
         if outputs is not None and sink.port not in outputs:
             raise PipelineError(

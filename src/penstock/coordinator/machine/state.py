@@ -13,7 +13,7 @@ from penstock.protocol.stored.names import kind_of
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long data is retained. `complete`: until every registered pipeline has completed it, and Spark will not read
-    it again. `keep`: for ever. `time`: `amount` microseconds. `size`: `amount` bytes of each segment. The last two may
+    it again. `keep`: forever. `time`: `amount` microseconds. `size`: `amount` bytes of each segment. The last two may
     remove what a pipeline still needs; its reader then gets DataLoss.
     """
 

@@ -290,7 +290,7 @@ def merge(options: SinkOptions, batch: int, staged: Sequence[Staged], manifest: 
         origin = Origin(options.worker, options.pipeline, options.generation, options.tls)
         for part in merged.missing:
             decode_missing(origin, part)
-    raise PipelineError(f"epoch {batch} of pipeline {options.pipeline!r} still has parts that nobody has decoded")
+    raise PipelineError(f"epoch {batch} of pipeline {options.pipeline!r} still has parts that were not decoded")
 
 
 def in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
