@@ -237,6 +237,14 @@ def test_a_dead_letter_is_looked_at_and_replayed(owner: "Page", site: Site) -> N
     owner.get_by_role("row", name="reason 2").get_by_role("cell", name="replayed").wait_for()
 
 
+def test_on_a_phone_a_card_opens(owner: "Page", site: Site) -> None:
+    owner.set_viewport_size({"width": 390, "height": 844})
+    owner.goto(f"{site.root}/dead-letters")
+    owner.get_by_text("reason 2", exact=True).click()
+    owner.get_by_role("dialog").get_by_text('{"amount": "many"}').wait_for()
+    owner.set_viewport_size({"width": 1280, "height": 800})
+
+
 def test_names_and_bytes_are_never_markup(owner: "Page", site: Site) -> None:
     owner.goto(f"{site.root}/source?name=clocks")
     owner.get_by_role("cell", name=str(LAST_ID), exact=True).wait_for()

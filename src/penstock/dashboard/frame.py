@@ -62,6 +62,7 @@ STYLE = """
   text-decoration: underline dotted;
 }
 .unfilled > :not(.trouble-box, .text-xl) { display: none; }
+.unfilled::after { content: "Asking the worker …"; color: var(--penstock-quiet); }
 .border { border-color: #8886; }
 .codehilite pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 pre.bytes { overflow-x: auto; font-size: 12px; }
