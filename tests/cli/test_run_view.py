@@ -12,7 +12,7 @@ from penstock.client.coordinator import CoordinatorClient, InputSpec, PipelineSt
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
-from penstock.protocol.api.status import Blockage
+from penstock.protocol.api.status import Blockage, PipelineRates, RatesStatus
 from penstock.spark import pipeline
 from penstock.spark.run.failures import Failure
 from tests.connectors.http_server import Answer, serving
@@ -76,6 +76,20 @@ def test_it_reports_why_windows_are_open(running: RunningPipeline) -> None:
     with view:
         view.show([running])
     assert "open windows 2, catching up (106 B)\n" in written.getvalue()
+
+
+def test_the_rate_is_that_of_the_status(running: RunningPipeline) -> None:
+    view = RunView(NOWHERE, Console(file=(written := io.StringIO()), width=200))
+    epochs = dict.fromkeys(("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1)
+    told: dict[str, Any] = {"name": "counts", "state": "RUNNING", "lag_bytes": 0, "undelivered_bytes": 0, **epochs}
+    told |= {"watermark": None, "blocked": None, "heartbeat_age_seconds": 0.0, "inputs": {"in": ["lines"]}}
+    view._known = {"counts": PipelineStatus(**told)}
+    view._rates = RatesStatus(
+        seconds=10.0, sources={}, pipelines={"counts": PipelineRates(rows_in_per_second=42.0)}, sinks={}
+    )
+    with view:
+        view.show([running])
+    assert "rows/s 42," in written.getvalue()
 
 
 def test_what_blocks_a_pipeline_is_reported_once_and_also_its_end(running: RunningPipeline) -> None:

@@ -30,6 +30,7 @@ from penstock.spark import codecs
 from penstock.spark.run.driver import SparkDriver, spark_driver
 from penstock.spark.run.executors import carrying_warning, check_executors
 from penstock.spark.run.failures import Failure
+from penstock.spark.run.progress import Progress
 from penstock.spark.run.runner import Runner, RunningPipeline, Standing
 
 if TYPE_CHECKING:
@@ -263,12 +264,19 @@ class RunView:
         return cells | {
             "epoch": ", ".join(filter(None, (str(progress.epoch), _standing(running)))),
             "rows": f"{running.rows:,}",
-            "rows/s": f"{progress.rows_per_second:,.0f}",
+            "rows/s": f"{self._rows_per_second(progress, known):,.0f}",
             "lag": "" if known is None else lag_text(known, self._rates),
             "watermark": show_time(progress.watermark_us),
             "state": f"{progress.state_rows:,} rows" if progress.state_rows else "",
             "open windows": "" if known is None else _open_windows(known),
         }
+
+    def _rows_per_second(self, progress: Progress, known: PipelineStatus | None) -> float:
+        """What `penstock status` shows. Spark's own rate, that of the last epoch while it ran, for what the worker does
+        not see.
+        """
+        rates = None if known is None or not known.inputs else self._rates.pipelines.get(known.name)
+        return progress.rows_per_second if rates is None else rates.rows_in_per_second
 
 
 def restart_text(name: str, failure: Failure, times: int, restart_at: float | None) -> str:
