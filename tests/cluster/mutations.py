@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from penstock.bucket.objects import Bucket
 from penstock.cluster import assignment, lease
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseState, OwnerWatch, OwnLease
-from penstock.cluster.records import ShardRecord
+from penstock.cluster.records import ShardRecord, WorkerRecord, read_record, worker_key
 from penstock.coordinator.machine import subscriptions
 from penstock.coordinator.machine.commands import Advance, Subscribe, Unsubscribe
 from penstock.coordinator.machine.state import State, Subscription
@@ -92,6 +93,21 @@ def keeps_dead_hosts(patch: pytest.MonkeyPatch) -> None:
             if record.wants is not None
         ),
     )
+
+
+def ends_the_living(patch: pytest.MonkeyPatch) -> None:
+    """The leader does not check whether those that it takes for dead have woken up meanwhile."""
+
+    def end_dead(bucket: Bucket, dead: WorkerRecord) -> None:
+        found = read_record(bucket, worker_key(dead.worker), WorkerRecord)
+        lease.end_dead(bucket, dead if found is None else found[0])
+
+    patch.setattr(cluster, "end_dead", end_dead)
+
+
+def absent_is_dead(patch: pytest.MonkeyPatch) -> None:
+    """An owner without a record is not waited for."""
+    patch.setattr(OwnerWatch, "absent", OwnerWatch.gone)
 
 
 # The journal
@@ -317,6 +333,7 @@ MUTATIONS = [
     Mutation("an owner is never late", never_late, 13),
     Mutation("an owner that finds out late that it is one goes on silently", found_out_silently, 500_438),
     Mutation("shards stay with dead hosts", keeps_dead_hosts, 6),
+    Mutation("an owner that has woken up is ended as dead", ends_the_living, 600_108),
     Mutation("an owner that was replaced appends", not_fenced, 24),
     Mutation("a remote end is reported before it is durable", not_durable, 25),
     Mutation("anybody gives a stream up", relinquished_by_anybody, 14),

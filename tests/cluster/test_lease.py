@@ -16,7 +16,7 @@ import pytest
 from penstock.bucket.counted_bucket import CountedBucket
 from penstock.bucket.objects import Bucket, ListedObject, StoredObject, VersionChanged
 from penstock.bucket.stores import open_bucket
-from penstock.cluster.lease import Lease, ShardCandidate, acquire
+from penstock.cluster.lease import Lease, ShardCandidate, acquire, end_dead, end_record
 from penstock.cluster.lease_state import LeaseState, LeaseTiming, OwnerSeen
 from penstock.cluster.records import (
     ShardRecord,
@@ -156,12 +156,13 @@ def test_a_lease_is_renewed(bucket: Bucket, acquired: Acquire) -> None:
 
 def test_a_released_shard_is_taken_at_once_and_nothing_else_is_left(bucket: Bucket, acquired: Acquire) -> None:
     acquired(bucket, "a", PATIENT).release()
-    assert cluster(bucket) == ["cluster/shards/0"]
+    assert cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"]
     lease = acquired(bucket, "b", PATIENT)
     assert lease.term == 2
     assert owner(bucket) == ShardRecord(shard=0, owner="b", term=2)
+    until(lambda: cluster(bucket) == ["cluster/shards/0", "cluster/workers/b"])
     lease.release()
-    assert cluster(bucket) == ["cluster/shards/0"]
+    assert record(bucket, "b").has_ended
 
 
 def test_a_dead_owner_is_waited_for_and_then_replaced(bucket: Bucket, acquired: Acquire) -> None:
@@ -491,6 +492,58 @@ def test_a_deleted_record_of_an_owner_is_written_again(bucket: Bucket, acquired:
     assert lease.state is LeaseState.HELD
 
 
+def test_an_owner_without_a_record_may_live_and_is_waited_for(
+    bucket: Bucket, acquired: Acquire, waiting: Callable[..., Waiting]
+) -> None:
+    die(acquired(bucket, "a", PATIENT))
+    bucket.delete([worker_key("a")])
+    standby = waiting(bucket, "b", PATIENT)
+    assert {standby.seen.get(timeout=SECONDS_MAX).owner for _ in range(5)} == {"a"}
+    assert not standby.acquiring.done()
+    assert acquired(bucket, "c", QUICK).term == 2
+
+
+def test_the_shard_of_an_owner_that_has_ended_is_free_at_once(bucket: Bucket, acquired: Acquire) -> None:
+    die(acquired(bucket, "a", PATIENT))
+    end_record(bucket, "a")
+    assert record(bucket, "a").has_ended
+    assert acquired(bucket, "b", PATIENT).term == 2
+    until(lambda: cluster(bucket) == ["cluster/shards/0", "cluster/workers/b"])
+
+
+def test_a_dead_owner_has_ended_and_others_that_are_dead_have_no_record(bucket: Bucket, acquired: Acquire) -> None:
+    die(acquired(bucket, "a", PATIENT))
+    bucket.create(worker_key("b"), [encode(WorkerRecord(worker="b", revision=1, addresses={}, waits_for=(0,)))])
+    for name in ("a", "b"):
+        end_dead(bucket, record(bucket, name))
+    assert record(bucket, "a").has_ended
+    assert cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"]
+
+
+def test_an_owner_that_has_renewed_since_it_was_taken_for_dead_goes_on(bucket: Bucket, acquired: Acquire) -> None:
+    lease = acquired(bucket, "a", PATIENT)
+    dead = record(bucket, "a")
+    until(lambda: revision(bucket, "a") > dead.revision)
+    end_dead(bucket, dead)
+    assert not record(bucket, "a").has_ended
+    assert lease.state is LeaseState.HELD
+
+
+def test_an_owner_that_was_ended_changes_the_shard_s_record_before_it_goes_on(
+    bucket: Bucket, acquired: Acquire
+) -> None:
+    store = Fallible(bucket)
+    lease = acquired(store, "a", LeaseTiming(renew=0.02, late=0.5, expired=SECONDS_MAX))
+    store.before = BucketUnreachable("no answer in time")
+    until(lambda: lease.state is LeaseState.LATE)
+    end_dead(bucket, record(bucket, "a"))
+    before = owner(bucket).resumed
+    store.before = None
+    until(lambda: lease.state is LeaseState.HELD)
+    assert owner(bucket).resumed > before
+    until(lambda: not record(bucket, "a").has_ended)
+
+
 def test_records_that_crashes_have_left_are_removed(bucket: Bucket, acquired: Acquire) -> None:
     for name in ("x", "y"):
         bucket.create(worker_key(name), [encode(WorkerRecord(worker=name, revision=5, addresses={}))])
@@ -591,5 +644,7 @@ def test_a_zombie_learns_that_it_was_replaced_while_it_slept(shared_url: str) ->
     assert "HELD" not in zombie.wait_until_it_says("TAKEN")
     assert zombie.stop() == "state TAKEN\n"
     assert "TAKEN" not in successor.stop()
-    remaining = [each.key for each in open_bucket(shared_url).list("cluster/")]
-    assert remaining == ["cluster/shards/0"]
+    remaining = open_bucket(shared_url)
+    left = owner(remaining).owner
+    assert cluster(remaining) == ["cluster/shards/0", worker_key(left)]
+    assert record(remaining, left).has_ended

@@ -129,6 +129,10 @@ def test_a_drained_worker_lets_others_go_first() -> None:
     assert OwnerWatch(LEASE_TIMING, "c").gone("b", 2, 200.0) is None
     assert drained.gone("b", 2, 200.0) is not None
     assert drained.gone("b", 2, 206.0) is None
+    assert OwnerWatch(LEASE_TIMING, "c").absent("b", 2, 200.0) is not None
+    assert drained.absent("b", 2, 210.0) is not None
+    assert drained.absent("b", 2, 221.9) is not None
+    assert drained.absent("b", 2, 222.0) is None
     drained.look(record(1), 300.0, 300.0)
     assert drained.look(record(1), 311.9, 311.9) is not None
     assert drained.look(record(1), 312.0, 312.0) is None

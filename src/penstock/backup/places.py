@@ -281,7 +281,7 @@ def live_owner(
     while True:
         asked = clock()
         found = read_record(bucket, worker_key(place[0].owner), WorkerRecord)
-        if found is None:
+        if found is None or found[0].has_ended:
             return None
         if first is not None and found[0].revision != first:
             return found[0]

@@ -190,9 +190,10 @@ class LiveHosts:
     def __init__(self, timing: LeaseTiming) -> None:
         self._timing = timing
         self._watches: dict[str, OwnerWatch] = {}
-        self.dead: tuple[str, ...] = ()
-        """After a look: hosts, and processes of hosts that do not live, that were not renewed either. Their records
-        may be deleted: then those that wait for their shards need not see for themselves that they are dead.
+        self.dead: tuple[WorkerRecord, ...] = ()
+        """After a look: workers that have ended, hosts, and processes of hosts that do not live, that were not renewed
+        either. They may be told so in their records: then those that wait for their shards need not see for themselves
+        that they are dead.
         """
 
     def look(self, found: Iterable[WorkerRecord], asked: float, answered: float) -> tuple[Host, ...]:
@@ -204,7 +205,8 @@ class LiveHosts:
         quiet = {name for name, watch in self._watches.items() if watch.look(records[name], asked, answered) is None}
         live = [record for record in records.values() if record.wants is not None and record.worker not in quiet]
         names = {record.worker for record in live}
-        self.dead = tuple(name for name in records if name in quiet and records[name].host not in names)
+        quiet_ones = (record for record in records.values() if record.worker in quiet)
+        self.dead = tuple(one for one in quiet_ones if one.has_ended or one.host not in names)
         return tuple(Host(record.worker, record.wants or 0, record.is_drained) for record in live)
 
 

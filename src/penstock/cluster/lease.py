@@ -39,6 +39,9 @@ UNREACHABLE_SECONDS_MAX = 60.0
 RELEASE_SECONDS_MAX = 10.0
 """How long an owner tries to give its shard up for a successor: longer than a lease, after which others may take it."""
 
+_ENDING_TRIES = 5
+"""A renewal of a process that was killed may take effect after its end, but only one is under way at a time."""
+
 _PAUSES = RetryPolicy(first_seconds=0.1, max_seconds=1.0)
 _RELEASES = RetryPolicy(first_seconds=0.05, max_seconds=1.0)
 _log = logging.getLogger(__name__)
@@ -93,6 +96,35 @@ def acquire(
     lease = Lease(candidate, taken, on_change)
     lease.start()
     return lease
+
+
+def end_record(bucket: Bucket, worker: str) -> None:
+    """This worker, which is us or known to have ended, writes nothing any more: nobody has to wait for its shard."""
+    key = worker_key(worker)
+    for _ in range(_ENDING_TRIES):
+        found = read_record(bucket, key, WorkerRecord)
+        if found is None or found[0].has_ended:
+            return
+        with suppress(VersionChanged):  # by its last renewal, which was still under way
+            bucket.replace(key, encode(msgspec.structs.replace(found[0], has_ended=True)), found[1])
+            return
+
+
+def end_dead(bucket: Bucket, dead: WorkerRecord) -> None:
+    """This worker was not renewed in time, or has ended. If it owns a shard, its record stays until that has another
+    owner. It is changed only if it was not renewed meanwhile: an owner that wakes up now has either renewed its lease, or
+    it finds that it was taken for dead, and must change the shard's record before it goes on.
+    """
+    key = worker_key(dead.worker)
+    shards = (*(dead.shards or ()), *dead.waits_for)
+    places = [read_record(bucket, shard_key(shard), ShardRecord) for shard in shards]
+    if not any(place is not None and place[0].owner == dead.worker for place in places):
+        bucket.delete([key])
+    elif not dead.has_ended:
+        found = read_record(bucket, key, WorkerRecord)
+        if found is not None and found[0].revision == dead.revision:
+            with suppress(VersionChanged):
+                bucket.replace(key, encode(msgspec.structs.replace(dead, has_ended=True)), found[1])
 
 
 def _resumed(shard: ShardRecord) -> ShardRecord:
@@ -172,7 +204,7 @@ class _Acquisition:
     def _round(self, force: bool) -> _Taken | float:
         """What was taken, or the pause before the next round. The shard's record is read again only if there is reason
         to think that it has changed, so that a standby makes one PUT and one GET at a time. Our own record comes first:
-        a shard whose owner has none is free.
+        whoever owns a shard has one.
         """
         if not self._register():
             return 0.0
@@ -199,7 +231,8 @@ class _Acquisition:
         asked = self._clock()
         found = read_record(self._bucket, worker_key(shard.owner), WorkerRecord)
         if found is None:
-            return self._watch.gone(shard.owner, shard.term, self._clock())
+            self._known = None  # it may have been deleted by the next owner
+            return self._watch.absent(shard.owner, shard.term, self._clock())
         owner, self._look_at = found[0], asked + self._timing.renew
         if owner.moving_to == self._worker or (owner.shards is not None and self._shard not in owner.shards):
             self._known = None
@@ -325,7 +358,7 @@ class Lease:
         """Let another worker take over at once. If the store cannot be reached, it waits for the lease to expire."""
         self._end()
         try:
-            self._bucket.delete([worker_key(self.worker)])
+            end_record(self._bucket, self.worker)
         except BucketFailed as error:
             _log.warning("the lease on shard %s was not released: %s", self.shard, error)
 
@@ -472,7 +505,7 @@ class _Dead:
         self._own = worker_key(candidate.worker)
         self._clock, self._timing = candidate.clock, candidate.timing
         self._former = former
-        self._found: dict[str, int] | None = None
+        self._found: dict[str, WorkerRecord] | None = None
         self._since = 0.0
         self._is_done = bool(candidate.host)  # among hosts, the leader does that
 
@@ -483,13 +516,14 @@ class _Dead:
         if self._is_done:
             return
         if self._found is None:
-            self._found = self._revisions(each.key for each in self._bucket.list(WORKERS))
+            self._found = self._records(each.key for each in self._bucket.list(WORKERS))
             self._since = self._clock()  # the last of them was read just now
         elif now - self._since >= self._timing.expired:
-            again = self._revisions(self._found)
-            self._bucket.delete([key for key, revision in again.items() if self._found[key] == revision])
+            for key, record in self._records(self._found).items():
+                if record.revision == self._found[key].revision:
+                    end_dead(self._bucket, record)
             self._is_done = True
 
-    def _revisions(self, keys: Iterable[str]) -> dict[str, int]:
+    def _records(self, keys: Iterable[str]) -> dict[str, WorkerRecord]:
         found = {key: read_record(self._bucket, key, WorkerRecord) for key in keys if key != self._own}
-        return {key: record[0].revision for key, record in found.items() if record is not None}
+        return {key: record[0] for key, record in found.items() if record is not None}

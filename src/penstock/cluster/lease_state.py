@@ -66,16 +66,26 @@ class OwnerWatch:
         """None when the owner may be taken for dead. `asked` and `answered` are when the record was requested and
         received: the answer may be as old as the request, so only the time between them is certain.
         """
+        if owner.has_ended:
+            return self.gone(owner.worker, owner.revision, answered)
         quiet = self._quiet((owner.worker, owner.revision), asked, answered)
         left = self._timing.expired + self._grace - quiet
         is_next = owner.moving_to == self._worker != ""
         seen = OwnerSeen(owner.worker, owner.addresses, quiet, left, is_handover=is_next, is_next=is_next)
         return None if left <= 0 else seen
 
-    def gone(self, owner: str, term: int, now: float) -> OwnerSeen | None:
-        """The owner has no record: it has stopped. None when the shard may be taken."""
-        quiet = self._quiet((f"{owner} is gone", term), now, now)
+    def gone(self, owner: str, revision: int, now: float) -> OwnerSeen | None:
+        """The owner has stopped. None when others may have what it had."""
+        quiet = self._quiet((f"{owner} is gone", revision), now, now)
         return None if quiet >= self._grace else OwnerSeen(owner, {}, quiet, self._grace - quiet)
+
+    def absent(self, owner: str, term: int, now: float) -> OwnerSeen | None:
+        """The owner has no record. It may live, if somebody took it for dead and it wakes up: then it writes its record
+        again. None when the shard may be taken.
+        """
+        quiet = self._quiet((f"{owner} is absent", term), now, now)
+        left = self._timing.expired + self._grace - quiet
+        return None if left <= 0 else OwnerSeen(owner, {}, quiet, left)
 
     def released(self, shard: ShardRecord, now: float) -> OwnerSeen | None:
         """The owner has given the shard up for a successor, which comes first. None when the shard may be taken."""

@@ -1,12 +1,13 @@
 """The small objects that say which worker owns a shard, that it lives, and who is to have which shard.
 
-    cluster/workers/W   written by worker W alone, every two seconds with the next revision; deleted when it stops
+    cluster/workers/W   written by worker W alone, every two seconds with the next revision; its last one says that it
+                        has ended, also if another worker has to write that; deleted by the next owner of its shard
     cluster/shards/S    the owner of shard S and its term; changes at a take-over, and when an owner gives the shard up
                         for a successor
     cluster/assignment  which host is to serve which shard; written by the leader
     cluster/places/…    the shard of a source, a pipeline or the application; create-only
 
-W is unique to one run of a worker, so an object that is gone never comes back.
+W is unique to one run of a worker.
 """
 
 import re
@@ -58,6 +59,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """See `this_machine`."""
     assignment: int = 0
     """A host's: the revision of the assignment that it knows. Others need not read that again while it is the same."""
+    has_ended: bool = False
+    """It has stopped, or was taken for dead: whoever waits for its shard need not wait any longer."""
 
 
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,8 @@ class Cluster:
         )
 
     def _records(self) -> list[WorkerRecord]:
-        return sorted(self._all(WORKERS, WorkerRecord), key=lambda one: one.worker)
+        found = self._all(WORKERS, WorkerRecord)
+        return sorted((one for one in found if not one.has_ended), key=lambda one: one.worker)
 
     def _all(self, prefix: str, kind: type[Record]) -> list[Record]:
         return read_records(self._bucket, prefix, kind)

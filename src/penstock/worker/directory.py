@@ -221,7 +221,7 @@ class Directory:
         if place is None:
             return None
         owner = read_record(self._bucket, worker_key(place[0].owner), WorkerRecord)
-        return None if owner is None else owner[0].addresses
+        return None if owner is None or owner[0].has_ended else owner[0].addresses
 
     async def find(self, shard: int) -> ShardAddress | None:
         found = await self.addresses(shard)

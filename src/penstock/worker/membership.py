@@ -5,16 +5,18 @@ has the revision of the assignment. The leader reads the assignment, and lists t
 """
 
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 import msgspec
 
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
 from penstock.cluster.assignment import Host, LeaderWatch, LiveHosts, assigned, by_shard, first_assignment
-from penstock.cluster.lease import monotonic_seconds
+from penstock.cluster.lease import end_dead, end_record, monotonic_seconds
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseTiming
 from penstock.cluster.records import (
     ASSIGNMENT,
+    READERS,
     WORKERS,
     AssignmentRecord,
     WorkerRecord,
@@ -27,6 +29,11 @@ from penstock.core.errors import Unavailable
 
 _CHANGE_TRIES = 5
 """Of a change that somebody has asked for, while others write the assignment as well."""
+
+_DEAD_MAX = 64
+"""Records of dead workers that a leader writes or deletes in a round: it has to renew its own meanwhile. Whoever waits
+for the shards of others sees for itself that they are dead.
+"""
 
 Change = Callable[[AssignmentRecord, str, Collection[Host]], AssignmentRecord]
 
@@ -102,7 +109,7 @@ class Membership:
 
     def forget(self, worker: str) -> None:
         """A process of this host that has ended: its shard need not wait until its lease has expired."""
-        self._bucket.delete([worker_key(worker)])
+        end_record(self._bucket, worker)
 
     # The record of this host.
 
@@ -174,9 +181,13 @@ class Membership:
     def _hosts(self) -> tuple[Host, ...]:
         asked, found = self._clock(), self.records()
         live = self._live.look(found, asked, self._clock())
-        if self._live.dead:
-            self._bucket.delete([worker_key(name) for name in self._live.dead])
+        self.end_dead(self._live.dead[:_DEAD_MAX])
         return live
+
+    def end_dead(self, dead: Collection[WorkerRecord]) -> None:
+        if dead:
+            with ThreadPoolExecutor(READERS, thread_name_prefix="records") as writers:
+                list(writers.map(lambda one: end_dead(self._bucket, one), dead))
 
     def records(self) -> list[WorkerRecord]:
         """Of all workers."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.bucket.objects import NoSuchObject, ObjectExists, VersionChanged
 from penstock.cluster.assignment import Host, by_shard, moved, rebalanced
+from penstock.cluster.lease import end_dead
 from penstock.cluster.lease_state import LEASE_TIMING, LeaseState
 from penstock.cluster.records import (
     ASSIGNMENT,
@@ -59,6 +60,10 @@ class SimulatedMembership(Membership):
         """One after the other: only actors can wait."""
         found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
         return [one[0] for one in found if one is not None]
+
+    def end_dead(self, dead: Collection[WorkerRecord]) -> None:
+        for one in dead:
+            end_dead(self._bucket, one)
 
 
 class SimulatedHost(Unit):
