@@ -2,18 +2,20 @@
 
 Hosts and shard processes are killed, or stopped and woken up when others have their shards; hosts join and are drained;
 shards move; the store cannot be reached for a while: by one host, whose requests and their replies are lost on the
-network, or by none, because it is overloaded. Six programs use the SDK, three are raw sockets that know RESTART with an
-address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in order,
-up to the last one that was acknowledged.
+network, or by none, because it is overloaded. Between programs and hosts is a proxy, which cuts some or all of their
+connections: what was sent arrives late, or never. Six programs use the SDK, three are raw sockets that know RESTART
+with an address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in
+order, up to the last one that was acknowledged.
 
 Three more want the same stream of a source with two partitions, and let go of it every few seconds. What was
 acknowledged to one of them is stored, and nothing that another one has sent in its place: so no two of them had the
 stream at the same time. In the end the registry says that nobody has it.
 
-With `--spark`, a standalone Spark cluster with two workers runs two pipelines over seven of the sources, and their
-sinks write files. Then an acknowledgement of these sources means that the sinks have the message, which is checked all
-the time; at the end the sinks have every message once, with its bytes, and the messages of each stream in order.
-Programs send less then: the cluster, Spark and the store share one machine.
+With `--spark`, a standalone Spark cluster with two workers runs two pipelines over seven of the sources. The sink of
+one writes files, that of the other is a program, behind the same proxy. Then an acknowledgement of these sources means
+that the sinks have the message, which is checked all the time; at the end the sinks have every message once, with its
+bytes, and the messages of each stream in order. Programs send less then: the cluster, Spark and the store share one
+machine.
 """
 
 import argparse
@@ -24,13 +26,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 from rich.console import Console
 
 from penstock.client.segments import SegmentClient
+from penstock.client.sink import DataFile, Sink, lines, read_committed
 from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PenstockError
 from penstock.ingest.stored_claims import claims_segment, rows_of
@@ -40,6 +43,8 @@ from penstock.testing.seaweedfs import SeaweedFS
 from tests.client.source.stored import StoredMessage, stored_messages
 from tests.spark.test_run_command import Run, is_running
 from tests.support.bucket_worker import BucketWorker
+from tests.support.ports import free_port
+from tests.support.program_network import ProgramNetwork
 from tests.support.spark_cluster import SparkCluster, executor_conf
 from tests.support.store_proxy import SLOW_DOWN, StoreProxy, store_proxy
 from tests.support.waiting import SECONDS_MAX, until
@@ -104,9 +109,10 @@ console = Console(highlight=False)
 class Faults:
     """What happens to the cluster. At least one host is never stopped or killed at a time."""
 
-    def __init__(self, hosts: Hosts, proxies: Sequence[StoreProxy], random: Random) -> None:
-        """`proxies`: between each host and the store."""
+    def __init__(self, hosts: Hosts, network: ProgramNetwork, proxies: Sequence[StoreProxy], random: Random) -> None:
+        """`network`: between programs and hosts; `proxies`: between each host and the store."""
         self._hosts = hosts
+        self._network = network
         self._proxies = proxies
         self._random = random
         self._wakers: list[threading.Timer] = []
@@ -118,6 +124,7 @@ class Faults:
     def one(self) -> None:
         kinds: list[Callable[[], bool]] = [self._kill_host, self._kill_shard, self._stop_host, self._stop_shard]
         kinds += [self._move, self._rebalance, self._drain, self._cut_off, self._overload, self._join]
+        kinds += [self._cut_programs, self._cut_programs]
         kind = self._random.choice(kinds)
         if kind():
             self.done[kind.__name__.strip("_")] += 1
@@ -235,6 +242,14 @@ class Faults:
         self._later(CUT_OFF_SECONDS, proxy.reconnect)
         return True
 
+    def _cut_programs(self) -> bool:
+        """Programs, and the sink that is one, from all that they are connected to or from some of it."""
+        ports = self._network.ports
+        self._network.cut(self._random.sample(ports, self._random.choice((len(ports), (len(ports) + 1) // 2))))
+        resets = self._random.random() < 0.5
+        self._later(CUT_OFF_SECONDS, lambda: self._network.reconnect(resets=resets))
+        return True
+
     def _overload(self) -> bool:
         """The store refuses all requests."""
         for proxy in self._proxies:
@@ -252,27 +267,39 @@ Program = Sending | RawProgram | Rivals
 
 
 class Pipelines:
-    """The driver of both pipelines, and what their sinks have."""
+    """The driver of both pipelines, and what their sinks have: `left` writes files, `right` is a program."""
 
-    def __init__(self, folder: Path, hosts: Hosts, master: str) -> None:
+    def __init__(self, folder: Path, hosts: Hosts, network: ProgramNetwork, master: str) -> None:
         folder.mkdir()
         (folder / "both.py").write_text(PIPELINES)
-        self._sinks = {name: folder / name for name in PIPELINE_NAMES}
+        self._files, self._program = folder / "left", folder / "right"
+        port = free_port()
+        state = self._program.with_suffix(".state")
+        self._sink = Sink(f"127.0.0.1:{port}", DataFile(self._program), state=state, encode=lines)
+        self._serving = threading.Thread(target=self._sink.run)
+        self._serving.start()
+        sinks = {"left": f"file:{self._files}", "right": f"connector://{network.address(port)}"}
         workers = ",".join(f"127.0.0.1:{one.http_port}" for one in hosts.all)
         options = ["--worker", workers, "--master", master, "--checkpoint", str(folder / "shared")]
         options += [part for name, value in executor_conf().items() for part in ("--conf", f"{name}={value}")]
-        options += [part for name in PIPELINE_NAMES for part in ("--sink", f"{name}/out=file:{self._sinks[name]}")]
+        options += [part for name, url in sinks.items() for part in ("--sink", f"{name}/out={url}")]
         self.run = Run(folder, "both.py", *options, "--shared-checkpoint", SPARK_LOCAL_IP="127.0.0.1")
 
     def rows(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
         """By source and stream, in the order in which the sinks have them: ids and values."""
         found: dict[tuple[str, str], list[tuple[int, str]]] = {}
-        for directory in self._sinks.values():
-            for part in read_committed_parts(directory) if directory.exists() else ():
-                for line in part.path.read_bytes()[: part.size].decode().splitlines():
-                    source, stream, number, value = line.split(",")
-                    found.setdefault((source, stream), []).append((int(number), value))
+        parts = read_committed_parts(self._files) if self._files.exists() else ()
+        written = [part.path.read_bytes()[: part.size] for part in parts]
+        committed = read_committed(self._program.with_suffix(".state")).mark
+        written.append(self._program.read_bytes()[:committed] if committed else b"")
+        for line in b"".join(written).decode().splitlines():
+            source, stream, number, value = line.split(",")
+            found.setdefault((source, stream), []).append((int(number), value))
         return found
+
+    def close(self) -> None:
+        self._sink.stop()
+        self._serving.join(SECONDS_MAX)
 
     def check_acknowledged(self, programs: Sequence[Program]) -> None:
         """What was acknowledged before the sinks are read is in them."""
@@ -305,11 +332,11 @@ class Pipelines:
 
 
 @contextmanager
-def spark_pipelines(folder: Path, hosts: Hosts) -> Iterator[Pipelines]:
+def spark_pipelines(folder: Path, hosts: Hosts, network: ProgramNetwork) -> Iterator[Pipelines]:
     (folder / "spark").mkdir()
     with SparkCluster(folder / "spark") as cluster:
-        made = Pipelines(folder / "pipelines", hosts, cluster.url)
-        with made.run:
+        made = Pipelines(folder / "pipelines", hosts, network, cluster.url)
+        with closing(made), made.run:
             http = f"127.0.0.1:{hosts.all[0].http_port}"
             made.run.until(lambda: all(is_running(http, name) for name in PIPELINE_NAMES), DRIVER_SECONDS_MAX)
             yield made
@@ -326,9 +353,11 @@ def run(
         stack.callback(made.close)
         for number in range(HOSTS):
             made.add(SHARDS_EACH, {"AWS_ENDPOINT_URL": proxies[number].endpoint} if proxies else None)
-        pipelines = stack.enter_context(spark_pipelines(folder, made)) if spark else None
-        programs = [stack.enter_context(one) for one in all_programs(made.seeds, random, every)]
-        faults = Faults(made, proxies, random)
+        network = stack.enter_context(ProgramNetwork())
+        pipelines = stack.enter_context(spark_pipelines(folder, made, network)) if spark else None
+        seeds = ",".join(network.address(one.connector_port) for one in made.all)
+        programs = [stack.enter_context(one) for one in all_programs(seeds, random, every)]
+        faults = Faults(made, network, proxies, random)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             faults.one()
@@ -347,6 +376,7 @@ def run(
         stored = {name: messages for one in programs for name, messages in check(made, one).items()}
         said = f"{sum(map(len, stored.values())):,} messages, once and in order; "
         said += f"{sum(one.sessions for one in programs if isinstance(one, Rivals))} sessions of rivals; "
+        said += f"{network.resets} connections of programs cut; "
         said += ", ".join(f"{number} {kind}" for kind, number in sorted(faults.done.items()))
         if pipelines is not None:
             said += f"; {pipelines.check(stored):,} of them in the sinks"

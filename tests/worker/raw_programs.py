@@ -44,7 +44,7 @@ class RawProgram:
         self._every_seconds = every_seconds
         self.acknowledged = self.stored = -1
         self.restarts = 0
-        self._seeds = [int(one.rpartition(":")[2]) for one in seeds.split(",")]
+        self._seeds = seeds.split(",")
         self._follows = follows
         self._is_ending = threading.Event()
         self._has_ended = threading.Event()
@@ -56,13 +56,14 @@ class RawProgram:
         self.wait_for_acks()
 
     def _run(self) -> None:
-        number, port = 0, self._seeds[0]
+        number, chosen = 0, self._seeds[0]
         while not self._is_finished():
             address = ""
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+            host, _, port = chosen.rpartition(":")
+            with suppress(OSError), socket.create_connection((host, int(port)), 5) as connection:
                 address = self._session(connection)
             number += 1
-            port = int(address.rpartition(":")[2]) if address else self._seeds[number % len(self._seeds)]
+            chosen = address or self._seeds[number % len(self._seeds)]
             time.sleep(self._pause())
 
     def _is_finished(self) -> bool:

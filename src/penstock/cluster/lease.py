@@ -99,7 +99,7 @@ def acquire(
 
 
 def end_record(bucket: Bucket, worker: str) -> None:
-    """This worker, which is us or known to have ended, writes nothing any more: nobody has to wait for its shard."""
+    """Of us, or of a worker known to have ended: it writes nothing any more, and nobody has to wait for its shard."""
     key = worker_key(worker)
     for _ in range(_ENDING_TRIES):
         found = read_record(bucket, key, WorkerRecord)
@@ -111,9 +111,9 @@ def end_record(bucket: Bucket, worker: str) -> None:
 
 
 def end_dead(bucket: Bucket, dead: WorkerRecord) -> None:
-    """This worker was not renewed in time, or has ended. If it owns a shard, its record stays until that has another
-    owner. It is changed only if it was not renewed meanwhile: an owner that wakes up now has either renewed its lease, or
-    it finds that it was taken for dead, and must change the shard's record before it goes on.
+    """Of a worker that was not renewed in time, or that has ended. If it owns a shard, its record stays until that has
+    another owner, and is changed only if it was not renewed meanwhile: an owner that wakes up now has renewed its
+    lease, or finds that it was taken for dead, and must change the shard's record before it goes on.
     """
     key = worker_key(dead.worker)
     shards = (*(dead.shards or ()), *dead.waits_for)
