@@ -1,6 +1,6 @@
-"""`script/bench cluster`: ingest into one shard and into two (`bench/cluster_ingest.py`); what a cluster asks of its
-bucket, and how fast it reassigns shards, from three workers to a thousand. The latter is simulated, and is all there is
-with `--simulate`: see `bench/cluster_growth.py` for what is counted and what is given.
+"""`script/bench cluster`: ingest into one shard and into two, and into two in one process (`bench/cluster_ingest.py`);
+what a cluster asks of its bucket, and how fast it reassigns shards, from three workers to a thousand. The latter is
+simulated, and is all there is with `--simulate`: see `bench/cluster_growth.py` for what is counted and what is given.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.cluster_growth import (
     grow,
     registry_bytes_per_stream,
 )
-from bench.cluster_ingest import SHARDS, STORES, ingest, name_of
+from bench.cluster_ingest import COMPARED, SHARDS, SIDE_BY_SIDE, STORES, ingest
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement, latency_ms, summary
 from bench.harness import Report, base_directory, figures, progress, ratios, surroundings
@@ -59,7 +59,7 @@ def run(
     effort: Effort, directory: Path | None = None, console: Console | None = None, *, simulate: bool = False
 ) -> ClusterReport:
     """`simulate`: nothing else."""
-    loads = 0 if simulate else effort.load.rounds * len(SHARDS) * len(STORES)
+    loads = 0 if simulate else effort.load.rounds * (len(SHARDS) * len(STORES) + len(SIDE_BY_SIDE))
     with ExitStack() as stack:
         note = stack.enter_context(progress(console, len(effort.workers) + 1 + loads))
         found: Mapping[str, list[Measurement]] = {}
@@ -86,14 +86,14 @@ class ClusterReport(Report):
     goals: ClassVar[Mapping[str, float]] = {}  # type: ignore[misc]
 
     def round_ratios(self) -> dict[str, list[float]]:
-        """Two shards ÷ one, by the store: messages per second, and core seconds per message, on which other work on the
-        machine has little influence.
+        """Two shards ÷ one, by the store, and threads ÷ processes: messages per second, and core seconds per message,
+        on which other work on the machine has little influence.
         """
         found = {}
-        for store in STORES if self.ingest else ():
-            two, one = self.ingest[name_of(store, 2)], self.ingest[name_of(store, 1)]
-            found[store] = ratios([each.events_per_s for each in two], [each.events_per_s for each in one])
-            found[cores_of(store)] = ratios([*map(core_seconds, two)], [*map(core_seconds, one)])
+        for name, (these, those) in COMPARED.items() if self.ingest else ():
+            two, one = self.ingest[these], self.ingest[those]
+            found[name] = ratios([each.events_per_s for each in two], [each.events_per_s for each in one])
+            found[cores_of(name)] = ratios([*map(core_seconds, two)], [*map(core_seconds, one)])
         return found
 
     def rounds(self) -> int:
@@ -120,15 +120,15 @@ class ClusterReport(Report):
         yield table
 
     def _ingest_table(self) -> Table:
-        columns = ("events/s", "MB/s", "p50 ms", "p99 ms", "two ÷ one", "core s per million", "two ÷ one")
+        columns = ("events/s", "MB/s", "p50 ms", "p99 ms", "÷ above", "core s per million", "÷ above")
         table = figures("script/bench cluster: ingest", "", *columns)
         for name, rounds in self.ingest.items():
             facts, latency = summary(rounds), latency_ms(rounds)
-            store = next((store for store in STORES if name == name_of(store, 2)), "")
+            compared = next((ratio for ratio, (these, _) in COMPARED.items() if name == these), "")
             rates = (f"{facts[unit]:,}" for unit in ("events_per_s", "mb_per_s"))
             delays = (f"{latency[part]:.1f}" for part in ("p50", "p99"))
             cores = f"{median(map(core_seconds, rounds)):.2f}"
-            table.add_row(name, *rates, *delays, self.ratio_cell(store), cores, self.ratio_cell(cores_of(store)))
+            table.add_row(name, *rates, *delays, self.ratio_cell(compared), cores, self.ratio_cell(cores_of(compared)))
         return table
 
     def print(self, console: Console) -> None:

@@ -1,15 +1,17 @@
 """One host with one shard and with two: the same programs send the same messages, and the shards' journals are in an
-object store on this machine (SeaweedFS) or in a folder (`file://`).
+object store on this machine (SeaweedFS) or in a folder (`file://`). And two shards on the disk: in one process, each in
+a thread, and in two.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 from uuid import uuid4
@@ -17,10 +19,11 @@ from uuid import uuid4
 from bench.bucket_workers import Note
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement, Trials
+from bench.contenders import shards
 from bench.contenders.ingest import Ingest, IngestLink, IngestTarget
 from bench.harness import BenchmarkFailed, interleave
 from bench.load import Generators
-from bench.processes import Server
+from bench.processes import Server, ports_file, start_server
 from penstock.cli.connect import get_json
 from penstock.cluster.places import Kind, Thing, choose
 from penstock.core.errors import PenstockError
@@ -39,6 +42,7 @@ SERVED_SECONDS_MAX = 120.0
 
 
 STORES = ("seaweedfs", "file")
+THREADS, PROCESSES = "threads", "processes"
 
 
 def sources() -> list[str]:
@@ -113,6 +117,42 @@ class OnHost(Ingest):
         return ProgramTarget(self._ports, ("probe",), one_by_one=True)
 
 
+class OnDisk(Ingest):
+    """Two shards without a host."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(PROGRAMS, STREAMS)
+        self.name = SIDE_BY_SIDE[how]  # type: ignore[misc]
+        self._how = how
+
+    def start(self, directory: Path) -> Server:
+        files = [ports_file(directory / f"{number}.json") for number in range(2)]
+        (directory / "token").write_text("not needed here")
+        os.environ["PENSTOCK_TOKEN_FILE"] = str(directory / "token")
+
+        def find() -> Mapping[str, int] | None:
+            found = [one() for one in files]
+            return None if None in found else {}
+
+        command = [sys.executable, "-m", shards.__name__, self._how, str(directory), "2"]
+        server = start_server(command, directory, find, SERVED_SECONDS_MAX)
+        self._ports = [one() or {} for one in files]
+        return server
+
+    def load(self, server: Server) -> ProgramTarget:  # type: ignore[override]  # noqa: ARG002
+        return ProgramTarget(tuple(one["connector"] for one in self._ports), tuple(sources()))
+
+    def probe(self, server: Server) -> ProgramTarget:  # type: ignore[override]
+        return replace(self.load(server), sources=("probe",), one_by_one=True)
+
+    def stored(self, server: Server) -> int:
+        each = (replace(server, ports=ports) for ports in self._ports)
+        return sum(super(OnDisk, self).stored(one) for one in each)
+
+
+SIDE_BY_SIDE = {PROCESSES: "disk, 2 shards, 2 processes", THREADS: "disk, 2 shards, 2 threads"}
+
+
 def name_of(store: str, shards: int) -> str:
     return f"{store}, {shards} shard{'s' if shards > 1 else ''}"
 
@@ -125,12 +165,20 @@ def _accepts(port: int) -> bool:
     return True
 
 
+COMPARED = {
+    **{store: (name_of(store, 2), name_of(store, 1)) for store in STORES},
+    THREADS: (SIDE_BY_SIDE[THREADS], SIDE_BY_SIDE[PROCESSES]),
+}
+"""By ratio: which contender is divided by which."""
+
+
 def ingest(base: Path, effort: LoadEffort, note: Note) -> Mapping[str, list[Measurement]]:
     """By the contenders' names."""
     with ExitStack() as stack:
         store = stack.enter_context(SeaweedFS(base / "store"))
         stack.enter_context(patch.dict(os.environ, store.environment()))
         generators = stack.enter_context(Generators(GENERATORS))
-        contenders = [OnHost(shards, one) for one in (store, None) for shards in SHARDS]
+        contenders: list[Ingest] = [OnHost(count, one) for one in (store, None) for count in SHARDS]
+        contenders += map(OnDisk, SIDE_BY_SIDE)
         deadline = time.monotonic() + effort.total_s_max
         return interleave(contenders, effort.rounds, Trials(PROGRAMS, effort, base, generators).measure, note, deadline)

@@ -1,7 +1,8 @@
 """`script/bench pipeline`: from a program that sends to results that are committed at a sink, beside other stream
 processors that do the same count from memory to nowhere.
 
-Ours run in one Spark session, each time under another name; the first run warms it up and is not counted.
+Ours run in one Spark session, each time under another name; the first run warms it up and is not counted. At the end, a
+source of another shard is read beside one of the pipeline's own shard, as in `script/bench remote`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from bench import remote
 from bench.events import EVENT_BYTES
 from bench.flows import Stage, bench_session, open_stage
 from bench.harness import (
@@ -41,7 +43,7 @@ from bench.pipeline_flow import Counted, Events, Sent, Trial
 
 OURS, BYTEWAX_SMALL, FLINK_SQL, FLINK_PYTHON = "penstock", "bytewax_small_batches", "flink_sql", "flink_python"
 
-GOALS = {"bytewax": 4.0, "flink_sql": 1.0}
+GOALS = {"bytewax": 4.0, "flink_sql": 1.0, **remote.RemoteReport.goals}
 
 _IN_MEMORY = "from memory to nowhere, nothing is durable: a crash loses the counts"
 
@@ -91,12 +93,13 @@ class Effort:
     bytewax_small: int
     flink_sql: int
     flink_python: int
+    other_shard: remote.Effort
     total_s_max: float
     """All rounds together: when the time is up, no further round is started."""
 
 
-QUICK = Effort(2, 3_000_000, 50_000, 500_000, 100_000, 5_000_000, 200_000, total_s_max=180)
-FULL = Effort(5, 10_000_000, 50_000, 2_000_000, 300_000, 20_000_000, 500_000, total_s_max=1200)
+QUICK = Effort(2, 3_000_000, 50_000, 500_000, 100_000, 5_000_000, 200_000, remote.Effort(2, 200_000, 60), 180)
+FULL = Effort(5, 10_000_000, 50_000, 2_000_000, 300_000, 20_000_000, 500_000, remote.QUICK, 1200)
 
 
 def run(
@@ -122,7 +125,8 @@ def measure(
 ) -> PipelineReport:
     """The same in an existing session."""
     with ExitStack() as stack:
-        note = stack.enter_context(progress(console, 1 + effort.rounds * (1 + len(others))))
+        steps = 2 + effort.rounds * (1 + len(others)) + 2 * (1 + effort.other_shard.rounds)
+        note = stack.enter_context(progress(console, steps))
         stage = stack.enter_context(open_stage(spark, base))
         program: Worker[Sent] = Worker()
         stack.callback(program.stop)
@@ -132,7 +136,10 @@ def measure(
         deadline = time.monotonic() + effort.total_s_max
         contenders: list[Counting] = [ours, *others]
         found = interleave(contenders, effort.rounds, lambda contender: contender.count(), note, deadline)
-        return PipelineReport(found, skipped, stage.peak_rss_mb(), settings(effort, stage))
+        found_settings, peak_rss_mb = settings(effort, stage), stage.peak_rss_mb()
+        (base / "remote").mkdir()
+        beside = remote.compare(effort.other_shard, spark, base / "remote", note)
+        return PipelineReport(found, skipped, peak_rss_mb, found_settings, beside)
 
 
 def settings(effort: Effort, stage: Stage) -> dict[str, object]:
@@ -141,6 +148,7 @@ def settings(effort: Effort, stage: Stage) -> dict[str, object]:
         "events": effort.events,
         "keys": KEYS,
         "events_per_minute": PER_MS * 60_000,
+        "remote_events": effort.other_shard.events,
         **stage.settings(),
     }
 
@@ -310,13 +318,20 @@ class PipelineReport(Report):
     peak_rss_mb: Mapping[str, float]
     """Of our processes."""
     settings: Mapping[str, object]
+    other_shard: Mapping[str, Sequence[remote.Spent]]
+    """A source of another shard beside one of the pipeline's own."""
     benchmark = "pipeline"
     goals = GOALS
+    at_most = remote.RemoteReport.at_most
 
     def round_ratios(self) -> dict[str, list[float]]:
-        """Our events/s ÷ theirs in each round, by name."""
+        """Our events/s ÷ theirs in each round, by name; and what a remote source takes ÷ what a local one does."""
         rates = {name: [counted.events_per_s for counted in rounds] for name, rounds in self.results.items()}
-        return {name: ratios(rates[OURS], theirs) for name, theirs in rates.items() if name != OURS}
+        found = {name: ratios(rates[OURS], theirs) for name, theirs in rates.items() if name != OURS}
+        return found | self._beside().round_ratios()
+
+    def _beside(self) -> remote.RemoteReport:
+        return remote.RemoteReport(self.other_shard, self.settings)
 
     def rounds(self) -> int:
         return len(self.results[OURS])
@@ -342,10 +357,11 @@ class PipelineReport(Report):
             "core_s_per_10m_events": {process: round(value, 2) for process, value in self.core_s().items()},
             "peak_rss_mb": dict(self.peak_rss_mb),
             "skipped": dict(self.skipped),
+            "remote": self._beside().details(),
         }
 
     def tables(self) -> Iterable[Table]:
-        return self._contenders(), self._stages(), self._cores()
+        return self._contenders(), self._stages(), self._cores(), *self._beside().tables()
 
     def notes(self) -> Iterable[str]:
         guarantees = [f"{name}: {GUARANTEES[name]}." for name in self.results]

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,14 +55,21 @@ def run(effort: Effort, directory: Path | None = None, console: Console | None =
         note = stack.enter_context(progress(console, 1 + 2 * (effort.rounds + 1)))
         (base / "data").mkdir()
         (base / "data" / "token").write_text("not needed here")  # where the session's processes look for one
-        shards = stack.enter_context(_shards(base))
+        found = compare(effort, spark, base, note)
+        return RemoteReport(found, surroundings(base) | {"events": effort.events, "epochs": EPOCHS})
+
+
+def compare(
+    effort: Effort, spark: SparkSession, base: Path, note: Callable[[str], None]
+) -> Mapping[str, Sequence[Spent]]:
+    """By contender. In an existing session, and an empty directory."""
+    with _shards(base) as shards:
         note("sending the events")
         for one, source in zip(shards, ("near", "far"), strict=True):
             _send(f"127.0.0.1:{one.ports['connector']}", source, effort.events)
         setting = Setting(f"127.0.0.1:{shards[0].ports['http']}", [one.pid for one in shards], spark, base)
         contenders = [Query(*names, setting, effort.events) for names in ((NEAR, "near"), (FAR, "far"))]
-        found = interleave_warm(contenders, effort.rounds, lambda one: one.measure(), note, effort.total_s_max)
-        return RemoteReport(found, surroundings(base) | {"events": effort.events, "epochs": EPOCHS})
+        return interleave_warm(contenders, effort.rounds, lambda one: one.measure(), note, effort.total_s_max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from penstock.ingest.settings import GatewaySettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
+
+IN_FLIGHT = 1 << 30
+"""The load generator counts messages by the credits that come back: none are withheld."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,12 @@ class FileDirectory:
         return None if found is None else ShardAddress(*found)
 
 
-def main(data: Path, path: Path, shard: int) -> None:
+def _print(ports: dict[str, int]) -> None:
+    sys.stdout.write(json.dumps(ports) + "\n")
+    sys.stdout.flush()
+
+
+def main(data: Path, path: Path, shard: int, report: Callable[[dict[str, int]], None] = _print) -> None:
     directory = FileDirectory(path, shard)
     settings = WorkerSettings(
         data=data,
@@ -44,15 +53,10 @@ def main(data: Path, path: Path, shard: int) -> None:
         http_port=0,
         coordinator=CoordinatorSettings(retention=Retention("keep")),
         segment=ServerSettings(port=0),
-        gateway=GatewaySettings(port=0),
+        gateway=GatewaySettings(port=0, in_flight_bytes_max=IN_FLIGHT),
     )
     worker = Worker(settings, directory=directory)
-    asyncio.run(worker.run(_report))
-
-
-def _report(ports: dict[str, int]) -> None:
-    sys.stdout.write(json.dumps(ports) + "\n")
-    sys.stdout.flush()
+    asyncio.run(worker.run(report))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 from bench.cluster import ClusterReport, Effort, cores_of, first_bottleneck, run
 from bench.cluster_growth import SHARDS_PER_WORKER, grow, reassign, registry_bytes_per_stream
-from bench.cluster_ingest import PROGRAMS, SHARDS, STORES, name_of, shard_of, sources
+from bench.cluster_ingest import COMPARED, PROGRAMS, SIDE_BY_SIDE, STORES, THREADS, name_of, shard_of, sources
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement
 from bench.processes import Cpu
@@ -43,9 +43,15 @@ def measured(events: int) -> Measurement:
 
 
 def test_ingest_into_two_shards_is_compared_with_one() -> None:
-    found = {name_of(store, shards): [measured(100 * shards)] for store in STORES for shards in SHARDS}
+    found = {name_of(store, shards): [measured(100 * shards)] for store in STORES for shards in (1, 2)}
+    found |= {SIDE_BY_SIDE[how]: [measured(50 if how == THREADS else 100)] for how in SIDE_BY_SIDE}
     report = ClusterReport([grow(3, (1,))], 200.0, {}, found)
-    assert report.ratios() == dict.fromkeys(STORES, 2.0) | dict.fromkeys(map(cores_of, STORES), 0.5)
+    assert report.ratios() == {
+        **dict.fromkeys(STORES, 2.0),
+        **dict.fromkeys(map(cores_of, STORES), 0.5),
+        THREADS: 0.5,
+        cores_of(THREADS): 2.0,
+    }
     assert report.tables()
     assert ClusterReport([], 200.0, {}).ratios() == {}
 
@@ -62,6 +68,6 @@ def test_programs_are_spread_evenly_over_two_shards() -> None:
 def test_one_shard_and_two_are_measured(tmp_path: Path) -> None:
     load = LoadEffort(1, warmup_s=0.1, measure_s=0.3, probe_s=0.1, read_s=0, total_s_max=1e9)
     found = run(Effort((3,), 20_000, load), tmp_path)
-    assert set(found.ratios()) == {*STORES, *map(cores_of, STORES)}
+    assert set(found.ratios()) == {*COMPARED, *map(cores_of, COMPARED)}
     assert all(value > 0 for value in found.ratios().values())
     assert list(tmp_path.iterdir()) == []

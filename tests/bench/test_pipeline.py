@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from bench import pipeline, pipeline_flow
+from bench import pipeline, pipeline_flow, remote
 from bench.harness import BenchmarkFailed
 from bench.pipeline import FULL, GOALS, OURS, QUICK, Effort, PipelineReport, find_others, measure
 from bench.pipeline_flow import Counted
@@ -20,8 +20,18 @@ if TYPE_CHECKING:
 
 
 SHORT = Effort(
-    rounds=1, events=40_000, warm=1_000, bytewax=0, bytewax_small=0, flink_sql=0, flink_python=0, total_s_max=0
+    rounds=1,
+    events=40_000,
+    warm=1_000,
+    bytewax=0,
+    bytewax_small=0,
+    flink_sql=0,
+    flink_python=0,
+    other_shard=remote.Effort(rounds=0, events=5_000, total_s_max=0),
+    total_s_max=0,
 )
+BESIDE = {remote.NEAR: [remote.Spent(2.0, 4.0)], remote.FAR: [remote.Spent(2.2, 4.4)]}
+REMOTE_RATIOS = {remote.FAR: 1.1, remote.CORES: 1.1}
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +54,9 @@ def test_what_the_sink_has_committed_is_the_independent_count(spark: SparkSessio
     assert counted.core_s["worker"] > 0
     found = json.loads(report.to_json())
     assert found["contenders"]["penstock"]["events_per_s"] == round(40_000 / counted.seconds)
-    assert found["goals"] == GOALS == {"bytewax": 4.0, "flink_sql": 1.0}
+    assert found["goals"] == GOALS == {"bytewax": 4.0, "flink_sql": 1.0, remote.FAR: 1.2, remote.CORES: 1.2}
+    assert min(found["remote"]["seconds"][name][0] for name in (remote.NEAR, remote.FAR)) > 0
+    assert set(found["ratios"]) == {remote.FAR, remote.CORES}
     assert set(found["skipped"]) == {"bytewax", "bytewax_small_batches", "flink_sql", "flink_python"}
     assert "script/bench --contenders" in found["skipped"]["flink_sql"]
     assert min(report.peak_rss_mb.values()) > 10
@@ -81,6 +93,7 @@ REPORT = PipelineReport(
     {"flink_python": "script/bench --contenders"},
     {"worker": 200.0},
     {"cores": 2},
+    BESIDE,
 )
 
 
@@ -92,20 +105,21 @@ def text(report: PipelineReport) -> str:
 
 
 def test_ratios_are_ours_by_theirs_round_by_round() -> None:
-    assert REPORT.round_ratios() == {"bytewax": [2.0, 2.0], "flink_sql": [0.25, 0.5]}
-    assert REPORT.ratios() == {"bytewax": 2.0, "flink_sql": 0.375}
+    beside = {name: [value] for name, value in REMOTE_RATIOS.items()}
+    assert REPORT.round_ratios() == {"bytewax": [2.0, 2.0], "flink_sql": [0.25, 0.5], **beside}
+    assert REPORT.ratios() == {"bytewax": 2.0, "flink_sql": 0.375, **REMOTE_RATIOS}
     assert REPORT.missed() == {"bytewax": 2.0, "flink_sql": 0.375}
 
 
 def test_a_rate_below_the_goal_is_a_goal_missed() -> None:
-    slow = PipelineReport({"penstock": [ours(1.0)], "bytewax": [Counted(1000, 1.0, {})]}, {}, {}, {})
+    slow = PipelineReport({"penstock": [ours(1.0)], "bytewax": [Counted(1000, 1.0, {})]}, {}, {}, {}, BESIDE)
     assert slow.missed() == {"bytewax": 1.0}
 
 
 def test_json_is_one_object_with_the_goals_figures_by_name() -> None:
     found = json.loads(REPORT.to_json())
     assert found["benchmark"] == "pipeline"
-    assert found["ratios"] == {"bytewax": 2.0, "flink_sql": 0.375}
+    assert found["ratios"] == {"bytewax": 2.0, "flink_sql": 0.375, **REMOTE_RATIOS}
     assert found["goals"] == GOALS
     assert found["missed"] == {"bytewax": 2.0, "flink_sql": 0.375}
     assert found["contenders"]["flink_sql"]["events_per_s"] == 4000
@@ -125,6 +139,6 @@ def test_guarantees_stand_beside_the_figures_and_missing_peers_below() -> None:
 
 
 def test_ours_alone_is_compared_with_nothing() -> None:
-    alone = PipelineReport({"penstock": [ours(1.0)]}, {}, {}, {})
-    assert alone.ratios() == {}
+    alone = PipelineReport({"penstock": [ours(1.0)]}, {}, {}, {}, BESIDE)
+    assert alone.ratios() == REMOTE_RATIOS
     assert "1,000" in text(alone)

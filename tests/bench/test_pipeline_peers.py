@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import pipeline
+from bench import pipeline, remote
 from bench.harness import BenchmarkFailed
 from bench.pipeline import BYTEWAX, FLINK, Effort, Package, Peer, expected, find_others, find_python, peers
 from bench.pipeline_flow import Events
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 HERE = Path(sys.executable)
 EVENTS = Events(count=5_000, keys=10, per_ms=10)
 ABSENT = Package("absent", "no_such_module", "no-such-module==1")
-TINY = Effort(1, 5_000, 100, 5_000, 5_000, 5_000, 5_000, total_s_max=0)
+TINY = Effort(1, 5_000, 100, 5_000, 5_000, 5_000, 5_000, remote.Effort(0, 5_000, 0), total_s_max=0)
 
 COUNTS = """
 import json, sys

@@ -247,7 +247,7 @@ def test_a_host_lives_while_its_record_is_renewed() -> None:
     assert live.look([host("b", 2)], 108.0, 108.0) == (Host("b"),)
 
 
-def test_processes_of_a_dead_host_are_dead_if_they_are_not_renewed_either() -> None:
+def test_workers_that_are_not_renewed_are_dead() -> None:
     def process(name: str, revision: int, host: str) -> WorkerRecord:
         return WorkerRecord(worker=name, revision=revision, addresses={}, host=host)
 
@@ -256,7 +256,7 @@ def test_processes_of_a_dead_host_are_dead_if_they_are_not_renewed_either() -> N
     assert not live.dead
     later = [host("a", 1), process("a1", 1, "a"), process("a2", 2, "a"), process("b1", 1, "b")]
     live.look([*later, host("b", 2)], 6.0, 6.0)
-    assert [one.worker for one in live.dead] == ["a", "a1"], "b lives, so what is quiet there has its own lease"
+    assert [one.worker for one in live.dead] == ["a", "a1", "b1"]
 
 
 def test_a_host_that_slept_while_it_asked_takes_nobody_for_dead() -> None:

@@ -290,7 +290,7 @@ class Pipelines:
         found: dict[tuple[str, str], list[tuple[int, str]]] = {}
         parts = read_committed_parts(self._files) if self._files.exists() else ()
         written = [part.path.read_bytes()[: part.size] for part in parts]
-        committed = read_committed(self._program.with_suffix(".state")).mark
+        committed = read_committed(self._program.with_suffix(".state")).size
         written.append(self._program.read_bytes()[:committed] if committed else b"")
         for line in b"".join(written).decode().splitlines():
             source, stream, number, value = line.split(",")

@@ -191,9 +191,8 @@ class LiveHosts:
         self._timing = timing
         self._watches: dict[str, OwnerWatch] = {}
         self.dead: tuple[WorkerRecord, ...] = ()
-        """After a look: workers that have ended, hosts, and processes of hosts that do not live, that were not renewed
-        either. They may be told so in their records: then those that wait for their shards need not see for themselves
-        that they are dead.
+        """After a look: workers that have ended or were not renewed. That may be written into their records: then those
+        that wait for their shards need not see for themselves that they are dead, and nobody hands a shard to them.
         """
 
     def look(self, found: Iterable[WorkerRecord], asked: float, answered: float) -> tuple[Host, ...]:
@@ -204,9 +203,7 @@ class LiveHosts:
         self._watches = {name: self._watches.get(name) or OwnerWatch(self._timing) for name in records}
         quiet = {name for name, watch in self._watches.items() if watch.look(records[name], asked, answered) is None}
         live = [record for record in records.values() if record.wants is not None and record.worker not in quiet]
-        names = {record.worker for record in live}
-        quiet_ones = (record for record in records.values() if record.worker in quiet)
-        self.dead = tuple(one for one in quiet_ones if one.has_ended or one.host not in names)
+        self.dead = tuple(record for record in records.values() if record.worker in quiet)
         return tuple(Host(record.worker, record.wants or 0, record.is_drained) for record in live)
 
 
