@@ -333,7 +333,6 @@ MUTATIONS = [
     Mutation("an owner is never late", never_late, 28),
     Mutation("an owner that finds out late that it is one goes on silently", found_out_silently, 500_438),
     Mutation("shards stay with dead hosts", keeps_dead_hosts, 6),
-    Mutation("an owner that has woken up is ended as dead", ends_the_living, 50),
     Mutation("an owner that was replaced appends", not_fenced, 24),
     Mutation("a remote end is reported before it is durable", not_durable, 25),
     Mutation("anybody gives a stream up", relinquished_by_anybody, 14),
@@ -342,12 +341,14 @@ MUTATIONS = [
     Mutation("streams of a predecessor are not given up", nothing_inherited, 48),
     Mutation("the last stored id is lost", last_id_forgotten, 1),
     Mutation("the registry answers before it is durable", registry_not_durable, 0),
-    Mutation("ended streams of a predecessor are not claimed", adopted_without_a_claim, 8),
+    Mutation("ended streams of a predecessor are not claimed", adopted_without_a_claim, 20),
     Mutation("a source is released while a pipeline starts", released_while_starting, 25),
     Mutation("a pipeline starts without its subscription", started_without_an_answer, 3),
 ]
 
 NOT_FOUND = [
+    Mutation("an owner that has woken up is ended as dead", ends_the_living, 0),
+    Mutation("an owner without a record is not waited for", absent_is_dead, 0),
     Mutation("a renewal counts from its answer", renewed_when_answered, 0),
     Mutation("an owner that was late goes on silently", goes_on_silently, 0),
     Mutation("a repeated claim counts", repeated_claims_count, 0),
