@@ -27,6 +27,7 @@ from bench.cluster_growth import (
     registry_bytes_per_stream,
 )
 from bench.cluster_ingest import COMPARED, SHARDS, SIDE_BY_SIDE, STORES, ingest
+from bench.cluster_threads import RUNS, compare
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement, latency_ms, summary
 from bench.harness import Report, base_directory, figures, progress, ratios, surroundings
@@ -43,6 +44,8 @@ class Effort:
     streams: int
     """In the registry that is measured."""
     load: LoadEffort
+    threads: tuple[int, float] = (3, 0.5)
+    """Rounds and seconds for the steps of ingest in two threads and in two processes."""
 
 
 QUICK = Effort(
@@ -52,6 +55,7 @@ FULL = Effort(
     (3, 10, 30, 100, 300, 1000),
     1_000_000,
     LoadEffort(7, warmup_s=1.0, measure_s=5.0, probe_s=0.5, read_s=0, total_s_max=900),
+    (7, 1.0),
 )
 
 
@@ -61,17 +65,20 @@ def run(
     """`simulate`: nothing else."""
     loads = 0 if simulate else effort.load.rounds * (len(SHARDS) * len(STORES) + len(SIDE_BY_SIDE))
     with ExitStack() as stack:
-        note = stack.enter_context(progress(console, len(effort.workers) + 1 + loads))
+        note = stack.enter_context(progress(console, len(effort.workers) + 2 + loads))
         found: Mapping[str, list[Measurement]] = {}
+        threads: Mapping[int, list[float]] = {}
         if not simulate:
             found = ingest(stack.enter_context(base_directory(directory)), effort.load, note)
+            note("threads and processes")
+            threads = compare(*effort.threads)
         sizes = []
         for workers in effort.workers:
             note(f"{workers} workers")
             sizes.append(grow(workers, LOSSES))
         note("the registry of streams")
         per_stream = registry_bytes_per_stream(effort.streams)
-    return ClusterReport(sizes, per_stream, surroundings(directory or Path.cwd()), found)
+    return ClusterReport(sizes, per_stream, surroundings(directory or Path.cwd()), found, threads)
 
 
 @dataclass
@@ -81,6 +88,8 @@ class ClusterReport(Report):
     settings: Mapping[str, object]
     ingest: Mapping[str, list[Measurement]] = field(default_factory=dict)
     """By the names of its contenders; empty if everything is simulated."""
+    threads: Mapping[int, list[float]] = field(default_factory=dict)
+    """Two threads ÷ two processes in each round, by how many messages a session receives at once."""
 
     benchmark = "cluster"
     goals: ClassVar[Mapping[str, float]] = {}  # type: ignore[misc]
@@ -94,7 +103,7 @@ class ClusterReport(Report):
             two, one = self.ingest[these], self.ingest[those]
             found[name] = ratios([each.events_per_s for each in two], [each.events_per_s for each in one])
             found[cores_of(name)] = ratios([*map(core_seconds, two)], [*map(core_seconds, one)])
-        return found
+        return found | {runs_of(run): values for run, values in self.threads.items()}
 
     def rounds(self) -> int:
         return max(map(len, self.ingest.values()), default=1)
@@ -113,6 +122,11 @@ class ClusterReport(Report):
     def tables(self) -> Iterable[Table]:
         if self.ingest:
             yield self._ingest_table()
+        if self.threads:
+            table = figures("ingest without sockets, messages/s", "", "two threads ÷ two processes")
+            for run in RUNS:
+                table.add_row(runs_of(run), self.ratio_cell(runs_of(run)))
+            yield table
         names = [f"{size.workers:,} × {SHARDS_PER_WORKER}" for size in self.sizes]
         table = figures("script/bench cluster --simulate: workers × shards", "", *names)
         for label, cell in _ROWS.items():
@@ -161,6 +175,11 @@ def core_seconds(measured: Measurement) -> float:
 def cores_of(store: str) -> str:
     """The name of a ratio."""
     return f"{store}, core seconds per message"
+
+
+def runs_of(run: int) -> str:
+    """The name of a ratio."""
+    return f"threads, {run} message{'s' if run > 1 else ''} at once"
 
 
 def first_bottleneck(size: Growth) -> str:

@@ -34,7 +34,7 @@ from penstock.cluster.records import (
 from penstock.core.types import Buffer
 from penstock.ingest.stream_claims import Claim, ClaimId, StreamClaims
 from penstock.testing.faulty_bucket import Objects
-from penstock.worker.membership import Membership
+from penstock.worker.membership import DEAD_MAX, Membership
 
 SHARDS_PER_WORKER = 10
 REQUEST_SECONDS = 0.03
@@ -262,9 +262,11 @@ def reassign(workers: int, lost: int, round_seconds: float, seed: int = 1) -> fl
     wanted = assign(len(current), hosts, current)
     moved = by_host({shard: wanted[shard] for shard in current if current[shard] in dead})
     # Each host reads the leader's record every two seconds, then the assignment, and starts a process for each shard.
-    # These need not wait for a lease: the leader has deleted the dead owners' records.
+    # These need not wait for a lease if the leader has written by then that the dead owners have ended.
     seen = max(found_at + random.uniform(0, LEASE_TIMING.renew) + 2 * REQUEST_SECONDS for _ in moved)
-    return seen + START_SECONDS + TAKE_OVER_SECONDS
+    further_rounds = (len(dead) * (1 + SHARDS_PER_WORKER) - 1) // DEAD_MAX
+    waits = min(LEASE_TIMING.expired, further_rounds * (LEASE_TIMING.renew + round_seconds))
+    return seen + START_SECONDS + waits + TAKE_OVER_SECONDS
 
 
 def _detected(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster import ClusterReport, Effort, cores_of, first_bottleneck, run
+from bench.cluster import ClusterReport, Effort, cores_of, first_bottleneck, run, runs_of
 from bench.cluster_growth import SHARDS_PER_WORKER, grow, reassign, registry_bytes_per_stream
 from bench.cluster_ingest import COMPARED, PROGRAMS, SIDE_BY_SIDE, STORES, THREADS, name_of, shard_of, sources
+from bench.cluster_threads import RUNS
 from bench.contender import Effort as LoadEffort
 from bench.contender import Measurement
 from bench.processes import Cpu
@@ -45,14 +46,15 @@ def measured(events: int) -> Measurement:
 def test_ingest_into_two_shards_is_compared_with_one() -> None:
     found = {name_of(store, shards): [measured(100 * shards)] for store in STORES for shards in (1, 2)}
     found |= {SIDE_BY_SIDE[how]: [measured(50 if how == THREADS else 100)] for how in SIDE_BY_SIDE}
-    report = ClusterReport([grow(3, (1,))], 200.0, {}, found)
+    report = ClusterReport([grow(3, (1,))], 200.0, {}, found, {run: [0.5] for run in RUNS})
     assert report.ratios() == {
+        **dict.fromkeys(map(runs_of, RUNS), 0.5),
         **dict.fromkeys(STORES, 2.0),
         **dict.fromkeys(map(cores_of, STORES), 0.5),
         THREADS: 0.5,
         cores_of(THREADS): 2.0,
     }
-    assert report.tables()
+    assert len([*report.tables()]) == 3
     assert ClusterReport([], 200.0, {}).ratios() == {}
 
 
@@ -67,7 +69,7 @@ def test_programs_are_spread_evenly_over_two_shards() -> None:
 @pytest.mark.timeout(300)
 def test_one_shard_and_two_are_measured(tmp_path: Path) -> None:
     load = LoadEffort(1, warmup_s=0.1, measure_s=0.3, probe_s=0.1, read_s=0, total_s_max=1e9)
-    found = run(Effort((3,), 20_000, load), tmp_path)
-    assert set(found.ratios()) == {*COMPARED, *map(cores_of, COMPARED)}
+    found = run(Effort((3,), 20_000, load, (1, 0.1)), tmp_path)
+    assert set(found.ratios()) == {*COMPARED, *map(cores_of, COMPARED), *map(runs_of, RUNS)}
     assert all(value > 0 for value in found.ratios().values())
     assert list(tmp_path.iterdir()) == []

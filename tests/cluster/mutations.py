@@ -333,6 +333,7 @@ MUTATIONS = [
     Mutation("an owner is never late", never_late, 28),
     Mutation("an owner that finds out late that it is one goes on silently", found_out_silently, 500_438),
     Mutation("shards stay with dead hosts", keeps_dead_hosts, 6),
+    Mutation("an owner that has woken up is ended as dead", ends_the_living, 569),
     Mutation("an owner that was replaced appends", not_fenced, 24),
     Mutation("a remote end is reported before it is durable", not_durable, 25),
     Mutation("anybody gives a stream up", relinquished_by_anybody, 14),
@@ -347,7 +348,6 @@ MUTATIONS = [
 ]
 
 NOT_FOUND = [
-    Mutation("an owner that has woken up is ended as dead", ends_the_living, 0),
     Mutation("an owner without a record is not waited for", absent_is_dead, 0),
     Mutation("a renewal counts from its answer", renewed_when_answered, 0),
     Mutation("an owner that was late goes on silently", goes_on_silently, 0),

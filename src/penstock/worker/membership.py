@@ -30,7 +30,7 @@ from penstock.core.errors import Unavailable
 _CHANGE_TRIES = 5
 """Of a change that somebody has asked for, while others write the assignment as well."""
 
-_DEAD_MAX = 64
+DEAD_MAX = 64
 """Records of dead workers that a leader writes or deletes in a round: it has to renew its own meanwhile. Whoever waits
 for the shards of others sees for itself that they are dead.
 """
@@ -181,7 +181,7 @@ class Membership:
     def _hosts(self) -> tuple[Host, ...]:
         asked, found = self._clock(), self.records()
         live = self._live.look(found, asked, self._clock())
-        self.end_dead(self._live.dead[:_DEAD_MAX])
+        self.end_dead(self._live.dead[:DEAD_MAX])
         return live
 
     def end_dead(self, dead: Collection[WorkerRecord]) -> None:
