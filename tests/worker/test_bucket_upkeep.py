@@ -6,6 +6,7 @@ import pytest
 
 from penstock.bucket.stores import open_bucket
 from penstock.client.segments import SegmentClient
+from penstock.cluster.records import WORKERS, WorkerRecord, read_record
 from tests.support.bucket_worker import BucketWorker
 from tests.support.waiting import until
 from tests.worker.bucket_kills import check_bucket
@@ -46,4 +47,7 @@ def test_after_truncation_and_kills_the_list_of_objects_is_what_it_should_be(tmp
             segments.delete("given-up")
         check_bucket(s3_url)
         worker.stop()
-        assert [*open_bucket(s3_url).list("cluster/workers/")] == []
+        (left,) = open_bucket(s3_url).list(WORKERS)
+        record = read_record(open_bucket(s3_url), left.key, WorkerRecord)
+        assert record is not None
+        assert record[0].has_ended, "nobody has to wait for a lease"
