@@ -113,7 +113,7 @@ def end_record(bucket: Bucket, worker: str) -> None:
 def end_dead(bucket: Bucket, dead: WorkerRecord) -> None:
     """Of a worker that was not renewed in time, or that has ended. If it owns a shard, its record stays until that has
     another owner, and is changed only if it was not renewed meanwhile: an owner that wakes up now has renewed its
-    lease, or finds that it was taken for dead, and must change the shard's record before it goes on.
+    lease, or finds that it was taken for dead, and must change the shard's record before it continues.
     """
     key = worker_key(dead.worker)
     shards = (*(dead.shards or ()), *dead.waits_for)
