@@ -139,6 +139,13 @@ def test_conditions_that_do_not_hold(store: ScriptedStore) -> None:
         bucket.replace("a", b"1", '"1"')
 
 
+def test_nothing_is_absent_when_an_object_is_created(store: ScriptedStore) -> None:
+    """A proxy answers so while the store is replaced: a worker waits, as it does when it is not let in."""
+    store.answer(404, body("NotFound"))
+    with pytest.raises(BucketForbidden, match="404 Not Found when an object was to be created"):
+        open_bucket("s3://bucket/prefix").create("a", [b"1"])
+
+
 def test_azures_answer_to_a_key_that_is_taken(store: ScriptedStore) -> None:
     store.answer(409, body("BlobAlreadyExists"))
     with pytest.raises(ObjectExists):

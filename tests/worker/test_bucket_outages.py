@@ -130,8 +130,9 @@ def test_a_store_that_throttles_delays_acks_and_nothing_fails(tmp_path: Path, s3
     [
         ((403, "<Error><Code>InvalidAccessKeyId</Code></Error>"), "forbidden", "Check the store's credentials"),
         (QUOTA, "full", "Raise the quota of the bucket"),
+        ((404, ""), "forbidden", "Check the bucket's name and the endpoint"),
     ],
-    ids=["a revoked key", "a full bucket"],
+    ids=["a revoked key", "a full bucket", "a proxy without a store"],
 )
 def test_what_an_operator_must_change_is_named_and_everything_goes_on_afterwards(
     tmp_path: Path, s3_url: str, proxy: StoreProxy, answer: tuple[int, str], kind: str, says: str

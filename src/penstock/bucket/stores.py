@@ -17,9 +17,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.bucket.aws_files import aws_settings
 from penstock.bucket.file_bucket import FileBucket
-from penstock.bucket.objects import Bucket, ListedObject, StoredObject
+from penstock.bucket.objects import Bucket, ListedObject, NoSuchObject, StoredObject
 from penstock.bucket.store_errors import means_absent, means_beyond_the_end, translate
-from penstock.core.errors import RequestError
+from penstock.core.errors import BucketForbidden, RequestError
 from penstock.core.suggestions import suggestion
 from penstock.core.types import Buffer
 
@@ -234,8 +234,14 @@ class ObjectStoreBucket:
         # Joined, since obstore takes twice as long with a sequence, and a memory:// store would keep the buffers.
         data = b"".join(buffers)
         client = self._clients.large_writes if len(data) > LARGE_BYTES else self._clients.writes
-        with self._translated(key):
-            return client.put(self._base + key, data, mode="create")[self._version] or ""
+        try:
+            with self._translated(key):
+                return client.put(self._base + key, data, mode="create")[self._version] or ""
+        except NoSuchObject as error:  # a proxy's answer, or that of another server: nothing was looked for
+            message = f"{self.url}: the store answered 404 Not Found when an object was to be created"
+            raise BucketForbidden(
+                message, "Check the bucket's name and the endpoint, and what is in between."
+            ) from error
 
     def replace(self, key: str, data: bytes, version: str) -> str:
         with self._translated(key):
