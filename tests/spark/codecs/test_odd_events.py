@@ -7,6 +7,7 @@ import tracemalloc
 from typing import Any
 
 import fastavro
+import msgpack
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -142,13 +143,22 @@ def test_numbers_that_json_does_not_have_are_those_texts_that_sparks_json_has() 
     text = b"x: [.nan, .inf, -.inf, null, 1.5]"
     (found,) = Yaml().decoder(None)(pa.array([text])).arrays[0].to_pylist()
     assert json.loads(found) == {"x": NUMBERS}
+    packed = msgpack.packb({"x": given})
+    (found,) = codec("msgpack").decoder(None)(pa.array([packed])).arrays[0].to_pylist()
+    assert json.loads(found) == {"x": NUMBERS}
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), {"x": given})
     avro = codec(f"avro{json.dumps({'avro_schema': json.dumps(AVRO)})}")
     schema = parse_ddl("x ARRAY<DOUBLE>")
-    for kind, event in ((Yaml(), text), (avro, stream.getvalue())):
+    for kind, event in ((Yaml(), text), (avro, stream.getvalue()), (codec("msgpack"), packed)):
         (values,) = kind.decoder(schema)(pa.array([event])).arrays[0].to_pylist()
         assert repr(values) == repr(given)
+
+
+def test_a_number_that_json_does_not_have_is_not_why_a_value_of_msgpack_fails() -> None:
+    event = msgpack.packb({"x": [math.nan], "id": "seven"})
+    (reason,) = codec("msgpack").decoder(parse_ddl("x ARRAY<DOUBLE>, id INT"))(pa.array([event])).failed.values()
+    assert reason == "has the wrong type at `id`: expected int, found string seven"
 
 
 # Blanks

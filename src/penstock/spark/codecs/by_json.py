@@ -4,7 +4,6 @@ schema or into a VARIANT; rows become JSON, and that the format.
 
 from __future__ import annotations
 
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from penstock.spark.codecs.codec import CODECS, DATA, ROWS
 from penstock.spark.codecs.documents import without
 from penstock.spark.codecs.json_codec import Json
 from penstock.spark.codecs.json_writer import JsonWriter, is_json
-from penstock.spark.codecs.scalars import Misfit
+from penstock.spark.codecs.scalars import Misfit, with_names
 from penstock.spark.codecs.variants import BAD, LEVELS_MAX
 
 JSON = Json()
@@ -53,27 +52,9 @@ def json_of(value: Any) -> bytes:
     """NaN and infinities are texts, as in Spark's JSON. Raises Misfit for what JSON has no form for."""
     try:
         text = _encoded(value)
-        return _encoded(_with_named(value)) if b"null" in text else text  # msgspec has null for them
+        return _encoded(with_names(value)) if b"null" in text else text  # msgspec has null for them
     except (*BAD, TypeError, ValueError, OverflowError) as error:
         raise Misfit(f"has a value that JSON cannot have: {error}") from None
-
-
-def number_or_name(value: float) -> float | str:
-    """The name of NaN or an infinity, which `special` reads."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _with_named(value: Any) -> Any:
-    match value:
-        case float():
-            return number_or_name(value)
-        case dict():
-            return {key: _with_named(each) for key, each in value.items()}
-        case list() | tuple() | set():
-            return [_with_named(each) for each in value]
-    return value
 
 
 class ByJson(Codec):

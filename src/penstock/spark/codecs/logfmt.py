@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Fields, Kind
-from penstock.spark.codecs.api import Columns, Decode
-from penstock.spark.codecs.arrow_texts import valid_texts
+from penstock.spark.codecs.api import Columns, Decode, Encode
+from penstock.spark.codecs.arrow_texts import is_binary, plain_texts, valid_texts
 from penstock.spark.codecs.by_json import JSON, ByJson, decoded_by_json
 from penstock.spark.codecs.codec import CODECS, DATA
-from penstock.spark.codecs.fixed_columns import decoded_rows, merged, row_by_row
+from penstock.spark.codecs.fixed_columns import concat, decoded_rows, escaped, merged, optional, row_by_row
+from penstock.spark.codecs.json_writer import is_json, joined, map_parts
 from penstock.spark.codecs.pair_kernel import NOT_PLAIN, bytes_and_offsets, logfmt_pairs, texts_at
 from penstock.spark.codecs.scalars import Misfit
 
@@ -27,6 +29,7 @@ _PAIR = re.compile(
 )
 """The parts of quoted values are possessive: others would take a hundred bytes of memory for each character."""
 _BARE = re.compile(rf'[^{_BLANKS}="\\]+')
+_BARE_TEXT = rf"\A{_BARE.pattern}\z"
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _MEANT = {"n": "\n", "t": "\t", "r": "\r"}
 _MAP = (Field(DATA, Kind("map", of=(STRING, STRING))),)
@@ -58,6 +61,14 @@ class Logfmt(ByJson):
 
     def reader(self) -> Callable[[bytes], bytes]:
         return lambda value: msgspec.json.encode(_words(value))
+
+    def encoder(self, columns: pa.Schema) -> Encode:
+        if columns.names == [DATA] and pa.types.is_map(columns[0].type) and not _is_odd(columns[0].type.item_field):
+            return lambda rows: _lines_of_maps(rows.column(0)).cast(pa.binary())
+        if any(map(_is_odd, columns)) or not columns.names:
+            return super().encoder(columns)
+        _check_names(pa.array(columns.names, pa.string()))
+        return lambda rows: _lines_of_columns(rows).cast(pa.binary())
 
     def writer(self) -> Callable[[bytes], bytes]:
         return _line
@@ -122,6 +133,44 @@ def _typed_words(value: bytes, bare: set[str]) -> bytes:
     return msgspec.json.encode(words)
 
 
+def _is_odd(field: pa.Field) -> bool:
+    """Whether its values are no plain ones: JSON decides what becomes of them."""
+    return bool(pa.types.is_nested(field.type)) or is_binary(field.type) or is_json(field)
+
+
+def _lines_of_maps(column: pa.MapArray) -> pa.StringArray:
+    if column.null_count:
+        raise RequestError("logfmt writes plain columns, or one map `data`", "Select plain columns.")
+    lists, keys, items = map_parts(column)
+    _check_names(keys)
+    words = optional(" ", keys, "=", _shown(plain_texts(items, DATA, "logfmt")))
+    return pc.utf8_slice_codeunits(joined(lists, words, between=""), 1)
+
+
+def _lines_of_columns(rows: pa.RecordBatch) -> pa.StringArray:
+    named = zip(rows.schema.names, rows.columns, strict=True)
+    words = [optional(f" {name}=", _shown(plain_texts(column, name, "logfmt"))) for name, column in named]
+    return pc.utf8_slice_codeunits(concat(*words), 1)
+
+
+def _check_names(names: pa.StringArray) -> None:
+    if (at := pc.index(pc.match_substring_regex(names, _BARE_TEXT), value=False).as_py()) >= 0:
+        raise _bad_name(names[at].as_py())
+
+
+def _shown(texts: pa.StringArray) -> pa.StringArray:
+    """In quotes if they are no words."""
+    is_bare = pc.match_substring_regex(texts, _BARE_TEXT)
+    if pc.all(is_bare).as_py():
+        return texts
+    inside = pc.replace_substring(pc.replace_substring(escaped(texts, '\\"'), "\n", "\\n"), "\r", "\\r")
+    return pc.if_else(is_bare, texts, concat('"', inside, '"'))
+
+
+def _bad_name(name: str) -> RequestError:
+    return RequestError(f"logfmt cannot write the name {name!r}", "Use a name without blanks, quotes and `=`.")
+
+
 def _line(text: bytes) -> bytes:
     document = msgspec.json.decode(text)
     if isinstance(document, dict) and [*document] == [DATA] and isinstance(document[DATA], dict):
@@ -133,7 +182,7 @@ def _line(text: bytes) -> bytes:
 
 def _word(key: str, value: Any) -> str:
     if not _BARE.fullmatch(key):
-        raise RequestError(f"logfmt cannot write the name {key!r}", "Use a name without blanks, quotes and `=`.")
+        raise _bad_name(key)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if _BARE.fullmatch(text):
         return f"{key}={text}"

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.core.errors import RequestError
 from penstock.spark.codecs.codec import DATA
 from penstock.spark.codecs.json_writer import is_json
+from penstock.spark.codecs.scalars import with_names
 
 _INT_MIN, _INT_END = -(2**63), 2**64
 """The range of MessagePack's integers; others become floats, as JSON readers return them."""
@@ -40,9 +41,16 @@ def as_json(data: bytes) -> str | None:
     """The value as JSON text; None for bytes that are not valid MessagePack, or that JSON cannot represent."""
     try:
         value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=_no_extension)
-        return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False)
+        try:
+            return _json(value)
+        except ValueError:  # perhaps NaN or an infinity
+            return _json(with_names(value))
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False)
 
 
 def _no_extension(code: int, data: bytes) -> Any:  # noqa: ARG001  msgpack's

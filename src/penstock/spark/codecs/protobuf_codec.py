@@ -15,11 +15,11 @@ from penstock.core.kinds import INTEGERS, TEXTS, Fields, Kind, arrow_type
 from penstock.core.plugins import needed
 from penstock.spark.codecs.api import Columns, Decode, Encode, NotHere
 from penstock.spark.codecs.arrow_texts import is_binary, is_text
-from penstock.spark.codecs.by_json import JSON, ByJson, decoded_by_json, json_of, number_or_name
+from penstock.spark.codecs.by_json import JSON, ByJson, decoded_by_json, json_of
 from penstock.spark.codecs.codec import CODECS, DATA
 from penstock.spark.codecs.json_writer import is_json
 from penstock.spark.codecs.packing import python_values
-from penstock.spark.codecs.scalars import Misfit
+from penstock.spark.codecs.scalars import Misfit, number_or_name
 
 
 class Protobuf(ByJson):

@@ -138,6 +138,25 @@ def special(text: str) -> float:
     return found
 
 
+def number_or_name(value: float) -> float | str:
+    """The name of NaN or an infinity, which `special` reads."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def with_names(value: Any) -> Any:
+    """The value with names in place of NaN and infinities, which JSON has no numbers for."""
+    match value:
+        case float():
+            return number_or_name(value)
+        case dict():
+            return {key: with_names(each) for key, each in value.items()}
+        case list() | tuple() | set():
+            return [with_names(each) for each in value]
+    return value
+
+
 def unquoted(kind: Kind) -> Callable[[str], Any]:
     """Reads the text of a CSV field. Raises ValueError for a text that is not a value of the type."""
     if kind.name in INTEGERS:
