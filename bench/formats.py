@@ -16,7 +16,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ import fastavro
 import msgpack
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -567,12 +570,128 @@ def interceptor_cases(count: int) -> Iterator[Case]:
     prefixed = b"".join(len(record).to_bytes(4, "big") + record for record in records)
     yield _incoming("length-prefixed", [{"type": "length-prefixed"}], prefixed, lambda: _plain_frames(prefixed))
     for name, compressed, plain in _compressed(lines):
-        yield _incoming(f"decompress {name}", [{"type": "decompress"}], compressed, plain, len(lines))
+        algorithm = {"algorithm": name} if name == "brotli" else {}  # which has no mark
+        spec = {"type": "decompress", "config": algorithm}
+        yield _incoming(f"decompress {name}", [spec], compressed, plain, len(lines))
     encoded = b"\n".join(map(base64.b64encode, records)) + b"\n"
     yield _incoming(
         "split, base64", [split, {"type": "base64"}], encoded, lambda: [*map(base64.b64decode, _plain_lines(encoded))]
     )
     yield _decrypting(records)
+    yield from _record_cases(records, lines)
+    yield from _outgoing_cases(records)
+
+
+def _record_cases(records: list[bytes], lines: bytes) -> Iterator[Case]:
+    split = {"type": "split"}
+    pattern = '"name": "(?P<name>[^"]*)"'
+    extract = {"type": "regex-extract", "config": {"pattern": pattern}}
+    stamp = {"type": "ingest-timestamp"}
+    yield _incoming("split, regex-extract", [split, extract], lines, lambda: _searched(pattern, lines))
+    yield _incoming("split, ingest-timestamp", [split, stamp], lines, lambda: [*map(_stamped, _plain_lines(lines))])
+    yield _incoming("split, remove-empty", [split, {"type": "remove-empty"}], lines, lambda: _not_empty(lines))
+    yield _incoming("chunk", [{"type": "chunk", "config": {"bytes": 1000}}], lines, lambda: _plain_chunks(lines))
+    collect = {"type": "collect", "config": {"max_elements": 100, "delimiter": r"\n"}}
+    yield _incoming("split, collect", [split, collect], lines, lambda: _joined(_plain_lines(lines)))
+    yield _gelf_chunks(records)
+
+
+def _searched(pattern: str, lines: bytes) -> tuple[list[bytes], list[bytes]]:
+    """What matches in the lines of each piece, and what does not: by RE2, since the time of `re` has no bound."""
+    found: list[bytes] = []
+    bad: list[bytes] = []
+    rest = b""
+    for piece in _pieces(lines):
+        *records, rest = (rest + piece).split(b"\n")
+        names = pc.struct_field(pc.extract_regex(pa.array(records, pa.binary()), pattern), ["name"]).to_pylist()
+        for record, name in zip(records, names, strict=True):
+            if name is None:
+                bad.append(record)
+            else:
+                found.append(name)
+    return found, bad
+
+
+def _stamped(record: bytes) -> bytes:
+    return time.time_ns().to_bytes(8, "big") + record
+
+
+def _not_empty(lines: bytes) -> list[bytes]:
+    return [line for line in _plain_lines(lines) if line]
+
+
+def _plain_chunks(data: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    rest = b""
+    for piece in _pieces(data):
+        rest += piece
+        end = len(rest) // 1000 * 1000
+        found += [rest[at : at + 1000] for at in range(0, end, 1000)]
+        rest = rest[end:]
+    return [*found, rest]
+
+
+def _joined(records: Sequence[bytes]) -> list[bytes]:
+    return [b"\n".join(records[at : at + 100]) for at in range(0, len(records), 100)]
+
+
+def _gelf_chunks(records: list[bytes]) -> Case:
+    """Messages of three datagrams each, which arrive in order."""
+    spec = InterceptorSpec(type="gelf-chunking", config={"chunk_bytes": 64})
+    values = [record.ljust(150) for record in records]
+    datagrams = make_chains([], [spec]).outgoing().feed(values)
+    chains = make_chains([spec], [], messages=True)
+
+    def ours() -> list[bytes]:
+        chain = chains.incoming()
+        return [record for datagram in datagrams for record in chain.feed(datagram)]
+
+    def plain() -> list[bytes]:
+        """What waits for more than 5 s is given up, as are the oldest of more than 1,000 messages and one that is too
+        long.
+        """
+        found: list[bytes] = []
+        waiting: dict[bytes, tuple[float, dict[int, bytes]]] = {}
+        sizes: dict[bytes, int] = {}
+        for datagram in datagrams:
+            now = time.monotonic()
+            while waiting and (next(iter(waiting.values()))[0] < now - 5 or len(waiting) > 1000):
+                del waiting[next(iter(waiting))]
+            if not datagram.startswith(b"\x1e\x0f"):
+                found.append(datagram)
+                continue
+            key, number, count = datagram[2:10], datagram[10], datagram[11]
+            _, parts = waiting.setdefault(key, (now, {}))
+            parts[number] = datagram[12:]
+            sizes[key] = sizes.get(key, 0) + len(datagram)
+            if len(parts) == count or sizes[key] > 1 << 22:
+                del waiting[key], sizes[key]
+                found.append(b"".join(parts[part] for part in sorted(parts)))
+        return found
+
+    assert ours() == plain() == values
+    return Case("in gelf-chunking", sum(map(len, datagrams)), ours, plain)
+
+
+def _outgoing_cases(records: list[bytes]) -> Iterator[Case]:
+    cipher = AESGCM(KEY)
+    key = {"key": base64.b64encode(KEY).decode()}
+    plain: list[tuple[str, dict[str, Any], Callable[[], object]]] = [
+        ("join", {}, lambda: [b"\n".join((*records[at : at + 1000], b"")) for at in range(0, len(records), 1000)]),
+        ("length-prefixed", {}, lambda: [len(record).to_bytes(4, "big") + record for record in records]),
+        ("base64", {}, lambda: [*map(base64.b64encode, records)]),
+        ("compress", {}, lambda: [gzip.compress(record, 6, mtime=0) for record in records]),
+        ("encrypt", key, lambda: [(n := os.urandom(12)) + cipher.encrypt(n, record, b"") for record in records]),
+    ]
+    for name, config, contender in plain:
+        chains = make_chains([], [InterceptorSpec(type=name, config=config)])
+        yield Case(f"out {name}", sum(map(len, records)), partial(_left, chains, records), contender)
+
+
+def _left(chains: Any, records: list[bytes]) -> list[bytes]:
+    chain = chains.outgoing()
+    found: list[bytes] = chain.feed(records) + chain.flush()
+    return found
 
 
 def _pieces(data: bytes) -> list[bytes]:
@@ -594,26 +713,29 @@ def _incoming(name: str, specs: list[dict[str, Any]], data: bytes, plain: Callab
 
 def _compressed(lines: bytes) -> Iterator[tuple[str, bytes, Callable[[], object]]]:
     """By the library's decompressor of streams; snappy's takes only whole ones."""
+    import brotli
     import cramjam
     import lz4.frame
     import zstandard
 
-    def streaming(data: bytes, new: Callable[[], Any]) -> Callable[[], object]:
+    def streaming(data: bytes, new: Callable[[], Any], call: str = "decompress") -> Callable[[], object]:
         def decompressed() -> None:
-            inner = new()
+            feed = getattr(new(), call)
             for piece in _pieces(data):
-                inner.decompress(piece)
+                feed(piece)
 
         return decompressed
 
     gz, xz, zl = gzip.compress(lines), lzma.compress(lines), zlib.compress(lines)
     zs, l4 = zstandard.ZstdCompressor().compress(lines), lz4.frame.compress(lines)
+    br = brotli.compress(lines, quality=5)
     sn = bytes(cramjam.snappy.compress(lines))
     yield "gzip", gz, streaming(gz, lambda: zlib.decompressobj(zlib.MAX_WBITS | 16))
     yield "zlib", zl, streaming(zl, zlib.decompressobj)
     yield "xz", xz, streaming(xz, lzma.LZMADecompressor)
     yield "zstd", zs, streaming(zs, lambda: zstandard.ZstdDecompressor().decompressobj())
     yield "lz4", l4, streaming(l4, lz4.frame.LZ4FrameDecompressor)
+    yield "brotli", br, streaming(br, brotli.Decompressor, "process")
     yield "snappy", sn, lambda: bytes(cramjam.snappy.decompress(sn))
 
 

@@ -12,12 +12,15 @@ import cramjam
 import lz4.frame
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.application.config.types import KnownTypes
 from penstock.connectors.interceptors.api import BadBytes, Rejected
 from penstock.connectors.interceptors.compression import Algorithm, DecompressedStream, DecompressOptions
 from penstock.connectors.interceptors.encryption import DecryptOptions
 from penstock.connectors.interceptors.gelf_chunking import Chunking, GelfChunkingOptions, Unchunking
+from penstock.connectors.interceptors.pieces import Collecting, CollectOptions
 from penstock.connectors.interceptors.records import IngestTimestampOptions, stamp
 from penstock.connectors.registry import make_chains
 from penstock.core.errors import RequestError
@@ -148,7 +151,7 @@ def test_gelf_chunks_that_wait_too_long_are_a_dead_letter() -> None:
 def test_gelf_messages_that_wait_are_bounded() -> None:
     first = [Chunking(GelfChunkingOptions(chunk_bytes=64)).feed([bytes(100)])[0] for _ in range(5)]
     stage = Unchunking(GelfChunkingOptions(messages_max=3))
-    stage.feed_all(first)
+    stage.feed_whole(first)
     assert len(stage.take_rejected()) == 2
     bad = [b"\x1e\x0f", b"\x1e\x0f12345678\x02\x02", b"\x1e\x0f12345678\x00\xff", b"\x1e\x0f12345678\x00\x00"]
     assert fed("gelf-chunking", *bad)[1] == [
@@ -302,3 +305,23 @@ def test_a_gelf_chunk_that_comes_twice_counts_once() -> None:
     assert stage.buffered == buffered == len(chunks[0])
     assert stage.feed(chunks[1]) == [bytes(100)]
     assert stage.buffered == 0
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=3), max_size=7), max_size=4),
+    st.integers(1, 5) | st.none(),
+    st.sampled_from(["", ", "]),
+    st.integers(1, 40),
+)
+def test_records_are_collected_the_same_together_and_one_by_one(
+    calls: list[list[bytes]], elements: int | None, delimiter: str, size: int
+) -> None:
+    options = CollectOptions(max_elements=elements, delimiter=delimiter, record_bytes_max=size)
+    together, alone = Collecting(options), Collecting(options)
+    for records in calls:
+        found = together.feed_whole(records)
+        if found is None:
+            return  # it may be too long: one by one
+        assert found == [event for record in records for event in alone.feed(record)]
+        assert together.buffered == alone.buffered
+    assert together.finish() == alone.finish()

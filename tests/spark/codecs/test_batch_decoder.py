@@ -216,7 +216,7 @@ def test_messagepack_with_a_schema_has_bytes_times_and_numbers() -> None:
 
 
 def test_invalid_messagepack_or_a_value_that_json_cannot_represent_is_a_dead_letter() -> None:
-    bad = [b"", b"\xc1", b"\x81", b"\x01\x02", msgpack.packb(float("nan")), msgpack.packb(msgpack.ExtType(5, b"x"))]
+    bad = [b"", b"\xc1", b"\x81", b"\x01\x02", msgpack.packb(msgpack.ExtType(5, b"x"))]
     bad += [msgpack.packb({b"key": 1}), b"\x91" * 2000 + b"\xc0"]
     found = decode_values("msgpack", None, *bad)
     assert found.failed == [(one, "`value` is not valid MessagePack") for one in bad]

@@ -458,6 +458,7 @@ class TestGelf(CodecConformance):
         b"[]",
         b'{"version": "1.1", "host": "h"}',
         b'{"version": "1.1", "host": "h", "short_message": 1}',
+        b'{"version": "1.1", "host": "h", "short_message": "m", "timestamp": true}',
     )
 
 

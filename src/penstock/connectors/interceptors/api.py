@@ -54,6 +54,10 @@ class Incoming(ABC):
         what was buffered; afterwards nothing more is fed.
         """
 
+    def feed_whole(self, records: Sequence[bytes]) -> list[bytes] | None:  # noqa: ARG002  most have no other way
+        """As `feed` of each of them, if it can be sure that none raises BadBytes; None: it was not fed."""
+        return None
+
     @property
     @abstractmethod
     def buffered(self) -> int:
@@ -91,9 +95,9 @@ class RecordStage(Incoming):
         self._rejected: list[Rejected] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        return self.feed_all([data])
+        return self.feed_whole([data])
 
-    def feed_all(self, records: Sequence[bytes]) -> list[bytes]:
+    def feed_whole(self, records: Sequence[bytes]) -> list[bytes]:
         convert, results = self._convert, []
         for record in records:
             try:

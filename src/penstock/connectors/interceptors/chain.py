@@ -4,7 +4,7 @@ peer ──▶ first ──▶ … ──▶ last ──▶ events            In
 peer ◀── last ◀── … ◀── first ◀── events            OutgoingChain: values in, fewer or as many out
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -13,7 +13,6 @@ from penstock.connectors.interceptors.api import (
     BadBytes,
     Incoming,
     OutgoingInterceptor,
-    RecordStage,
     Rejected,
 )
 
@@ -38,6 +37,7 @@ class IncomingChain:
         self._stages = tuple(stages)
         self._head = len([*takewhile(lambda stage: stage.is_transform, stages)])
         self._resumes = resumes
+        self._only = stages[0] if len(stages) == 1 and not self._head else None
         self._fed, self._consumed = 0 if self._head else position, position
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -65,6 +65,10 @@ class IncomingChain:
         """Returns the records that are complete now. Raises BadBytes with the records before the bad bytes, and with
         everything that is left: nothing is fed afterwards.
         """
+        if self._only is not None and (found := self._only.feed_whole([data])) is not None:
+            self._fed += len(data)  # as below, for one interceptor of messages, of which there are many
+            self._consumed = max(self._consumed, self._fed - self._only.buffered)
+            return found
         records, failures = [data], {}
         for number, stage in enumerate(self._stages):
             records, bad = _fed(stage, self._entered(number, records))
@@ -155,8 +159,9 @@ _NO_PLACE = f"no position between records to resume from in {WAITING_BYTES_MAX:,
 
 def _fed(stage: Incoming, records: list[bytes]) -> tuple[list[bytes], BadBytes | None]:
     """The interceptor's records; if some bytes are bad, also these with everything after them."""
-    if isinstance(stage, RecordStage):
-        return stage.feed_all(records), None
+    whole = stage.feed_whole(records)
+    if whole is not None:
+        return whole, None
     results: list[bytes] = []
     for at, record in enumerate(records):
         try:
@@ -193,9 +198,11 @@ class _Outgoing:
         if own is None:
             return counts
         ends = self.waiting + counts
-        places = iter(ends)
-        found = [sum(_next(places, one)) for one in own]
-        self.waiting = list(places)
+        found, at = [], 0
+        for one in own:
+            found.append(sum(ends[at : at + one]))
+            at += one
+        self.waiting = ends[at:]
         return found
 
 
@@ -249,7 +256,3 @@ class OutgoingChain:
         self._counts = counts
         self._buffered -= sum(counts)
         return results
-
-
-def _next(places: Iterator[int], amount: int) -> Iterator[int]:
-    return (next(places) for _ in range(amount))

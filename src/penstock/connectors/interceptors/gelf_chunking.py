@@ -72,11 +72,6 @@ class _Message:
     def buffered(self) -> int:
         return self.size + _HEADER * len(self.chunks)
 
-    def add(self, number: int, data: bytes) -> None:
-        if number not in self.chunks:
-            self.chunks[number] = data
-            self.size += len(data)
-
     def data(self) -> bytes:
         """The chunks that are there, in order."""
         return b"".join(self.chunks[number] for number in sorted(self.chunks))
@@ -106,7 +101,9 @@ class Unchunking(RecordStage):
         return self._buffered
 
     def _unchunked(self, datagram: bytes) -> bytes | None:
-        self._expire()
+        now = self._clock()
+        if self._messages:
+            self._expire(now)
         if not datagram.startswith(_MAGIC):
             return datagram
         if len(datagram) < _HEADER:
@@ -114,20 +111,28 @@ class Unchunking(RecordStage):
         number, count = datagram[10], datagram[11]
         if not 0 < count <= _CHUNKS_MAX or number >= count:
             raise BadRecord(f"GELF chunk {number} of {count}; there are at most {_CHUNKS_MAX}")
-        return self._added(datagram[2:10], number, count, datagram[_HEADER:])
+        return self._added(datagram[2:10], number, count, datagram[_HEADER:], now)
 
-    def _added(self, key: bytes, number: int, count: int, data: bytes) -> bytes | None:
-        message = self._messages.setdefault(key, _Message(self._clock(), count))
+    def _added(self, key: bytes, number: int, count: int, data: bytes, now: float) -> bytes | None:
+        message = self._messages.get(key)
+        if message is None:
+            message = self._messages[key] = _Message(now, count)
         if message.count != count:
             raise BadRecord(f"a GELF chunk of {count}, whose message has {message.count}")
-        self._buffered -= message.buffered
-        message.add(number, data)
-        self._buffered += message.buffered
+        chunks = message.chunks
+        if number in chunks:
+            return None  # it came twice
+        chunks[number] = data
+        message.size += len(data)
+        if len(chunks) == count and message.size <= self._options.record_bytes_max:  # most are whole before long
+            del self._messages[key]
+            self._buffered -= message.size - len(data) + _HEADER * (count - 1)
+            return b"".join([chunks[one] for one in range(count)])
+        self._buffered += len(data) + _HEADER
         if message.size > self._options.record_bytes_max:
             self._give_up(key, f"a GELF message of more than {self._options.record_bytes_max} bytes")
-        elif len(message.chunks) == count:
-            return self._removed(key).data()
-        self._make_room()
+        if len(self._messages) > self._options.messages_max or self._buffered > self._waiting_bytes_max:
+            self._make_room()
         return None
 
     def _make_room(self) -> None:
@@ -141,10 +146,13 @@ class Unchunking(RecordStage):
         self._buffered -= message.buffered
         return message
 
-    def _expire(self) -> None:
-        due = self._clock() - self._options.timeout
-        while self._messages and next(iter(self._messages.values())).since < due:
-            self._give_up(next(iter(self._messages)), f"incomplete after {self._options.timeout:g} s")
+    def _expire(self, now: float) -> None:
+        due = now - self._options.timeout
+        while self._messages:
+            key, oldest = next(iter(self._messages.items()))
+            if oldest.since >= due:
+                return
+            self._give_up(key, f"incomplete after {self._options.timeout:g} s")
 
     def _give_up(self, key: bytes, reason: str) -> None:
         message = self._removed(key)

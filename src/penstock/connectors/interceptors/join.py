@@ -76,6 +76,12 @@ class Joining:
 
     def _take(self, piece: Sequence[bytes], results: list[bytes]) -> None:
         """Take as many values as fit into the batch."""
+        if len(piece) == self._options.max_elements:  # none waits
+            joined = self._joined(piece)
+            if len(joined) + (0 if self._options.terminate else len(self._delimiter)) <= self._options.record_bytes_max:
+                results.append(joined)
+                self._counts.append(len(piece))
+                return
         size = sum(map(len, piece)) + len(piece) * len(self._delimiter)
         if self._bytes + size > self._options.record_bytes_max:
             self._take_in_bytes(piece, results)
@@ -96,7 +102,10 @@ class Joining:
     def _leave(self, results: list[bytes]) -> None:
         if not self._waiting:
             return
-        end = (b"",) if self._options.terminate else ()
-        results.append(self._delimiter.join((*self._waiting, *end)))
+        results.append(self._joined(self._waiting))
         self._counts.append(len(self._waiting))
         self._waiting, self._bytes = [], 0
+
+    def _joined(self, values: Sequence[bytes]) -> bytes:
+        end = (b"",) if self._options.terminate else ()
+        return self._delimiter.join((*values, *end))

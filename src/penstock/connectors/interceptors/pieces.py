@@ -162,6 +162,22 @@ class Collecting(Incoming):
             raise BadBytes(f"more than {self._options.record_bytes_max} bytes (record_bytes_max)", collected)
         return self.finish() if len(self._waiting) == self._options.max_elements else []
 
+    def feed_whole(self, records: Sequence[bytes]) -> list[bytes] | None:
+        """If all of them fit into one event, whatever their number is."""
+        size = sum(map(len, records)) + len(records) * len(self._delimiter)
+        if self._bytes + size > self._options.record_bytes_max:
+            return None
+        step = self._options.max_elements or len(self._waiting) + len(records) + 1
+        waiting = [*self._waiting, *records]
+        results = [self._delimiter.join(waiting[at : at + step]) for at in range(0, len(waiting) - step + 1, step)]
+        if results:
+            waiting = waiting[len(results) * step :]
+            size, self._bytes = sum(map(len, waiting)) + len(waiting) * len(self._delimiter), 0
+        if waiting and not self._bytes:
+            size -= len(self._delimiter)
+        self._waiting, self._bytes = waiting, self._bytes + size
+        return results
+
     def finish(self) -> list[bytes]:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         return [self._delimiter.join(waiting)] if waiting else []

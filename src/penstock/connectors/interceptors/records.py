@@ -154,11 +154,13 @@ class RegexStage(RecordStage):
             raise RequestError(f"regex-extract: the pattern has no group {self._group!r}", "Write (?P<name>…).")
         super().__init__(lambda record: record)
 
-    def feed_all(self, records: Sequence[bytes]) -> list[bytes]:
+    def feed_whole(self, records: Sequence[bytes]) -> list[bytes]:
         if not records:
             return []
         found = self._pc.extract_regex(self._pa.array(records, self._pa.binary()), self._pattern)
-        matches = self._pc.struct_field(found, [self._group]).to_pylist()
+        matches: list[bytes] = self._pc.struct_field(found, [self._group]).to_pylist()
+        if not found.null_count:
+            return matches
         valid = found.is_valid().to_pylist()
         results = []
         for record, match, is_match in zip(records, matches, valid, strict=True):

@@ -361,7 +361,7 @@ def _gelf(value: bytes) -> tuple[Any, ...]:
     full, level, seconds = document.get("full_message"), document.get("level"), document.get("timestamp")
     if not (full is None or isinstance(full, str)) or not (level is None or _is_level(level)):
         raise Misfit("is not GELF: `full_message` is a text, and `level` a whole number")
-    if seconds is not None and (not isinstance(seconds, int | float) or not 0 <= seconds < _SECONDS_MAX):
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < _SECONDS_MAX):
         raise Misfit("is not GELF: `timestamp` is not a number of seconds")
     time = None if seconds is None else round(seconds * 1_000_000)
     known = ("version", "host", "short_message", "full_message", "timestamp", "level")
