@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import pytest
 import uvloop
 
-from penstock.core.tls_handshakes import HandshakeLimits, TlsHandshakes
+from penstock.core.tls_handshakes import HandshakeLimits, TlsHandshakes, close_once
 from tests.support.tls import client_context, server_context
 from tests.support.waiting import eventually
 
@@ -200,3 +200,31 @@ def _exchange(port: int, data: bytes) -> bytes:
             except ssl.SSLWantReadError:
                 incoming.write(connection.recv(65536))
         return answer
+
+
+@on_each_loop
+async def test_a_connection_whose_peer_does_not_answer_its_end_is_aborted_although_it_was_closed_twice() -> None:
+    made: list[Any] = []
+    has_ended: list[bool] = []
+
+    class Server(Echo):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            has_ended.append(True)
+
+    handshakes = TlsHandshakes(server_context(), HandshakeLimits())
+    server = await asyncio.get_running_loop().create_server(lambda: handshakes.protocol(Server), "127.0.0.1", 0)
+    with (
+        socket.create_connection(server.sockets[0].getsockname()) as plain,
+        await asyncio.to_thread(client_context().wrap_socket, plain, server_hostname="127.0.0.1"),
+    ):
+        await eventually(lambda: made)
+        close_once(made[0])
+        close_once(made[0])
+        made[0].abort()
+        for _ in range(10):  # otherwise it ends after half a minute
+            await asyncio.sleep(0)
+        assert has_ended
+    server.close()

@@ -22,6 +22,7 @@ from penstock.connectors.server_auth import ServerAuth, check_needs
 from penstock.connectors.values import SecondsOrOff, SomeSeconds
 from penstock.core.connection_limits import find_dead_peers
 from penstock.core.errors import RequestError
+from penstock.core.tls_handshakes import close_once
 
 _POLL_SECONDS = (0.0005, 0.05)
 """Between two polls of what the peer's machine has not acknowledged yet: there is no notification."""
@@ -174,7 +175,7 @@ class Connection(asyncio.Protocol):
         if self.listens and self.transport.can_write_eof():
             self.transport.write_eof()
         else:
-            self.transport.close()
+            close_once(self.transport)
 
     async def close(self) -> None:
         """After what was written; what the peer still sends is discarded. Takes some seconds at most. A peer that does
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
                 self._stopped = False
                 while await self.read() is not None:
                     pass
-        self.transport.close()
+        close_once(self.transport)
 
     def abort(self) -> None:
         """Immediately; the peer sees that this is not a proper end."""

@@ -52,6 +52,14 @@ def with_tls(
     return lambda: handshakes.protocol(factory)
 
 
+def close_once(transport: asyncio.Transport) -> None:
+    """Close it, unless that has been done. With TLS, asyncio would take a second `close` as the end of the connection:
+    `abort` would then do nothing, and a peer that does not answer would keep the socket open.
+    """
+    if not transport.is_closing():
+        transport.close()
+
+
 class _Handshake(asyncio.Protocol):
     """One connection until its handshake is finished. As a Guest of ConnectionLimits it can always be evicted."""
 

@@ -20,6 +20,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.logs import one_line
+from penstock.core.tls_handshakes import close_once
 from penstock.core.types import Buffer, Position
 from penstock.protocol.segment import (
     DOCUMENT,
@@ -418,7 +419,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
         self._outbox.flush()
         self.throttle()
         if self._ending and not self._outbox:
-            self._transport.close()
+            close_once(self._transport)
 
     def throttle(self) -> None:
         """Continue with the peer's requests, if what is buffered for it is within its limits again."""
@@ -501,7 +502,7 @@ class SegmentConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        self._transport.close()
+        close_once(self._transport)
 
     def abort(self) -> None:
         self._transport.abort()

@@ -19,7 +19,7 @@ from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
 from penstock.core.errors import Forbidden, PenstockError, ProtocolError, RequestError
 from penstock.core.logs import one_line
-from penstock.core.tls_handshakes import feed
+from penstock.core.tls_handshakes import close_once, feed
 from penstock.ingest.sessions.migration import LEAVE_SECONDS_MAX
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.settings import GatewaySettings
@@ -304,7 +304,7 @@ class RedirectedConnection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
-            self._transport.close()
+            close_once(self._transport)
         self._set_deadline(_LAST_WORDS_SECONDS)
 
     def _set_deadline(self, seconds: float) -> None:
@@ -315,7 +315,7 @@ class RedirectedConnection(asyncio.Protocol):
 
     def close_if_unanswered(self) -> None:
         if not self._answered:
-            self._transport.close()
+            close_once(self._transport)
 
     def abort(self) -> None:
         self._transport.abort()

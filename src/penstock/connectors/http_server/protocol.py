@@ -21,6 +21,7 @@ from starlette.datastructures import Headers
 
 from penstock.connectors.sockets import address_of
 from penstock.core.connection_limits import find_dead_peers
+from penstock.core.tls_handshakes import close_once
 
 log = logging.getLogger(__name__)
 
@@ -260,13 +261,13 @@ class HttpProtocol(asyncio.Protocol):
         """The request that is being answered is the last one."""
         self._is_last = True
         if not self._requests:
-            self._transport.close()
+            close_once(self._transport)
 
     def abort(self) -> None:
         self._transport.abort()
 
     def close(self) -> None:
-        self._transport.close()
+        close_once(self._transport)
 
     # Clients that start no request, or never finish its head.
 
@@ -283,7 +284,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._idle_at > self._loop.time():
             self._timer = self._loop.call_at(self._idle_at, self._look)
         elif self._writable is None:
-            self._transport.close()
+            close_once(self._transport)
         else:
             self._transport.abort()  # it does not read its answer
 
@@ -430,7 +431,7 @@ class HttpProtocol(asyncio.Protocol):
         body = f"{self._refused}\n".encode()
         head = self.head(HTTPStatus.BAD_REQUEST, (("content-type", "text/plain; charset=utf-8"),), closes=True)
         self._transport.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
-        self._transport.close()
+        close_once(self._transport)
 
     # Serving, and writing.
 
@@ -517,7 +518,7 @@ class HttpProtocol(asyncio.Protocol):
         """Close the connection. Requests behind this one get no answer."""
         self._is_last, self._unread = True, b""
         self._requests.clear()
-        self._transport.close()
+        close_once(self._transport)
 
 
 _TOO_LONG = "the head is too long (head_bytes_max)"

@@ -16,6 +16,7 @@ from penstock.access.refusals import Refusals
 from penstock.core.address import Address
 from penstock.core.connection_limits import address_of, find_dead_peers
 from penstock.core.errors import NoRoom, PenstockError, ProtocolError, StoreFailed
+from penstock.core.tls_handshakes import close_once
 from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.sessions.program_access import ProgramAccess
 from penstock.ingest.sessions.session import SessionTable, SourceSession
@@ -205,5 +206,5 @@ class Connection(asyncio.BufferedProtocol):
         if lingers and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
-            self._transport.close()
+            close_once(self._transport)
         self.set_deadline(_LAST_WORDS_SECONDS, self._transport.abort)
