@@ -15,7 +15,7 @@ from penstock.protocol.stored.event import END_OF_TIME
 from tests.spark.sending import send
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, until
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ def test_the_slowest_streams_are_listed_first(worker: RunningWorker, client: Coo
         fast.send(1, 90)
         slow.send(1, 10)
         slow.send(2, 20)
+        until(lambda: (fast.acked(), slow.acked()) == (1, 2))
         found = client.streams("a shop")
         assert {one.name: one.event_time for one in found.streams} == {"north": None, "fast": None, "slow": None}
         run = client.start("counts", {"in": InputSpec(["a shop"])}, [])
