@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from email.message import EmailMessage
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +28,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from bench.formats import Case
 from bench.processes import free_port
 from penstock.connectors.registry import CONNECTORS
-from penstock.testing.frame import Frame, Setup
+from penstock.testing.frame import Frame, GivenEpoch, Setup
+from tests.connectors.brokers.epochs import epoch
 from tests.connectors.http_serving import serving
 from tests.connectors.mail_server import MailServer
 from tests.connectors.sse_peers import SseServing
@@ -37,6 +38,8 @@ BODY = b'{"id": 12345, "name": "item 17", "price": 3.25}'
 CONNECTIONS = 100
 LOGS_PER_REQUEST = 100
 SECONDS_MAX = 120.0
+EPOCH_EVENTS = 40_000
+"""An epoch of delivery has blocks of 4 MiB."""
 PART = 10
 """Requests that wait for their answers one by one are so many times fewer than events of a stream."""
 
@@ -140,11 +143,22 @@ def framed(
 
 
 def _send(name: str, config: dict[str, Any], values: int) -> None:
-    async def run(frame: Frame) -> None:
-        last = frame.give(None, [BODY] * values)
-        await frame.until(lambda: frame.has_left(last), "the last value", SECONDS_MAX)
+    framed(name, config, partial(send_epochs, events=values))
 
-    framed(name, config, run)
+
+async def send_epochs(frame: Frame, events: int) -> None:
+    """So many bodies, as delivery passes them to a sink."""
+    for one in epochs_of(events):
+        last = frame.give_epoch(one)
+    await frame.until(lambda: frame.has_left(last), "the last value", SECONDS_MAX)
+
+
+@cache
+def epochs_of(events: int) -> list[GivenEpoch]:
+    """Of the size of delivery's blocks. Made once: pipelines make them, elsewhere."""
+    sizes = [min(EPOCH_EVENTS, events - start) for start in range(0, events, EPOCH_EVENTS)]
+    starts = range(0, events * len(BODY), EPOCH_EVENTS * len(BODY))
+    return [epoch(number, [BODY] * size, start=at) for number, (size, at) in enumerate(zip(sizes, starts, strict=True))]
 
 
 # The plain libraries.

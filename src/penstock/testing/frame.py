@@ -111,9 +111,13 @@ class GivenEpochs:
 
     def add(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None) -> int:
         epoch = self.epoch(stream, values, ids)
+        self.take(epoch)
+        return epoch.number
+
+    def take(self, epoch: GivenEpoch) -> None:
+        self._count = epoch.number + 1
         self.sent(epoch)
         self._waiting.put_nowait(epoch)
-        return epoch.number
 
     def epoch(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None) -> GivenEpoch:
         """The next epoch, of which nothing has been sent yet."""
@@ -388,6 +392,11 @@ class Frame:
     def give(self, stream: StreamRef | None, values: Sequence[bytes], ids: Sequence[int] | None = None) -> int:
         """Adds an epoch with these events of a stream for the port `in`, after earlier ones. Returns its number."""
         return self._given.add(stream, values, ids)
+
+    def give_epoch(self, epoch: GivenEpoch) -> int:
+        """Adds one that was made before, by the rules of `give`: it must be the next. Returns its number."""
+        self._given.take(epoch)
+        return epoch.number
 
     def epoch(self, values: Sequence[bytes]) -> GivenEpoch:
         """The next one, for a test that takes a voting sink through its phases; call `committed` with it at the end."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from penstock.connectors.api import StreamRef
 from penstock.core.errors import PenstockError
-from penstock.delivery.outbox.rows import Row
+from penstock.delivery.outbox.rows import Rows
 
 
 class EpochName(NamedTuple):
@@ -41,21 +41,21 @@ class EpochProgress:
         self._error: PenstockError | None = None
         self._callbacks: list[Callable[[], None]] = []
 
-    def is_settled(self, stream: StreamRef | None, row: Row) -> bool:
-        return row.number < self.settled.get(stream, 0)
+    def unsettled(self, stream: StreamRef | None, rows: Rows) -> Rows:
+        return rows.since(self.settled.get(stream, 0))
 
     @property
     def is_pending(self) -> bool:
         """Whether interceptors buffer some of its rows, or some are being sent."""
         return bool(self._pending)
 
-    def receive(self, stream: StreamRef | None, rows: list[Row]) -> None:
+    def receive(self, stream: StreamRef | None, rows: Rows) -> None:
         """The sink has received the next rows of the stream."""
-        self._pending[stream] = rows[-1].number + 1
+        self._pending[stream] = rows.numbers[-1] + 1
 
-    def settle(self, stream: StreamRef | None, rows: list[Row]) -> None:
+    def settle(self, stream: StreamRef | None, rows: Rows) -> None:
         """The next rows of the stream are settled: also rows that were being sent when the epoch was voided."""
-        end = self.settled[stream] = rows[-1].number + 1
+        end = self.settled[stream] = rows.numbers[-1] + 1
         if self._pending.get(stream, 0) <= end:
             self._pending.pop(stream, None)
         if self.is_done:
@@ -138,7 +138,7 @@ class EpochsInProgress:
         epoch.begin(stored(name))
         return epoch
 
-    def settle(self, name: str, stream: StreamRef | None, rows: list[Row]) -> None:
+    def settle(self, name: str, stream: StreamRef | None, rows: Rows) -> None:
         """An epoch that was skipped while its rows were being sent is no longer known."""
         epoch = self._epochs.get(name)
         if epoch is not None:

@@ -249,13 +249,13 @@ def outgoing_of(stream: StreamRef | None, ready: ReadyRows) -> Outgoing:
     """The outgoing value, named after its last row. The name is the same after a crash even if more or fewer rows are
     joined then: a connector that has accepted the name before has accepted all its rows.
     """
-    last, end = ready.last_rows, ready.rows[-1]
+    last, end, is_joined = ready.last_rows, ready.rows[-1], ready.is_joined
     return Outgoing(
         stream=stream,
         values=ready.values,
-        ids=[row.event_id if stream is not None else 0 for row in last],
-        keys=() if ready.is_joined else [row.key for row in last],
-        event_times_us=() if ready.is_joined else times_of(last),
-        metadata=() if ready.is_joined else metadata_of(last),
+        ids=[0] * len(last) if stream is None else last.event_ids,
+        keys=() if is_joined else last.keys,
+        event_times_us=() if is_joined else times_of(last),
+        metadata=() if is_joined else metadata_of(last),
         name=f"{end.epoch}/{end.row.number}",
     )

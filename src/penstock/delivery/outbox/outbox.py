@@ -14,7 +14,7 @@ was sent after them is freed.
 import asyncio
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from penstock.coordinator.records import Records
 from penstock.core.errors import NoRoom
 from penstock.core.types import Position
 from penstock.delivery.outbox.epochs import EpochName
-from penstock.delivery.outbox.rows import WANTED, Row, encode_dead_letters, encode_rows, rows_of
+from penstock.delivery.outbox.rows import WANTED, Row, Rows, encode_dead_letters, encode_rows, rows_of
 from penstock.protocol.segment.frame import EVENT, HEADER
 from penstock.protocol.stored.bulk import decode
 from penstock.protocol.stored.names import OUTBOX_PREFIX, Kind, output_segment
@@ -126,7 +126,7 @@ class Outbox:
         """By stream: the row of the epoch below which all are retained or dead letters."""
         return dict(self._epochs.get(epoch, ({}, 0))[0])
 
-    async def read(self, record: OutboxRecord) -> list[Row]:
+    async def read(self, record: OutboxRecord) -> Rows:
         await self._storage.durable(record.position)
         data = b""
         while len(data) < record.size:
@@ -136,7 +136,7 @@ class Outbox:
 
     # Changes.
 
-    def retain(self, epoch: str, stream: StreamRef, rows: list[Row]) -> None:
+    def retain(self, epoch: str, stream: StreamRef, rows: Sequence[Row]) -> None:
         """Add rows after those of the stream that are already retained. If it raises NoRoom, a prefix may have been
         added.
         """
@@ -148,14 +148,14 @@ class Outbox:
             self._add(stream, OutboxRecord(start, start + len(data), epoch, first, end_row, position))
             self._note_settled(epoch, stream, end_row, start)
 
-    def add_dead_letters(self, epoch: str, stream: StreamRef | None, rows: list[Row], reason: str) -> None:
+    def add_dead_letters(self, epoch: str, stream: StreamRef | None, rows: Sequence[Row], reason: str) -> None:
         """Turn rows of an epoch that are not retained into dead letters. Raises NoRoom like `retain`."""
         for part in _parts(rows):
             start, end_row = self._end(), part[-1].number + 1
             self._append_dead_letters(part, reason, _head("gone", epoch, 0, end_row, stream))
             self._note_settled(epoch, stream, end_row, start)
 
-    def drop_first(self, stream: StreamRef, record: OutboxRecord, rows: list[Row], reason: str) -> None:
+    def drop_first(self, stream: StreamRef, record: OutboxRecord, rows: Sequence[Row], reason: str) -> None:
         """Turn these rows of the stream's first record into dead letters; the others were sent."""
         self._append_dead_letters(rows, reason, _head("left", "", 0, record.end, stream))
         self._forget_first(stream)
@@ -196,7 +196,7 @@ class Outbox:
         position = self._store.append(self.segment, [data], head=head).position
         self._moved(stream, replace(record, start=start, end=start + record.size, position=position))
 
-    def _append_dead_letters(self, rows: list[Row], reason: str, head: bytes) -> None:
+    def _append_dead_letters(self, rows: Sequence[Row], reason: str, head: bytes) -> None:
         if not self._store.exists(self._dead_letters):
             self._store.create(self._dead_letters, NO_QUOTA, draining=True)
         dead_letters = Addition(self._dead_letters, [encode_dead_letters(rows, reason)])
@@ -273,7 +273,7 @@ def _head(kind: str, epoch: str, first: int, number: int, stream: StreamRef | No
     return packed
 
 
-def _parts(rows: list[Row]) -> Iterator[list[Row]]:
+def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """Split into parts that fit into one record each."""
     part: list[Row] = []
     size = 0

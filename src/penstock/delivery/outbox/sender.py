@@ -4,7 +4,7 @@ sent later.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from penstock.connectors.api import StreamRef
@@ -15,7 +15,18 @@ from penstock.core.supervisor import Supervised, Supervisor
 from penstock.delivery.outbox.epochs import EpochsInProgress
 from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.outbox import Outbox, OutboxRecord
-from penstock.delivery.outbox.rows import EpochRow, ReadyRows, Row, StreamBuffer, flushed, rejected_rows, size_of
+from penstock.delivery.outbox.rows import (
+    EpochRow,
+    EpochRows,
+    ReadyRows,
+    Row,
+    Rows,
+    StreamBuffer,
+    by_epoch,
+    flushed,
+    rejected_rows,
+    size_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +52,7 @@ class Sender:
         refused = await port.send(stream, ready)
         if refused is not None and not refused.is_final:
             assert stream is not None, "rows of no stream are refused together with the whole connector"
-            self.retain(port, stream, ready.rows + following)
+            self.retain(port, stream, [*ready.rows, *following])
             return False
         if refused is not None:
             self._add_dead_letters(port, stream, dict.fromkeys(ready.rows_at(refused.places), refused.reason))
@@ -72,8 +83,8 @@ class Sender:
                 f"({port.outbox_bytes:,} of {limit:,} bytes used)",
                 "It continues when some of these streams pass again; or raise breaker: outbox_max.",
             )
-        for epoch, run in _by_epoch(rows):
-            self._outbox.retain(epoch, stream, [one.row for one in run])
+        for epoch, run in by_epoch(rows):
+            self._outbox.retain(epoch, stream, run)
         self._settle(stream, rows)
 
     def _add_dead_letters(self, port: InPort, stream: StreamRef | None, dead_letters: dict[EpochRow, str]) -> None:
@@ -82,21 +93,17 @@ class Sender:
             self._outbox.add_dead_letters(epoch, stream, [one.row for one in run], reason)
         port.dead_letters += len(dead_letters)
 
-    def _settle(self, stream: StreamRef | None, rows: list[EpochRow]) -> None:
-        for epoch, run in _by_epoch(rows):
-            self._epochs.settle(epoch, stream, [one.row for one in run])
+    def _settle(self, stream: StreamRef | None, rows: Sequence[EpochRow]) -> None:
+        for epoch, run in by_epoch(rows):
+            self._epochs.settle(epoch, stream, run)
 
 
 def _flushed(port: InPort, rows: list[EpochRow]) -> ReadyRows | None:
     """Pass all rows through separate interceptors."""
     assert port.chain is not None
     buffer = StreamBuffer(port.chain())
-    parts = [buffer.feed(epoch, [one.row for one in run], port.clock()) for epoch, run in _by_epoch(rows)]
+    parts = [buffer.feed(epoch, run, port.clock()) for epoch, run in by_epoch(rows)]
     return ReadyRows.concat([*parts, buffer.flush()])
-
-
-def _by_epoch(rows: list[EpochRow]) -> list[tuple[str, list[EpochRow]]]:
-    return [(epoch, [*run]) for epoch, run in groupby(rows, key=lambda one: one.epoch)]
 
 
 class OutboxDrain:
@@ -183,12 +190,12 @@ class OutboxDrain:
         return True
 
 
-def _valid(port: InPort, epoch: str, rows: list[Row]) -> tuple[ReadyRows | None, list[Row]]:
+def _valid(port: InPort, epoch: str, rows: Rows) -> tuple[ReadyRows | None, list[Row]]:
     """What can be sent of the rows, and those that the interceptors reject."""
     try:
         return flushed(port.chain, epoch, rows), []
     except BadBytes:
         assert port.chain is not None
-        bad = {one.row for one in rejected_rows(port.chain, [EpochRow(epoch, row) for row in rows])}
-        good = [row for row in rows if row not in bad]
+        bad = {one.row for one in rejected_rows(port.chain, EpochRows(epoch, rows))}
+        good = Rows.of([row for row in rows if row not in bad])
         return flushed(port.chain, epoch, good) if good else None, [row for row in rows if row in bad]

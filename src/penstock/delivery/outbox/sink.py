@@ -18,7 +18,16 @@ from penstock.delivery.breakers.signals import Signals
 from penstock.delivery.outbox.epochs import EpochProgress, EpochsInProgress
 from penstock.delivery.outbox.in_port import InPort
 from penstock.delivery.outbox.outbox import Outbox, Storage
-from penstock.delivery.outbox.rows import WANTED, EpochRow, ReadyRows, Row, StreamBuffer, by_stream, unjoined
+from penstock.delivery.outbox.rows import (
+    WANTED,
+    EpochRow,
+    EpochRows,
+    ReadyRows,
+    Rows,
+    StreamBuffer,
+    by_stream,
+    unjoined,
+)
 from penstock.delivery.outbox.sender import OutboxDrain, Sender
 from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
@@ -156,8 +165,7 @@ class OutboxSink:
                 await self._announce(found)
                 for stream, rows in found.items():
                     async with self._lock:
-                        unsettled = [row for row in rows if not progress.is_settled(stream, row)]
-                        await self._route(progress, stream, unsettled)
+                        await self._route(progress, stream, progress.unsettled(stream, rows))
                     streams.add(stream)
                 first += len(block)
             self._epochs.raise_failure()
@@ -179,7 +187,7 @@ class OutboxSink:
                 port.signals.close_if_ended(port.name, stream)
         port.probe_again()
 
-    async def _route(self, progress: EpochProgress, stream: StreamRef | None, rows: list[Row]) -> None:
+    async def _route(self, progress: EpochProgress, stream: StreamRef | None, rows: Rows) -> None:
         """To the connector or into the outbox."""
         if not rows:
             return
@@ -193,7 +201,7 @@ class OutboxSink:
             await self._drain.drain(port, stream)
         self._epochs.raise_failure()
         if stream is not None and (stream in self._outbox or not port.breakers.admits(port.name, stream)):
-            self._sender.retain(port, stream, self._taken(stream) + [EpochRow(progress.name, row) for row in rows])
+            self._sender.retain(port, stream, [*self._taken(stream), *EpochRows(progress.name, rows)])
         else:
             await self._send(port, progress.name, stream, rows)
 
@@ -220,7 +228,7 @@ class OutboxSink:
 
     # Sending.
 
-    async def _send(self, port: InPort, epoch: str, stream: StreamRef | None, rows: list[Row]) -> None:
+    async def _send(self, port: InPort, epoch: str, stream: StreamRef | None, rows: Rows) -> None:
         """Send as many rows as the interceptors let through now."""
         if port.chain is None:
             await self._sender.send(port, stream, unjoined(epoch, rows), [])
