@@ -1,17 +1,20 @@
 """Events on their way into one record of a segment: encoded in bulk, with the head that describes them. Pure."""
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, repeat
+from operator import add, lt
 from struct import Struct
 from typing import Any, NamedTuple
 
 import msgpack
+import numpy as np
 
 from penstock.core.errors import LimitExceeded, RequestError
 from penstock.core.types import Buffer, Offset, Position
-from penstock.protocol.stored.bulk import Bytes, encode
+from penstock.protocol.stored.bulk import Bytes, Column, encode
 from penstock.protocol.stored.event import KEY_START, LENGTH_MAX, SHORT_MAX
 from penstock.protocol.stored.head import NO_COLUMNS, Mark, StreamColumns
 
@@ -73,16 +76,26 @@ class Values:
 
     def sizes(self) -> list[int]:
         """The sizes of each event's value, metadata and key."""
-        metadata = self.metadata
-        if isinstance(metadata, bytes):
-            sizes = [len(value) + len(metadata) for value in self.values]
-        else:
-            sizes = [len(value) + len(one) for value, one in zip(self.values, metadata, strict=True)]
-        return sizes if self.keys is None else [size + len(key) for size, key in zip(sizes, self.keys, strict=True)]
+        metadata, sizes = self.metadata, map(len, self.values)
+        if not isinstance(metadata, bytes):
+            sizes = map(add, sizes, map(len, metadata))
+        elif metadata:
+            sizes = map(add, sizes, repeat(len(metadata)))
+        return [*(sizes if self.keys is None else map(add, sizes, map(len, self.keys)))]
 
     def stored_size(self) -> int:
         """What all of them take in a record, at most."""
-        return sum(self.sizes()) + _EVENT_BYTES * len(self.values)
+        metadata, count = self.metadata, len(self.values)
+        of_metadata = len(metadata) * count if isinstance(metadata, bytes) else sum(map(len, metadata))
+        of_keys = 0 if self.keys is None else sum(map(len, self.keys))
+        return sum(map(len, self.values)) + of_metadata + of_keys + _EVENT_BYTES * count
+
+    def slices(self) -> Iterator[slice]:
+        """Like `record_slices`."""
+        if self.stored_size() <= RECORD_BYTES:  # as nearly always
+            yield slice(0, len(self.values))
+        else:
+            yield from record_slices(self.sizes())
 
     def rows(self, rows: Sequence[int]) -> "Values":
         """These of them."""
@@ -98,10 +111,10 @@ class Values:
     def after(self, last_id: int) -> "Values":
         """The events with a higher id. Raises RequestError unless the ids increase."""
         ids = self.ids
-        if any(after <= before for before, after in pairwise(ids)) or ids[0] < 1:
+        if not all(map(lt, ids, islice(ids, 1, None))) or ids[0] < 1:
             raise RequestError("event ids must be at least 1 and increase strictly")
-        first = next((row for row, one in enumerate(ids) if one > last_id), len(ids))
-        return self[slice(first, len(ids))]
+        first = bisect_right(ids, last_id)
+        return self[first:] if first else self
 
 
 def record_slices(sizes: Sequence[int]) -> Iterator[slice]:
@@ -151,12 +164,18 @@ def stored_batch(
         keys=None if values.keys is None else Bytes.of(values.keys),
         event_times=array("q", [times]) * count if isinstance(times, int) else array("q", times),
         stream_ids=array("Q", [stream_id]) * count if stream_ids is None else array("Q", stream_ids),
-        event_ids=array("Q", values.ids),
-        metadata=_metadata(values.metadata, count),
+        event_ids=_numbers(values.ids),
+        metadata=values.metadata if isinstance(values.metadata, bytes) else Bytes.of(values.metadata),
     )
     if highest_us is None:
         highest_us = times if isinstance(times, int) else max(times)
     return Batch(route, marks, count, encoded.data, columns(stream_id, values.ids[-1], highest_us))
+
+
+def _numbers(ids: Sequence[int]) -> Column:
+    if isinstance(ids, range):  # as most are
+        return np.arange(ids.start, ids.stop, dtype=np.uint64)
+    return array("Q", ids)
 
 
 def shared_batch(route: int, streams: Sequence[tuple[int, Values]], marks: Sequence[Mark], arrival_us: int) -> Batch:
@@ -214,12 +233,3 @@ def _together(keys: Sequence[Sequence[bytes] | None], counts: Sequence[int]) -> 
 def columns(stream_id: int, last_id: int, highest_us: int) -> StreamColumns:
     """A stream's row in the head of a record."""
     return StreamColumns(_U64.pack(stream_id), _U64.pack(last_id), _I64.pack(highest_us))
-
-
-def _metadata(metadata: Sequence[bytes] | bytes, count: int) -> Bytes | None:
-    if not metadata:
-        return None
-    if not isinstance(metadata, bytes):
-        return Bytes.of(metadata)
-    size = len(metadata)
-    return Bytes(array("q", range(0, size * count + 1, size)), metadata * count)

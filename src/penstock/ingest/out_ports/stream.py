@@ -14,7 +14,7 @@ from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import NoRoom, RequestError
 from penstock.core.types import Buffer
-from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, packed, record_slices, stored_batch
+from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, packed, stored_batch
 from penstock.ingest.extraction import Extraction, Times
 from penstock.ingest.known_streams import KnownStream, active_again, ended
 from penstock.ingest.out_ports.event_ids import (
@@ -220,7 +220,7 @@ class OutStream:
     async def _put(self, values: Values, count: int) -> None:
         self._storage.skipped(count - len(values.values))
         if values.values:
-            for rows in record_slices(values.sizes()):
+            for rows in values.slices():
                 await self._append(values[rows])
 
     def encoded(self, metadata: Mapping[str, Any]) -> bytes:
@@ -281,7 +281,7 @@ class OutStream:
             records = records[skipped:]
         if not records:
             return
-        slices = [*record_slices([len(record) + len(metadata) for record in records])]
+        slices = [*Values(records, (), ON_ARRIVAL, metadata=metadata).slices()]
         for rows in slices:
             part = records[rows]
             ids = self._ids(len(part), is_last=rows is slices[-1])
@@ -489,8 +489,8 @@ def _checked(records: list[bytes], metadata: bytes) -> list[bytes]:
     if len(records) * len(metadata) > METADATA_BYTES_MAX:
         text = f"{len(records):,} records at once, each with {len(metadata):,} bytes of metadata, are too many"
         raise BadBytes(text, b"".join(records))
-    row = next((row for row, record in enumerate(records) if len(record) > VALUE_BYTES_MAX), None)
-    if row is None:
+    if max(map(len, records), default=0) <= VALUE_BYTES_MAX:
         return records
+    row = next(row for row, record in enumerate(records) if len(record) > VALUE_BYTES_MAX)
     text = f"a record of {len(records[row]):,} bytes is too large for an event; the limit is {VALUE_BYTES_MAX:,}"
     raise BadBytes(text, b"".join(records[row:]), records[:row])

@@ -302,23 +302,28 @@ def encode(
     event_ids: Column | None = None,
     sources: Bytes | None = None,
     streams: Bytes | None = None,
-    metadata: Bytes | None = None,
+    metadata: Bytes | bytes | None = None,
 ) -> Encoded:
     """Rows as stored events, in their order.
 
     A column that is None means empty keys, no times (NO_TIME), ids of 0, no origin. There are no nulls: an empty source
     or stream means that there is none. Ids are u64 or the same bits as i64. `sources` and `streams` are UTF-8.
     `metadata` are empty, or msgpack maps whose keys are str: the origin is written before their pairs, and replaces
-    one that is among them.
+    one that is among them. A single map is that of every row; then there is no origin.
 
     Raises LimitExceeded, with the number of the row, when one is too large to be stored, and RequestError for metadata
     that are not such a map; then nothing is returned.
     """
     count = len(values)
-    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams, metadata))
+    each = None if isinstance(metadata, bytes) else metadata
+    check_lengths(count, (keys, event_times, stream_ids, event_ids, sources, streams, each))
     texts = (values, keys, sources, streams)
     offsets = tuple(_offsets(column, count) for column in texts)
-    pair_offsets, pair_data, counts = _pairs(metadata, offsets[2:], count)
+    if isinstance(metadata, bytes):
+        assert (sources, streams) == (None, None), "an origin replaces what is in the metadata of a row"
+        pair_offsets, pair_data, counts = _same_pairs(metadata, count)
+    else:
+        pair_offsets, pair_data, counts = _pairs(metadata, offsets[2:], count)
     offsets = (*offsets, pair_offsets)
     data = (*(_EMPTY if column is None else _bytes(column.data) for column in texts), pair_data)
     starts = np.empty(count + 1, np.int64)
@@ -363,6 +368,14 @@ def _pairs(
     if row < count:
         raise no_metadata(row, why_no_map(metadata.row(row), keys_are_text=True))
     return ends, out, counts
+
+
+def _same_pairs(metadata: bytes, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Like `_pairs`, for rows with the same map."""
+    none = np.zeros(2, np.int64)
+    ends, data, counts = _pairs(Bytes.of([metadata]) if metadata else None, (none, none), 1)
+    size = int(ends[1])
+    return np.arange(count + 1, dtype=np.int64) * size, np.tile(data[:size], count), np.repeat(counts, count)
 
 
 def _refusal(problem: int, row: int, size: int) -> LimitExceeded | ValueError:
