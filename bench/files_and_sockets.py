@@ -209,6 +209,8 @@ async def _bare_datagrams(address: Address, work: Work, peer: Any) -> None:
 
     class Receiver(asyncio.DatagramProtocol):
         def datagram_received(self, data: bytes, addr: Any) -> None:
+            if is_over.is_set():
+                return
             if not received:
                 loop.call_soon(keep)
             received.append((data, addr))

@@ -1,5 +1,12 @@
-"""Connectors of the web for `script/bench connectors`, beside the plain library that does their talking: uvicorn,
-websockets, httpx, httpx-sse and aiosmtplib, as their documentation shows them.
+"""Connectors of the web for `script/bench connectors`, beside the plain library that does their talking, as its
+documentation shows it.
+
+http-server      requests of 100 connections, answered when durable          an echo on uvicorn, without a store
+ws-server        messages, one by one                                            websockets, into a PlainLog
+otlp             100 logs in a request, each an event                            uvicorn and Protocol Buffers; no store
+sse-client       events of a server                                              httpx-sse; no store
+webhook-client   stored events, each in a POST                                   httpx
+email            stored events, each in a mail                                   aiosmtplib
 
 Peers are other processes, and only the CPU time of this one counts: with a connector that includes the store.
 """
@@ -8,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -22,10 +30,10 @@ import uvicorn
 import uvloop
 from httpx_sse import aconnect_sse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
-from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from bench.formats import Case
+from bench.plain_log import PlainLog
 from bench.processes import free_port
 from penstock.connectors.registry import CONNECTORS
 from penstock.testing.frame import Frame, GivenEpoch, Setup
@@ -40,6 +48,9 @@ LOGS_PER_REQUEST = 100
 SECONDS_MAX = 120.0
 EPOCH_EVENTS = 40_000
 """An epoch of delivery has blocks of 4 MiB."""
+LOOK_SECONDS = 0.05
+MESSAGES_PER_EVENT = 10
+"""So that a round of WebSocket messages takes a second."""
 PART = 10
 """Requests that wait for their answers one by one are so many times fewer than events of a stream."""
 
@@ -50,7 +61,8 @@ HTTP, WS = "http-server, 100 connections", "ws-server, one by one"
 
 def web_cases(events: int) -> Iterator[Case]:
     """Servers of ours beside bare servers, and clients of ours beside bare clients."""
-    requests = max(CONNECTIONS, events // CONNECTIONS * CONNECTIONS)
+    requests = max(CONNECTIONS, 2 * events // CONNECTIONS * CONNECTIONS)
+    messages = MESSAGES_PER_EVENT * events
     port, size = free_port(), len(BODY)
     yield Case(
         HTTP,
@@ -60,9 +72,9 @@ def web_cases(events: int) -> Iterator[Case]:
     )
     yield Case(
         WS,
-        events * size,
-        lambda: _receive("ws-server", {"port": port}, events, (send_messages, port, events)),
-        lambda: uvloop.run(_bare_ws(port, events)),
+        messages * size,
+        lambda: _receive("ws-server", {"port": port}, messages, (send_messages, port, messages)),
+        lambda: uvloop.run(_bare_ws(port, messages)),
     )
     calls = max(1, events // LOGS_PER_REQUEST)
     yield Case(
@@ -124,7 +136,10 @@ def _read(name: str, config: dict[str, Any], events: int, peer: Peer) -> None:
 
 
 async def stored(frame: Frame, events: int) -> None:
-    await frame.until(lambda: frame.instance.host.counters.events >= events, "the last event", SECONDS_MAX)
+    """Looks less often than a test would: that counts as work of ours, also while a peer starts."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while frame.instance.host.counters.events < events:  # noqa: ASYNC110  nothing says so
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def framed(
@@ -201,18 +216,25 @@ async def _answer(send: Any, body: bytes) -> None:
 
 
 async def _bare_ws(port: int, events: int) -> None:
-    is_over = asyncio.Event()
+    """Stores what has arrived when it waits for more: one write for many messages."""
+    loop, is_over, received = asyncio.get_running_loop(), asyncio.Event(), list[bytes]()
 
-    async def take(connection: ServerConnection) -> None:
-        received = 0
-        async for message in connection:
-            received += len(message) > 0
-        if received == events:
+    def keep() -> None:
+        log.append(received)
+        received.clear()
+        if log.events == events:
             is_over.set()
 
-    async with serve(take, "127.0.0.1", port, compression=None):
-        with process(send_messages, port, events):
-            await asyncio.wait_for(is_over.wait(), SECONDS_MAX)
+    async def take(connection: ServerConnection) -> None:
+        async for message in connection:
+            if not received:
+                loop.call_soon(keep)
+            received.append(cast("bytes", message))
+
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, PlainLog(Path(folder) / "log") as log:
+        async with serve(take, "127.0.0.1", port, compression=None):
+            with process(send_messages, port, events):
+                await asyncio.wait_for(is_over.wait(), SECONDS_MAX)
 
 
 async def _bare_sse(url: str, events: int) -> None:
@@ -367,14 +389,23 @@ def send_logs(port: int, requests: int) -> None:
 
 
 def send_messages(port: int, events: int) -> None:
-    """One by one, and not waiting for anything."""
-
-    async def run() -> None:
-        async with connect(f"ws://127.0.0.1:{port}/", compression=None) as connection:
-            for _ in range(events):
-                await connection.send(BODY)
-
-    uvloop.run(run())
+    """One by one, each written alone, and not waiting for anything; as fast as a client can that is no bottleneck. Its
+    mask is 0, which leaves the payload as it is.
+    """
+    head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    message, close = b"\x82" + bytes([0x80 | len(BODY)]) + bytes(4) + BODY, b"\x88\x82" + bytes(4) + b"\x03\xe8"
+    asyncio.run(listening(port))
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall((head + key).encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += sock.recv(1 << 16)
+        for _ in range(events):
+            sock.sendall(message)
+        sock.sendall(close)
+        while sock.recv(1 << 16):
+            """Until the server has read everything, and closes."""
 
 
 def serve_events(port: int, events: int) -> None:

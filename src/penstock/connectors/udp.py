@@ -50,6 +50,9 @@ TURN_DATAGRAMS = 1000
 TURN_BYTES = 1 << 20
 """What is received in one turn of the loop, and stored in one step."""
 
+GATHER_SECONDS = 0.001
+"""After a pause, from the first datagram on: the kernel keeps what follows, and one record stores all of it."""
+
 _OVERFLOW = 40
 """SO_RXQ_OVFL: each datagram comes with the number of those that the kernel has dropped for lack of room."""
 
@@ -142,6 +145,7 @@ async def receive_all(source: DatagramSocket, host: Host, name: str) -> None:
                 await _store(received, stream, host)
                 if not received.datagrams:
                     await first_of(readable(source.sock.fileno()), host.draining())
+                    await asyncio.sleep(GATHER_SECONDS)
             await _store(source.receive(host), stream, host)
             await stream.cut_off(DRAINED)
         except BadBytes:
@@ -291,9 +295,13 @@ class UdpClient(Connector[UdpClientOptions]):
         if self._socket is None:
             raise Lost(f"no socket for {self.options.host}:{self.options.port} yet")
         long = [place for place, value in enumerate(outgoing.values) if len(value) > PAYLOAD_BYTES_MAX]
+        sock = self._socket.sock
         for value in outgoing.values:
             if len(value) <= PAYLOAD_BYTES_MAX:
-                await self._send(self._socket.sock, value, host)
+                try:
+                    sock.send(value)
+                except OSError:  # nearly none
+                    await self._send(sock, value, host)
         if long:
             raise StreamGone(f"a datagram has at most {PAYLOAD_BYTES_MAX} bytes", "Send less, or use TCP.", places=long)
 

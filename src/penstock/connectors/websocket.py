@@ -66,12 +66,14 @@ class WsPeer:
         """A message, and all that have arrived with it: those that the library has already parsed. It waits for the
         first alone.
         """
-        receive, parsed = self._connection.recv, self._connection.recv_messages.frames.queue
-        messages = [await receive(decode=False)]
+        arrived = self._connection.recv_messages
+        parsed = arrived.frames.queue
+        messages = [await self._connection.recv(decode=False)]
         size = len(messages[0])
-        while parsed and parsed[0].fin and size < _READ_BYTES:
-            messages.append(await receive(decode=False))
+        while parsed and parsed[0].fin and size < _READ_BYTES:  # a message of one frame: `recv` would only unwrap it
+            messages.append(bytes(parsed.popleft().data))
             size += len(messages[-1])
+        arrived.maybe_resume()
         return messages
 
     def stop_reading(self) -> None:

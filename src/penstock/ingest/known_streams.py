@@ -185,9 +185,10 @@ class KnownStreams(dict[int, KnownStream]):
 
     def detached(self, stream_id: int) -> None:
         """The stream is no longer open. If it counts for the watermark, its silence starts now."""
+        if not self._has_timeout:
+            return
         stream = self.get(stream_id)
-        is_active = self._has_timeout and stream is not None and stream.standing is Standing.ACTIVE
-        if is_active and self.may_send(stream_id):
+        if stream is not None and stream.standing is Standing.ACTIVE and self.may_send(stream_id):
             self.away.add(stream_id)
 
     def mark(self, mark: Mark) -> None:

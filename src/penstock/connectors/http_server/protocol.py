@@ -197,6 +197,27 @@ class Request:
         self._protocol.answered(self)
 
 
+class KnownHead(NamedTuple):
+    """The head of a request that arrived at once, with its body: clients repeat themselves, and a request with the
+    same head needs no parser.
+    """
+
+    head: bytes
+    request: Request
+
+    def fits(self, data: bytes) -> bool:
+        """Whether the data are another such request, and nothing else."""
+        return len(data) == len(self.head) + (self.request.length or 0) and data.startswith(self.head)
+
+    def again(self, data: bytes, protocol: "HttpProtocol") -> Request:
+        request, known = Request(protocol), self.request
+        request.method, request.path, request.query = known.method, known.path, known.query
+        request.version, request.raw_headers, request.length = known.version, known.raw_headers, known.length
+        request.add(data[len(self.head) :])
+        request.is_whole = True
+        return request
+
+
 class HttpProtocol(asyncio.Protocol):
     """One connection. The parser calls the methods `on_…`."""
 
@@ -208,6 +229,11 @@ class HttpProtocol(asyncio.Protocol):
         self._requests: deque[Request] = deque()
         """The request that is being answered, and those behind it. The last one may not have arrived completely."""
         self._arriving = Request(self)
+        self._is_between = True
+        """Whether everything that the parser got is whole requests."""
+        self._begun = 0
+        """Requests that have begun in the data that are being parsed."""
+        self._known: KnownHead | None = None
         self._starting: Request | None = None
         """The request whose head was completed by the data that are being parsed."""
         self._in_head = True
@@ -291,8 +317,13 @@ class HttpProtocol(asyncio.Protocol):
     # Reading.
 
     def data_received(self, data: bytes) -> None:
+        known = self._known
         if self._unread or len(self._requests) > 1:
             self._unread += data
+        elif known is not None and self._is_between and not (self._requests or self._is_last) and known.fits(data):
+            request = self._arriving = known.again(data, self)
+            self._requests.append(request)
+            self._start(request)
         else:
             self._feed(data)
 
@@ -313,10 +344,13 @@ class HttpProtocol(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         """Raises BadRequest."""
-        begins_in_head, before = self._in_head, self._arriving
+        begins_in_head, before, is_start = self._in_head, self._arriving, self._is_between
         self._idle_bytes += len(data)
+        self._begun, self._is_between = 0, False
         try:
             self._feed_parser(data)
+            if is_start and self._is_between and self._begun == 1:
+                self._remember(data)
         except httptools.HttpParserCallbackError as error:
             raise (error.__context__ if isinstance(error.__context__, BadRequest) else BadRequest()) from None
         except httptools.HttpParserError:
@@ -330,6 +364,14 @@ class HttpProtocol(asyncio.Protocol):
             self._head_bytes += len(data)
         if max(self._head_bytes, 0 if self._in_head else self._idle_bytes) > self._limits.head_bytes_max:
             raise BadRequest(_TOO_LONG)
+
+    def _remember(self, data: bytes) -> None:
+        """These data are one request."""
+        request, size = self._arriving, self._arriving.length or 0
+        head = data[: len(data) - size]
+        is_plain = 0 < size < _BODY_BYTES and not (request.waits_to_continue or self._is_last or self._is_at_body)
+        if is_plain and head.endswith(b"\r\n\r\n"):
+            self._known = KnownHead(head, request)
 
     def _feed_parser(self, data: bytes) -> None:
         """A request to upgrade is served like any other. This parser does not read its body, so a new one does."""
@@ -347,6 +389,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._is_at_body:
             return
         self._arriving, self._in_head, self._url, self._head_bytes = Request(self), True, b"", 0
+        self._begun, self._is_between = self._begun + 1, False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -396,7 +439,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return
-        self._idle_bytes, self._in_head = 0, True
+        self._idle_bytes, self._in_head, self._is_between = 0, True, True
         self._arriving.is_whole = True
         self._arriving.wake()
 

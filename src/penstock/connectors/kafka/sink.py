@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -24,7 +25,6 @@ from penstock.connectors.kafka.codes import END_OF_PARTITION, FENCED, TOO_LARGE,
 from penstock.connectors.kafka.options import KafkaOptions
 from penstock.connectors.sink_api import Block, Epoch, SinkLost
 from penstock.connectors.threaded import OneThread
-from penstock.protocol.stored.event import NO_TIME
 
 log = logging.getLogger(__name__)
 
@@ -132,14 +132,19 @@ class EpochWriter:
 
     def write(self, block: Block) -> None:
         producer, topic, headers = self._opened(), self._options.topic, self._headers
-        times = block.times.tolist() if self._options.timestamps else [NO_TIME] * len(block)
+        times = block.times.tolist() if self._options.timestamps else repeat(0)
         tombstones, prefix, present, row = self._options.tombstones, self._prefix, self._present, self._row
+        produce = producer.produce
         with self._failing("the epoch cannot be written"):
-            for time_us, key, value in zip(times, block.keys.rows(), block.values.rows(), strict=True):
+            for time_us, key, value in zip(times, block.keys.rows(), block.values.rows(), strict=False):
                 if row not in present:
                     data = None if tombstones and not value else value
-                    own = [*headers, (ID, prefix + b"%d" % row)]
-                    self._produce(producer, topic, data, key or None, max(0, time_us // 1000), own)
+                    ms = time_us // 1000 if time_us > 0 else 0  # the current time
+                    own: Headers = [*headers, (ID, b"%b%d" % (prefix, row))]
+                    try:
+                        produce(topic, data, key or None, timestamp=ms, headers=own)
+                    except BufferError:
+                        self._produce(producer, topic, data, key or None, ms, own)
                 row += 1
                 if not row % _POLLED_ROWS:
                     producer.poll(0)
@@ -150,14 +155,14 @@ class EpochWriter:
     def _produce(
         producer: Producer, topic: str, data: bytes | None, key: bytes | None, ms: int, headers: Headers
     ) -> None:
-        """A timestamp of 0 is the current time."""
+        """When there is room in the queue."""
         while True:
+            producer.poll(_QUEUE_SECONDS)
             try:
                 producer.produce(topic, data, key, timestamp=ms, headers=headers)
             except BufferError:
-                producer.poll(_QUEUE_SECONDS)
-            else:
-                return
+                continue
+            return
 
     def commit(self) -> None:
         producer, timeout = self._opened(), self._options.timeout

@@ -96,9 +96,7 @@ class Places:
             self._places.append(Place(last_id, position, Offset(0)))
 
     def prune(self, durable: Position, completed: float) -> None:
-        """Forget completed records, and bound the number of the others."""
-        if len(self._places) <= PLACES_MAX:
-            return
+        """When there are more than PLACES_MAX: forget completed records, and bound the number of the others."""
         self._places = [p for p in self._places if p.position > durable or p.end > completed]
         if len(self._places) > PLACES_MAX:
             last = self._places[-1]

@@ -120,7 +120,8 @@ class OutPort:
     def store_together(self, events: Sequence[tuple[Stream, bytes, bytes]]) -> StoredTogether:
         """Like `connectors.api.Host.store_together`."""
         together = StoredTogether(self.storage, len(events))
-        if self.storage.has_interceptors or self._log.times.extraction is not None:
+        has_room = self.storage.has_room  # also for all of these: one call may exceed the window
+        if not has_room or self.storage.has_interceptors or self._log.times.extraction is not None:
             return together
         by_route: dict[int, list[tuple[int, OutStream, bytes, bytes]]] = {}
         for place, (given, value, metadata) in enumerate(events):

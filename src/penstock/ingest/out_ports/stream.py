@@ -19,6 +19,7 @@ from penstock.ingest.extraction import Extraction, Times
 from penstock.ingest.known_streams import KnownStream, active_again, ended
 from penstock.ingest.out_ports.event_ids import (
     CUT_BITS,
+    PLACES_MAX,
     Place,
     Places,
     counted,
@@ -232,8 +233,9 @@ class OutStream:
 
     @property
     def takes_now(self) -> bool:
-        """Whether an event can be stored in this step: no other call is in progress."""
-        return self.may_send and not self.resumes and not self._turn.locked()
+        """Whether an event can be stored in this step, if there is room: no other call is in progress."""
+        is_open = self._unblocked.is_set() and not self._is_closing and not self._storage.draining.is_set()
+        return is_open and not self.resumes and not self._turn.locked()
 
     async def dead_letter(self, data: bytes, reason: str, *, event_id: int | None = None) -> None:
         async with self._turn:
@@ -321,7 +323,8 @@ class OutStream:
         self._known.last_id = last_id
         self._log.streams.detached(self.ref.stream_id)
         self._places.add(Place(last_id, placed.position, placed.end))
-        self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
+        if len(self._places) > PLACES_MAX:
+            self._places.prune(self._storage.durable_position, self._storage.completed(self._known.route))
 
     def waking(self) -> list[Mark]:
         """The mark of a stream that was idle."""
