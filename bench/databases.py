@@ -1,9 +1,12 @@
 """The database connectors in `script/bench connectors`, each beside the plain client library.
 
 in sqlite              rows of a table as JSON events                  sqlite3 and msgspec
-in postgres changes    messages of pgoutput as JSON events             the same parsed by struct, without ids and keys
+in postgres changes    messages of pgoutput as JSON events             struct, numbers by type, and msgspec: the same
+                                                                       event with table, LSN and time, and its key
 out sql                JSON events into a table, in one transaction    SQLAlchemy's insert of the same rows
 out delta, iceberg …   JSON events into a table in files, in an epoch  its library, with the same rows by msgspec
+
+No case has a store: sources are measured up to their events, as columns or as a list with ids and keys.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from bench.formats import DDL, Case
+from bench.formats import DDL, Case, event_rows
 from penstock.connectors.postgres.changes import Batch, Changes
 from penstock.connectors.postgres.pgoutput import WalData
 from penstock.connectors.registry import make_connector
@@ -38,6 +41,7 @@ from penstock.connectors.sqlite.polling import SqliteReader
 from penstock.connectors.tables import no_schema
 from penstock.protocol.stored.bulk import Bytes, decode, encode
 from penstock.protocol.stored.event import NO_TIME
+from penstock.testing.frame import GivenEpoch
 from tests.connectors.brokers.epochs import epoch
 
 BLOCK_ROWS = 1000
@@ -46,7 +50,12 @@ BLOCK_ROWS = 1000
 _numbers = count()
 
 
-def database_cases(rows: list[dict[str, Any]], folder: Path) -> Iterator[Case]:
+ROWS_PER_EVENT = 5
+"""So many for each event of the other benchmarks: an epoch is large enough that its rows are most of the work."""
+
+
+def database_cases(events: int, folder: Path) -> Iterator[Case]:
+    rows = event_rows(ROWS_PER_EVENT * events)
     values = [msgspec.json.encode(row) for row in rows]
     size = sum(map(len, values))
     yield _sqlite_in(rows, size, folder / "in.db")
@@ -98,8 +107,15 @@ def _changes_in(rows: list[dict[str, Any]], size: int) -> Case:
         return len(batch.values)
 
     def plain() -> int:
-        names = [name for name, _ in columns]
-        return len([msgspec.json.encode(_plain_event(names, message)) for message in inserts])
+        lsn, converts = 1 << 20, [(name, _PLAIN_TYPES.get(oid, bytes.decode)) for name, oid in columns]
+        shared = {"lsn": f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}", "commit_time": "2000-01-01T00:00:00.000000Z"}
+        encode, ids, keys, values = msgspec.json.encode, [], [], []
+        for number, message in enumerate(inserts):
+            row = _plain_row(converts, message)
+            ids.append(lsn + number)
+            keys.append(encode({"id": row["id"]}))
+            values.append(encode({"op": "insert", "table": "public.t", "before": None, "after": row, **shared}))
+        return len(values)
 
     return Case("in postgres changes", size, ours, plain)
 
@@ -109,17 +125,21 @@ def _text(value: object) -> bytes:
     return b"t" + pack("!I", len(text)) + text
 
 
-def _plain_event(names: list[str], message: bytes) -> dict[str, object]:
-    return {"op": "insert", "after": dict(zip(names, _plain_row(message), strict=True))}
+_PLAIN_TYPES: dict[int, Callable[[bytes], Any]] = {20: int, 701: float}
+"""By OID; the others stay text."""
 
 
-def _plain_row(message: bytes) -> list[str]:
-    at, values = 8, []
-    for _ in range(unpack_from("!H", message, 6)[0]):
-        (size,) = unpack_from("!I", message, at + 1)
-        values.append(message[at + 5 : at + 5 + size].decode())
-        at += 5 + size
-    return values
+def _plain_row(converts: list[tuple[str, Callable[[bytes], Any]]], message: bytes) -> dict[str, Any]:
+    at, row = 8, {}
+    for name, convert in converts:
+        if message[at : at + 1] == b"t":
+            (size,) = unpack_from("!I", message, at + 1)
+            row[name] = convert(message[at + 5 : at + 5 + size])
+            at += 5 + size
+        else:
+            row[name] = None
+            at += 1
+    return row
 
 
 def _sql_out(values: list[bytes], size: int, folder: Path) -> Case:
@@ -165,21 +185,21 @@ def _tables_out(values: list[bytes], size: int, folder: Path) -> Iterator[Case]:
         "delta": lambda table: deltalake.write_deltalake(folder / "plain.delta", table, mode="append"),
         "iceberg": iceberg.append,
     }
+    given = epoch(0, values)  # pipelines make them, elsewhere
     more = {"iceberg": {"catalog": f"sqlite:///{folder / 'ours.catalog'}", "table": "lake.rows"}}
     for kind, write in plain.items():
         config = {"path": str(folder / f"ours.{kind}"), "columns": DDL} | more.get(kind, {})
-        ours = partial(_table_written, kind, config, values)
+        ours = partial(_table_written, kind, config, given)
         yield Case(f"out {kind}", size, ours, partial(_plainly_written, write, values))
 
 
-def _table_written(kind: str, config: dict[str, Any], values: list[bytes]) -> None:
+def _table_written(kind: str, config: dict[str, Any], given: GivenEpoch) -> None:
     """An epoch of its own: what a sink has written before decides where it starts."""
     made: Any = make_connector(kind, config)
 
     async def deliver() -> None:
         sink = made.make_sink(f"bench/{next(_numbers)}", no_schema)
         await sink.open(b"")
-        given = epoch(0, values)
         assert (await sink.prepare(given)).yes
         await sink.commit(given.transaction)
         await sink.close()

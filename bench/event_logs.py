@@ -1,4 +1,11 @@
-"""Kafka and Redis streams for `script/bench connectors`: events in and out, beside the plain client library.
+"""Kafka and Redis streams for `script/bench connectors`: events in and out, beside what a program does with the plain
+client library.
+
+in kafka    records of four partitions, as events           confluent-kafka's `consume`, a PlainLog for each partition
+out kafka   an epoch as a transaction; a restart finds      confluent-kafka's transactional producer, with each event's
+            what is there by the id in a record's header    number in a header, for the same reason
+in redis    entries of a stream, as events                  redis-py's `xread`, into a PlainLog
+out redis   an epoch, each row once                         redis-py's pipelines of `xadd`
 
 Each case has a new client, and ours a new store. Only the CPU time of this process counts: the broker is another one.
 """
@@ -18,6 +25,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from redis.asyncio import Redis
 
 from bench.formats import Case
+from bench.plain_log import PlainLog
 from penstock.connectors.api import Connector
 from penstock.connectors.kafka.connector import Kafka
 from penstock.connectors.redis.connector import RedisStreams
@@ -33,12 +41,14 @@ TOPIC, COPIES = "in", "out"
 SECONDS_MAX = 60.0
 EVENTS_MIN = 20_000
 """With fewer, connecting would be most of the work."""
+RECORDS_PER_EVENT = 10
+"""A record takes a few microseconds: so many for each event of the other benchmarks, so that a round takes a second."""
 
 
 @contextmanager
 def event_log_cases(events: int) -> Iterator[list[Case]]:
     """With brokers that run meanwhile. Redis is left out where there is no server."""
-    numbers = range(max(events, EVENTS_MIN))
+    numbers = range(max(RECORDS_PER_EVENT * events, EVENTS_MIN))
     values = [b'{"id": %d, "name": "item %d", "price": %d}' % (n, n % 97, n) for n in numbers]
     with ExitStack() as stack:
         cases = [*_kafka_cases(stack.enter_context(KafkaCluster()), values)]
@@ -62,7 +72,10 @@ def _kafka_cases(cluster: KafkaCluster, values: Sequence[bytes]) -> Iterator[Cas
         options = own | {"topic": COPIES, "transactional_id": f"bench-{next(numbers)}"}
         _write(Kafka, options, results)
 
-    yield Case("out kafka", size, write, lambda: _produce(cluster.brokers, COPIES, values))
+    def write_plainly() -> None:
+        _produce(cluster.brokers, COPIES, values, f"plain-{next(numbers)}")
+
+    yield Case("out kafka", size, write, write_plainly)
 
 
 def _redis_cases(server: RedisServer, values: Sequence[bytes]) -> Iterator[Case]:
@@ -103,32 +116,52 @@ def _write(connector: type[Connector[Any]], config: dict[str, Any], results: Giv
 # The plain libraries, as their documentation shows them.
 
 
-def _produce(brokers: str, topic: str, values: Sequence[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": brokers, "compression.type": "lz4", "linger.ms": 5})
-    for value in values:
-        try:
-            producer.produce(topic, value)
-        except BufferError:
-            producer.flush()
-            producer.produce(topic, value)
-    assert producer.flush(SECONDS_MAX) == 0
+def _produce(brokers: str, topic: str, values: Sequence[bytes], transactional_id: str = "filled") -> None:
+    settings = {"transactional.id": transactional_id, "compression.type": "lz4", "linger.ms": 5}
+    producer = Producer({"bootstrap.servers": brokers} | settings)
+    producer.init_transactions(SECONDS_MAX)
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        headers: list[tuple[str, str | bytes | None]] = [("number", b"%d" % number)]
+        while True:
+            try:
+                producer.produce(topic, value, headers=headers)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.commit_transaction(SECONDS_MAX)
 
 
 def _consume(cluster: KafkaCluster, events: int) -> None:
     consumer = Consumer({"bootstrap.servers": cluster.brokers, "group.id": "plain", "enable.auto.commit": False})
     consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-    read = 0
-    while read < events:
-        read += len([_parts(message) for message in consumer.consume(1000, 0.1)])
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        logs = [stack.enter_context(PlainLog(folder / str(number))) for number in range(PARTITIONS)]
+        read = 0
+        while read < events:
+            messages = consumer.consume(1000, 0.1)
+            _keep(messages, logs)
+            read += len(messages)
+        offsets = [TopicPartition(TOPIC, number, log.events) for number, log in enumerate(logs)]
+    consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()
 
 
-def _parts(message: Any) -> tuple[Any, ...]:
-    """The parts of a record that an event keeps."""
-    if message.error() is not None:
-        raise RuntimeError(message.error().str())
-    place = message.topic(), message.partition(), message.offset()
-    return place, message.key(), message.value(), message.timestamp(), message.headers()
+def _keep(messages: Sequence[Any], logs: Sequence[PlainLog]) -> None:
+    """The parts of a record that an event keeps; there are no headers."""
+    found: dict[int, list[Any]] = {}
+    for message in messages:
+        if message.error() is not None:
+            raise RuntimeError(message.error().str())
+        found.setdefault(message.partition(), []).append(message)
+    for number, each in found.items():
+        logs[number].append(
+            [one.value() for one in each],
+            [one.offset() for one in each],
+            [one.key() or b"" for one in each],
+            [1000 * one.timestamp()[1] for one in each if not one.headers()],
+        )
 
 
 def _add(server: RedisServer, key: str, values: Sequence[bytes]) -> None:
@@ -146,9 +179,10 @@ def _range(server: RedisServer) -> None:
     async def read() -> None:
         async with Redis(unix_socket_path=str(server.socket), protocol=2) as client:
             last: Any = "0-0"
-            found: list[Any] = [None]
-            while found:
-                found = cast("list[Any]", await client.xread({TOPIC: last}, count=1000))
-                last = found[0][1][-1][0] if found else last
+            while found := cast("list[Any]", await client.xread({TOPIC: last}, count=1000)):
+                entries = found[0][1]
+                log.append([fields[b"value"] for _, fields in entries], keys=[entry for entry, _ in entries])
+                last = entries[-1][0]
 
-    asyncio.run(read())
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, PlainLog(Path(folder) / "log") as log:
+        asyncio.run(read())

@@ -38,7 +38,7 @@ class RedisStreams(Connector[RedisOptions]):
             credentials="Use a connector in YAML, with a reference to the password.",
         ),
         shown_by=ShownBy(
-            source="tests/connectors/conformance/test_event_logs.py::TestRedis",
+            source="tests/connectors/brokers/test_source_kills.py::test_every_event_is_stored_once_and_in_order_although_worker_and_broker_are_killed",
             sink="tests/connectors/brokers/test_redis_sink.py::test_a_server_that_is_killed_has_every_row_once",
         ),
     )

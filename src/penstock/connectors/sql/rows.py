@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from itertools import groupby
+from itertools import chain, groupby
 from types import NoneType
 from typing import Any, TypeAlias
 
@@ -112,7 +112,12 @@ class Change:
     """What a block of rows changes: first the deletions, then the rows, the last one of each key."""
 
     deletions: list[Key] = field(default_factory=list)
-    rows: list[Fields] = field(default_factory=list)
+    runs: list[list[Fields]] = field(default_factory=list)
+    """The rows in their order; those of a run have the same fields."""
+
+    @property
+    def rows(self) -> list[Fields]:
+        return [*chain.from_iterable(self.runs)]
 
 
 class RowPlan:
@@ -145,9 +150,10 @@ class RowPlan:
         return self._change(_parsed(values, exactly=True))
 
     def _change(self, given: Sequence[Fields]) -> Change:
-        rows = self._rows(given)
+        runs = self._runs(given)
         if not self.keys:
-            return Change(rows=rows)
+            return Change(runs=runs)
+        rows = chain.from_iterable(runs)
         last: dict[Key, Fields] = {}
         gone: dict[Key, None] = {}
         for fields, row in zip(given, rows, strict=True):
@@ -159,23 +165,29 @@ class RowPlan:
                 gone[key] = None
             last.pop(key, None)
             last[key] = row
-        return Change([*gone], [*last.values()])
+        return Change([*gone], [[*run] for _, run in groupby(last.values(), key=tuple)])
 
     def _key(self, row: Fields) -> Key:
         return tuple(row.get(name) for name in self.keys)
 
-    def _rows(self, given: Sequence[Fields]) -> list[Fields]:
-        return [row for names, run in groupby(given, key=tuple) for row in self._run(names, [*run])]
+    def _runs(self, given: Sequence[Fields]) -> list[list[Fields]]:
+        return [self._run(names, [*run]) for names, run in groupby(given, key=tuple)]
 
     def _run(self, names: tuple[str, ...], run: list[Fields]) -> list[Fields]:
         """Rows with the same fields."""
         found: dict[str, Sequence[Any]] = {}
-        for name, values in zip(names, zip(*(row.values() for row in run), strict=True), strict=True):
+        is_same = True
+        for name, values in zip(names, zip(*map(dict.values, run), strict=True), strict=True):
             column = self._columns.get(self._fold(name))
             if column is not None:
-                found[column[0]] = self._converted(*column, values)
+                found[column[0]] = converted = self._converted(*column, values)
+                is_same = is_same and converted is values and column[0] == name
             elif self._refuses and not (name == REPLACES and self._replaces):
                 raise UnknownField(name)
+            else:
+                is_same = False
+        if is_same:
+            return run
         if not found:
             return [{} for _ in run]
         return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
@@ -196,7 +208,7 @@ class RowPlan:
         if not self._replaces:
             return
         for bounds in given.get(REPLACES) or ():
-            (changed,) = self._rows([{name: bounds[name] for name in BOUNDS if name in bounds}])
+            ((changed,),) = self._runs([{name: bounds[name] for name in BOUNDS if name in bounds}])
             yield self._key(row | changed)
 
 

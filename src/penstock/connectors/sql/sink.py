@@ -5,7 +5,6 @@ Needs SQLAlchemy and the database's driver: `pip install penstock-streams[sql]`.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -168,9 +167,8 @@ class Writer:
             raise self._first_bad(block) from None
         for key in change.deletions:
             connection.execute(self._deletion(key))
-        # Rows with the same fields go together, without changing their order.
-        for fields, group in groupby(change.rows, key=tuple):
-            self._insert(connection, fields, [*group])
+        for run in change.runs:
+            self._insert(connection, tuple(run[0]), run)
 
     def _first_bad(self, block: Block) -> SinkLost:
         """Which row it is: found by trying them one by one."""
