@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from itertools import count, repeat
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -38,15 +37,15 @@ class PlainLog:
         times_us: Sequence[int] | None = None,
     ) -> None:
         """Without ids, records are counted; without times, it is now."""
-        pack, parts = RECORD.pack, list[bytes]()
-        numbers = count(self.events + 1) if ids is None else ids
-        times = repeat(time.time_ns() // 1000) if times_us is None else times_us
-        for value, number, key, at in zip(values, numbers, keys or repeat(b""), times, strict=False):
+        pack, parts, count = RECORD.pack, list[bytes](), len(values)
+        numbers = range(self.events + 1, self.events + 1 + count) if ids is None else ids
+        times = [time.time_ns() // 1000] * count if times_us is None else times_us
+        for value, number, key, at in zip(values, numbers, keys or [b""] * count, times, strict=True):
             parts += (pack(number, at, len(key), len(value)), key, value)
         block = b"".join(parts)
         self._file.write(BLOCK.pack(len(block), crc32(block)))
         self._file.write(block)
-        self.events += len(values)
+        self.events += count
         self._unsynced += len(block)
         if self._unsynced >= SYNC_BYTES:
             self.sync()

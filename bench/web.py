@@ -3,7 +3,7 @@ documentation shows it.
 
 http-server      requests of 100 connections, answered when durable          an echo on uvicorn, without a store
 ws-server        messages, one by one                                            websockets, into a PlainLog
-otlp             100 logs in a request, each an event                            uvicorn and Protocol Buffers; no store
+otlp             100 logs in a request, each an event in JSON                    uvicorn, protobuf, msgspec, a PlainLog
 sse-client       events of a server                                              httpx-sse; no store
 webhook-client   stored events, each in a POST                                   httpx
 email            stored events, each in a mail                                   aiosmtplib
@@ -26,6 +26,7 @@ from typing import Any, cast
 
 import aiosmtplib
 import httpx
+import msgspec
 import uvicorn
 import uvloop
 from httpx_sse import aconnect_sse
@@ -74,14 +75,14 @@ def web_cases(events: int) -> Iterator[Case]:
         WS,
         messages * size,
         lambda: _receive("ws-server", {"port": port}, messages, (send_messages, port, messages)),
-        lambda: uvloop.run(_bare_ws(port, messages)),
+        lambda: _keeping(lambda log: _bare_ws(log, port, messages)),
     )
-    calls = max(1, events // LOGS_PER_REQUEST)
+    calls = max(1, MESSAGES_PER_EVENT * events // LOGS_PER_REQUEST)
     yield Case(
         "otlp, logs",
         calls * LOGS_PER_REQUEST * size,
         lambda: _receive("otlp", {"port": port, "grpc_port": None}, calls * LOGS_PER_REQUEST, (send_logs, port, calls)),
-        lambda: uvloop.run(_bare_http(port, _parse, (send_logs, port, calls))),
+        lambda: _keeping(lambda log: _bare_http(port, partial(_keep_logs, log), (send_logs, port, calls))),
     )
     few = max(10, events // PART)
     yield from _clients(events, few)
@@ -181,7 +182,7 @@ def epochs_of(events: int) -> list[GivenEpoch]:
 
 async def _bare_http(port: int, application: Any, peer: Peer) -> None:
     server = uvicorn.Server(
-        uvicorn.Config(application, port=port, log_level="warning", access_log=False, lifespan="off")
+        uvicorn.Config(application, port=port, log_level="warning", access_log=False, lifespan="off", interface="asgi3")
     )
     running = asyncio.create_task(server.serve())
     await listening(port)
@@ -195,10 +196,40 @@ async def _echo(_: Any, receive: Any, send: Any) -> None:
     await _answer(send, await _body(receive))
 
 
-async def _parse(_: Any, receive: Any, send: Any) -> None:
+async def _keep_logs(log: PlainLog, _: Any, receive: Any, send: Any) -> None:
+    """Each log record as JSON, with what it belongs to."""
     request = ExportLogsServiceRequest.FromString(await _body(receive))
-    assert request.resource_logs
+    for resource in request.resource_logs:
+        of_resource = _attributes(resource.resource.attributes)
+        for scope in resource.scope_logs:
+            found = [
+                {
+                    "time": one.time_unix_nano,
+                    "severity": one.severity_number,
+                    "body": _value(one.body),
+                    "attributes": _attributes(one.attributes),
+                    "resource": of_resource,
+                    "scope": scope.scope.name,
+                }
+                for one in scope.log_records
+            ]
+            times_us = [one.time_unix_nano // 1000 for one in scope.log_records]
+            log.append([*map(msgspec.json.encode, found)], times_us=times_us)
     await _answer(send, ExportLogsServiceResponse().SerializeToString())
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    return {one.key: _value(one.value) for one in given}
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    return getattr(value, kind) if kind else None
+
+
+def _keeping(work: Callable[[PlainLog], Coroutine[Any, Any, None]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, PlainLog(Path(folder) / "log") as log:
+        uvloop.run(work(log))
 
 
 async def _body(receive: Any) -> bytes:
@@ -215,7 +246,7 @@ async def _answer(send: Any, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _bare_ws(port: int, events: int) -> None:
+async def _bare_ws(log: PlainLog, port: int, events: int) -> None:
     """Stores what has arrived when it waits for more: one write for many messages."""
     loop, is_over, received = asyncio.get_running_loop(), asyncio.Event(), list[bytes]()
 
@@ -231,10 +262,9 @@ async def _bare_ws(port: int, events: int) -> None:
                 loop.call_soon(keep)
             received.append(cast("bytes", message))
 
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, PlainLog(Path(folder) / "log") as log:
-        async with serve(take, "127.0.0.1", port, compression=None):
-            with process(send_messages, port, events):
-                await asyncio.wait_for(is_over.wait(), SECONDS_MAX)
+    async with serve(take, "127.0.0.1", port, compression=None):
+        with process(send_messages, port, events):
+            await asyncio.wait_for(is_over.wait(), SECONDS_MAX)
 
 
 async def _bare_sse(url: str, events: int) -> None:

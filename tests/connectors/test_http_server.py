@@ -206,6 +206,38 @@ async def test_many_pipelined_requests_are_stored_and_answered_once_each(tmp_pat
         assert hosted.values() == [b"%04d" % number for number in range(700)] + [b"last"]
 
 
+async def test_a_request_that_repeats_the_head_of_the_one_before_is_served_however_it_arrives(tmp_path: Path) -> None:
+    head = b"POST /a?b=c HTTP/1.1\r\nHost: a\r\nX-Mine: 1\r\nContent-Length: 2\r\n\r\n"
+    other = b"POST /d HTTP/1.1\r\nHost: a\r\nX-Mine: 2\r\nContent-Length: 2\r\n\r\n"
+    pieces = [
+        [head + b"01"],
+        [head + b"02"],
+        [head[:-1], head[-1:] + b"03"],
+        [head, b"04"],
+        [head + b"0", b"5"],
+        [head + b"06"],
+        [head + b"07" + head + b"08"],
+        [head + b"09" + head[:9], head[9:] + b"10"],
+        [other + b"11"],
+        [head + b"12"],
+        [other + b"13"],
+    ]
+    async with serving(tmp_path, has_in=False) as (hosted, address):
+        host, port = address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for parts in pieces:
+            for part in parts:
+                writer.write(part)
+                await asyncio.sleep(0.01)
+            for _ in range(b"".join(parts).count(b"POST")):
+                assert b" 202 " in await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        events = hosted.events()
+        assert [event.value for event in events] == [b"%02d" % number for number in range(1, 14)]
+        found = [(one.metadata["path"], one.metadata.get("query", ""), one.metadata["headers"]["x-mine"]) for one in events]
+        assert found == [("/d", "", "2") if number in (11, 13) else ("/a", "b=c", "1") for number in range(1, 14)]
+
+
 @pytest.mark.parametrize("framing", FRAMINGS)
 async def test_a_request_to_upgrade_is_served_as_any_other(tmp_path: Path, framing: str) -> None:
     """Java's client asks for HTTP/2 with its first request."""

@@ -300,21 +300,26 @@ class UdpClient(Connector[UdpClientOptions]):
             if len(value) <= PAYLOAD_BYTES_MAX:
                 try:
                     sock.send(value)
-                except OSError:  # nearly none
-                    await self._send(sock, value, host)
+                except OSError as error:  # of few
+                    await self._send(sock, value, error, host)
         if long:
             raise StreamGone(f"a datagram has at most {PAYLOAD_BYTES_MAX} bytes", "Send less, or use TCP.", places=long)
 
     @staticmethod
-    async def _send(sock: socket.socket, value: bytes, host: Host) -> None:
+    async def _send(sock: socket.socket, value: bytes, error: OSError, host: Host) -> None:
+        """Again, after this error."""
         for _ in range(_TRIES_MAX):
+            match error:
+                case ConnectionRefusedError():  # the answer to an earlier one: this one is not sent yet
+                    host.count("refused_datagrams")
+                case BlockingIOError():
+                    await asyncio.sleep(_UNSENT_SECONDS)
+                case _:
+                    raise Lost(f"a datagram cannot be sent: {error.strerror or error}") from error
             try:
                 sock.send(value)
+            except OSError as again:
+                error = again
+            else:
                 return
-            except ConnectionRefusedError:  # the answer to an earlier one: this one is not sent yet
-                host.count("refused_datagrams")
-            except BlockingIOError:
-                await asyncio.sleep(_UNSENT_SECONDS)
-            except OSError as error:
-                raise Lost(f"a datagram cannot be sent: {error.strerror or error}") from error
         raise Lost("the kernel accepts no datagrams")
