@@ -77,11 +77,12 @@ def web_cases(events: int) -> Iterator[Case]:
         lambda: _receive("ws-server", {"port": port}, messages, (send_messages, port, messages)),
         lambda: _keeping(lambda log: _bare_ws(log, port, messages)),
     )
+    otlp = {"port": port, "grpc_port": None, "attributes": "plain"}
     calls = max(1, MESSAGES_PER_EVENT * events // LOGS_PER_REQUEST)
     yield Case(
         "otlp, logs",
         calls * LOGS_PER_REQUEST * size,
-        lambda: _receive("otlp", {"port": port, "grpc_port": None}, calls * LOGS_PER_REQUEST, (send_logs, port, calls)),
+        lambda: _receive("otlp", otlp, calls * LOGS_PER_REQUEST, (send_logs, port, calls)),
         lambda: _keeping(lambda log: _bare_http(port, partial(_keep_logs, log), (send_logs, port, calls))),
     )
     few = max(10, events // PART)

@@ -44,24 +44,18 @@ class JsonMapping:
 
     def __init__(self, *, is_plain: bool) -> None:
         self._is_plain = is_plain
-        self._fields: dict[str, dict[int, Field]] = {}
-        """By the name of the message and the number of the field."""
+        self._fields: dict[Any, Field] = {}
+        """By descriptor."""
 
     def message(self, message: Any) -> dict[str, Any]:
         """Only fields that are set."""
-        found = {}
-        fields = self._of(message.DESCRIPTOR)
+        found, fields = {}, self._fields
         for descriptor, value in message.ListFields():
-            name, convert = fields[descriptor.number]
-            found[name] = convert(value)
+            one = fields.get(descriptor)
+            if one is None:
+                one = fields[descriptor] = Field(descriptor.json_name, self._convert(descriptor))
+            found[one.name] = one.convert(value)
         return found
-
-    def _of(self, descriptor: Any) -> dict[int, Field]:
-        known = self._fields.get(descriptor.full_name)
-        if known is None:
-            known = {one.number: Field(one.json_name, self._convert(one)) for one in descriptor.fields}
-            self._fields[descriptor.full_name] = known
-        return known
 
     def _convert(self, one: Any) -> Convert:
         if self._is_plain and one.message_type is not None and one.message_type.full_name == _KEY_VALUE:
