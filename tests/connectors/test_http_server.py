@@ -234,7 +234,9 @@ async def test_a_request_that_repeats_the_head_of_the_one_before_is_served_howev
         writer.close()
         events = hosted.events()
         assert [event.value for event in events] == [b"%02d" % number for number in range(1, 14)]
-        found = [(one.metadata["path"], one.metadata.get("query", ""), one.metadata["headers"]["x-mine"]) for one in events]
+        found = [
+            (one.metadata["path"], one.metadata.get("query", ""), one.metadata["headers"]["x-mine"]) for one in events
+        ]
         assert found == [("/d", "", "2") if number in (11, 13) else ("/a", "b=c", "1") for number in range(1, 14)]
 
 
