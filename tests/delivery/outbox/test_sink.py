@@ -9,7 +9,7 @@ from penstock.connectors.api import Lost, Outgoing, StreamGone, StreamLost, Stre
 from penstock.coordinator.machine.state import Retention
 from penstock.core.retry import RetryPolicy
 from penstock.delivery.outbox.outbox import Outbox, OutboxRecord
-from penstock.delivery.outbox.rows import Row
+from penstock.delivery.outbox.rows import Rows
 from tests.delivery.outbox.scene import PIPELINE, A, B, C, SinkScene
 
 
@@ -356,7 +356,7 @@ async def test_retained_rows_are_sent_after_their_task_has_died(
     monkeypatch.setattr("penstock.core.supervisor.RESTARTS", RetryPolicy(0.01, 0.05))
     read, failures = Outbox.read, [RuntimeError("once")]
 
-    async def failing(self: Outbox, record: OutboxRecord) -> list[Row]:
+    async def failing(self: Outbox, record: OutboxRecord) -> Rows:
         if failures:
             raise failures.pop()
         return await read(self, record)
