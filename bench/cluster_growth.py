@@ -19,7 +19,7 @@ from random import Random
 
 from penstock.bucket.objects import ListedObject, StoredObject
 from penstock.cluster.assignment import Host, LiveHosts, assign, assigned, by_host, by_shard, first_assignment
-from penstock.cluster.lease import Lease, ShardCandidate, _Acquisition, _Taken
+from penstock.cluster.lease import Lease, ShardCandidate, _Acquisition, _Taken, end_record
 from penstock.cluster.lease_state import LEASE_TIMING
 from penstock.cluster.records import (
     ASSIGNMENT,
@@ -236,9 +236,9 @@ def _owner_round(bucket: CountedObjects, shards: int) -> Round:
 
 
 def _take_over(bucket: CountedObjects, shards: int) -> Round:
-    """Of a dead owner, whose record the leader has deleted."""
+    """Of a dead owner, into whose record the leader has written that it has ended."""
     shard, new = shards - 1, name_of(10**6)
-    bucket.objects.delete([worker_key(process_of(shard))])
+    end_record(bucket, process_of(shard))
     candidate = ShardCandidate(bucket, new, ADDRESSES, shard, clock=lambda: 0.0, host=name_of(0))
     with bucket.counting() as made:
         taken = _Acquisition(candidate, threading.Event(), lambda _: None).run(force=False)
