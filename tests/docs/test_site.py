@@ -3,12 +3,18 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+
+from tests.support.waiting import SECONDS_MAX
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +77,39 @@ def test_search_finds_an_option_and_a_public_name(site: Path) -> None:
     text = {one["location"]: one["title"] + one["text"] for one in index["docs"]}
     assert any("--take-over" in text[place] for place in text if place.startswith("reference/cli.html"))
     assert any("SegmentClient" in text[place] for place in text if place.startswith("reference/python.html"))
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_search_and_pictures_work_without_the_internet(site: Path) -> None:
+    """In a browser that reaches nothing but the site."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the browser's driver is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as server:
+        Thread(target=server.serve_forever).start()
+        root = f"http://127.0.0.1:{server.server_port}/"
+        try:
+            with playwright.sync_playwright() as driver:
+                browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                page = browser.new_page()
+                page.set_default_timeout(SECONDS_MAX * 1000)
+                asked: list[str] = []
+                page.on("request", lambda request: asked.append(request.url))
+                page.route(lambda url: not url.startswith(root), lambda route: route.abort())
+                page.goto(f"{root}connector-protocol.html")
+                page.locator("div.mermaid").first.wait_for()  # in the place of its text
+                page.get_by_placeholder("Search").click()
+                page.get_by_placeholder("Search").press_sequentially("SegmentClient")
+                page.locator(".md-search-result__link[href*='reference/python']").first.wait_for()
+                browser.close()
+        finally:
+            server.shutdown()
+    assert [url for url in asked if not url.startswith((root, "data:", "blob:"))] == []
 
 
 def test_links_that_leave_the_pages_folder_lead_to_pages_of_the_site(site: Path) -> None:
