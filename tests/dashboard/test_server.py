@@ -1,9 +1,13 @@
 """Who may ask the dashboard: its own pages alone, and users who have logged in."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -113,3 +117,22 @@ async def test_an_empty_token_is_not_the_dashboard_s_own(tmp_path: Path) -> None
             await sessions.enter("")
         number = await sessions.enter((worker.data / "token").read_text().strip())
         sessions.leave(number)
+
+
+@pytest.mark.process
+def test_a_worker_s_dashboard_prints_its_link_and_ends_with_it(tmp_path: Path) -> None:
+    ports = ["--connector-port", "0", "--segment-port", "0", "--http-port", "0", "--dashboard-port", "0"]
+    command = [sys.executable, "-m", "penstock", "worker", "--data", str(tmp_path / "data"), *ports]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        try:
+            line = next(line for line in worker.stderr if line.startswith("dashboard: "))
+            url, _, note = line.removeprefix("dashboard: ").strip().partition(" ")
+            assert note == "(this link works once)"
+            with urlopen(url) as page:
+                assert page.status == 200
+        finally:
+            worker.terminate()
+        worker.stderr.read()  # until the dashboard, which has the same output, has ended
+    with pytest.raises(URLError):
+        urlopen(url)
