@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from penstock.spark.codecs.api import Columns
@@ -35,6 +36,9 @@ _LONG_NUMBER = re.compile(rb"\d{%d}" % _DIGITS_MAX)
 NOT_JSON = "is not valid JSON"
 TOO_DEEP = f"is nested more than {LEVELS_MAX} levels deep"
 
+_AT_ONCE = 100
+"""Documents that are looked at together: fewer objects than start a collection of garbage."""
+
 _SECRET = secrets.randbits(53)
 _BETWEEN = b",%d," % _SECRET
 _ANY = msgspec.json.Decoder().decode
@@ -44,18 +48,21 @@ _WHOLE = msgspec.json.Decoder(msgspec.Raw).decode
 def any_documents(values: pa.BinaryArray) -> Columns:
     """A column of the documents' texts."""
     documents = values.to_pylist()
-    if _are_plain(documents):
-        return Columns([values.cast(pa.string())])
-    texts: list[str] = []
     failed: dict[int, str] = {}
-    for row, document in enumerate(documents):
-        try:
-            texts.append(variant_text(document))
-        except Misfit as error:
-            failed[row] = str(error)
-        except (*BAD, ValueError):
-            failed[row] = NOT_JSON
-    return Columns([pa.array(texts, pa.string())], failed)
+    for start in range(0, len(documents), _AT_ONCE):
+        some = documents[start : start + _AT_ONCE]
+        if _are_plain(some):
+            continue
+        for row, document in enumerate(some, start):
+            try:
+                variant_text(document)
+            except Misfit as error:
+                failed[row] = str(error)
+            except (*BAD, ValueError):
+                failed[row] = NOT_JSON
+    if failed:
+        values = values.take(pa.array(np.setdiff1d(np.arange(len(documents)), [*failed])))
+    return Columns([values.cast(pa.string())], failed)
 
 
 def _are_plain(documents: Sequence[bytes]) -> bool:
