@@ -69,7 +69,7 @@ def request(
     where: str | None = None, select: Mapping[str, str] | None = None, keys: Sequence[Any] = ("user",), **more: Any
 ) -> Request:
     return Request(
-        **{"given": input_frame(), "event_time": "event_time", "buckets": BUCKETS, **more},
+        **{"given": input_frame(), "event_time": "event_time", **more},
         where=where,
         select=select or {},
         keys=keys,

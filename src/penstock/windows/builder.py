@@ -238,7 +238,6 @@ def build(frame: DataFrame, settings: Settings) -> DataFrame:
         select=settings.select,
         event_time=settings.event_time,
         keys=settings.keys,
-        buckets=settings.buckets,
     )
     rows = request.computed_by_spark(frame)
     late = settings.late == "keep"

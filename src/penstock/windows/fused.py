@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.protocol.api.side_outputs import SideKey
 from penstock.spark.side_outputs import SideOutputs, registered
 from penstock.spark.source.schema import ASKED_COLUMNS, COLUMNS, arrow_schema
-from penstock.windows.engine import BUCKET, TIME
+from penstock.windows.engine import TIME
 from penstock.windows.evaluation import Expression
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US
 from penstock.windows.operator import CARRIED, Kind, WindowOperator, as_batch, entering_schema
@@ -53,7 +53,6 @@ class Reading:
     time: Expression
     keys: Mapping[str, Expression]
     inputs: Mapping[str, Input]
-    buckets: int
 
     def columns(self) -> tuple[str, ...]:
         """Those of the input that it reads."""
@@ -61,9 +60,7 @@ class Reading:
         return tuple(dict.fromkeys(name for one in used for name in one.columns()))
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that windows need, of the rows that they take."""
-        from penstock.windows.hashing import buckets_of  # here: as above
-
+        """The columns that windows need, of the rows that they take; without their buckets."""
         batch = batch.select([*dict.fromkeys((*self.columns(), *PLACE))])
         for condition in self.where:
             holds = condition.values(batch)
@@ -72,7 +69,6 @@ class Reading:
         keys = {name: one.values(batch) for name, one in self.keys.items()}
         columns = {
             TIME: _times(self.time.values(batch)),
-            BUCKET: pa.array(buckets_of([*keys.values()], batch.num_rows, self.buckets)),
             **keys,
             **{f"{CARRIED}{number}": batch.column(name) for number, name in enumerate(PLACE)},
             **{name: one.values(batch) for name, one in self.inputs.items()},

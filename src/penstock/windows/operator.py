@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock.spark.side_outputs import Origin
 from penstock.spark.source.schema import STATE_COLUMNS, arrow_schema, spark_schema
 from penstock.windows.buckets import bucket_ids
-from penstock.windows.engine import BucketState, Plan, Stats, advance, prepare
+from penstock.windows.engine import BUCKET, BucketState, Plan, Stats, advance, prepare
 
 
 class Kind(IntEnum):
@@ -109,7 +111,13 @@ class WindowOperator(Operator):
         return "event time is behind the watermark, and its windows are closed"
 
     def prepared(self, table: pa.Table, before: int | None, number: int) -> Mapping[int, bytes]:  # noqa: ARG002
-        return prepare(self.plan, table, before).partials
+        """Spark has computed the bucket of each row; for readers it is computed here."""
+        return prepare(self.plan, table, before, None if BUCKET in table.column_names else self._buckets_of).partials
+
+    def _buckets_of(self, keys: Sequence[pa.Array], rows: int) -> NDArray[np.int32]:
+        from penstock.windows.hashing import buckets_of  # here: kernels take a second to import
+
+        return buckets_of(keys, rows, self.buckets)
 
     def advanced(
         self, bucket: int, state: BucketState, blobs: list[bytes], before: int | None, after: int | None

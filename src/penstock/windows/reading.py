@@ -60,7 +60,6 @@ class Request:
     select: Mapping[str, str]
     event_time: str
     keys: Sequence[ColumnLike]
-    buckets: int
 
     @property
     def input(self) -> InputFrame:
@@ -123,9 +122,7 @@ def reading_of(request: Request, inputs: Inputs, schema: pa.Schema, first: str |
         for name, (one, is_hashed) in inputs.items()
     }
     keys = {f"k{number}": selected.hashed(one) for number, one in enumerate(request.keys)}
-    reading = Reading(
-        where=where, time=selected.named(request.event_time), keys=keys, inputs=found, buckets=request.buckets
-    )
+    reading = Reading(where=where, time=selected.named(request.event_time), keys=keys, inputs=found)
     _check_arithmetic(spark, reading)
     _check_types(reading, schema, request.event_time)
     return reading

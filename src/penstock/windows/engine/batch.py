@@ -1,9 +1,12 @@
 """One batch: `prepare` turns rows into partials before the shuffle, `advance` applies them to a bucket's state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock.core.errors import LimitExceeded
 from penstock.windows.engine import bucket as indices
@@ -28,6 +31,7 @@ from penstock.windows.engine.tables import (
     RAW,
     Rows,
     check_times,
+    key_names,
     late_table,
     one_array,
     pieces_of,
@@ -110,8 +114,15 @@ def _stats(plan: Plan, index: Index, waiting: Waiting) -> Stats:
 # The mapper's side: rows are reduced to one partial per key and slice of time before the shuffle.
 
 
-def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) -> Prepared:
-    """Blobs for `advance`. The table's columns: t (int64 µs, not null), b (int32), and those of `plan.schema`.
+BucketsOf: TypeAlias = Callable[[Sequence[pa.Array], int], NDArray[np.int32]]
+"""From the columns of a key, and how many rows they have, to the buckets of these."""
+
+
+def prepare(
+    plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None, buckets_of: BucketsOf | None = None
+) -> Prepared:
+    """Blobs for `advance`. The table's columns: t (int64 µs, not null), b (int32), and those of `plan.schema`. Without
+    b, `buckets_of` computes it: once for each partial, and not for each row.
 
     The blobs include late rows, so that these pass through the state once, with the rest of their batch. Raises
     RequestError for times that cannot be written as dates.
@@ -125,14 +136,31 @@ def prepare(plan: Plan, table: pa.Table | pa.RecordBatch, before: int | None) ->
     if times.min() < behind_below:
         behind = pa.array(times < behind_below)
         name, columns = _judged_later(plan)
-        rest = Rows.of(plan, table.filter(behind), columns)
-        for bucket, piece in pieces_of(rest.table((*columns, TIME)), rest.buckets):
+        late = table.filter(behind)
+        numbers = _numbers(late) if buckets_of is None else buckets_of(_columns(late, plan.keys), late.num_rows)
+        for bucket, piece in pieces_of(Rows.of(plan, late, columns).table((*columns, TIME)), numbers):
             pieces.setdefault(bucket, {})[name] = piece
-        table = table.select([*plan.reduced, TIME, BUCKET]).filter(pc.invert(behind))
+        given = [BUCKET] if buckets_of is None else []
+        table = table.select([*plan.reduced, TIME, *given]).filter(pc.invert(behind))
     partials = session_partials if isinstance(plan.window, Session) else slice_partials
-    for bucket, piece in pieces_of(*partials(plan, Rows.of(plan, table, plan.reduced))):
+    found, examples = partials(plan, Rows.of(plan, table, plan.reduced))
+    if buckets_of is None:
+        numbers = _numbers(table)[examples]
+    else:
+        numbers = buckets_of(_columns(found, key_names(plan)), found.num_rows)
+    for bucket, piece in pieces_of(found, numbers):
         pieces.setdefault(bucket, {})[PARTIALS] = piece
     return Prepared(partials={bucket: prepared_blob(plan.late, each, before) for bucket, each in pieces.items()})
+
+
+def _columns(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> list[pa.Array]:
+    return [one_array(table.column(name)) for name in names]
+
+
+def _numbers(table: pa.Table | pa.RecordBatch) -> NDArray[np.int32]:
+    """The bucket of each row."""
+    found: NDArray[np.int32] = one_array(table.column(BUCKET)).to_numpy()
+    return found
 
 
 def _behind_below(plan: Plan, before: int) -> int:

@@ -187,8 +187,8 @@ def late_below(plan: Plan, closed_to: int) -> int:
     return (last + 1) * window.slide_us + window.offset_us
 
 
-def slice_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, np.ndarray]:
-    """For rows that are not late: keys, start of the slice and partials, and their buckets."""
+def slice_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, NDArray[np.int64]]:
+    """For rows that are not late: keys, start of the slice and partials, and for each a row with its key."""
     window = plan.window
     assert not isinstance(window, Session)
     slices = np.floor_divide(rows.times - window.offset_us, window.slice_us)
@@ -197,4 +197,4 @@ def slice_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, np.ndarray]:
     example = pa.array(grouping.example)
     columns = {name: column.take(example) for name, column in zip(key_names(plan), keys, strict=True)}
     columns[START] = pa.array(slices[grouping.example] * window.slice_us + window.offset_us)
-    return pa.table(columns | added(plan, rows, grouping)), rows.buckets[grouping.example]
+    return pa.table(columns | added(plan, rows, grouping)), grouping.example

@@ -108,15 +108,15 @@ def open_below(plan: Plan, closed_to: int) -> int:
     return closed_to - plan.window.gap_us + 1
 
 
-def session_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, NDArray[np.int32]]:
-    """For rows that are not late: keys, bounds and partials, and their buckets."""
+def session_partials(plan: Plan, rows: Rows) -> tuple[pa.Table, NDArray[np.int64]]:
+    """For rows that are not late: keys, bounds and partials, and for each a row with its key."""
     assert isinstance(plan.window, Session)
     keys = [rows.columns[name] for name in plan.keys]
     runs = runs_of(codes_of(keys, len(rows)), rows.times, rows.times + plan.window.gap_us)
     example = pa.array(runs.grouping.example)
     columns = {name: column.take(example) for name, column in zip(key_names(plan), keys, strict=True)}
     columns |= {START: pa.array(runs.starts), END: pa.array(runs.ends)}
-    return pa.table(columns | added(plan, rows, runs.grouping)), rows.buckets[runs.grouping.example]
+    return pa.table(columns | added(plan, rows, runs.grouping)), runs.grouping.example
 
 
 # Open sessions in state: one blob per stretch of time that they end in, so that old ones need not be rewritten.
@@ -211,7 +211,7 @@ def _single_events(plan: Plan, raw: pa.Table) -> pa.Table:
     assert isinstance(plan.window, Session)
     columns = {name: raw.column(name).combine_chunks() for name in raw.column_names}
     times = columns[TIME].to_numpy()
-    rows = Rows(columns, times, np.empty(0, np.int32))
+    rows = Rows(columns, times)
     keys = {name: columns[key] for name, key in zip(key_names(plan), plan.keys, strict=True)}
     bounds = {START: columns[TIME], END: pa.array(times + plan.window.gap_us)}
     each = np.arange(len(times))

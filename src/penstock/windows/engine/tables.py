@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.core.errors import RequestError
-from penstock.windows.engine.plan import BUCKET, TIME, Grouping, Plan, normalized
+from penstock.windows.engine.plan import TIME, Grouping, Plan, normalized
 from penstock.windows.kinds import TIME_MAX_US, TIME_MIN_US, Late
 
 # Tables as bytes: a header, then an Arrow stream for each table.
@@ -55,19 +55,18 @@ def unpack(data: bytes) -> Blob:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns by name, with the plan's types, keys normalized; `times` and `buckets` also as numbers."""
+    """Columns by name, with the plan's types, keys normalized; `times` also as numbers."""
 
     columns: dict[str, pa.Array]
     times: NDArray[np.int64]
-    buckets: NDArray[np.int32]
 
     @staticmethod
     def of(plan: Plan, table: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> "Rows":
         """These columns of a table as `prepare` takes it."""
         columns = {name: one_array(table.column(name)).cast(plan.schema.field(name).type) for name in names}
         columns |= {name: normalized(columns[name]) for name in plan.keys if name in columns}
-        times, buckets = one_array(table.column(TIME)), one_array(table.column(BUCKET))
-        return Rows(columns | {TIME: times}, times.to_numpy(), buckets.to_numpy())
+        times = one_array(table.column(TIME))
+        return Rows(columns | {TIME: times}, times.to_numpy())
 
     def __len__(self) -> int:
         return len(self.times)
