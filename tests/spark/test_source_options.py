@@ -150,3 +150,14 @@ def test_options_of_streams_and_of_batches_are_distinguished() -> None:
     with pytest.raises(RequestError, match=r"the option pipeline is for spark\.readStream"):
         SourceOptions.for_batch({"source": "a", "pipeline": "p"})
     assert SourceOptions.for_stream({"source": "a"}) == SourceOptions.for_batch({"source": "a"})
+
+
+@pytest.mark.parametrize("pattern", ["text/csv; charset=utf-8", "csv", "*/csv", "", " text/csv"])
+def test_a_content_type_that_would_match_no_event_is_refused(pattern: str) -> None:
+    assert "not a valid content type" in str(refusal(codec="json", codecMap=f'{{"{pattern}": "csv"}}'))
+
+
+def test_content_types_may_be_patterns_and_the_more_specific_one_counts() -> None:
+    given = '{"*": "string", "text/*": "binary", "text/CSV": "json"}'
+    found = [(one.content_type, one.codec) for one in parse(codecMap=given).branches]
+    assert found == [("text/csv", "json"), ("text/*", "binary"), ("*", "string"), ("", None)]

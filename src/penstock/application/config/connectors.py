@@ -1,6 +1,5 @@
 """Checks a connector of the file for one instance, and creates its part of the deployment."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,9 +19,7 @@ from penstock.core.errors import RequestError
 from penstock.core.suggestions import suggestion
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, InterceptorSpec, ReconnectSpec
 from penstock.spark.codecs.api import NotHere
-from penstock.spark.codecs.codec import with_options
-
-_CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
+from penstock.spark.codecs.codec import CONTENT_TYPE, CONTENT_TYPE_HINT, with_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +203,9 @@ class ConnectorCheck:
         for key, codec in self._codecs().items():
             if codec not in known:
                 self._unknown((*self._item.path, *key), "codec", codec, known)
-            if len(key) > 1 and not _CONTENT_TYPE.fullmatch(str(key[1])):
+            if len(key) > 1 and not CONTENT_TYPE.fullmatch(str(key[1])):
                 text = f'"{key[1]}" is not a valid content type'
-                hint = "Write it like application/json, or text/* for all of a kind."
-                self._document.complain((*self._item.path, *key), text, hint, key=True)
+                self._document.complain((*self._item.path, *key), text, CONTENT_TYPE_HINT, key=True)
         self._check_codec_config(known)
         for key, codec in self._codecs().items():
             if len(key) > 1 and codec in known:

@@ -1,6 +1,7 @@
 """The codecs as users see them, and what the configuration needs to know about them. Nothing here needs Spark."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -205,6 +206,12 @@ class Coding:
         """Content types in lower case with their codecs, the more specific ones first."""
         lower = {pattern.strip().lower(): codec for pattern, codec in self.codec_map.items()}
         yield from sorted(lower.items(), key=lambda pair: (_rank(pair[0]), pair[0]))
+
+
+CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/(\*|[A-Za-z0-9!#$&^_.+-]+)")
+"""A key of a `codec_map`. Parameters are not part of it: those of events are ignored."""
+
+CONTENT_TYPE_HINT = "Write it like application/json, or text/* for all of a kind."
 
 
 def fits(content_type: str | None, pattern: str) -> bool:

@@ -17,7 +17,7 @@ from penstock.protocol.api.codec import decode_request, encode
 from penstock.protocol.api.pipelines import Range, segments_from_json
 from penstock.protocol.stored.names import check_pipeline_name, parse_sources
 from penstock.spark.carried import Carried
-from penstock.spark.codecs.codec import Branch, Coding, branches
+from penstock.spark.codecs.codec import CONTENT_TYPE, CONTENT_TYPE_HINT, Branch, Coding, branches
 from penstock.spark.source.schema import COLUMNS, CONTROL_COLUMNS, check_columns
 
 T = TypeVar("T")
@@ -250,6 +250,9 @@ def _codec_map(text: str) -> dict[str, str]:
         raise RequestError(f"{text!r} is not JSON: {error}", 'Write {"application/json": "json", …}.') from None
     if not isinstance(found, dict) or not all(isinstance(codec, str) for codec in found.values()):
         raise RequestError(f"{text!r} does not map content types to codecs", 'Write {"application/json": "json", …}.')
+    for pattern in found:
+        if pattern not in ("*", "*/*") and not CONTENT_TYPE.fullmatch(pattern):
+            raise RequestError(f"{pattern!r} is not a valid content type", CONTENT_TYPE_HINT)
     return found
 
 
