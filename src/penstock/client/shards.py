@@ -148,5 +148,7 @@ def _refusal(worker: str, status: int, data: bytes) -> PenstockError:
     try:
         error = error_of(status, json.loads(data))
     except ValueError:
-        return ProtocolError(f"{worker} replied {status} with something other than JSON", "Is it a worker?")
+        text = f"{worker} replied {status} with something other than JSON"
+        kind = Unavailable if status >= 500 else ProtocolError  # a process that is stopped gives its requests up
+        return kind(text, "Is it a worker?")
     return Unavailable(str(error), error.hint) if isinstance(error, Interrupted) else error

@@ -649,7 +649,7 @@ class Worker:
             )
         if problem := self._room_problem():
             yield problem
-        if not self._are_ports_published:
+        if "http" in self.ports and not self._are_ports_published:
             yield f"ports.json cannot be written on the full disk: name the worker with --worker {self._http_address}"
 
     @property

@@ -5,14 +5,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from penstock.client.coordinator import AtTime, CoordinatorClient, InputOffset, InputSpec, Limits, Range, Staged
-from penstock.core.errors import DataLoss, DiskFull, Fenced, PipelineError, ProtocolError, RequestError, Unavailable
+from penstock.client.coordinator.connection import Connection
+from penstock.client.shards import _refusal
+from penstock.core.address import Address
+from penstock.core.errors import (
+    DataLoss,
+    DiskFull,
+    Fenced,
+    PenstockError,
+    PipelineError,
+    ProtocolError,
+    RequestError,
+    Unavailable,
+)
 
 Answer = tuple[int, Any]
 
@@ -289,3 +301,14 @@ def test_a_server_that_is_not_a_worker_is_recognized(worker: ScriptedWorker, cli
 def test_an_invalid_pipeline_name_is_refused_before_any_request() -> None:
     with CoordinatorClient("127.0.0.1:1", 0) as client, pytest.raises(RequestError, match="'a/b' is not a valid"):
         client.drop("a/b")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, Unavailable), (502, Unavailable), (404, ProtocolError)])
+def test_a_failure_without_json_is_worth_another_try_and_another_server_is_not(
+    status: int, kind: type[PenstockError]
+) -> None:
+    """A worker that is stopped gives the requests up that it still has, with a reply of its HTTP server."""
+    reply = b"Internal Server Error"
+    with closing(Connection(Address("127.0.0.1", 1), 1.0)) as connection:
+        assert type(connection._refusal(status, reply)) is kind
+    assert type(_refusal("127.0.0.1:1", status, reply)) is kind

@@ -257,7 +257,13 @@ class Connection:
             return error_of(status, json.loads(data))
         except ValueError:
             text = f"{self._address} replied {status} with something other than JSON"
+            if status >= _FAILED:  # a worker that is stopped gives its requests up
+                return Unavailable(text, "The worker is stopping, or its log has the reason.")
             return ProtocolError(text, "Is it a worker? Use its HTTP port (--http-port).")
+
+
+_FAILED = 500
+"""From here on, a status is the server's own fault."""
 
 
 def _worker_in(location: str) -> str:
