@@ -14,6 +14,12 @@ def test_a_line_for_each_series_that_there_is() -> None:
     assert options["title"]["text"] == "events/s"
 
 
+def test_the_first_sample_is_a_point_in_the_last_minute() -> None:
+    first = WorkerHistory(seconds=5, times=[100.0], series={"a": [1.0]}, epochs={})
+    options = over_time(first, {"a": "first"}, "events/s")
+    assert (options["xAxis"]["min"], options["series"][0]["showSymbol"]) == (40_000, True)
+
+
 def test_a_chart_without_a_series_says_so() -> None:
     options = over_time(HISTORY, {"missing": "x"}, "events/s")
     assert (options["title"]["text"], options["title"]["subtext"]) == ("events/s", "nothing in the last hour")

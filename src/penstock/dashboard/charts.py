@@ -18,6 +18,8 @@ _PHASES = ("until the cut", "Spark", "delivery")
 
 _GREY = "#848484"
 """A contrast of about 4.5 to 1, on the light page and on the dark one."""
+_SHORTEST_SPAN_MS = 60_000
+"""Of an axis of time."""
 _MINUTES_SPAN = 900.0
 """A longer axis shows no seconds."""
 _FAINT = "#8883"
@@ -75,7 +77,7 @@ def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, uni
             "name": name,
             "type": "line",
             "symbol": symbol,
-            "showSymbol": False,
+            "showSymbol": len(times) == 1,  # no line goes through it
             "lineStyle": {"type": dash},
             "sampling": "lttb",
             "data": [[time, _scaled(value, scale)] for time, value in zip(times, values, strict=True)],
@@ -89,6 +91,8 @@ def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, uni
     options["legend"]["show"] = len(lines) > 1
     options["grid"]["top"] = 52 if len(lines) > 1 else 30
     axis = _axis("time", label={"formatter": "{HH}:{mm}" if _span(history) > _MINUTES_SPAN else "{HH}:{mm}:{ss}"})
+    if times:  # the chart would choose a day or more around a single sample
+        axis["min"] = min(times[0], times[-1] - _SHORTEST_SPAN_MS)
     return {**options, "xAxis": axis, "yAxis": _axis("value", min=0), "series": lines}
 
 
