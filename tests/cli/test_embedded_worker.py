@@ -16,6 +16,7 @@ from penstock.cli.connect import get_json
 from penstock.cli.embedded_worker import embedded_worker
 from penstock.core.errors import Unavailable
 from tests.core.test_logs import LINE
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.process
 
@@ -39,7 +40,11 @@ def test_it_is_started_once_and_stopped_by_the_one_who_has_started_it(tmp_path: 
     assert sum("no cookie is set" in line for line in lines) == 1
 
 
-def test_ports_that_a_killed_worker_has_left_behind_mislead_nobody(tmp_path: Path) -> None:
+def test_ports_that_a_killed_worker_has_left_behind_mislead_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another test may take the default ports as soon as the first worker has left them.
+    monkeypatch.setattr(embedded, "DEFAULT_PORTS", {name: free_port() for name in embedded.DEFAULT_PORTS})
     with embedded_worker(tmp_path / "data", SMALL) as first:
         assert first.process is not None
         left = (tmp_path / "data" / "ports.json").read_text()

@@ -146,6 +146,7 @@ TASKS: dict[str, tuple[str, Cause]] = {
 WITH_A_BUCKET = {
     "coordinator/service.py: 'sweep of mirrored checkpoints'": "sweep of mirrored checkpoints",
     "worker/worker.py: 'files beside the journal'": "files beside the journal",
+    "worker/worker.py: 'sources of a late lease'": "sources of a late lease",
 }
 """Tasks of a worker whose journal is in a bucket."""
 
