@@ -6,7 +6,9 @@ bucket holds nothing that nothing needs.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -24,6 +26,7 @@ from penstock.testing.faulty_bucket import BucketFaults, FaultyBucket, Objects
 from penstock.testing.faulty_files import SimulatedCrash
 from penstock.testing.memory_files import MemoryFiles
 from tests.store.driver import Action, Simulation
+from tests.support.seeded_executor import SeededExecutor
 
 UNFOLDED_BYTES_FEW = KIB
 """With so few, syncs fold the log themselves."""
@@ -74,7 +77,20 @@ class BucketSimulation(Simulation):
     def new_files(self, client: FaultyBucket) -> BucketFiles:
         self.owners += 1
         name, settings = f"worker {self.owners}", self.bucket_settings
-        return BucketFiles(client, MemoryFiles(), owner=name, settings=settings, sleep=lambda _: None)
+        return BucketFiles(
+            client,
+            self.new_cache(),
+            owner=name,
+            settings=settings,
+            executor=self.new_executor(),
+            sleep=lambda _: None,
+        )
+
+    def new_cache(self) -> MemoryFiles:
+        return MemoryFiles()
+
+    def new_executor(self) -> Executor | None:
+        return None
 
     def open_journal(self) -> None:
         self.journal = FileJournal(self.files, self.settings)
@@ -287,12 +303,57 @@ class BucketSimulation(Simulation):
         assert len(log._deletable) <= self.bucket_settings.groups_max + 2
 
 
+class BadCacheSimulation(BucketSimulation):
+    """The disk of the cache returns other bytes than were written, or none; threads read ahead, and write beside."""
+
+    cache: MemoryFiles
+
+    def begin(self) -> None:
+        super().begin()
+        self.bucket_settings = replace(self.bucket_settings, beside_bytes_min=self.random.choice((100, 1000 * KIB)))
+        self.rotten_bytes = 0
+
+    def new_cache(self) -> MemoryFiles:
+        self.cache = MemoryFiles()
+        return self.cache
+
+    def new_executor(self) -> Executor | None:
+        return SeededExecutor(self.random)
+
+    def rot(self) -> None:
+        """A page is lost, bits flip, or the end of a file is missing."""
+        written = [content for _, content in sorted(self.cache._contents.items()) if any(content)]
+        if not written:
+            return
+        content = self.random.choice(written)
+        end = len(content.rstrip(b"\0"))
+        at, length = self.random.randrange(end), self.random.choice((1, 1, 100, 4 * KIB))
+        self.rotten_bytes += length
+        match self.random.randrange(4):
+            case 0:
+                del content[at:]
+            case 1:
+                content[at : at + length] = bytes(len(content[at : at + length]))
+            case _:
+                content[at] ^= 1 << self.random.randrange(8)
+
+    def actions(self) -> tuple[list[Action], list[Action], list[Action]]:
+        usual, rare, faults = super().actions()
+        return [*usual, self.rot], rare, faults
+
+
 def simulate_bucket(seed: int) -> None:
+    """Twice: with a sound disk below the cache, and with a bad one."""
+    run(BucketSimulation, seed)
+    run(BadCacheSimulation, seed)
+
+
+def run(kind: type[BucketSimulation], seed: int) -> None:
     try:
-        BucketSimulation(seed).run()
+        kind(seed).run()
     except Exception:
         raise
     except BaseException as crash:
         if isinstance(crash, KeyboardInterrupt):
             raise
-        raise AssertionError(f"seed {seed}: {crash}") from crash
+        raise AssertionError(f"{kind.__name__}, seed {seed}: {crash}") from crash

@@ -22,7 +22,7 @@ from penstock.core.errors import (
     UnreadableFormat,
 )
 from penstock.store import log_object
-from penstock.store.bucket_files import _BESIDE_BYTES_MIN, _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
+from penstock.store.bucket_files import _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import BLOCK_BYTES
@@ -31,6 +31,7 @@ from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles
 
 AT_ONCE = BucketSettings(linger_seconds=0, release_seconds=0)
+BESIDE_BYTES = AT_ONCE.beside_bytes_min
 PLACING = BucketSettings(linger_seconds=0, release_seconds=0, placed_bytes_min=100, groups_max=10)
 
 
@@ -426,8 +427,8 @@ class TestParts:
             files.settle(name)
         files.sync()
         with monkeypatch.context() as patched:
-            patched.setattr(local_copy(files, "b"), "read", _raise_io_error)
-            with pytest.raises(OSError, match="Input/output"):
+            patched.setattr(local_copy(files, "b"), "read_verified", _raise_unavailable)
+            with pytest.raises(Unavailable):
                 files.maintain()
         assert len(keys(objects, "parts")) == 1
         maintain(files)
@@ -653,6 +654,121 @@ class TestFilesThatChangeDuringAFold:
         assert file.read(50, 10) == bytes(10)
 
 
+class TestACacheOnABadDisk:
+    """Only bytes that are verified get a new checksum in the bucket."""
+
+    DATA = b"acknowledged " * 100
+
+    def rotten(self, objects: Objects, how: Callable[[bytearray], object], **more: int) -> BucketFiles:
+        """What was written and synced, with other bytes in the local file."""
+        settings = BucketSettings(linger_seconds=0, release_seconds=0, groups_max=3, **more)
+        files = opened(objects, settings)
+        maintain(files)
+        file = files.create("a")
+        for at in range(0, len(self.DATA), 100):
+            file.write(at, [self.DATA[at : at + 100]])
+            if at % 300 == 0:
+                file.sync()
+        files.sync()
+        how(cached(files, "open-1.journal"))
+        return files
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            lambda content: content.clear(),
+            lambda content: content.__setitem__(slice(50, 900), bytes(850)),
+            lambda content: content.__setitem__(3, 255),
+        ],
+        ids=["lost", "zeros", "flipped"],
+    )
+    def test_what_a_fold_writes_comes_from_the_log_if_the_local_file_has_changed(
+        self, how: Callable[[bytearray], object]
+    ) -> None:
+        objects = Objects()
+        files = self.rotten(objects, how)
+        files.maintain()
+        assert content(opened(objects), "a") == self.DATA
+
+    def test_so_does_what_is_settled(self) -> None:
+        objects = Objects()
+        files = self.rotten(objects, lambda content: content.clear())
+        files.settle("a")
+        files.sync()
+        maintain(files)
+        assert content(opened(objects), "a") == self.DATA
+
+    def test_placed_bytes_that_are_written_again_are_verified_too(self) -> None:
+        objects = Objects()
+        files = opened(objects, replace(PLACING, held_bytes_max=0))
+        maintain(files)
+        file = put(files, "a", b"x" * 100)
+        file.sync()
+        assert file.read(0, 1) == b"x"
+        cached(files, "block-")[5] ^= 1
+        for _ in range(12):
+            file.write(file.size(), [b"y" * 90])
+            file.sync()
+        maintain(files)
+        assert content(opened(objects), "a") == b"x" * 100 + b"y" * 12 * 90
+
+    def test_a_log_object_that_is_damaged_too_ends_the_fold_and_nothing_is_deleted(self) -> None:
+        objects = Objects()
+        files = self.rotten(objects, lambda content: content.clear())
+        key = keys(objects, "log")[-1]
+        objects.objects[key] = objects.objects[key]._replace(data=objects.objects[key].data[:-1] + b"!")
+        before = {*objects.objects}
+        with pytest.raises(Damaged, match=key):
+            files.maintain()
+        assert {*objects.objects} == before
+
+    def test_a_disk_that_fails_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        objects = Objects()
+        files = self.rotten(objects, lambda _: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryFile, "read", _raise_io_error)
+            files.maintain()
+        assert content(opened(objects), "a") == self.DATA
+
+    def test_a_fold_of_what_is_intact_reads_nothing_from_the_bucket(self) -> None:
+        files = self.rotten(Objects(), lambda _: None)
+        with requests_of(files) as requests:
+            files.maintain()
+        assert not [each for each in requests if each.startswith("get shards/0/log")]
+
+    def test_mending_restores_what_is_durable_and_what_is_not_yet(self) -> None:
+        files = self.rotten(Objects(), lambda _: None)
+        file = files.open("a")
+        file.write(file.size(), [b"not durable yet"])
+        cached(files, "open-1.journal").clear()
+        assert files.mend("a")
+        assert content(files, "a") == self.DATA + b"not durable yet"
+
+    def test_what_may_be_evicted_is_forgotten_instead(self) -> None:
+        files = opened(Objects())
+        settled(files, "a", self.DATA)
+        cached(files, "open-1.journal")[0] ^= 1
+        assert files.mend("a")
+        assert content(files, "a") == self.DATA
+
+    def test_a_cached_block_that_is_too_short_is_fetched_again(self) -> None:
+        objects = Objects()
+        settled(opened(objects), "a", self.DATA)
+        files = opened(objects)
+        assert content(files, "a") == self.DATA
+        del cached(files, "block-")[100:]
+        assert content(files, "a") == self.DATA
+
+    def test_a_missing_file_has_nothing_to_mend(self) -> None:
+        assert not opened(Objects()).mend("missing")
+
+    def test_a_reader_need_not_wait_for_a_store_that_is_away(self) -> None:
+        files = self.rotten(Objects(), lambda _: None)
+        files._patience.problem = "the store is away"
+        with pytest.raises(Unavailable, match="away"):
+            files.mend("a")
+
+
 class TestDamage:
     @pytest.mark.parametrize("number", [3, 4])
     def test_a_missing_object_that_the_head_needs_is_named(self, number: int) -> None:
@@ -727,13 +843,13 @@ class TestWritesBesideTheBucket:
     """Large writes go to the local file while they go to the bucket."""
 
     def test_they_are_read_before_and_after_they_are_durable(self) -> None:
-        objects, data = Objects(), b"x" * (_BESIDE_BYTES_MIN + 1)
+        objects, data = Objects(), b"x" * (BESIDE_BYTES + 1)
         with ThreadPoolExecutor(1) as executor:
             files = opened(objects, executor=executor)
             file = put(files, "a", data)
             assert not local_copy(files).is_complete
             assert file.read(0, 10) == b"x" * 10
-            file.write(5, [b"yy" * _BESIDE_BYTES_MIN])
+            file.write(5, [b"yy" * BESIDE_BYTES])
             files.sync()
             assert local_copy(files).is_complete
             assert content(files, "a")[:10] == b"xxxxxyyyyy"
@@ -742,7 +858,7 @@ class TestWritesBesideTheBucket:
     def test_a_local_disk_that_fails_ends_the_journal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with ThreadPoolExecutor(1) as executor:
             files = opened(Objects(), executor=executor)
-            put(files, "a", b"x" * _BESIDE_BYTES_MIN)
+            put(files, "a", b"x" * BESIDE_BYTES)
             monkeypatch.setattr(MemoryFile, "write", _raise_io_error)
             with pytest.raises(OSError, match="Input/output"):
                 files.sync()
@@ -754,14 +870,14 @@ class TestWritesBesideTheBucket:
         objects = Objects()
         with ThreadPoolExecutor(1) as executor:
             files = opened(objects, executor=executor)
-            file = put(files, "a", b"x" * _BESIDE_BYTES_MIN)
+            file = put(files, "a", b"x" * BESIDE_BYTES)
             assert local_copy(files).is_complete
             with monkeypatch.context() as patched:
                 patched.setattr(MemoryFile, "write", _raise_full)
                 with pytest.raises(OSError, match="No space"):
-                    file.write(0, [b"y" * _BESIDE_BYTES_MIN])
+                    file.write(0, [b"y" * BESIDE_BYTES])
             files.sync()
-            assert content(files, "a") == content(opened(objects), "a") == b"x" * _BESIDE_BYTES_MIN
+            assert content(files, "a") == content(opened(objects), "a") == b"x" * BESIDE_BYTES
 
 
 def local_copy(files: BucketFiles, name: str = "a") -> LocalCopy:
@@ -770,8 +886,19 @@ def local_copy(files: BucketFiles, name: str = "a") -> LocalCopy:
     return local
 
 
+def cached(files: BucketFiles, name: str) -> bytearray:
+    """The bytes of a file in the cache, to be changed."""
+    cache = files._cache_files
+    assert isinstance(cache, MemoryFiles)
+    return next(found for each, found in cache._contents.items() if each.startswith(name))
+
+
 def _raise_io_error(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _raise_unavailable(*_: object) -> None:
+    raise Unavailable("not now")
 
 
 def _raise_full(*_: object) -> None:

@@ -4,7 +4,7 @@ nothing needs stays.
 
 import pytest
 
-from tests.store.bucket_simulation import BucketSimulation, simulate_bucket
+from tests.store.bucket_simulation import BadCacheSimulation, BucketSimulation, simulate_bucket
 
 
 @pytest.mark.parametrize("first", range(0, 300, 10))
@@ -18,8 +18,9 @@ def test_a_seed_that_has_failed_succeeds() -> None:
     simulate_bucket(9964)
 
 
-def test_a_seed_replays_exactly() -> None:
-    runs = [BucketSimulation(7), BucketSimulation(7)]
+@pytest.mark.parametrize("kind", [BucketSimulation, BadCacheSimulation])
+def test_a_seed_replays_exactly(kind: type[BucketSimulation]) -> None:
+    runs = [kind(7), kind(7)]
     for simulation in runs:
         simulation.run(100)
     assert runs[0].journal.end == runs[1].journal.end

@@ -356,6 +356,22 @@ def data_of(operations: Iterable[Operation], data: Buffer) -> Iterator[tuple[Ope
         at += length
 
 
+def redo(content: bytearray, operation: Operation, data: Buffer) -> None:
+    """An operation on the bytes of its file."""
+    match operation:
+        case [2 | 8, _, offset, _]:
+            overwrite(content, offset, data)
+        case [3, _, size]:
+            del content[size:]
+
+
+def overwrite(content: bytearray, offset: int, data: Buffer) -> None:
+    """A gap before them becomes zeros."""
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
 def groups(
     pending: Sequence[tuple[Operation, bytes]], bytes_max: int
 ) -> Iterator[tuple[list[Operation], list[Buffer]]]:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,7 @@ from penstock.store.bucket_directory import (
     PartsByFile,
     Range,
     data_of,
+    redo,
 )
 from penstock.store.bucket_log import Patience
 from penstock.store.files import Files, LocalFile, RemoteFile, RemotePart
@@ -50,8 +51,6 @@ _JOIN_SECONDS_MAX = 10.0
 """The background thread may be in a request that hangs; it ends with the process."""
 _MAINTAIN_SECONDS = 1.0
 """Between two looks for work."""
-_BESIDE_BYTES_MIN = 64 << 10
-"""A write of this size goes to the local file while it goes to the bucket: less would not be worth a thread."""
 _BESIDE_ROOM_BYTES = 256 << 20
 """If the disk of the cache has less room than this, each write is tried before the bucket has it."""
 _READ_HERE_SECONDS = 60.0
@@ -151,6 +150,8 @@ class BucketFiles:
         self._work = Event()
         self._thread: threading.Thread | None = None
         self._pending: list[tuple[Operation, bytes]] = []
+        self._appending: list[tuple[Operation, bytes]] = []
+        """What was queued, on its way to the log."""
         self._pending_since = 0.0
         self._read_here_at = float("-inf")
         self._locked = self._read_only = read_only
@@ -285,6 +286,36 @@ class BucketFiles:
             parts = (RemotePart(part.start, part.end, url, part.key, part.start - part.skip) for part in entry.parts)
             return RemoteFile(tuple(sorted(parts)))
 
+    def mend(self, name: str) -> bool:
+        """The cache's disk is not trusted: what it has lost is read from the bucket, and what may be evicted is
+        forgotten. Raises Unavailable.
+        """
+        with self._state:
+            node = self._nodes.get(name)
+        if node is None:
+            return False
+        if self._patience.problem:
+            raise Unavailable(f"{name} cannot be read again now: {self._patience.problem}")
+        self._shard.forget_cached(node.id)
+        local = node.local
+        if local is None:
+            self._cache.forget_adopted(node.local_name)
+            return True
+        with suppress(FileRemoved):
+            if local.mend(self._content(node)):
+                log.warning("the disk of the cache has lost bytes of %s; they were read from the bucket", name)
+        return True
+
+    def _content(self, node: _Node) -> bytearray:
+        """All bytes of a file, without its local copy. Raises FileRemoved."""
+        with self._state:
+            queued = [*self._appending, *self._pending]
+        content = self._shard.content_of(node.id)
+        for operation, data in queued:
+            if operation[1] == node.id:
+                redo(content, operation, data)
+        return content
+
     def free_bytes(self) -> int:
         """On the disk of the cache, which the open chapter needs."""
         return self._cache_files.free_bytes() + self._cache.used_bytes
@@ -351,7 +382,7 @@ class BucketFiles:
 
     def _may_write_beside(self, length: int) -> bool:
         """Otherwise the caller learns of a full disk before the bucket has the bytes."""
-        is_large = self._executor is not None and length >= _BESIDE_BYTES_MIN
+        is_large = self._executor is not None and length >= self._settings.beside_bytes_min
         return is_large and self._cache_files.free_bytes() >= _BESIDE_ROOM_BYTES
 
     def _writable(self, node: _Node) -> LocalCopy:
@@ -400,16 +431,17 @@ class BucketFiles:
     def _flush(self) -> None:
         self.check()
         with self._state:
-            pending, self._pending = self._pending, []
+            self._appending, self._pending = self._pending, []
             copies = [(node.local, node.written_end) for node in self._nodes.values() if node.local]
         put_off = [copy.complete for copy, _ in copies if copy.has_put_off]
         guarded = self._shard.guarded
         beside = guarded(lambda: [self._executor.submit(complete) for complete in put_off if self._executor])
         try:
-            if self._shard.append(pending):
+            if self._shard.append(self._appending):
                 self._work.set()
         finally:
             guarded(lambda: _finish(beside))
+        self._appending = []
         for copy, durable in copies:
             copy.give_up(durable, self._settings.held_bytes_max)
 
@@ -485,8 +517,18 @@ class BucketFiles:
         length, data = wanted.end - wanted.start, b""
         if node is not None and node.local is not None:
             with suppress(FileRemoved):  # a moment ago, and only the bucket had these bytes
-                data = node.local.read(wanted.start, length)
+                verified = node.local.read_verified(wanted.start, wanted.end)
+                data = self._lost_bytes(node, wanted) if verified is None else verified
         return data.ljust(length, b"\0")
+
+    def _lost_bytes(self, node: _Node, wanted: Range) -> bytes:
+        """The log still has what the local copy should have. Nothing else may get a fresh checksum."""
+        log.warning("the disk of the cache has lost bytes of %s; they are read from the bucket", node.local_name)
+        self._shard.forget_cached(node.id)
+        content = self._content(node)
+        if node.local is not None:
+            node.local.mend(content)
+        return bytes(content[wanted.start : wanted.end])
 
     def _is_outdated(self, fold: Fold) -> bool:
         """Whether a file of the fold was removed, replaced or cut off. Its parts may have zeros instead of what was
@@ -549,5 +591,6 @@ def _node(entry: Entry) -> _Node:
 
 def _finish(writes: Sequence[Future[None]]) -> None:
     """Wait for all of them. Raises what one has raised."""
-    for write in wait(writes).done:
-        write.result()
+    for error in [write.exception() for write in writes]:
+        if error is not None:
+            raise error

@@ -163,7 +163,7 @@ class ShardLog:
         if not self._head.checkpoint:
             return Checkpoint(0, 1, None, [])
         try:
-            return self._checkpoint(self._get(self._head.checkpoint))
+            return self._checkpoint(self.get(self._head.checkpoint))
         except NoSuchObject:
             self._superseded_or_damaged(self._head.checkpoint, "it is missing, though the head names it")
 
@@ -234,7 +234,7 @@ class ShardLog:
         number, ahead = self.next, list[Future[LogObject]]()
         while True:
             while len(ahead) < _READ_AHEAD:
-                ahead.append(self._executor.submit(self._get, number))
+                ahead.append(self._executor.submit(self.get, number))
                 number += 1
             try:
                 yield ahead.pop(0).result()
@@ -244,12 +244,13 @@ class ShardLog:
     def _one_by_one(self, number: int) -> Iterator[LogObject]:
         while True:
             try:
-                yield self._get(number)
+                yield self.get(number)
             except NoSuchObject:
                 return
             number += 1
 
-    def _get(self, number: int) -> LogObject:
+    def get(self, number: int) -> LogObject:
+        """Verified. Raises NoSuchObject and Damaged."""
         key = self.keys.log(number)
         found = decode(key, self._asked(lambda: self.bucket.get(key)).data)
         if found.number != number:
@@ -331,7 +332,7 @@ class ShardLog:
     def _is_ours(self, number: int) -> bool:
         """False if the number is free. Raises TakenOver if it is another's."""
         try:
-            found = self._get(number)
+            found = self.get(number)
         except NoSuchObject:
             return False
         if found.writer != self._writer:

@@ -127,6 +127,10 @@ class OpenChapters:
     def remote(self, base: Position) -> RemoteFile | None:
         return self._files.remote(chapter_name(base))
 
+    def mend(self, base: Position) -> bool:
+        """What was read from it fails its checksum. Returns whether it is worth reading again."""
+        return self._files.mend(chapter_name(base))
+
     def _readable(self, base: Position) -> "_Readable":
         return _Readable(self.get(base), chapter_name(base))
 
@@ -210,6 +214,9 @@ class ChapterReads:
 
     def read_index(self, chapter: Position) -> bytes:
         return self._open.read_index(chapter)
+
+    def mend(self, chapter: Position) -> bool:
+        return self._open.mend(chapter)
 
     def scan(self, chapter: Position) -> Iterator[Found]:
         return self._open.scan(chapter)

@@ -144,6 +144,12 @@ class Files(Protocol):
         """The settled file as other machines see it; None if they cannot, or if there is none."""
         ...
 
+    def mend(self, name: str) -> bool:
+        """What was read from the file fails its checksum. If its bytes are somewhere else, too, read them from there
+        from now on. Returns whether it is worth reading again.
+        """
+        ...
+
     def free_bytes(self) -> int:
         """Room left on the disk for new data."""
         ...
@@ -297,6 +303,10 @@ class RealFiles:
 
     def remote(self, name: str) -> None:
         """A disk is seen by one machine."""
+
+    def mend(self, name: str) -> bool:  # noqa: ARG002
+        """There is no other copy."""
+        return False
 
     def free_bytes(self) -> int:
         disk = os.statvfs(self._fd)

@@ -100,6 +100,12 @@ class Journal(Protocol):
         """A closed chapter's index. Raises Damaged."""
         ...
 
+    def mend(self, chapter: Position) -> bool:
+        """What was read from the chapter fails its checksum. Returns whether it is worth reading again, because there
+        is another copy of it.
+        """
+        ...
+
     def scan(self, chapter: Position) -> Iterator[Found]:
         """A chapter's records, read from its beginning."""
         ...

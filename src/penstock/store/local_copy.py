@@ -2,12 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
+
+from crc32c import crc32c
 
 from penstock.core.types import Buffer
 from penstock.store.files import File
 from penstock.store.spares import OUT_OF_SPACE
+from penstock.store.written_sums import WrittenSums
 
 
 class _Held(NamedTuple):
@@ -27,6 +31,8 @@ class _Span(NamedTuple):
 class LocalCopy:
     """Writes may be put off, to be made by another thread, or held in memory, and given up when the bucket has them:
     they are read as if they had been made already. Any thread may call any method.
+
+    The file is never synced, and its disk may return other bytes than were written: their checksums are in memory.
     """
 
     def __init__(self, file: File, make_room: Callable[[], bool], fetch: Callable[[int, int], bytes]) -> None:
@@ -41,6 +47,7 @@ class LocalCopy:
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
         self._given_up: list[_Span] = []
+        self._sums = WrittenSums()
 
     @property
     def has_put_off(self) -> bool:
@@ -56,12 +63,14 @@ class LocalCopy:
     def put_off(self, offset: int, data: Buffer) -> None:
         with self._lock:
             self._put_off.append((offset, data))
+            self._sums.add(offset, data)
 
     def hold(self, offset: int, data: Buffer) -> None:
         """Keep these bytes in memory alone. They come after everything that was written before."""
         with self._lock:
             self._held.append(_Held(offset, data))
             self._held_bytes += len(data)
+            self._sums.add(offset, data)
 
     def give_up(self, durable: int, bytes_max: int) -> None:
         """Hold no more than this; only what the bucket has is given up, which is everything before `durable`."""
@@ -88,7 +97,9 @@ class LocalCopy:
         with self._lock:
             self._complete()
             self._bring_back(offset, offset + len(data))
+            self._sums.forget(offset, offset + len(data))
             self._write(offset, data)
+            self._sums.add(offset, data)
 
     def _bring_back(self, start: int, end: int) -> None:
         """The file gets the bytes around a write that replaces some of what it lacks."""
@@ -114,6 +125,7 @@ class LocalCopy:
             self._held = deque(_Held(one.start, one.data[: size - one.start]) for one in self._held if one.start < size)
             self._held_bytes = sum(len(one.data) for one in self._held)
             self._given_up = [_Span(one.start, min(one.end, size)) for one in self._given_up if one.start < size]
+            self._sums.truncate(size)
             self._file.truncate(size)
 
     # Reading.
@@ -135,6 +147,41 @@ class LocalCopy:
             start, end = max(one.start, offset), min(one.end, offset + length)
             whole[start - offset : end - offset] = self._part(one, start, end)
         return bytes(whole)
+
+    def read_verified(self, start: int, end: int) -> bytes | None:
+        """Bytes as they were written; None if the disk returns others, or fails. Raises what `fetch` raises."""
+        with self._lock:
+            sums = self._sums.overlapping(start, end)
+        found = bytearray(end - start)
+        for each in sums:
+            try:
+                data = self.read(each.start, each.end - each.start).ljust(each.end - each.start, b"\0")
+            except OSError:
+                return None
+            if crc32c(data) != each.checksum:
+                return None
+            first, last = max(each.start, start), min(each.end, end)
+            found[first - start : last - start] = memoryview(data)[first - each.start : last - each.start]
+        return bytes(found)
+
+    def mend(self, content: Buffer) -> bool:
+        """Write what the disk has lost again, from the content of the whole file. Returns whether it had lost
+        something.
+        """
+        with self._lock:
+            sums = self._sums.overlapping(0, len(content))
+        wrong = [each for each in sums if self.read_verified(each.start, each.end) is None]
+        view = memoryview(content)
+        for each in wrong:
+            data = view[each.start : each.end]
+            with self._lock:
+                if each not in self._sums or each.checksum not in (None, crc32c(data)):
+                    continue  # it was written again in the meantime
+                with suppress(OSError):
+                    self._bring_back(each.start, each.end)
+                    self._write(each.start, data)
+                    self._sums.add(each.start, data)
+        return bool(wrong)
 
     def _elsewhere(self, start: int, end: int) -> Iterator[_Held | _Span]:
         """What the file lacks of this range."""

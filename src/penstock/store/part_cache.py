@@ -18,6 +18,7 @@ BLOCK_BYTES = 1 << 20
 _BLOCKS_PER_REQUEST_MAX = 16
 
 
+_BLOCK = "block-"
 _NAMES = re.compile(r"block-.+-\d+|fetched-\d+|open-\d+\.journal")
 
 
@@ -87,9 +88,12 @@ class PartCache:
             self._sizes.move_to_end(name)
         try:
             data = self._files.open(name).read(offset, length)
-            return data.ljust(min(length, size - offset), b"\0")  # a file that was adopted may lack zeros at its end
         except OSError:  # it was removed just now, or the disk fails: the bucket has it
             return None
+        wanted = min(length, size - offset)
+        if len(data) < wanted and name.startswith(_BLOCK):
+            return None
+        return data.ljust(wanted, b"\0")  # a file that was adopted may lack zeros at its end
 
     def _put(self, name: str, data: bytes) -> None:
         """A disk that is full or fails does not keep a reader from what it has fetched."""
@@ -159,7 +163,7 @@ def _last(key: str) -> str:
 
 
 def _block_prefix(key: str) -> str:
-    return f"block-{_last(key)}"
+    return f"{_BLOCK}{_last(key)}"
 
 
 def _block(key: str, number: int) -> str:

@@ -79,9 +79,17 @@ class Indexes:
 
     def _load(self, chapter: Position) -> ClosedIndex:
         try:
-            return ClosedIndex(self._journal.read_index(chapter))
+            return self._read_index(chapter)
         except (Damaged, ValueError):
             return ClosedIndex(rebuild_index(self._journal, chapter).encode())
+
+    def _read_index(self, chapter: Position) -> ClosedIndex:
+        try:
+            return ClosedIndex(self._journal.read_index(chapter))
+        except (Damaged, ValueError):
+            if not self._journal.mend(chapter):
+                raise
+        return ClosedIndex(self._journal.read_index(chapter))
 
     def _put(self, chapter: Position, index: ClosedIndex) -> ClosedIndex:
         self.forget(chapter)
@@ -160,7 +168,7 @@ def fetch_heads(journal: Journal, located: list[Piece]) -> list[tuple[Offset, me
     for span in _spans(located, _near_heads):
         first, last = span[0].row, span[-1].row
         length = last.position + last.head_length - first.position
-        view = memoryview(journal.read(span[0].chapter, first.position, length)) if length else memoryview(b"")
+        view = _read_span(journal, span, length) if length else memoryview(b"")
         for piece in span:
             start = piece.row.position - first.position
             sealed = view[start : start + piece.row.head_length]
@@ -169,12 +177,13 @@ def fetch_heads(journal: Journal, located: list[Piece]) -> list[tuple[Offset, me
 
 
 def _opened(journal: Journal, piece: Piece, sealed: memoryview) -> memoryview:
-    if not sealed:
-        return sealed
-    head = sealed[HEAD_CHECKSUM_BYTES:]
-    if head_checksum(head) != sealed[:HEAD_CHECKSUM_BYTES]:
-        raise Damaged(f"the head at {journal.locate(piece.chapter, piece.row.position)} fails its checksum")
-    return head
+    if not _is_sound_head(sealed):
+        sealed = _read_again(journal, piece, piece.row.head_length, _is_sound_head)
+    return sealed[HEAD_CHECKSUM_BYTES:]
+
+
+def _is_sound_head(sealed: memoryview) -> bool:
+    return not sealed or head_checksum(sealed[HEAD_CHECKSUM_BYTES:]) == sealed[:HEAD_CHECKSUM_BYTES]
 
 
 def fetch_rows(journal: Journal, located: list[Piece]) -> Iterator[tuple[Piece, memoryview]]:
@@ -182,13 +191,34 @@ def fetch_rows(journal: Journal, located: list[Piece]) -> Iterator[tuple[Piece, 
     for span in _spans(located, _near):
         first, last = span[0].row, span[-1].row
         length = last.position + last.head_length + last.length - first.position
-        view = memoryview(journal.read(span[0].chapter, first.position, length))
+        view = _read_span(journal, span, length)
         for piece in span:
-            start = piece.row.position - first.position
-            row = view[start : start + piece.row.head_length + piece.row.length]
+            start, row_length = piece.row.position - first.position, piece.row.head_length + piece.row.length
+            row = view[start : start + row_length]
             if crc32c(row) != piece.row.checksum:
-                raise Damaged(f"{journal.locate(piece.chapter, piece.row.position)} fails its checksum")
+                row = _read_again(journal, piece, row_length, lambda read: crc32c(read) == piece.row.checksum)  # noqa: B023
             yield piece, row
+
+
+def _read_span(journal: Journal, span: list[Piece], length: int) -> memoryview:
+    chapter, start = span[0].chapter, span[0].row.position
+    try:
+        return memoryview(journal.read(chapter, start, length))
+    except Damaged:  # the disk has failed, or the file is too short
+        if not journal.mend(chapter):
+            raise
+    return memoryview(journal.read(chapter, start, length))
+
+
+def _read_again(journal: Journal, piece: Piece, length: int, is_sound: Callable[[memoryview], bool]) -> memoryview:
+    """The bytes at the beginning of a row, from another copy of the chapter, if there is one."""
+    chapter, position = piece.chapter, piece.row.position
+    if journal.mend(chapter):
+        found = memoryview(journal.read(chapter, position, length))
+        if is_sound(found):
+            return found
+    what = "the head at " if is_sound is _is_sound_head else ""
+    raise Damaged(f"{what}{journal.locate(chapter, position)} fails its checksum")
 
 
 def _spans(located: list[Piece], near: Callable[[list[Piece], Piece], bool]) -> Iterator[list[Piece]]:

@@ -87,5 +87,8 @@ class BucketSettings:
     placed_bytes_min: int = PLACED_BYTES_MIN
     """A write of this size stays in its object of the log."""
 
+    beside_bytes_min: int = 64 * KIB
+    """A write of this size goes to the local file while it goes to the bucket: less would not be worth a thread."""
+
     held_bytes_max: int = 32 << 20
     """The newest bytes of an open file, if they are in the bucket alone: their readers need not fetch them."""

@@ -24,7 +24,19 @@ from penstock.core.errors import (
     TakenOver,
     Unavailable,
 )
-from penstock.store.bucket_directory import SETTLE, Directory, Fold, Operation, Part, PartsByFile, Range, groups
+from penstock.store.bucket_directory import (
+    SETTLE,
+    Directory,
+    Fold,
+    Operation,
+    Part,
+    PartsByFile,
+    Range,
+    data_of,
+    groups,
+    overwrite,
+    redo,
+)
 from penstock.store.bucket_log import Patience, ShardLog
 from penstock.store.log_object import Kind, LogObject, shard_prefix
 from penstock.store.part_cache import PartCache
@@ -87,6 +99,8 @@ class ShardDirectory:
         """What only the log has."""
         self._folding = (0, 0)
         """How much of it is being folded."""
+        self._folded_before = 1
+        """The first number of the log that no checkpoint has."""
         self._folded_at = float("-inf")
         self._part_number = 0
 
@@ -108,6 +122,7 @@ class ShardDirectory:
             self.log.take_over(owner, begin, apply)
             self._is_owner = True  # from here on nothing else deletes what the directory names
         self._applied = self.log.next - 1
+        self._folded_before = self.log.base.first
         self._groups = len(logged)
         self._logged_bytes = sum(len(group.data) for group in logged)
         self._used_at_start = self.content.part_keys()
@@ -215,6 +230,7 @@ class ShardDirectory:
         """After its checkpoint."""
         with self.lock:
             self.content.finish_fold(fold, parts, self._released)
+            self._folded_before = fold.first
             self._groups -= self._folding[0]
             self._logged_bytes -= self._folding[1]
 
@@ -270,6 +286,42 @@ class ShardDirectory:
                     raise Unavailable(f"object {key} cannot be read now: {error}", error.hint) from error
                 self._patience.pause(failures)
         raise AssertionError("unreachable")
+
+    def forget_cached(self, file: int) -> None:
+        """What the cache has of it may be wrong."""
+        with self.lock:
+            entry = self.content.entries.get(file)
+            keys = set() if entry is None else entry.part_keys()
+        for key in keys:
+            self._cache.forget(key)
+
+    def content_of(self, file: int) -> bytearray:
+        """All durable bytes of a file, verified: from its parts, and from the log since the last checkpoint. Takes a
+        request for each object. Raises FileRemoved and Damaged.
+        """
+        while True:
+            with self.lock:
+                entry = self.content.entries.get(file)
+                if entry is None:
+                    raise FileRemoved("the file was removed")
+                parts, first, last = [*entry.parts], self._folded_before, self._applied
+            try:
+                return self._content(file, parts, range(first, last + 1))
+            except NoSuchObject as error:
+                with self.lock:
+                    if first == self._folded_before and file in self.content.entries:
+                        raise self._missing(str(error)) from None
+
+    def _content(self, file: int, parts: Sequence[Part], numbers: Sequence[int]) -> bytearray:
+        content = bytearray()
+        for part in parts:
+            overwrite(content, part.start, self.log.get_part(part.key, part.checksum)[part.skip :][: part.length])
+        for number in numbers:
+            group = self.log.get(number)
+            for operation, data in data_of(group.body, group.data) if group.kind is Kind.GROUP else ():
+                if operation[1] == file:
+                    redo(content, operation, data)
+        return content
 
     def get_part(self, part: Part) -> bytes:
         """The whole object, verified."""

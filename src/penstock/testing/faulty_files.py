@@ -241,6 +241,10 @@ class FaultyFiles(Faults):
     def remote(self, name: str) -> None:
         """No other machine sees it."""
 
+    def mend(self, name: str) -> bool:  # noqa: ARG002
+        """There is no other copy."""
+        return False
+
     def free_bytes(self) -> int:
         self.check_alive()
         return self._free_bytes()

@@ -124,6 +124,10 @@ class MemoryFiles:
     def remote(self, name: str) -> None:
         """No other machine sees it."""
 
+    def mend(self, name: str) -> bool:  # noqa: ARG002
+        """There is no other copy."""
+        return False
+
     def free_bytes(self) -> int:
         if self._space is None:
             return sys.maxsize
