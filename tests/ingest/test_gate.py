@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from penstock.connectors.api import StreamRef
+from penstock.core.address import Address
 from penstock.ingest.settings import SourceSettings
-from penstock.protocol.connector import Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
+from penstock.protocol.connector import MIGRATING_VERSION, Ack, EndOfStream, Error, Hello, Message, Notify, NotifyAck
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.ingest.idle_scene import SETTINGS, TIMEOUT, IdleScene
 from tests.ingest.out_ports.scene import ScriptedGate
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 
 def ref(stream_id: int) -> StreamRef:
@@ -66,6 +67,26 @@ async def _next(peer: Peer) -> object:
         return await peer.frame(0.3)
     except TimeoutError:
         return None
+
+
+async def test_a_move_of_the_shard_does_not_wait_for_streams_that_no_sink_opens_any_more(
+    serve: Serve, connect: Connect
+) -> None:
+    running, gate = await guarded(serve)
+    gate.closed |= {ref(1), ref(2)}
+    peer = await connect(running, hello=False)
+    peer.send(Hello(MIGRATING_VERSION, b"", "program", "source"), Notify(1, "one"))
+    await eventually(lambda: gate.reports == [("started", ref(1))])
+    (session,) = running.sessions
+    peer.send(Notify(2, "two"))
+    await eventually(lambda: len(session._streams) == 2)  # its start may not be durable yet
+    moving = asyncio.create_task(running.gateway.send_away(Address("127.0.0.1", 1), 1e6))
+    refused: list[NotifyAck] = []
+    while len(refused) < 2:
+        if isinstance(frame := await peer.frame(), NotifyAck):
+            refused.append(frame)
+    assert sorted(refused, key=lambda one: one.stream_id) == [NotifyAck(False, 1, 0), NotifyAck(False, 2, 0)]
+    await asyncio.wait_for(moving, SECONDS_MAX)
 
 
 async def test_a_session_with_a_closed_stream_gets_no_credits_until_it_is_opened(

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.address import Address
 from penstock.core.errors import Unavailable
 from penstock.ingest import partitions
 from penstock.ingest.catalog import SourceCatalog
+from penstock.ingest.owners import StreamKey
 from penstock.ingest.partitions import PartitionedSources
 from penstock.ingest.sessions.gateway import Gateway
 from penstock.ingest.settings import GatewaySettings
@@ -40,7 +42,7 @@ from penstock.store.journal import Durability
 from penstock.store.store import SegmentStore
 from tests.ingest.conftest import SMALL, CrashingJournal, Peer, RunningGateway
 from tests.ingest.stored_events import parse
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 SOURCE = "orders"
 
@@ -373,6 +375,29 @@ async def test_streams_wait_for_the_registry_and_are_refused_in_the_end(
     other = await connect(cluster.shards[0], peers)
     assert not (await notify(other, 1)).success  # the registry has not forgotten
     assert not (await notify(other, 2)).success
+
+
+@pytest.mark.parametrize("version", [MIGRATING_VERSION, "0.0.1"])
+async def test_a_move_does_not_wait_for_streams_that_nobody_opens_any_more(
+    cluster: Cluster, peers: list[Peer], version: str
+) -> None:
+    """As in a worker: what asks the registry stops before sources are sent away."""
+    shard = cluster.shards[1]
+    peer = await connect(shard, peers, version)
+    await opened(peer, 1)
+    await cluster.kill(0)
+    await shard.partitions.stop()
+    peer.send(Notify(2, "two"), Notify(3, "three"))
+    (session,) = shard.running.sessions
+    await eventually(lambda: len(session._streams) == 3)
+    moving = asyncio.create_task(shard.running.gateway.send_away(Address("127.0.0.1", 1), 1e6))
+    refused = {(await next_of(peer, NotifyAck)) for _ in range(2)}
+    assert refused == {NotifyAck(False, 2, 0), NotifyAck(False, 3, 0)}
+    peer.send(EndOfStream(1))
+    await asyncio.wait_for(moving, SECONDS_MAX)
+    owners = shard.running.sources.registry
+    assert [owners.owner(StreamKey(f"{SOURCE}#1", number)) for number in (2, 3)] == [None, None]
+    assert not shard.partitions._partitions[SOURCE]._asking
 
 
 async def test_many_streams_at_once_need_few_requests(cluster: Cluster, peers: list[Peer]) -> None:

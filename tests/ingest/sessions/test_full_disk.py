@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from penstock.core.address import Address
 from penstock.core.errors import DiskFull
 from penstock.ingest.sessions import streams
 from penstock.ingest.settings import AckMode, SourceSettings
-from penstock.protocol.connector import NOTHING_YET, Ack, EndOfStream, Hello, Message, Notify, NotifyAck, Ok
+from penstock.protocol.connector import MIGRATING_VERSION, NOTHING_YET, Ack, EndOfStream, Hello, Message, Notify, NotifyAck, Ok
 from penstock.store.file_journal import FileJournal
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS_MAX, eventually
 
 DURABLE = SourceSettings(segments=1, ack=AckMode.DURABLE)
 
@@ -95,6 +96,22 @@ async def test_the_end_of_a_stream_waits_on_a_full_disk_until_there_is_room(
     assert ack.acked[0].point_of_reference == 1
     again = await connect(running)
     assert await again.open(7) == 1
+
+
+async def test_a_move_of_the_shard_does_not_wait_for_room(
+    serve: Serve, connect: Connect, full: Callable[[bool], None]
+) -> None:
+    running = await serve(source=DURABLE)
+    full(True)
+    peer = await connect(running, hello=False)
+    peer.send(Hello(MIGRATING_VERSION, b"", "program", "source"), Notify(7, "a"))
+    await waits(running)
+    moving = asyncio.create_task(running.gateway.send_away(Address("127.0.0.1", 1), 1e6))
+    assert await answers(peer, NotifyAck) == NotifyAck(False, 7, 0)
+    await asyncio.wait_for(moving, SECONDS_MAX)
+    full(False)
+    await running.gateway.seal()
+    assert running.events() == []
 
 
 async def test_a_stream_waiting_for_room_is_released_when_its_program_leaves(

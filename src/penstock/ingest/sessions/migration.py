@@ -60,7 +60,7 @@ class Effect(Enum):
     """What a session does. In this order, if there are several."""
 
     SEND_MIGRATE = "send MIGRATE"
-    WITHHOLD = "keep acknowledgements for later, and grant no more credits"
+    WITHHOLD = "keep acknowledgements for later, grant no more credits, and refuse every NOTIFY that waits"
     RELEASE_STREAMS = "release all streams, which keep their positions and stay in the watermark"
     SEND_ACKS = "send the acknowledgements that were kept"
     INVITE = "send an empty ACK: there will be no more"

@@ -460,6 +460,7 @@ class SourceSession:
             case Effect.SEND_MIGRATE:
                 self._send(Migrate(self._successor.host, self._successor.port))
             case Effect.WITHHOLD:
+                self._streams.refuse_waiting()
                 self._forget_refusals()
             case Effect.RELEASE_STREAMS:
                 self._withhold(self._to_ack)

@@ -134,9 +134,7 @@ class SessionStreams:
         if name is None:
             return
         if self._replies.is_leaving:
-            stream = self._streams.pop(stream_id)
-            self._release(stream_id)
-            self._refuse(stream)
+            self._take_back(stream_id)
         else:
             self._start(stream_id, name, last_id)
 
@@ -177,6 +175,25 @@ class SessionStreams:
         self._sources.registry.wait(self._key(stream.stream_id), self)
         self._replies.refuse(NotifyAck(False, stream.stream_id, 0))
 
+    def refuse_waiting(self) -> None:
+        """The shard moves: nobody answers claims any more, or opens streams of sinks. Refuse every NOTIFY that waits
+        for that, or for room; what is stored is answered when it is durable.
+        """
+        not_stored = [stream_id for opening in self._opening.values() for stream_id in opening]
+        for stream_id in {*self._claiming, *self._unopened, *not_stored}:
+            if stream_id in self._streams:
+                self._take_back(stream_id)
+        self._forget_openings()
+
+    def _take_back(self, stream_id: int) -> None:
+        """Refuse a NOTIFY that has waited. The stream is as before, but for its start, if that is stored."""
+        stream = self._streams.pop(stream_id)
+        self._claiming.pop(stream_id, None)
+        self._unopened.pop(stream_id, None)
+        self._release(stream_id)
+        self._log.streams.detached(stream_id)
+        self._refuse(stream)
+
     def stream_freed(self, stream_id: int) -> None:
         self._refused.discard(stream_id)
         self._replies.return_refused()
@@ -192,7 +209,10 @@ class SessionStreams:
             return
         guarded = self._sources.guarded
         if guarded.is_guarded and not guarded.started(StreamRef(self._log.name, stream_id)):
-            self._unopened[stream_id] = before
+            if self._replies.is_leaving:
+                self._take_back(stream_id)
+            else:
+                self._unopened[stream_id] = before
             return
         known = self._log.streams[stream_id]
         stream.notify_ack(True, known.last_id, Side.OURS)
