@@ -4,14 +4,15 @@ import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.client.coordinator import Range
-from penstock.client.credentials import read_token
+from penstock.client.coordinator import CoordinatorClient, Range
+from penstock.client.credentials import accept_token, accept_worker, read_token
 from penstock.core.address import Address
-from penstock.core.errors import Unavailable
+from penstock.core.errors import ProtocolError, Unavailable
 from penstock.spark import carried
 from penstock.spark.carried import Carried, OtherVersion, advertised_address, shown
 from penstock.spark.pipeline_context import PipelineContext
@@ -19,7 +20,10 @@ from penstock.spark.python_worker import hinted
 from penstock.spark.sink.writer import SinkOptions
 from penstock.spark.source.fused import as_option
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.partitions import PlacedRange, SegmentRanges, placed
+from penstock.spark.source.partitions import PlacedRange, SegmentRanges, placed, split_ranges
+from tests.spark.sending import send
+from tests.support.ports import free_port
+from tests.support.shard_process import ShardProcesses
 from tests.support.tokens import TOKEN
 
 CLUSTER = {"worker": "127.0.0.1:7102", "advertisedWorker": "worker.example.com:7102"}
@@ -32,11 +36,20 @@ pickle.load(sys.stdin.buffer)
 print([read_token(Address(host, 7101)) for host in ("worker.example.com", "other.example.com")])
 """
 
+READING = """
+import pickle, sys
+from penstock.spark.source.arrow import read_partition
+batches = read_partition(*pickle.load(sys.stdin.buffer))
+print([row for batch in batches for row in zip(*batch.to_pydict().values())])
+"""
 
-def on_executor(pickled: bytes, **environment: str) -> str:
-    """The tokens for the worker's host and for another one, in a process that has none of its own."""
+
+def on_executor(pickled: bytes, script: str = ON_EXECUTOR, **environment: str) -> str:
+    """What a process that has no token of its own prints: by default, the tokens for the worker's host and for another
+    one.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", ON_EXECUTOR],
+        [sys.executable, "-c", script],
         input=pickled,
         capture_output=True,
         check=True,
@@ -46,11 +59,39 @@ def on_executor(pickled: bytes, **environment: str) -> str:
 
 
 @pytest.mark.process
-def test_readers_writers_and_operators_bring_the_token_for_the_workers_host_alone() -> None:
+def test_readers_writers_and_operators_bring_the_token_for_the_workers_that_are_named_alone() -> None:
     source = SourceOptions.parse({**CLUSTER, "source": "lines"})
     sink = SinkOptions.parse({**CLUSTER, "pipeline": "count"})
     operator = PipelineContext({**CLUSTER, "source": "lines", "pipeline": "count"}).origin()
     assert on_executor(pickle.dumps((source, sink, operator))) == str([TOKEN, ""])
+    both = SourceOptions.parse({**CLUSTER, "advertisedWorker": "worker.example.com,other.example.com", "source": "a"})
+    assert on_executor(pickle.dumps(both)) == str([TOKEN, TOKEN])
+
+
+@pytest.mark.process
+def test_a_task_reads_at_every_machine_of_the_cluster_with_the_token_that_it_brings(tmp_path: Path) -> None:
+    hosts = {1: "127.0.0.2"}
+    with ShardProcesses(tmp_path, {"a": 0, "b": 1}, hosts, TOKEN) as (home, other):
+        send(other.connector, "b", "s", [b"one", b"two"])
+        nowhere = f"127.0.0.3:{free_port()}"
+        loads = [
+            reading(home.http),  # the source is on another machine
+            reading(home.http, moved_from=nowhere),  # which is not the one where it was planned
+            reading(f"{nowhere},{other.http}"),  # one of the machines that are named is lost
+        ]
+        found = [on_executor(pickle.dumps(load), READING) for load in loads]
+    assert found == [str([("s", b"one"), ("s", b"two")])] * len(loads)
+
+
+def reading(worker: str, moved_from: str = "") -> tuple[SourceOptions, tuple[str, ...], SegmentRanges]:
+    """A task, as the driver plans it."""
+    options = SourceOptions.parse({"worker": worker, "advertisedWorker": worker, "source": "b"})
+    with CoordinatorClient(worker) as coordinator:
+        ranges = [Range(segment, 0, end) for segment, end in coordinator.resolve(["b"], "latest").items() if end]
+        (task,) = split_ranges(coordinator, options, ranges)
+    if moved_from:
+        task = SegmentRanges(tuple(PlacedRange(moved_from, one.piece) for one in task.placed))
+    return options, ("stream", "value"), task
 
 
 @pytest.mark.process
@@ -103,6 +144,21 @@ def test_another_version_of_penstock_is_refused_with_the_host(monkeypatch: pytes
     monkeypatch.setattr(carried, "_version", lambda: "0.0.1")
     with pytest.raises(OtherVersion, match=r"has Penstock 0\.0\.1, the driver has "):
         pickle.loads(pickled)
+
+
+@pytest.mark.usefixtures("executor")
+def test_a_worker_that_is_named_by_another_one_gets_its_token_unless_only_that_one_has_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
+    accept_token("a.example.com", "secret")
+    with pytest.raises(ProtocolError, match="names http://b.example.com:1, which does not use TLS"):
+        accept_worker("http://b.example.com:1", "https://a.example.com:1")
+    assert read_token(Address("b.example.com", 1)) == ""
+    accept_worker("https://b.example.com:1", "http://lost.example.com:1,https://a.example.com:1")
+    accept_worker("https://d.example.com:1", "https://c.example.com:1")
+    tokens = [read_token(Address(f"{name}.example.com", 1)) for name in "abcd"]
+    assert tokens == ["secret", "secret", "", ""]
 
 
 @pytest.mark.usefixtures("executor")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.errors import Unavailable
+from penstock.spark import python_worker
 from penstock.spark.source import arrow
 from penstock.spark.source.arrow import StreamNames
 
@@ -89,7 +90,8 @@ class _At:
 
 def test_names_are_asked_for_where_a_shard_has_moved_to(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = Moved()
-    monkeypatch.setattr(arrow, "coordinator", moved)
+    for module in (arrow, python_worker):
+        monkeypatch.setattr(module, "coordinator", moved)
     names = arrow.stream_names("gone", "orders", "home", "connector/orders/0")
     assert names.of(np.array([7])).to_pylist() == ["orders 7"]
     assert names.of(np.array([8])).to_pylist() == ["orders 8"]

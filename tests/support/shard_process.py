@@ -1,6 +1,8 @@
 """Real processes that serve shards, with a map in a file instead of a bucket. They can be killed, and move.
 
-python -m tests.support.shard_process DATA MAP SHARD CONNECTOR_PORT
+python -m tests.support.shard_process DATA MAP SHARD HOST CONNECTOR_PORT
+
+With a file DATA/token, that is the token of its owner; without one, everybody may do everything.
 """
 
 import asyncio
@@ -9,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from tests.support.ports import free_port
@@ -50,24 +53,27 @@ class ShardProcess:
     a shard moves to another machine.
     """
 
-    def __init__(self, folder: Path, shard: int) -> None:
+    def __init__(self, folder: Path, shard: int, host: str = "127.0.0.1", token: str = "") -> None:
         self.shard = shard
+        self.host = host
         self._map = folder / "map.json"
         self._data = folder / f"shard-{shard}"
         self._data.mkdir()
+        if token:
+            (self._data / "token").write_text(token)
         self.connector_port = free_port()
         self.http = self.segment = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def connector(self) -> str:
-        return f"127.0.0.1:{self.connector_port}"
+        return f"{self.host}:{self.connector_port}"
 
     def start(self) -> Self:
         """Returns when it listens, and is in the map."""
         ready = self._data / "ready.json"
         ready.unlink(missing_ok=True)
-        arguments = [str(self._data), str(self._map), str(self.shard), str(self.connector_port)]
+        arguments = [str(self._data), str(self._map), str(self.shard), self.host, str(self.connector_port)]
         self._process = subprocess.Popen([sys.executable, "-m", "tests.support.shard_process", *arguments], cwd=ROOT)
         deadline = time.monotonic() + SECONDS_MAX
         while not ready.exists():
@@ -75,7 +81,7 @@ class ShardProcess:
             assert time.monotonic() < deadline, "the shard's process does not start"
             time.sleep(0.01)
         ports = json.loads(ready.read_text())
-        self.http, self.segment = (f"127.0.0.1:{ports[name]}" for name in ("http", "segment"))
+        self.http, self.segment = (f"{self.host}:{ports[name]}" for name in ("http", "segment"))
         known = json.loads(self._map.read_text())
         known["addresses"][str(self.shard)] = [self.http, self.segment]
         _write(self._map, known)
@@ -91,9 +97,14 @@ class ShardProcess:
 class ShardProcesses:
     """One process for each shard that a source is placed in."""
 
-    def __init__(self, folder: Path, places: dict[str, int]) -> None:
+    def __init__(
+        self, folder: Path, places: dict[str, int], hosts: Mapping[int, str] = MappingProxyType({}), token: str = ""
+    ) -> None:
+        """`hosts`: where each shard listens, if not at 127.0.0.1."""
         _write(folder / "map.json", {"places": places, "addresses": {}})
-        self.shards = [ShardProcess(folder, shard) for shard in sorted({*places.values()})]
+        self.shards = [
+            ShardProcess(folder, shard, hosts.get(shard, "127.0.0.1"), token) for shard in sorted({*places.values()})
+        ]
 
     def __enter__(self) -> list[ShardProcess]:
         for one in self.shards:
@@ -112,8 +123,8 @@ def _write(path: Path, value: Any) -> None:
     path.with_suffix(".new").replace(path)
 
 
-async def _serve(data: Path, directory: FileDirectory, connector_port: int) -> None:
-    from penstock.access.file import Open, WithCluster
+async def _serve(data: Path, directory: FileDirectory, host: str, connector_port: int) -> None:
+    from penstock.access.file import AccessFile, Open, WithCluster
     from penstock.coordinator.settings import CoordinatorSettings
     from penstock.ingest.settings import GatewaySettings
     from penstock.segment_server.settings import ServerSettings
@@ -123,12 +134,13 @@ async def _serve(data: Path, directory: FileDirectory, connector_port: int) -> N
 
     settings = WorkerSettings(
         data=data,
-        access=WithCluster(Open(), directory.secret),
+        access=WithCluster(AccessFile(data) if (data / "token").exists() else Open(), directory.secret),
+        http_host=host,
         http_port=0,
         store=StoreSettings(chapter_bytes=MIB, reserve_bytes=2 * MIB),
         coordinator=CoordinatorSettings(truncate_seconds=0.5),
-        segment=ServerSettings(port=0),
-        gateway=GatewaySettings(port=connector_port),
+        segment=ServerSettings(host=host, port=0),
+        gateway=GatewaySettings(host=host, port=connector_port),
     )
     worker = Worker(settings, directory=directory)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
@@ -136,5 +148,5 @@ async def _serve(data: Path, directory: FileDirectory, connector_port: int) -> N
 
 
 if __name__ == "__main__":
-    data, path, shard, port = sys.argv[1:]
-    asyncio.run(_serve(Path(data), FileDirectory(Path(path), int(shard)), int(port)))
+    data, path, shard, host, port = sys.argv[1:]
+    asyncio.run(_serve(Path(data), FileDirectory(Path(path), int(shard)), host, int(port)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.address import Address, is_loopback
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.errors import ProtocolError, RequestError, Unavailable
 
 TOKEN_FILE = "PENSTOCK_TOKEN_FILE"  # noqa: S105  the variable's name
 TLS_VARIABLES = ("PENSTOCK_TLS_CA", "PENSTOCK_TLS_CERT", "PENSTOCK_TLS_KEY")
@@ -132,6 +132,19 @@ def accept_token(host: str, token: str) -> None:
     environment names takes precedence.
     """
     _accepted[host] = token
+
+
+def accept_worker(worker: str, named_by: str) -> None:
+    """`worker` is of the same cluster as `named_by`, which has named it in a reply to us or to the driver: its host
+    gets the token that this process was given for theirs. Raises ProtocolError for one without TLS, if theirs have it.
+    """
+    address, is_tls = parse_worker(worker)
+    known = parse_workers(named_by)
+    if not is_tls and any(tls for _, tls in known):
+        raise ProtocolError(f"{named_by} names {worker}, which does not use TLS")
+    given = [_accepted[one.host] for one, _ in known if one.host in _accepted]
+    if given:
+        accept_token(address.host, given[0])
 
 
 def read_token(address: Address | None = None) -> str:

@@ -43,9 +43,9 @@ class Carried:
     """Pickled on the driver, where the token is read at that moment, and unpickled on an executor."""
 
     worker: str
-    """The worker's HTTP address on the driver, whose token it is."""
+    """The worker's HTTP address on the driver, whose token it is. Several of a cluster are separated by commas."""
     advertised: str
-    """Its address on executors."""
+    """Its address on executors, or several: the token is for all of them."""
     has_token: bool = True
     """False: executors have a token file of their own."""
 
@@ -61,7 +61,8 @@ def _arrive(worker: str, advertised: str, has_token: bool, token: str, version: 
     if version != _version():
         raise OtherVersion(f"{socket.gethostname()} has Penstock {_version()}, the driver has {version}")
     if token:
-        accept_token(parse_worker(advertised)[0].host, token)
+        for address, _ in parse_workers(advertised):
+            accept_token(address.host, token)
     _arrived_at = advertised
     return Carried(worker, advertised, has_token)
 

@@ -1,7 +1,7 @@
 """State that a Python worker of Spark keeps between calls: workers are reused, and forked before they do anything."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +9,7 @@ from typing import Self
 from uuid import uuid4
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.client.credentials import parse_worker, tls_context
+from penstock.client.credentials import accept_worker, parse_worker, tls_context
 from penstock.client.segments.failures import RETRY_SECONDS
 from penstock.client.segments.short_circuit import ShortCircuit
 from penstock.core.errors import PenstockError, RequestError, Unavailable
@@ -98,6 +98,14 @@ def coordinator(worker: str, retry_seconds: float = RETRY_SECONDS) -> Coordinato
     client = CoordinatorClient(worker, retry_seconds)
     _closers.append(client.close)
     return client
+
+
+def places_of(home: str, segments: Iterable[str]) -> dict[str, str]:
+    """Segment → the HTTP address of the worker that serves it; one that is not named is at `home`."""
+    found = coordinator(home).places(segments)
+    for worker in {*found.values()}:
+        accept_worker(worker, home)
+    return found
 
 
 @cache

@@ -177,7 +177,7 @@ class Connection:
                 raise ProtocolError(f"{self._address} redirects to {worker}, which does not use TLS")
             tls = https_context(address.host) if is_tls else None
             self._others[worker] = Connection(address, self._timeout_seconds, tls, self._token)
-            self._others[worker].named = self._address
+            self._others[worker].named = self.named
         return self._others[worker]
 
     def ask_once(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> bytes:

@@ -19,7 +19,7 @@ from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.pipelines import BatchRanges, Range
 from penstock.spark.pipeline_context import PipelineContext
 from penstock.spark.pipelines import DEFAULT_PORT
-from penstock.spark.python_worker import coordinator, hinted, link
+from penstock.spark.python_worker import hinted, link, places_of
 from penstock.spark.run.attempt import built, loaded
 from penstock.spark.run.failures import Failure, exception_text, failure_of, shown_at_the_users_line
 from penstock.spark.run.plan_text import following_writers
@@ -126,7 +126,7 @@ def _offsets(worker: str, whole: Range) -> Iterator[NDArray[Any]]:
     from penstock.spark.source.arrow import SegmentBatches, read_events, stream_names
 
     batches = SegmentBatches(whole.segment, ("offset",), lambda name: stream_names(worker, name))
-    there = coordinator(worker).places([whole.segment]).get(whole.segment, worker)
+    there = places_of(worker, [whole.segment]).get(whole.segment, worker)
     for events in read_events(link(there, None, None, None), whole, batches, fail_on_data_loss=True):
         yield np.asarray(events.offsets)
 

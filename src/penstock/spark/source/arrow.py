@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.client.credentials import accept_worker
 from penstock.client.segments.connections import Connected
 from penstock.client.segments.failures import RETRIES, RETRY_SECONDS
 from penstock.client.segments.range_reader import READ_BYTES, read_range
@@ -29,7 +30,7 @@ from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
 from penstock.protocol.stored.names import Form, Source, kind_of, partition_of
-from penstock.spark.python_worker import coordinator, freeze, hinted, journal_files, link
+from penstock.spark.python_worker import coordinator, freeze, hinted, journal_files, link, places_of
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges
 from penstock.spark.source.schema import ASKED_COLUMNS, arrow_schema
@@ -263,6 +264,7 @@ def read_partition(options: SourceOptions, columns: tuple[str, ...], partition: 
     freeze()
     with hinted():
         for worker, piece in partition.placed:
+            accept_worker(worker, options.task_worker)
             place = _Place(worker, options.task_worker, piece.segment)
             batches = SegmentBatches(piece.segment, columns, place.stream_names)
             for events in _placed_events(options, place, piece, batches):
@@ -281,7 +283,7 @@ class _Place:
         return stream_names(self.worker, connector, self.home, self.segment)
 
     def look_again(self) -> None:
-        self.worker = coordinator(self.home).places([self.segment]).get(self.segment, self.home)
+        self.worker = places_of(self.home, [self.segment]).get(self.segment, self.home)
 
 
 MOVING_SECONDS = 2.0

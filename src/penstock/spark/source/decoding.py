@@ -84,7 +84,7 @@ def decode_missing(origin: Origin, part: MissingPart) -> None:
         return
     options = SourceOptions.parse({"source": "segment:any", "worker": origin.worker, **json.loads(part.decoding)})
     options = replace(options, tls=origin.tls)
-    workers = python_worker.coordinator(origin.worker).places(dict.fromkeys(one.segment for one in part.ranges))
+    workers = python_worker.places_of(origin.worker, dict.fromkeys(one.segment for one in part.ranges))
     ranges = SegmentRanges(placed(options, part.ranges, workers))
     with registered(SideOutputs(origin, part.epoch, part.key, part.prefix)) as sides:
         for _ in _Decoding.of(options, options.columns, sides).batches(ranges):

@@ -14,7 +14,7 @@ from penstock.client.segments.connections import Connected
 from penstock.client.segments.range_reader import read_range
 from penstock.core.errors import Damaged, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
-from penstock.spark.python_worker import coordinator
+from penstock.spark import python_worker
 from penstock.spark.source.arrow import LostBytes, SegmentBatches, read_events, stream_names
 
 _COLUMNS = ("source", "stream", "stream_id", "message_id", "event_time", "key", "value", "metadata", "offset")
@@ -35,7 +35,7 @@ def originals(worker: str, link: Callable[[str], Connected], places: pa.Table) -
     numbers = segments.indices.to_numpy()
     rows: list[NDArray[np.int64]] = []
     tables: list[pa.Table] = []
-    at = coordinator(worker).places(segments.dictionary.to_pylist())
+    at = python_worker.places_of(worker, segments.dictionary.to_pylist())
     for number, segment in enumerate(segments.dictionary.to_pylist()):
         mine = np.flatnonzero(numbers == number)
         mine = mine[np.argsort(offsets[mine], kind="stable")]
