@@ -147,6 +147,17 @@ def children(pid: int) -> list[int]:
     return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def all_pids() -> list[int]:
+    return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()]
+
+
+def open_files(pid: int) -> list[str]:
+    """Also sockets; empty for a process that has ended."""
+    with suppress(OSError):
+        return [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+    return []
+
+
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

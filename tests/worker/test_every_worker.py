@@ -1,79 +1,22 @@
 """A connector that every worker of a cluster listens with (`listen: every-worker`)."""
 
 from collections import Counter
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack
 from dataclasses import replace
-from http.client import HTTPConnection, HTTPException
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from penstock.application.validation import check_deployment
-from penstock.bucket.stores import open_bucket
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.client import ApplicationClient
-from penstock.cluster.places import Kind, Places, Thing
 from penstock.core.errors import RequestError
-from penstock.protocol.api.deployment import PASSTHROUGH, ConnectorSpec, Deployment, End, Link, PipelineSpec
-from tests.client.source.stored import stored_messages
+from penstock.protocol.api.deployment import End, Link
 from tests.support.ports import free_port
 from tests.support.running_worker import running_worker
-from tests.support.waiting import SECONDS_MAX, until
-from tests.worker.hosts import Hosts, hosts
-
-SOURCE = "hits"
-
-
-def listening(port: int) -> ConnectorSpec:
-    return ConnectorSpec(
-        name=SOURCE,
-        id=SOURCE,
-        instance="01",
-        type="http-server",
-        config={"port": port, "path": "/hits"},
-        codec="json",
-        partitions=2,
-        listen="every-worker",
-    )
-
-
-def deployed(spec: ConnectorSpec) -> Deployment:
-    """Its events are read."""
-    pipeline = PipelineSpec(name="p", id="p", instance="01", spark=PASSTHROUGH)
-    link = Link(End("connector", SOURCE, "out"), End("pipeline", "p", "in"))
-    return Deployment(connectors={SOURCE: spec}, pipelines={"p": pipeline}, links=(link,))
-
-
-class Clients:
-    """Each request has a connection of its own, and its own payload."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._numbers = count()
-        self.answered: list[bytes] = []
-
-    def post(self) -> bool:
-        """Whether it is stored."""
-        payload = b'{"number": %d}' % next(self._numbers)
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=SECONDS_MAX)
-        with closing(connection), suppress(OSError, HTTPException):
-            connection.request("POST", "/hits", payload, {"Content-Type": "application/json"})
-            if connection.getresponse().status < 300:
-                self.answered.append(payload)
-                return True
-        return False
-
-
-def stored(made: Hosts) -> list[dict[int, list[bytes]]]:
-    """By partition: stream → payloads."""
-    shards = made.settle()["shards"]
-    found = []
-    for number, shard in enumerate(Places(open_bucket(made.url)).find_partitions(Thing(Kind.SOURCE, SOURCE))):
-        name = SOURCE if not number else f"{SOURCE}#{number}"
-        messages = stored_messages(shards[shard]["addresses"]["segment"], name)
-        found.append({stream_id: [one.payload for one in ones] for stream_id, ones in messages.items()})
-    return found
+from tests.support.waiting import until
+from tests.worker.hosts import hosts
+from tests.worker.posting import SOURCE, Clients, deployed, listening, stored
 
 
 def sizes(found: list[dict[int, list[bytes]]]) -> list[int]:

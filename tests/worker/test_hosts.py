@@ -2,9 +2,12 @@
 
 import os
 import signal
+from collections import Counter
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 from penstock.bucket.stores import open_bucket
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
 from penstock.cluster.secret import cluster_secret
 from penstock.core.address import Address
@@ -19,10 +23,12 @@ from penstock.core.errors import NoSuchSegment
 from penstock.protocol.connector import Migrate, Ok, Restart
 from tests.client.source.stored import stored_messages
 from tests.support import http
+from tests.support.ports import free_port
 from tests.support.tokens import TOKEN
 from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import sending
-from tests.worker.hosts import children, hosts, is_running, kill
+from tests.worker.hosts import Hosts, all_pids, children, hosts, is_running, kill, open_files
+from tests.worker.posting import SOURCE, Clients, deployed, listening, stored
 from tests.worker.programs import Program
 
 pytestmark = pytest.mark.process
@@ -53,18 +59,70 @@ def test_shards_follow_a_join_a_move_and_a_drain(tmp_path: Path) -> None:
         programs = [stack.enter_context(sending(made.seeds, 2, name)) for name in SOURCES[:3]]
         second = made.add(0)  # adds nothing, so it gets nothing
         assert made.shards_of(second) == []
-        made.ask("/cluster/move", shard=0, to=made.names[second])
-        made.wait(lambda found: found["shards"][0]["host"] == made.names[second])
+        first, name = made.names[made.all[0]], made.names[second]
+        assert command(made, "move", "0", name) == f"shard 0 is served by {name}"
+        assert (made.shards_of(made.all[0]), made.shards_of(second)) == ([1], [0])
         for one in programs:
             one.wait_for_acks()
-        made.ask("/cluster/rebalance")
-        made.wait(lambda found: {one["host"] for one in found["shards"]} == {made.names[made.all[0]]})
-        made.ask("/cluster/drain", worker=made.names[made.all[0]])
-        made.wait(lambda found: {one["host"] for one in found["shards"]} == {made.names[second]})
+        assert command(made, "rebalance") == "shard 0 moved"
+        assert made.shards_of(second) == []
+        assert command(made, "drain", first) == f"{first} has no shards now: shards 0, 1 moved"
+        assert made.shards_of(second) == [0, 1]
         for one in programs:
             one.wait_for_acks()
         for one in programs:
             assert made.check(one)
+
+
+def command(made: Hosts, *words: str) -> str:
+    """What `penstock cluster` prints, when it is done."""
+    done = CliRunner().invoke(app, ["cluster", *words, "--worker", f"127.0.0.1:{made.all[-1].http_port}"])
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
+
+
+@pytest.mark.timeout(600)
+def test_a_connector_of_the_application_listens_where_its_shard_is_and_nowhere_else(tmp_path: Path) -> None:
+    port = free_port()
+    clients, posts = Clients(port), Event()
+
+    def post() -> None:
+        while not posts.wait(0.01):  # a port where nobody listens refuses at once
+            clients.post()
+
+    with hosts(tmp_path, 1, 1, options=("--retention", "keep")) as made:
+        with ApplicationClient(f"127.0.0.1:{made.all[0].http_port}", 5) as application:
+            application.apply(deployed(replace(listening(port), partitions=1, listen="one-worker", ack="durable")))
+        until(clients.post, made.said)
+        shard = made.place_of(SOURCE)
+        old, new = sorted(made.all, key=lambda one: shard in made.shards_of(one), reverse=True)
+        assert only_listener(port) in children(old.pid)
+        posting = Thread(target=post)
+        posting.start()
+        try:
+            made.ask("/cluster/move", shard=shard, to=made.names[new])
+            made.wait(lambda found: found["shards"][shard]["host"] == made.names[new])
+            until(clients.post, made.said)
+            assert only_listener(port) in children(new.pid)
+            new.kill()
+            made.settle()
+            until(clients.post, made.said)
+            assert only_listener(port) in children(old.pid)
+        finally:
+            posts.set()
+            posting.join()
+        (streams,) = stored(made)
+    times = Counter(payload for payloads in streams.values() for payload in payloads)
+    assert {*times.values()} == {1}
+    assert times.keys() >= {*clients.answered}
+
+
+def only_listener(port: int) -> int:
+    """The process that listens on this port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (inode,) = (row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port)
+    (found,) = (pid for pid in all_pids() if f"socket:[{inode}]" in open_files(pid))
+    return found
 
 
 def test_a_shard_process_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:

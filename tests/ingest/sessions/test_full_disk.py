@@ -13,7 +13,17 @@ from penstock.core.address import Address
 from penstock.core.errors import DiskFull
 from penstock.ingest.sessions import streams
 from penstock.ingest.settings import AckMode, SourceSettings
-from penstock.protocol.connector import MIGRATING_VERSION, NOTHING_YET, Ack, EndOfStream, Hello, Message, Notify, NotifyAck, Ok
+from penstock.protocol.connector import (
+    MIGRATING_VERSION,
+    NOTHING_YET,
+    Ack,
+    EndOfStream,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+)
 from penstock.store.file_journal import FileJournal
 from tests.ingest.conftest import Connect, Peer, RunningGateway, Serve
 from tests.support.waiting import SECONDS_MAX, eventually
