@@ -114,6 +114,7 @@ class Scene:
         self.completions: dict[str, FakeCompletion] = {}
         self.paused = False
         self.now_us = 1_000_000_000
+        self._started = 0
 
     async def open(self) -> None:
         self.completions = {}
@@ -230,7 +231,17 @@ class Scene:
         given = inputs or {"in": InputSpec(sources, starting)}
         self._requests = getattr(self, "_requests", 0) + 1
         request = request or f"request {self._requests}"
-        return await self.coordinator.lifecycle.start(name, given, outputs, limits, fresh=fresh, request=request)
+        started = await self.coordinator.lifecycle.start(name, given, outputs, limits, fresh=fresh, request=request)
+        self._started = started.generation
+        return started
+
+    async def start_as(self, generation: int, **more: Any) -> Started:
+        """As this generation: generations are numbered across all pipelines."""
+        while self._started < generation - 1:
+            await self.start("another", outputs=())
+        started = await self.start(**more)
+        assert started.generation == generation
+        return started
 
     async def initial(self, name: str = "p", key: str = "in") -> InputOffset:
         return await self.coordinator.lifecycle.initial(name, self.generation(name), key)

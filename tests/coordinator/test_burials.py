@@ -11,7 +11,7 @@ from penstock.coordinator.ledger import stored_version
 from penstock.core.errors import Outdated, PipelineError, RequestError
 from penstock.protocol.api.dead_letters import EventPlace
 from penstock.protocol.api.pipelines import InputOffset, Range, Staged
-from penstock.protocol.api.side_outputs import MissingPart, Registration
+from penstock.protocol.api.side_outputs import REGISTRATION_FORMAT, MissingPart, Registration
 from penstock.protocol.stored.dead_letters import dead_letters_in
 from penstock.testing.faulty_files import FaultyFiles
 from tests.coordinator.scene import Scene, opened, raw
@@ -46,7 +46,7 @@ async def register(scene: Scene, part: MissingPart) -> None:
         for one, reason in zip(part.ranges, reasons, strict=True)
     ]
     staged = Staged("err", f"{prefix}/err", await scene.append(f"{prefix}/err", b"".join(events)), len(events))
-    given = Registration(part.key, (staged,), 7)
+    given = Registration(part.key, (staged,), 7, REGISTRATION_FORMAT)
     await scene.coordinator.sides.register("p", scene.generation(), part.epoch, given, part.prefix)
 
 
@@ -126,17 +126,23 @@ async def test_with_a_sink_of_spark_it_is_in_err_when_the_epoch_is_proved(scene:
     assert dead_letters(scene) == [(SIZE, "buried by an operator: broken")]
 
 
-async def test_with_a_sink_of_spark_a_later_generation_finds_what_an_epoch_has_left_out(scene: Scene) -> None:
-    start = await begun(scene, ())
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (9, 10), (2, 11)])
+async def test_with_a_sink_of_spark_a_later_generation_finds_what_an_epoch_has_left_out(
+    scene: Scene, before: int, after: int
+) -> None:
+    await scene.start_as(before, outputs=())
+    start = await scene.initial()
     await bury(scene, SIZE)
     cut = await scene.cut(start)
     await scene.reopen()
-    await scene.start(outputs=(), request="again")
+    await scene.start_as(after, outputs=())
+    await scene.ingest(A, {1: 8})
     assert (await scene.cut(cut.offset)).is_lacking
     for part in await scene.coordinator.sides.missing("p", scene.generation(), 0):
         await register(scene, part)
     assert not (await scene.cut(cut.offset)).is_lacking
     assert [offset for offset, _ in dead_letters(scene)] == [SIZE]
+    assert scene.names("staging/") == []
 
 
 async def test_what_is_buried_is_listed_and_can_be_undone_until_its_epoch_is_committed(scene: Scene) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgpack
 import pytest
 
 from penstock.coordinator import distinct_events, repeated_events
 from penstock.coordinator.repeated_events import EVENTS_AT_ONCE
-from penstock.core.errors import Fenced, PipelineError, RequestError
+from penstock.core.errors import DataLoss, Fenced, PipelineError, RequestError, UnreadableFormat
 from penstock.protocol.api.pipelines import InputOffset, Range, Staged
-from penstock.protocol.api.side_outputs import ReaderPlan, Registration, SideKey
+from penstock.protocol.api.side_outputs import REGISTRATION_FORMAT, ReaderPlan, Registration, SideKey
 from penstock.protocol.stored.dead_letters import dead_letters_in
 from penstock.store.files import RealFiles
 from penstock.testing.faulty_files import FaultyFiles
@@ -40,8 +41,8 @@ async def scene() -> AsyncIterator[Scene]:
         yield running
 
 
-async def begun(scene: Scene, outputs: tuple[str, ...] = ("out",)) -> InputOffset:
-    await scene.start(outputs=outputs)
+async def begun(scene: Scene, outputs: tuple[str, ...] = ("out",), generation: int = 1) -> InputOffset:
+    await scene.start_as(generation, outputs=outputs)
     return (await scene.cut(await scene.initial())).offset
 
 
@@ -55,18 +56,24 @@ async def register(
     reader: bool = False,
     digest: int | None = None,
     generation: int | None = None,
+    attempt: str = "",
+    token: str = "",
+    prefix: str = "",
 ) -> Registration:
-    """As a task does: stage, then register. Returns the first registration of its key."""
+    """As a task does: stage, then register. Returns the registration that it is compared with."""
     generation = generation or scene.generation()
-    attempt = f"staging/p/{generation}/{epoch}/side/data/{Random().randrange(2**60)}/{port}"
+    segment = f"staging/p/{generation}/{epoch}/side/data/{Random().randrange(2**60)}/{port}"
     length = 0
     for start in range(0, len(offsets), EVENTS_A_RECORD):
         data = b"".join(dead_letter(one, port) for one in offsets[start : start + EVENTS_A_RECORD])
-        length = await scene.append(attempt, data)
-    staged = (Staged(port, attempt, length, len(offsets)),) if offsets else ()
+        length = await scene.append(segment, data)
+    staged = (Staged(port, segment, length, len(offsets)),) if offsets else ()
     known = sum(one or 0 for one in offsets) if digest is None else digest
-    given = Registration(SideKey(not reader, operator, partition), staged, known)
-    return await scene.coordinator.sides.register("p", generation, epoch, given)
+    token = token or str(Random().randrange(2**60))
+    given = Registration(
+        SideKey(not reader, operator, partition), staged, known, REGISTRATION_FORMAT, attempt, token if attempt else ""
+    )
+    return await scene.coordinator.sides.register("p", generation, epoch, given, prefix)
 
 
 def compare_at_once(events: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +170,72 @@ async def test_the_first_registration_of_a_key_counts_and_later_attempts_can_com
     await scene.merge(0)
     assert offsets(scene) == [1, 2]
     assert scene.names("staging/") == []
+
+
+class TestTasksThatRegisterTwice:
+    """`coalesce` computes several partitions of a frame in one task, with an operator in each."""
+
+    async def test_each_registration_counts(self, scene: Scene) -> None:
+        await begun(scene)
+        await register(scene, 1, 2, attempt="7")
+        second = await register(scene, 3, attempt="7")
+        assert [one.rows for one in second.staged] == [1], "it is not compared with the first"
+        await register(scene, attempt="7")
+        await register(scene, 2, 4, attempt="7")
+        await scene.merge(0)
+        assert offsets(scene) == [1, 2, 3, 4]
+        assert scene.names("staging/") == []
+
+    async def test_another_attempt_is_compared_one_by_one(self, scene: Scene) -> None:
+        await begun(scene)
+        first, second = await register(scene, 1, attempt="7"), await register(scene, 2, attempt="7")
+        assert await register(scene, 1, attempt="8") == first
+        assert await register(scene, 2, attempt="8") == second
+        third = await register(scene, 3, attempt="8")
+        assert await register(scene, 3, attempt="7") == third, "the first attempt may be the slower one"
+        assert await register(scene, 1, attempt="9") == first
+        assert (await register(scene, 9, attempt="9")).digest == second.digest, "it sees that it has decided otherwise"
+        await scene.merge(0)
+        assert offsets(scene) == [1, 2, 3]
+
+    async def test_a_request_that_is_repeated_registers_once(self, scene: Scene) -> None:
+        await begun(scene)
+        for _ in range(2):
+            assert (await register(scene, attempt="7", token="a")).token == "a"
+        assert (await register(scene, 1, attempt="7", token="b")).token == "b"
+        for attempt in ("8", "8"):
+            assert (await register(scene, attempt=attempt, token="c")).token == "a"
+        assert (await register(scene, 1, attempt="8", token="d")).token == "b"
+        await scene.merge(0)
+        assert offsets(scene) == [1]
+
+    async def test_it_is_known_after_a_crash_of_the_worker(self, scene: Scene) -> None:
+        await begun(scene)
+        await register(scene, 1, attempt="7")
+        await register(scene, 1, attempt="8")
+        await scene.reopen()
+        assert (await register(scene, 2, attempt="8")).digest == 2
+        await scene.reopen()
+        assert (await register(scene, 2, attempt="7")).attempt == "8"
+        await scene.merge(0)
+        assert offsets(scene) == [1, 2]
+
+
+async def test_registrations_of_format_1_are_read_and_those_of_a_later_format_refused(scene: Scene) -> None:
+    """Format 1 is a list of three; nothing says then which of them are merged."""
+    end = await begun(scene, outputs=())
+    data, done = "staging/p/1/0/side/data/1/err", "staging/p/1/0/side/done/o-old-0-0"
+    length = await scene.append(data, dead_letter(1))
+    await scene.append(
+        done, msgpack.packb([[True, "old", 0, 0], [{"port": "err", "segment": data, "length": length}], 1])
+    )
+    gone = [[True, "old", 1, 0], [{"port": "err", "segment": "staging/p/1/0/side/data/2/err", "length": 1}], 1]
+    await scene.append(f"{done[:-1]}1", msgpack.packb(gone))
+    await scene.cut(end)
+    assert offsets(scene) == [1]
+    await scene.append(f"{done[:-1]}2", msgpack.packb([[True, "old", 2, 0], [], 0, REGISTRATION_FORMAT + 1]))
+    with pytest.raises(UnreadableFormat, match="newer version"):
+        await scene.cut(end)
 
 
 async def test_an_empty_registration_counts_as_the_first_too(scene: Scene) -> None:
@@ -333,6 +406,36 @@ class TestSparksOwnSinks:
         assert offsets(scene) == [1, 2]
         assert await sides.missing("p", 1, 0) == []
 
+    @pytest.mark.parametrize(("before", "after"), [(1, 2), (9, 10), (2, 11)])
+    async def test_a_later_generation_decodes_the_missing_parts_of_an_earlier_one(
+        self, scene: Scene, before: int, after: int
+    ) -> None:
+        """It stages them under its own number, and plans the next epoch meanwhile."""
+        end = await begun(scene, (), before)
+        sides = scene.coordinator.sides
+        await sides.plan("p", before, 0, PLAN)
+        await register(scene, 1, operator="in/json", partition=0, reader=True)
+        await scene.reopen()
+        await scene.start_as(after, outputs=())
+        await scene.ingest(A, {1: 6})
+        asked = await scene.cut(end)
+        assert asked.is_lacking
+        assert asked.offset.epoch == 1
+        (missing,) = await scene.coordinator.sides.missing("p", after, 0)
+        await register(scene, 2, operator="in/json", partition=1, reader=True, prefix=missing.prefix)
+        assert not (await scene.cut(end)).is_lacking
+        assert offsets(scene) == [1, 2]
+        assert scene.names("staging/") == []
+
+    async def test_a_registration_whose_events_are_gone_is_noticed(self, scene: Scene) -> None:
+        end = await begun(scene, outputs=())
+        await register(scene, 1)
+        await register(scene, 2, partition=1)
+        scene.store.delete(scene.names("staging/p/1/0/side/data/")[0])
+        with pytest.raises(DataLoss, match=r"events of epoch 0 that 'apply' has rejected are lost"):
+            await scene.cut(end)
+        assert offsets(scene) == []
+
     async def test_rows_of_a_batch_without_new_input_leave_with_the_next_proof(self, scene: Scene) -> None:
         end = await begun(scene, outputs=())
         await scene.cut(end)
@@ -348,6 +451,29 @@ class TestSparksOwnSinks:
         await register(scene, 7, epoch=3)
         await scene.cut(later)
         assert offsets(scene) == [9, 8, 7]
+
+
+async def test_an_empty_registration_of_an_operator_is_durable() -> None:
+    """After a crash of the worker, an attempt that decides otherwise would be the first one."""
+    random = Random(1)
+    files = FaultyFiles(random)
+    scene = Scene(files)
+    await scene.open()
+    await scene.ingest(A, {1: 5})
+    await begun(scene)
+    await scene.durable()
+    scene.paused = True
+    registering = asyncio.create_task(register(scene))
+    await asyncio.wait([registering], timeout=0.1)
+    assert not registering.done(), "it waits for the journal"
+    scene.paused = False
+    await registering
+    scene.paused = True
+    files = await scene.crash(files, random, registering)  # type: ignore[assignment]  # those of the next life
+    again = Scene(files)
+    await again.open()
+    assert (await register(again, 1, generation=1)).staged == ()
+    await again.close()
 
 
 @pytest.mark.parametrize("outputs", [("out",), ()])

@@ -8,33 +8,40 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+
+import msgspec
 
 from penstock.coordinator.distinct_events import DistinctEvents
 from penstock.coordinator.ledger import NO_QUOTA
 from penstock.coordinator.machine.burials import left_out
 from penstock.coordinator.machine.state import Pipeline
 from penstock.coordinator.shared import Shared
-from penstock.core.errors import PipelineError, RequestError
+from penstock.core.errors import DataLoss, PipelineError, RequestError
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import MissingPart, ReaderPlan, Registration, SideKey
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS
-from penstock.protocol.stored.names import epoch_prefix, output_segment, staging_prefix
+from penstock.protocol.stored.names import NO_GENERATION, epoch_prefix, output_segment, staging_prefix
 from penstock.protocol.stored.side_outputs import (
     BURIED,
     DONE,
     PLANS,
     SIDE,
-    T,
     copy_prefix,
+    counterpart,
+    counting,
     done_segment,
+    merged_segment,
     pack,
     plan_segment,
-    unpack,
+    unpack_plan,
+    unpack_registrations,
 )
 
 PARTS_MAX = 100_000
 """Of one reader in one epoch: as many as a merge may have staged segments."""
+
+_WITHOUT = -1
+"""Stands for a sink without a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,42 +89,57 @@ class SideOutputs:
         """
         if len(plan.parts) > PARTS_MAX:
             raise RequestError(f"{len(plan.parts)} parts are more than {PARTS_MAX}", "Use fewer partitions.")
-        return await self._first(name, generation, epoch, plan, partial(plan_segment, operator=plan.operator))
+        shared = self._shared
+        async with shared.lock(name):
+            number = self._number(name, generation, epoch)
+            segment = plan_segment(epoch_prefix(name, generation, number), plan.operator)
+            if not self._is_written(segment):
+                self._append(segment, pack(plan))
+        await shared.keeper.settled()
+        return unpack_plan(await self._whole(segment), segment)
 
     def plan_buried(self, prefix: str, pipeline: Pipeline, start: int, end: int) -> None:
         """Plans what leaves through `err` because it is buried, unless that is planned already. `prefix`: of the epoch
         that reads between these cuts. Durable with the next commit, or merge.
         """
-        store, found, segment = self._shared.store, left_out(pipeline, start, end), plan_segment(prefix, BURIED)
-        if not found or (store.exists(segment) and store.length(segment)):
+        found, segment = left_out(pipeline, start, end), plan_segment(prefix, BURIED)
+        if not found or self._is_written(segment):
             return
-        if not store.exists(segment):
-            store.create(segment, NO_QUOTA, draining=True)
         ranges, reasons = zip(*found, strict=True)
-        plan = ReaderPlan(BURIED, json.dumps({"reasons": reasons}), (ranges,))
-        store.append(segment, [pack(plan)], draining=True)
-        self._shared.keeper.cover()
+        self._append(segment, pack(ReaderPlan(BURIED, json.dumps({"reasons": reasons}), (ranges,))))
 
     async def register(
         self, name: str, generation: int | None, epoch: int, given: Registration, prefix: str = ""
     ) -> Registration:
-        """Records what a task has staged. Returns the first registration of its key: the task compares. `prefix`: where
-        a missing part was planned. Raises PipelineError for a task of an earlier epoch, which nothing waits for.
+        """Records what a task has staged. Returns the first registration of its key: the task compares. A task that
+        registers a key several times gets the first one of the same number. `prefix`: where a missing part was planned.
+        Raises PipelineError for a task of an earlier epoch, which nothing waits for.
         """
-        own = staging_prefix(name)
+        own, shared = staging_prefix(name), self._shared
         if any(not one.segment.startswith(own) or one.port not in DEAD_LETTER_PORTS for one in given.staged):
             raise RequestError("what is registered is not a side output of this pipeline")
         if prefix and not (prefix.startswith(own) and self._is_planned(prefix, given.key)):
             raise PipelineError(f"no part of {given.key.operator!r} is missing in epoch {epoch}")
-        place = partial(done_segment, key=given.key)
-        # An empty registration need not be durable: if it is lost, its part is decoded again.
-        return await self._first(name, generation, epoch, given, place, waits=bool(given.staged), prefix=prefix)
+        async with shared.lock(name):
+            prefix = prefix or epoch_prefix(name, generation, self._number(name, generation, epoch))
+            segment = done_segment(prefix, given.key)
+            arrived = await self._registered(segment)
+            first = counterpart(arrived, given)
+            if first is None:
+                self._check_stored(given)
+                self._append(segment, pack(given))
+            elif _is_another(given, arrived) and first.digest == given.digest:
+                self._append(segment, pack(msgspec.structs.replace(given, staged=())))
+        # That of a reader need not be durable if it is empty: if it is lost, its part is decoded again. An operator may
+        # decide differently the next time, and what it has decided first counts.
+        if first is not None or given.staged or given.key.is_operator:
+            await shared.keeper.settled()
+        return given if first is None else first
 
-    def _check_stored(self, given: ReaderPlan | Registration) -> None:
+    def _check_stored(self, given: Registration) -> None:
         """Raises PipelineError if what would be registered was deleted: its events would be lost."""
-        store = self._shared.store
-        for one in given.staged if isinstance(given, Registration) else ():
-            if not store.exists(one.segment) or store.length(one.segment) != one.length:
+        for one in given.staged:
+            if not self._is_there(one):
                 raise PipelineError(
                     f"{one.segment!r} was deleted before it was registered", "Let Spark retry the task."
                 )
@@ -125,34 +147,21 @@ class SideOutputs:
     def _is_planned(self, prefix: str, key: SideKey) -> bool:
         return self._shared.store.exists(plan_segment(prefix, key.operator))
 
-    async def _first(
-        self,
-        name: str,
-        generation: int | None,
-        epoch: int,
-        given: T,
-        place: Callable[[str], str],
-        *,
-        waits: bool = True,
-        prefix: str = "",
-    ) -> T:
-        """Stores the value at its place below the epoch's prefix, unless one is stored there. Returns the stored one,
-        when it is durable.
-        """
-        shared = self._shared
-        async with shared.lock(name):
-            prefix = prefix or epoch_prefix(name, generation, self._number(name, generation, epoch))
-            segment = place(prefix)
-            if not shared.store.exists(segment):
-                self._check_stored(given)
-                shared.store.create(segment, NO_QUOTA, draining=True)
-            if not shared.store.length(segment):  # a crash may have come in between
-                shared.store.append(segment, [pack(given)], draining=True)
-                shared.keeper.cover()
-                if not waits:
-                    return given
-        await shared.keeper.settled()
-        return await self._read(segment, type(given))
+    def _is_there(self, piece: Staged) -> bool:
+        store = self._shared.store
+        return store.exists(piece.segment) and store.length(piece.segment) == piece.length
+
+    def _is_written(self, segment: str) -> bool:
+        """A crash may have come between its creation and its first bytes."""
+        return self._shared.store.exists(segment) and self._shared.store.length(segment) > 0
+
+    def _append(self, segment: str, data: bytes) -> None:
+        """Creates it if it does not exist."""
+        store = self._shared.store
+        if not store.exists(segment):
+            store.create(segment, NO_QUOTA, draining=True)
+        store.append(segment, [data], draining=True)
+        self._shared.keeper.cover()
 
     def _number(self, name: str, generation: int | None, epoch: int) -> int:
         """The epoch under which it is stored. With Spark's own sinks, that of the running cut: only cuts are proved,
@@ -171,7 +180,8 @@ class SideOutputs:
         """The planned parts of epochs up to this one that no task has finished, for Spark's own sinks."""
         async with self._shared.lock(name):
             self._shared.living(name, generation)
-            found = [await self._missing(epoch, prefix) for epoch, prefix in self._pending(name, upto)]
+            pending = [(epoch, prefix) for epoch, prefixes in self._pending(name, upto) for prefix in prefixes]
+            found = [await self._missing(epoch, prefix) for epoch, prefix in pending]
         return [part for parts in found for part in parts]
 
     async def _missing(self, epoch: int, prefix: str) -> list[MissingPart]:
@@ -201,10 +211,10 @@ class SideOutputs:
         """The epochs after this one are planned again: what was registered for them no longer counts. What a batch
         without new input has staged may belong to an earlier epoch.
         """
-        found = [prefix + SIDE for _, prefix in self._epochs(name, lambda number: number > epoch)]
+        found = [prefix + SIDE for _, some in self._epochs(name, lambda number: number > epoch) for prefix in some]
         if not found:
             return
-        sides = [await self._sides(prefix) for _, prefix in self._pending(name, epoch)]
+        sides = [await self._sides(prefix) for _, some in self._pending(name, epoch) for prefix in some]
         needed = {piece.segment for side in sides for one in side.done for piece in one.staged}
         for info in [info for prefix in found for info in self._shared.store.segments(prefix)]:
             if info.name not in needed:
@@ -219,46 +229,75 @@ class SideOutputs:
         pipeline = shared.state.pipelines.get(name)
         if pipeline is None or not pipeline.is_merged_by_proof:
             return False
-        for epoch, prefix in self._pending(name, upto):
-            sides = await self._sides(prefix)
-            if sides.missing(epoch, prefix):
+        for epoch, prefixes in self._pending(name, upto):
+            sides = {prefix: await self._sides(prefix) for prefix in prefixes}
+            if any(some.missing(epoch, prefix) for prefix, some in sides.items()):
                 return True
-            done = (one for one in sides.done if all(shared.store.exists(piece.segment) for piece in one.staged))
-            self._merge(name, prefix, await self._distinct.of(prefix, EpochSides(done=tuple(done)).by_operator()))
-            if epoch < pipeline.running[1]:  # no task of it is running
+            for prefix, some in sides.items():
+                await self._merge(name, prefix, await self._unmerged(epoch, prefix, some))
+            # Only when all are merged: what one generation has staged may be registered where another has planned it.
+            for prefix in prefixes if epoch < pipeline.running[1] else ():  # no task of it is running
                 self._sweep(prefix)
             shared.keeper.cover()
             await shared.keeper.settled()
         return False
 
-    def _merge(self, name: str, prefix: str, pieces: Sequence[tuple[Staged, str | None]]) -> None:
-        """In one record. The originals of copies go with it, into a segment that is then deleted."""
+    async def _unmerged(self, epoch: int, prefix: str, sides: EpochSides) -> list[Registration]:
+        """The registrations of which nothing is merged yet. Raises DataLoss if one was neither merged nor is there."""
+        log = merged_segment(prefix)
+        merged = {*(await self._whole(log)).decode().splitlines()} if self._is_written(log) else set[str]()
+        found = []
+        for one in sides.done:
+            if all(piece.segment in merged for piece in one.staged):
+                continue
+            if all(map(self._is_there, one.staged)):
+                found.append(one)
+            elif one.format > 1:  # of older ones it is not known which are merged
+                raise DataLoss(
+                    f"events of epoch {epoch} that {one.key.operator!r} has rejected are lost: their staged segments "
+                    "are gone",
+                    "Start the pipeline from scratch: penstock pipeline reset NAME",
+                )
+        return found
+
+    async def _merge(self, name: str, prefix: str, done: Sequence[Registration]) -> None:
+        """In one record, which also says what is merged. The originals of copies go with it, into a segment that is
+        then deleted.
+        """
         store, pairs = self._shared.store, []
-        trash = f"{copy_prefix(prefix)}/trash"
+        pieces = await self._distinct.of(prefix, EpochSides(done=tuple(done)).by_operator())
+        if not pieces:
+            return
+        scratch = copy_prefix(prefix)
+        trash, note, log = f"{scratch}/trash", f"{scratch}/merged", merged_segment(prefix)
+        self._append(note, b"".join(f"{piece.segment}\n".encode() for one in done for piece in one.staged))
         for staged, original in pieces:
-            for segment in (output_segment(name, staged.port), *([trash] if original else ())):
-                if not store.exists(segment):
-                    store.create(segment, NO_QUOTA, draining=True)
             pairs.append((output_segment(name, staged.port), staged.segment))
             if original:
                 pairs.append((trash, original))
-        if pairs:
-            store.merge(pairs)
+        pairs.append((log, note))
+        for segment in dict.fromkeys(target for target, _ in pairs):
+            if not store.exists(segment):
+                store.create(segment, NO_QUOTA, draining=True)
+        store.merge(pairs)
         self._sweep(trash)
 
-    def _pending(self, name: str, upto: int) -> list[tuple[int, str]]:
+    def _pending(self, name: str, upto: int) -> list[tuple[int, list[str]]]:
         return self._epochs(name, lambda number: number <= upto)
 
-    def _epochs(self, name: str, wanted: Callable[[int], bool]) -> list[tuple[int, str]]:
-        """The epochs with side outputs, and their prefixes, in order. An epoch that was planned again by a newer
-        generation has those of that one alone.
+    def _epochs(self, name: str, wanted: Callable[[int], bool]) -> list[tuple[int, list[str]]]:
+        """The epochs with side outputs, in order, each with the prefixes of its generations, in order. What counts is
+        that of one generation, in which the epoch was planned last; a later one may have staged its missing parts.
         """
-        found = set()
+        found: dict[int, set[int]] = defaultdict(set)
         for info in self._shared.store.segments(staging_prefix(name)):
             generation, epoch, rest = info.name.removeprefix(staging_prefix(name)).split("/", 2)
             if rest.startswith(SIDE) and epoch.isdecimal() and wanted(int(epoch)):
-                found.add((int(epoch), f"{staging_prefix(name)}{generation}/{epoch}/"))
-        return sorted(found)
+                found[int(epoch)].add(_WITHOUT if generation == NO_GENERATION else int(generation))
+        return [
+            (epoch, [epoch_prefix(name, None if one == _WITHOUT else one, epoch) for one in sorted(generations)])
+            for epoch, generations in sorted(found.items())
+        ]
 
     async def _sides(self, prefix: str) -> EpochSides:
         store = self._shared.store
@@ -267,11 +306,32 @@ class SideOutputs:
             return EpochSides()
         self._shared.keeper.cover()  # empty registrations may not be durable yet
         await self._shared.keeper.settled()
-        whole = [one for one in names if self._shared.store.length(one)]
-        plans = [await self._read(one, ReaderPlan) for one in whole if one.startswith(prefix + PLANS)]
-        done = [await self._read(one, Registration) for one in whole if one.startswith(prefix + DONE)]
-        return EpochSides(tuple(plans), tuple(done))
+        plans = [
+            unpack_plan(await self._whole(one), one)
+            for one in names
+            if one.startswith(prefix + PLANS) and self._is_written(one)
+        ]
+        done = [counting(await self._registered(one)) for one in names if one.startswith(prefix + DONE)]
+        return EpochSides(tuple(plans), tuple(one for some in done for one in some))
 
-    async def _read(self, segment: str, kind: type[T]) -> T:
-        length = self._shared.records.end(segment)
-        return unpack(await self._shared.records.data(segment, 0, length), kind, segment)
+    async def _registered(self, segment: str) -> list[Registration]:
+        """All that have arrived for a key."""
+        if not self._is_written(segment):
+            return []
+        return unpack_registrations(await self._whole(segment), segment)
+
+    async def _whole(self, segment: str) -> bytes:
+        """All bytes of the segment, once they are durable."""
+        records, end = self._shared.records, self._shared.store.length(segment)
+        if records.end(segment) < end:
+            self._shared.keeper.cover()
+            await self._shared.keeper.settled()
+        found = bytearray()
+        while len(found) < end:
+            found += await records.data(segment, len(found), end - len(found))
+        return bytes(found[:end])
+
+
+def _is_another(given: Registration, arrived: Sequence[Registration]) -> bool:
+    """Whether it is of an attempt that registers a key several times, and has not arrived before."""
+    return bool(given.attempt) and all((one.attempt, one.token) != (given.attempt, given.token) for one in arrived)

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from penstock.core.errors import PenstockError
 from penstock.protocol.api.pipelines import Staged
-from penstock.protocol.api.side_outputs import Registration, SideKey
+from penstock.protocol.api.side_outputs import REGISTRATION_FORMAT, Registration, SideKey
 from penstock.protocol.stored.names import epoch_prefix
 from penstock.protocol.stored.side_outputs import REMEMBERED_MAX, data_prefix
 from penstock.spark.carried import Carried
@@ -84,8 +85,11 @@ class Rejected:
 class SideOutputs:
     """Of one task attempt. Nothing of it counts before `register`; without it, call `discard`."""
 
-    def __init__(self, origin: Origin, epoch: int, key: SideKey, planned: str = "") -> None:
-        """`planned`: for a missing part, the prefix under which it was planned."""
+    def __init__(self, origin: Origin, epoch: int, key: SideKey, planned: str = "", attempt: str = "") -> None:
+        """`planned`: for a missing part, the prefix under which it was planned. `attempt`: of a task that may register
+        the key several times.
+        """
+        self._attempt = attempt
         self._planned = planned
         self._origin = origin
         self._epoch = epoch
@@ -98,14 +102,20 @@ class SideOutputs:
         """Port → the identities of events that it has staged: the last ones."""
 
     @staticmethod
-    def of(origin: Origin, epoch: int, key: SideKey) -> SideOutputs:
-        return SideOutputs(origin, epoch, key) if origin.trial is None else NoSideOutputs(origin, epoch, key)
+    def of(origin: Origin, epoch: int, key: SideKey, attempt: str = "") -> SideOutputs:
+        kind = SideOutputs if origin.trial is None else NoSideOutputs
+        return kind(origin, epoch, key, attempt=attempt)
 
     @classmethod
     def of_task(cls, origin: Origin, operator: str) -> SideOutputs:
-        """Of the running task. Raises RequestError if it does not know its batch."""
+        """Of the running task. Raises RequestError if it does not know its batch.
+
+        Some tasks run an operator several times, in any of Python's processes: `coalesce` computes several partitions
+        in one, and a join of all rows with all rows those of both sides.
+        """
         task = Task.running()
-        return cls.of(origin, task.batch, SideKey(True, operator, task.partition, task.stage))
+        key = SideKey(True, operator, task.partition, task.stage)
+        return cls.of(origin, task.batch, key, str(task.attempt))
 
     @property
     def partition(self) -> int:
@@ -163,7 +173,8 @@ class SideOutputs:
     def finish(self) -> Registration:
         """When it returns, everything that was staged is durable."""
         staged = tuple(Staged(one.port, one.segment, one.length, one.rows) for one in self._staging.finish())
-        return Registration(self._key, staged, self._digest)
+        token = uuid4().hex if self._attempt else ""
+        return Registration(self._key, staged, self._digest, REGISTRATION_FORMAT, self._attempt, token)
 
     def register(self, given: Registration) -> None:
         """Call it when the task has handed on its last row. Raises NotRepeatable if an earlier attempt has staged other

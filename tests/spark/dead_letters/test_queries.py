@@ -127,9 +127,32 @@ def in_batches(roofs: DataFrame) -> DataStreamWriter:
     return roofs.select("n").writeStream.foreachBatch(look)
 
 
+def share_of(row: dict[str, Any]) -> dict[str, Any]:
+    return {"share": 12 // row["n"]}
+
+
+def coalesced(roofs: DataFrame) -> DataFrame:
+    """One task calls the function for several partitions of the frame."""
+    frame = roofs.select("n", "segment", "offset").repartition(3)
+    return dead_letters.apply(frame, share_of, "share int", per="row").coalesce(1)
+
+
+def coalesced_batches(roofs: DataFrame) -> DataStreamWriter:
+    """With Spark's own sink: in one task for several partitions, and for both sides of a join of all with all."""
+
+    def look(batch: DataFrame, _: int) -> None:
+        assert batch.coalesce(1).count() == 3
+        assert batch.crossJoin(batch.hint("shuffle_replicate_nl")).count() == 9
+
+    frame = roofs.select("n", "segment", "offset").repartition(3)
+    return dead_letters.apply(frame, share_of, "share int", per="row").writeStream.foreachBatch(look)
+
+
 DECODING = {"roofs": (Branch("json", "n int"),)}
-PLAIN = (limited, repeated, doubled, functions, in_batches)
-LIMITED, REPEATED, DOUBLED, FUNCTIONS, IN_BATCHES = (replace(pipeline(one), decoding=DECODING) for one in PLAIN)
+PLAIN = (limited, repeated, doubled, functions, in_batches, coalesced, coalesced_batches)
+LIMITED, REPEATED, DOUBLED, FUNCTIONS, IN_BATCHES, COALESCED, COALESCED_BATCHES = (
+    replace(pipeline(one), decoding=DECODING) for one in PLAIN
+)
 BOTH = replace(
     pipeline(inputs={"left": "roofs", "right": "roofs"})(both),
     decoding={"left": (Branch("json", "n int"),), "right": (Branch("json", "n int not null"),)},
@@ -183,8 +206,17 @@ def test_functions_in_python_over_a_frame_with_dead_letters_get_the_other_rows(
         assert left == [(2, PAYLOADS[1]), (4, PAYLOADS[3])], name
 
 
-def share_of(row: dict[str, Any]) -> dict[str, Any]:
-    return {"share": 12 // row["n"]}
+def test_a_task_may_call_a_function_for_several_partitions_of_the_frame(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    """Each call has its own dead letters, and some have none."""
+    payloads = [b'{"n": 0, "at": %d}' % number if number % 3 else b'{"n": 4}' for number in range(9)]
+    send(f"127.0.0.1:{worker.ports['connector']}", "roofs", "roof", payloads)
+    run(spark, worker, tmp_path, COALESCED, COALESCED_BATCHES)
+    bad = [payload for payload in payloads if b"at" in payload]
+    for name in ("coalesced", "coalesced_batches"):
+        assert sorted(event.payload for event in outputs(worker.address, name, "err")) == bad, name
+    assert len(outputs(worker.address, "coalesced")) == 3
 
 
 def mended(row: dict[str, Any]) -> dict[str, Any]:

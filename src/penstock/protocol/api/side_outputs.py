@@ -29,6 +29,9 @@ class ReaderPlan(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[tuple[Range, ...], ...]
 
 
+REGISTRATION_FORMAT = 2
+
+
 class Registration(msgspec.Struct, frozen=True, array_like=True):
     """What a task has staged, all of it durable. Two attempts with the same digest have staged the same events for the
     same reasons.
@@ -37,6 +40,14 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     key: SideKey
     staged: tuple[Staged, ...]
     digest: Count
+    format: Count = 1
+    """Format 1 has none of the following fields."""
+    attempt: str = ""
+    """Of a task that may run its operator on several partitions of a frame, as `coalesce` does: it registers each, in
+    order. Empty for what is read by the parts of a plan.
+    """
+    token: str = ""
+    """Of an attempt's registrations, which one it is: a request may arrive twice."""
 
 
 class MissingPart(msgspec.Struct, frozen=True):
