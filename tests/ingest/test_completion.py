@@ -1,6 +1,7 @@
 """Acknowledgements while pipelines hold a source: never before `advance`, and after it without further traffic."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -246,6 +247,25 @@ async def test_ack_durable_does_not_wait_for_pipelines(serve: Serve, connect: Co
     await source.until(lambda: source.acked == {1: 5})
     await source.open(1)
     assert not running.gateway.view.status()["source"].acks_await_pipelines
+
+
+async def test_a_new_ack_applies_at_once(serve: Serve, connect: Connect) -> None:
+    running = await serve(source=ONE_SEGMENT)
+    source = await blocked_source(running, connect, 1)
+    source.send([(1, 5)])
+    await until_stored(running, 1)
+    await quiet()
+    assert source.acked == {}
+    running.sources.configure("source", replace(ONE_SEGMENT, ack=AckMode.DURABLE))
+    await source.until(lambda: source.acked == {1: 5})
+    source.send([(1, 6)])
+    await source.until(lambda: source.acked == {1: 6})
+    running.sources.configure("source", ONE_SEGMENT)
+    source.send([(1, 7)])
+    await until_stored(running, 3)
+    await quiet()
+    assert source.acked == {1: 6}
+    await release(running, source, {1: 7})
 
 
 async def test_a_hold_does_not_move_acknowledgements_backwards(running: RunningGateway, connect: Connect) -> None:

@@ -270,6 +270,7 @@ class SourceCatalog:
         if name in self._logs:
             self._logs[name].reconfigure(self.settings_of(name))
             self.completion(name).grown()
+            self.completion(name).reconfigured()
 
     def settings_of(self, name: str) -> SourceSettings:
         found, limit = self._configured.get(name), self._quotas.get(name)

@@ -106,10 +106,13 @@ class Completion:
     def let_go(self) -> None:
         """No pipeline reads the source any more: acknowledge what is durable."""
         self.has_pipelines = False
+        self._catch_up()
+        self._moved()
+
+    def _catch_up(self) -> None:
         if self._mode is Mode.WAITING:
             self._mode = Mode.CATCHING_UP
             self._wake()
-        self._moved()
 
     def _moved(self) -> None:
         for moved in self._watchers:
@@ -145,6 +148,15 @@ class Completion:
         more = [self._store.length(name) for name in self._segments[len(self._durable) :]]
         for column in (self._durable, self._cursors, self._looked):
             column.extend(more)
+
+    def reconfigured(self) -> None:
+        """The log's settings may have changed, and with them whether acknowledgements wait for pipelines."""
+        if self._log is None or not self.has_pipelines:
+            return
+        if self._log.settings.ack is AckMode.DURABLE:
+            self._catch_up()
+        elif self._mode is not Mode.WAITING:
+            self._begin(self._log)
 
     def _begin(self, log: SourceLog) -> None:
         if log.settings.ack is AckMode.DURABLE:
