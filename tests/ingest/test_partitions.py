@@ -17,8 +17,8 @@ from penstock.ingest.catalog import SourceCatalog
 from penstock.ingest.owners import StreamKey
 from penstock.ingest.partitions import PartitionedSources
 from penstock.ingest.sessions.gateway import Gateway
-from penstock.ingest.settings import GatewaySettings
-from penstock.protocol.api.shards import Claims, HeldBy
+from penstock.ingest.settings import DeclaredSource, GatewaySettings, SourceSettings
+from penstock.protocol.api.shards import Claims, Declared, HeldBy
 from penstock.protocol.connector import (
     MIGRATING_VERSION,
     NOTHING_YET,
@@ -45,6 +45,7 @@ from tests.ingest.stored_events import parse
 from tests.support.waiting import SECONDS_MAX, eventually
 
 SOURCE = "orders"
+WHOLE = "plain"
 
 
 @dataclass
@@ -70,6 +71,8 @@ class Cluster:
     folder: Path
     shards: dict[int, Shard] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
+    declared: dict[str, DeclaredSource] = field(default_factory=dict)
+    """By an application in another shard."""
     _terms: Counter[int] = field(default_factory=Counter)
 
     async def start(self, number: int, *, holds: bool = False) -> Shard:
@@ -123,10 +126,14 @@ class Directory:
     shard: int
 
     async def placed_partitions(self, source: str) -> list[int]:
-        return [0, 1] if source == SOURCE else []
+        return [0, 1] if source == SOURCE else [1] if source == WHOLE else []
 
-    async def declared_source(self, source: str, quota_bytes: int | None) -> None:
-        pass
+    async def published_sources(self) -> list[str]:
+        return [*self.cluster.declared]
+
+    async def declared_source(self, source: str, quota_bytes: int | None) -> DeclaredSource | None:
+        self.cluster.asked[source] += 1
+        return self.cluster.declared.get(source)
 
     async def connector_of(self, shard: int) -> str:
         found = self.cluster.shards.get(shard)
@@ -398,6 +405,51 @@ async def test_a_move_does_not_wait_for_streams_that_nobody_opens_any_more(
     owners = shard.running.sources.registry
     assert [owners.owner(StreamKey(f"{SOURCE}#1", number)) for number in (2, 3)] == [None, None]
     assert not shard.partitions._partitions[SOURCE]._asking
+
+
+def declared(disorder_us: int) -> DeclaredSource:
+    return DeclaredSource(SourceSettings(max_disorder_us=disorder_us))
+
+
+async def test_a_whole_source_has_the_settings_of_an_application_in_another_shard(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disorder(source: str = WHOLE) -> int:
+        return cluster.shards[1].running.sources.settings_of(source).max_disorder_us
+
+    cluster.declared = {WHOLE: declared(1)}
+    partitions_ = cluster.shards[1].partitions
+    for _ in range(3):
+        await partitions_.know(WHOLE)  # as before each program joins
+    assert (disorder(), cluster.asked[WHOLE]) == (1, 1)
+    cluster.declared = {WHOLE: declared(2)}
+    await partitions_.declared(Declared(source=WHOLE))
+    assert disorder() == 2
+    cluster.shards[1].running.sources.log(WHOLE)
+    await cluster.shards[1].running.sources.durability.caught_up()
+    await cluster.kill(1)
+    cluster.declared = {WHOLE: declared(3)}
+    await cluster.start(1)
+    await eventually(lambda: disorder() == 3)  # without any program
+    monkeypatch.setattr(partitions, "LOOK_SECONDS", 0.01)
+    await cluster.kill(1)
+    await cluster.start(1)
+    await eventually(lambda: disorder() == 3)
+    cluster.declared = {WHOLE: declared(4)}
+    await eventually(lambda: disorder() == 4)
+    with pytest.raises(Unavailable):
+        await cluster.shards[0].partitions.declared(Declared(source=WHOLE))
+
+
+async def test_the_first_partition_has_the_settings_of_an_application_in_another_shard(cluster: Cluster) -> None:
+    sources, found = cluster.shards[0].running.sources, cluster.shards[0].partitions
+    cluster.declared = {SOURCE: declared(1)}
+    await found.declared(Declared(source=SOURCE))
+    assert sources.settings_of(SOURCE).max_disorder_us == 1
+    cluster.declared = {SOURCE: declared(2)}
+    found.is_configured_here = lambda name: name == SOURCE
+    await found.declared(Declared(source=SOURCE))
+    assert sources.settings_of(SOURCE).max_disorder_us == 1
 
 
 async def test_many_streams_at_once_need_few_requests(cluster: Cluster, peers: list[Peer]) -> None:

@@ -15,7 +15,7 @@ from penstock.cluster.places import Kind, Places, Thing
 from penstock.connectors.permissions import UNLIMITED
 from penstock.core.errors import RequestError, Unavailable
 from penstock.core.retry import RetryPolicy
-from penstock.protocol.api.deployment import ConnectorSpec, Deployment
+from penstock.protocol.api.deployment import PASSTHROUGH, ConnectorSpec, Deployment, PipelineSpec
 from penstock.protocol.api.shards import Declared
 from penstock.worker import declared_sources
 from penstock.worker.application_places import ApplicationPlaces
@@ -41,6 +41,7 @@ class FakeRuntime:
     refuses: bool = False
     changed: Any = None
     elsewhere: Any = None
+    is_elsewhere: Any = None
 
     async def apply(self, deployment: Deployment, name: str) -> str:
         if self.refuses:
@@ -67,13 +68,13 @@ class FakeWire:
 
 
 class Scene:
-    def __init__(self) -> None:
-        self.bucket: Bucket = open_bucket(f"memory://{uuid4().hex}")
-        for shard in (0, 1):
+    def __init__(self, bucket: Bucket | None = None, application: Application | None = None) -> None:
+        self.bucket: Bucket = bucket or open_bucket(f"memory://{uuid4().hex}")
+        for shard in () if bucket is not None else (0, 1):
             self.bucket.create(f"cluster/shards/{shard}", [b"{}"])
-        self.runtime, self.wire = FakeRuntime(), FakeWire()
-        directory = Directory(self.bucket, 0)
-        self.places = ApplicationPlaces(directory, self.wire, UNLIMITED, self.runtime)  # type: ignore[arg-type]
+        self.runtime, self.wire = FakeRuntime(application or Application()), FakeWire()
+        self.directory = Directory(self.bucket, 0)
+        self.places = ApplicationPlaces(self.directory, self.wire, UNLIMITED, self.runtime)  # type: ignore[arg-type]
 
     async def apply(self, *specs: ConnectorSpec) -> None:
         await self.places.apply(Deployment(connectors={one.name: one for one in specs}), "app")
@@ -118,18 +119,64 @@ async def test_what_is_saved_is_published_and_what_is_removed_is_withdrawn(scene
     await eventually(lambda: scene.disorder("orders") is None)
 
 
-async def test_a_source_of_another_shard_is_refused_before_anything_is_published(scene: Scene) -> None:
-    Places(scene.bucket).partitions(Thing(Kind.SOURCE, "orders"), 2, wanted=1)
-    with pytest.raises(RequestError, match="source 'orders' is in shard 1, and the application in shard 0"):
-        await scene.apply(ORDERS)
-    assert scene.disorder("orders") is None
+async def test_what_runs_in_the_application_is_refused_if_its_place_is_another_shard(scene: Scene) -> None:
+    """Before anything is published."""
+    Places(scene.bucket).partitions(Thing(Kind.SOURCE, "hits"), 2, wanted=1)
+    with pytest.raises(RequestError, match="source 'hits' is in shard 1, and the application in shard 0"):
+        await scene.apply(HITS, ORDERS)
+    assert not scene.listens("hits")
+    Places(scene.bucket).get(Thing(Kind.PIPELINE, "p"), wanted=1)
+    pipeline = PipelineSpec(name="p", id="p", instance="01", spark=PASSTHROUGH)
+    with pytest.raises(RequestError, match="pipeline 'p' is in shard 1, and the application in shard 0"):
+        await scene.places.apply(Deployment(pipelines={"p": pipeline}), "app")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_a_source_of_programs_that_is_in_another_shard_gets_its_settings_there(
+    scene: Scene, partitions: int
+) -> None:
+    Places(scene.bucket).partitions(Thing(Kind.SOURCE, "orders"), partitions, wanted=1)
+    orders = replace(ORDERS, partitions=partitions)
+    await scene.apply(replace(orders, max_disorder_us=1))
+    assert scene.runtime.is_elsewhere("orders")
+    await eventually(lambda: scene.wire.asked == [(1, "orders")])
+    assert scene.disorder("orders") == 1
+    scene.wire.is_away = True
+    await scene.apply(replace(orders, max_disorder_us=2))
+    await eventually(lambda: scene.places.problems)
+    scene.wire.is_away = False
+    await eventually(lambda: not scene.places.problems)
+    assert scene.disorder("orders") == 2
+    await scene.apply()
+    await eventually(lambda: scene.disorder("orders") is None)
+
+
+async def test_the_place_of_a_source_is_known_before_a_stored_application_starts(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Places(scene.bucket).get(Thing(Kind.SOURCE, "orders"), wanted=1)
+    orders, here = replace(ORDERS, partitions=1), replace(ORDERS, partitions=1, name="here", id="here")
+    await scene.apply(orders, here)
+    again = Scene(scene.bucket, scene.runtime.application)
+    placed, failures = again.directory.placed_partitions, [Unavailable("the bucket does not answer")]
+
+    async def placed_partitions(source: str) -> tuple[int, ...]:
+        if failures:
+            raise failures.pop()
+        return await placed(source)
+
+    monkeypatch.setattr(again.directory, "placed_partitions", placed_partitions)
+    await again.places.find()
+    assert [again.runtime.is_elsewhere(name) for name in ("orders", "here")] == [True, False]
 
 
 async def test_other_shards_are_asked_to_listen_until_they_have_answered(scene: Scene) -> None:
     scene.wire.is_away = True
     await scene.apply(HITS)
     await eventually(lambda: scene.places.problems)
-    assert scene.places.problems == ["not every worker listens: connector hits in shard 1: no worker serves shard 1"]
+    assert scene.places.problems == [
+        "not every shard has what is deployed: connector hits in shard 1: no worker serves shard 1"
+    ]
     scene.wire.is_away = False
     await eventually(lambda: not scene.runtime.elsewhere())
     assert scene.wire.asked == [(1, "hits")]

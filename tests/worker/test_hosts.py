@@ -17,9 +17,11 @@ from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.segments import SegmentClient
+from penstock.cluster.places import APPLICATION, Kind, Places, Thing
 from penstock.cluster.secret import cluster_secret
 from penstock.core.address import Address
-from penstock.core.errors import NoSuchSegment
+from penstock.core.errors import NoSuchSegment, RequestError
+from penstock.protocol.api.deployment import PASSTHROUGH, ConnectorSpec, Deployment, End, Link, PipelineSpec
 from penstock.protocol.connector import Migrate, Ok, Restart
 from tests.client.source.stored import stored_messages
 from tests.support import http
@@ -115,6 +117,34 @@ def test_a_connector_of_the_application_listens_where_its_shard_is_and_nowhere_e
     times = Counter(payload for payloads in streams.values() for payload in payloads)
     assert {*times.values()} == {1}
     assert times.keys() >= {*clients.answered}
+
+
+def test_an_application_declares_a_source_that_has_a_place_in_another_shard(tmp_path: Path) -> None:
+    """Its programs came first. Acknowledgements tell whether its shard has its settings: no pipeline runs."""
+    with hosts(tmp_path, 2) as made, ExitStack() as stack:
+        worker = f"127.0.0.1:{made.all[0].http_port}"
+        application = stack.enter_context(ApplicationClient(worker, 5))
+        application.apply(Deployment())
+        home = Places(open_bucket(made.url)).find(APPLICATION)
+        name = next(one for one in SOURCES if Places(open_bucket(made.url)).likely(Thing(Kind.SOURCE, one)) != home)
+        program = stack.enter_context(sending(made.seeds, 2, name))
+        program.wait_for_acks()
+        spec = ConnectorSpec(name=name, id=name, instance="01", type="connector-protocol", ack="durable")
+        pipeline = PipelineSpec(name="p", id="p", instance="01", spark=PASSTHROUGH)
+        link = Link(End("connector", name, "out"), End("pipeline", "p", "in"))
+        application.apply(Deployment(connectors={name: spec}, pipelines={"p": pipeline}, links=(link,)))
+        program.wait_for_acks()
+        with CoordinatorClient(worker, 5) as client:
+            until(lambda: [one.lag_bytes > 0 for one in client.status().pipelines] == [True], made.said)
+        pids = children(made.all[0].pid)
+        for pid in pids:  # the application's shard, and the source's
+            kill(pid)
+        until(lambda: not {*pids} & {*children(made.all[0].pid)}, made.said)
+        made.settle()
+        program.wait_for_acks()
+        with pytest.raises(RequestError, match="has events in other shards, where it cannot be paused"):
+            application.pause(name)
+        assert made.check(program)
 
 
 def only_listener(port: int) -> int:

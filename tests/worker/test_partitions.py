@@ -155,7 +155,7 @@ def test_an_application_declares_a_source_with_partitions(tmp_path: Path) -> Non
         application.apply(Deployment(connectors={SOURCE: spec}))
         with pytest.raises(RequestError, match="has 2 partitions, not 1, and their number never changes"):
             application.apply(Deployment(connectors={SOURCE: replace(spec, partitions=1)}))
-        with pytest.raises(RequestError, match="has partitions in other shards, which cannot be paused"):
+        with pytest.raises(RequestError, match="has events in other shards, where it cannot be paused"):
             application.pause(SOURCE)
         programs: list[OneStream] = []
         while not programs or not all(stored(made)):

@@ -102,6 +102,8 @@ class WorkerParts:
     segment_port: Callable[[], SegmentPort]
     downstream: Callable[[str], Downstream] = lambda _: NoPipelines()
     """The pipelines that read a connector, by the connector's name."""
+    is_elsewhere: Callable[[str], bool] = lambda _: False
+    """Whether another shard has the source of this connector's name."""
 
 
 class Instance:
@@ -125,6 +127,7 @@ class Instance:
             has_out=deployment.has_out(self.name),
             segment_port=around.segment_port(),
             downstream=around.downstream(self.name),
+            is_elsewhere=around.is_elsewhere(self.name),
         )
         if built.capabilities.sink is not None and self.sink is None:
             around.signals.breakers.configure(self.name, built.spec.breaker, per_stream=False, is_passing=True)

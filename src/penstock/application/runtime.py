@@ -119,7 +119,16 @@ class Runtime:
         self._permissions = permissions
         self._gate = ApplicationGate(self.signals)
         self.driver = DriverCheck(clock)
-        self._around = WorkerParts(gateway.sources, self.signals, self.sinks, segment_port, self._downstream)
+        self.is_elsewhere: Callable[[str], bool] = lambda _: False
+        """Whether another shard has the source of this name, which is always the same one."""
+        self._around = WorkerParts(
+            gateway.sources,
+            self.signals,
+            self.sinks,
+            segment_port,
+            self._downstream,
+            lambda name: self.is_elsewhere(name),  # noqa: PLW0108  it is set later
+        )
         self._instances: dict[str, Instance] = {}
         self._built: dict[str, BuiltConnector] = {}
         """Deployed connectors that do not run: delivery may need them."""
@@ -270,6 +279,10 @@ class Runtime:
         await self._file.save(application)
         self.application = application
         self.changed()
+
+    def has_source(self, name: str) -> bool:
+        """Whether a connector of this name is deployed, and its source is in this shard."""
+        return name in self.application.deployment.connectors and not self.is_elsewhere(name)
 
     # From one deployment to the next.
 

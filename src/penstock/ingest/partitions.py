@@ -68,6 +68,9 @@ this only decides how soon programs, and people, see that something is wrong.
 LOOK_SECONDS = 10.0
 """Between two looks whether an application has changed the settings of a partition."""
 
+_ASKED_ABOUT_MAX = 100_000
+"""Sources whose settings were asked for and are not asked for again; beyond that, all are."""
+
 COMMANDS_MAX = 1000
 """In one request: some 50 KB, and a few milliseconds of the registry's process."""
 
@@ -399,13 +402,17 @@ class PartitionDirectory(Protocol):
 
     async def connector_of(self, shard: int) -> str: ...
 
+    async def published_sources(self) -> Sequence[str]:
+        """Those about which an application declares something, or has done so."""
+        ...
+
     async def declared_source(self, source: str, quota_bytes: int | None) -> DeclaredSource | None:
         """What an application has declared; None: nothing."""
         ...
 
 
 class PartitionedSources:
-    """All partitions and registries of one shard."""
+    """All partitions and registries of one shard, and the settings of whole sources whose application is in another."""
 
     def __init__(self, sources: SourceCatalog, directory: PartitionDirectory, wire: ShardWire, term: int) -> None:
         """`term`: of this process in its shard, durable."""
@@ -417,9 +424,15 @@ class PartitionedSources:
         self._partitions: dict[str, SourcePartition] = {}
         self._registries: dict[str, StoredClaims] = {}
         self._damage: dict[str, Damaged] = {}
+        self._asked_about: set[str] = set()
+        """Whole sources whose settings were asked for: whoever changes them from then on says so."""
+        self._declared: set[str] = set()
+        """Those of them that an application elsewhere has declared."""
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._configuring: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.listen: Listen = _nobody_listens
+        self.is_configured_here: Callable[[str], bool] = lambda _: False
+        """Whether the application here declares this source, and the source is here."""
         self._tasks: list[Supervised] = []
         self._is_stopped = False
 
@@ -428,6 +441,8 @@ class PartitionedSources:
         self._run("settings of partitions", self._look)
         if names := {of.source for log_ in self._sources if self._is_partition(of := partition_of(log_.name))}:
             self._run("partitions of sources", partial(self._recover, names))
+        if names := {log_.name for log_ in self._sources if not self._is_partition(partition_of(log_.name))}:
+            self._run("settings of whole sources", partial(self._recover_settings, names))
 
     def _is_partition(self, of: Partition) -> bool:
         """Whether it is one of several: partition 0 has the registry. Dead letters belong to their source."""
@@ -445,6 +460,40 @@ class PartitionedSources:
                     log.debug("source %r waits: %s", name, error)
             if left:
                 await asyncio.sleep(pauses.next())
+
+    async def _recover_settings(self, names: set[str]) -> None:
+        """Of those that an application elsewhere has declared."""
+        pauses = Pauses(RETRIES)
+        while True:
+            try:
+                for name in names.intersection(await self._directory.published_sources()):
+                    await self.know(name)
+                return
+            except PenstockError as error:
+                log.debug("the settings of sources are not known: %s", error)
+                await asyncio.sleep(pauses.next())
+
+    async def know(self, source: str) -> None:
+        """Before a program joins: use the settings of this source, which is here as a whole, if an application
+        elsewhere has declared it. Raises Unavailable.
+        """
+        if source not in self._asked_about:
+            await self._configure_whole(source)
+
+    async def _configure_whole(self, source: str) -> None:
+        if self.is_configured_here(source):
+            return
+        async with self._configuring[source]:
+            declared = await self._directory.declared_source(source, self._sources.settings.source.quota_bytes)
+            if len(self._asked_about) >= _ASKED_ABOUT_MAX:
+                self._asked_about.clear()
+            self._asked_about.add(source)
+            if declared is None:
+                self._declared.discard(source)
+                return
+            self._declared.add(source)
+            if declared.settings != self._sources.settings_of(source):
+                self._sources.configure(source, declared.settings)
 
     async def stop(self) -> None:
         self._is_stopped = True
@@ -505,24 +554,27 @@ class PartitionedSources:
             self._tasks.append(self._supervisor.run(name, work))
 
     async def _configure(self, of: Partition, *, again: bool = False) -> None:
-        """Partition 0 is where the application is, whose runtime configures it."""
-        if not of.number:
+        """Partition 0 is mostly where the application is, whose runtime configures it, and runs its connector."""
+        if not of.number and self.is_configured_here(of.source):
             return
         quota = self._sources.settings.source.quota_bytes
         async with self._configuring[of.name]:
             declared = await self._directory.declared_source(of.source, quota)
             if declared is not None and declared.settings != self._sources.settings_of(of.name):
                 self._sources.configure(of.name, declared.settings)
-            await self.listen(of, None if declared is None else declared.listener, again=again)
+            if of.number:
+                await self.listen(of, None if declared is None else declared.listener, again=again)
 
     async def declared(self, request: Declared) -> None:
         """The application's shard has declared something about a source. Raises Unavailable if its partition is not
         here: the shard may just have moved.
         """
         number = await self.number_here(request.source)
-        if number is None:
+        if [*await self._directory.placed_partitions(request.source)] == [self._directory.shard]:
+            await self._configure_whole(request.source)
+        elif number is None:
             raise Unavailable(f"shard {self._directory.shard} has no partition of source {request.source!r}")
-        if request.source in self._partitions:
+        elif request.source in self._partitions:
             await self._configure(Partition(request.source, number), again=True)
         else:
             await self.serve(request.source)
@@ -537,6 +589,11 @@ class PartitionedSources:
                     await self._configure(one.of)
                 except PenstockError as error:
                     log.debug("the settings of %s are not known: %s", one, error)
+            for source in [*self._declared]:
+                try:
+                    await self._configure_whole(source)
+                except PenstockError as error:
+                    log.debug("the settings of source %r are not known: %s", source, error)
 
     def _when_durable(self, action: Callable[[], None]) -> None:
         self._sources.durability.after(self._sources.store.journal.end, action)

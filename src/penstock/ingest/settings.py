@@ -180,7 +180,7 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 class DeclaredSource(NamedTuple):
-    """What an application declares about a source with several partitions."""
+    """What an application declares about a source that is in other shards, as a whole or in part."""
 
     settings: SourceSettings
     listener: Listener | None = None

@@ -1,4 +1,6 @@
 """Where the connectors and pipelines of an application are: all in one shard, and partitions of its sources in others.
+So are sources of programs that had a place before the application had one: what programs send needs nothing of it but
+the source's settings, and pipelines read sources of any shard.
 
 An application that is refused changes nothing: places that exist are compared first, and what other shards know of its
 sources is published when it is saved. Only a source that has no place yet is published before that, because from then
@@ -18,11 +20,15 @@ from penstock.connectors.permissions import Permissions
 from penstock.connectors.registry import CONNECTORS
 from penstock.coordinator.shards import ShardWire
 from penstock.core.errors import PenstockError, RequestError
+from penstock.core.retry import Pauses, RetryPolicy
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 from penstock.worker.declared_sources import Declaration, SourcePublisher
 from penstock.worker.directory import Directory
 
 log = logging.getLogger(__name__)
+
+RETRIES = RetryPolicy(first_seconds=0.1, max_seconds=2.0)
+"""While the bucket does not answer."""
 
 
 def check_alone(deployment: Deployment) -> None:
@@ -37,6 +43,14 @@ def check_alone(deployment: Deployment) -> None:
             log.warning("source %r has one partition: a worker without --store has one shard", spec.name)
 
 
+def _is_of_programs(spec: ConnectorSpec) -> bool:
+    """Whether programs bring its events, so that nothing of it runs where the source is."""
+    try:
+        return spec.listen == "one-worker" and CONNECTORS.get(spec.type).about.capabilities.partitions
+    except PenstockError:  # a type that is not installed here: the runtime reports it
+        return False
+
+
 class ApplicationPlaces:
     """Of a shard of a cluster."""
 
@@ -46,8 +60,26 @@ class ApplicationPlaces:
         self._runtime = runtime
         self._publisher = SourcePublisher(directory, wire, self._declared)
         self._applying = asyncio.Lock()
+        self._elsewhere: set[str] = set()
+        """Sources of programs whose first partition is in another shard. Places never change."""
+        runtime.is_elsewhere = self._elsewhere.__contains__
         runtime.changed = self._publisher.settle
         runtime.elsewhere = self._waits_for
+
+    async def find(self) -> None:
+        """Before the runtime starts: which sources of the stored application are elsewhere."""
+        pauses = Pauses(RETRIES)
+        left = [spec.name for spec in self._runtime.application.deployment.connectors.values() if _is_of_programs(spec)]
+        while left:
+            try:
+                shards = await self._directory.placed_partitions(left[-1])
+            except PenstockError as error:
+                log.warning("the application waits for the places of its sources: %s", error)
+                await asyncio.sleep(pauses.next())
+                continue
+            if shards and shards[0] != self._directory.shard:
+                self._elsewhere.add(left[-1])
+            left.pop()
 
     async def run(self) -> None:
         """Let other shards know what is deployed. A shard without an application has nothing to say."""
@@ -64,11 +96,11 @@ class ApplicationPlaces:
 
     @property
     def problems(self) -> list[str]:
-        return [f"not every worker listens: {text}" for text in self._publisher.waits_for]
+        return [f"not every shard has what is deployed: {text}" for text in self._publisher.waits_for]
 
     async def apply(self, deployment: Deployment, name: str) -> Any:
-        """As the runtime does. Raises RequestError for what is in another shard than the application, or cannot have
-        the partitions that it is to have.
+        """As the runtime does. Raises RequestError for what is in another shard than the application, and is not a
+        source of programs, or cannot have the partitions that it is to have.
         """
         async with self._applying:
             self._publisher.forget_answers()  # other shards start what has failed, as the runtime does
@@ -91,7 +123,7 @@ class ApplicationPlaces:
                 is_running=is_running,
             )
             for spec in deployment.connectors.values()
-            if spec.partitions > 1
+            if spec.partitions > 1 or spec.name in self._elsewhere
         }
 
     def _own_event_times(self, spec: ConnectorSpec) -> bool | None:
@@ -134,7 +166,10 @@ class ApplicationPlaces:
                 "changes",
                 f"Write partitions: {len(shards)}, or use another name.",
             )
-        self._check_shard(Thing(Kind.SOURCE, spec.name), shards[0])
+        if not _is_of_programs(spec):
+            self._check_shard(Thing(Kind.SOURCE, spec.name), shards[0])
+        elif shards[0] != self._directory.shard:
+            self._elsewhere.add(spec.name)
 
     def _check_shard(self, thing: Thing, shard: int) -> None:
         if shard != self._directory.shard:

@@ -90,12 +90,13 @@ class _Application:
 
     async def pause(self, _: str, body: SelectStreams) -> None:
         """Pause a connector or one of its streams until it is resumed."""
-        if await self._worker.other_partitions(body.connector):
+        runtime = self._worker.runtime()
+        if runtime.is_elsewhere(body.connector) or await self._worker.other_partitions(body.connector):
             raise RequestError(
-                f"connector {body.connector!r} has partitions in other shards, which cannot be paused",
+                f"connector {body.connector!r} has events in other shards, where it cannot be paused",
                 "Stop its programs instead.",
             )
-        await self._worker.runtime().pause(body.connector, _checked("stream", body.stream))
+        await runtime.pause(body.connector, _checked("stream", body.stream))
 
     async def resume(self, _: str, body: SelectStreams) -> None:
         """Resume what was paused."""

@@ -1,9 +1,11 @@
-"""The settings of sources with several partitions that an application declares: `cluster/sources/NAME` in the bucket.
+"""The settings of sources that an application declares, and that are in other shards, as a whole or with some of their
+partitions: `cluster/sources/NAME` in the bucket.
 
-The application is in one shard, and most partitions are in others. Its shard writes the settings before the source gets
-its place, so that no partition stores an event without them, and again when they have changed. Other shards read them
-before the first program joins, and then every LOOK_SECONDS. The connector of a source that every worker listens for
-(`listen: every-worker`) is in them as a whole: other shards run it as well, and are notified when it changes.
+The application is in one shard. That shard writes the settings before the source gets its place, so that no partition
+stores an event without them, and again when they have changed. Other shards read them before the first program joins,
+and then every LOOK_SECONDS; the one that has partition 0, or the whole source, is notified. The connector of a source
+that every worker listens for (`listen: every-worker`) is in them as a whole: other shards run it as well, and are
+notified when it changes.
 """
 
 import asyncio
@@ -134,6 +136,9 @@ connector.
 class PublishedSources(Protocol):
     """Where settings are, and the partitions that need them."""
 
+    @property
+    def shard(self) -> int: ...
+
     async def published_sources(self) -> list[str]: ...
 
     async def publish_source(self, declaration: Declaration) -> None: ...
@@ -210,17 +215,17 @@ class SourcePublisher:
         for one in declared.values():
             await self._directory.publish_source(one)
         former = {source for source, _ in self._notified} - declared.keys()
-        listening = {name: one for name, one in declared.items() if one.listens}
-        await self._notify({**dict.fromkeys(former), **listening})
+        await self._notify({**dict.fromkeys(former), **declared})
 
-    async def _notify(self, listening: Mapping[str, Declaration | None]) -> None:
+    async def _notify(self, declared: Mapping[str, Declaration | None]) -> None:
         """Raises Unavailable if a shard has not answered; the others have."""
         due = list[tuple[str, int]]()
-        for source in listening:
+        for source, one in declared.items():
             for number, shard in enumerate(await self._directory.placed_partitions(source)):
-                if number and self._notified.get((source, shard), ...) != listening[source]:
+                is_told = shard != self._directory.shard and (not number or one is None or one.listens)
+                if is_told and self._notified.get((source, shard), ...) != one:
                     due.append((source, shard))
-        found = await asyncio.gather(*(self._ask(source, shard, listening[source]) for source, shard in due))
+        found = await asyncio.gather(*(self._ask(source, shard, declared[source]) for source, shard in due))
         if missing := [error for error in found if error is not None]:
             raise missing[0]
 

@@ -216,8 +216,7 @@ class Worker:
             HTTP: await server.start(own[HTTP]),
         }
         await self._start_controller(durability)
-        if self._runtime is not None:
-            await self._runtime.start()
+        await self._start_application()
         keeping = self._serve_shard()
         if self._partitions is not None:
             self._partitions.start()
@@ -245,6 +244,12 @@ class Worker:
             await self._trace_exporter.stop()
         if self._is_leaving and self.departure is not None:
             await self.departure.send_sources_away()  # last, so that they wait as shortly as possible
+
+    async def _start_application(self) -> None:
+        if self._places is not None:
+            await self._places.find()
+        if self._runtime is not None:
+            await self._runtime.start()
 
     async def _start_controller(self, durability: Durability) -> None:
         """For clients of Pravega. If its ledger cannot be read, the rest of the worker still runs."""
@@ -319,14 +324,16 @@ class Worker:
         return found
 
     async def _serve_partition(self, source: str) -> None:
-        """No stream of a source with several partitions is opened without its registry. Raises Unavailable, and
-        Damaged as `coordinator` does.
+        """No stream of a source with several partitions is opened without its registry, and none of a source without
+        its settings. Raises Unavailable, and Damaged as `coordinator` does.
         """
         assert self.directory is not None
         if len(await self.directory.placed_partitions(source)) > 1:
             self.coordinator()
             assert self._partitions is not None
             await self._partitions.serve(source)
+        elif self._partitions is not None:
+            await self._partitions.know(source)
 
     def partitions(self) -> PartitionedSources:
         if self._partitions is None:
@@ -446,7 +453,9 @@ class Worker:
     def _start_places(self, wire: HttpShardWire) -> None:
         """Of a shard of a cluster: what its connectors have in others, and those of others here."""
         if self._runtime is not None and self._partitions is not None and self.directory is not None:
-            self._partitions.listen = self._runtime.partitions.listen
+            runtime = self._runtime
+            self._partitions.listen = runtime.partitions.listen
+            self._partitions.is_configured_here = runtime.has_source
             self._places = ApplicationPlaces(self.directory, wire, self.permissions, self._runtime)
 
     def _start_traces(self) -> None:

@@ -200,9 +200,10 @@ class SourceHost:
         has_out: bool = True,
         segment_port: SegmentPort = SegmentPort(""),  # noqa: B008  frozen
         downstream: Downstream | None = None,
+        is_elsewhere: bool = False,
     ) -> None:
-        """`has_in` and `has_out` may change with links, and `contraflow` before the start. Raises Damaged if the
-        source's table of streams cannot be read.
+        """`has_in` and `has_out` may change with links, and `contraflow` before the start. `is_elsewhere`: another
+        shard has the source, and its settings. Raises Damaged if the source's table of streams cannot be read.
         """
         self.spec = spec
         self.name = spec.name
@@ -222,7 +223,7 @@ class SourceHost:
         self._state, self._reason = State.STARTING, ""
         self._draining = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._port = self._open_port(gate or OpenGate()) if self._has_source() else None
+        self._port = self._open_port(gate or OpenGate()) if self._has_source() and not is_elsewhere else None
 
     def _has_source(self) -> bool:
         """Whether pipelines read a source of this connector's name."""
