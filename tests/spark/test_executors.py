@@ -11,7 +11,7 @@ import pytest
 from penstock.cli.executors import _log_file, _print, _print_json
 from penstock.spark.run import executor_probe, executors
 from penstock.spark.run.driver import SparkNotStarted
-from penstock.spark.run.executor_probe import MARK, answer, versions
+from penstock.spark.run.executor_probe import MARK, Process, answer, unreachable, versions
 from penstock.spark.run.executors import (
     CLOCK_SECONDS_MAX,
     Checked,
@@ -77,6 +77,24 @@ def test_a_worker_that_cannot_be_reached_is_named_with_the_reason() -> None:
     found = answer({"worker": nowhere, "token": "", "penstock": versions()["penstock"], "python": sys.executable})
     assert f"the worker at {nowhere} cannot be reached" in str(found["http"])
     assert found["segment"] == "not tried"
+
+
+def test_processes_of_the_cluster_that_cannot_be_reached_are_reported_while_they_are_listed(
+    worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_probe, "LISTED_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(executor_probe, "_LOOK_SECONDS", 0.06)
+    http, segment = (f"127.0.0.1:{worker.ports[name]}" for name in ("http", "segment"))
+    nowhere, gone = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    fine = [Process("http", http), Process("segment", segment)]
+    first = [*fine, Process("http", nowhere), Process("segment", nowhere), Process("http", gone)]
+    listed = [first[:-1], first]
+    failed = unreachable(lambda: listed.pop() if len(listed) > 1 else listed[0], http)
+    assert {*failed} == {Process("http", nowhere), Process("segment", nowhere)}
+    assert all(f"the worker at {nowhere} cannot be reached" in reason for reason in failed.values())
+    assert unreachable(lambda: fine, http) == {}
+    with_tls = unreachable(lambda: fine[:1], f"https://{http}")
+    assert [*with_tls.values()] == [f"https://{http} names {http}, which does not use TLS"]
 
 
 def test_executors_of_another_version_of_penstock_do_not_try_the_worker() -> None:

@@ -23,6 +23,7 @@ from penstock.core.address import Address
 from penstock.core.errors import NoSuchSegment, RequestError
 from penstock.protocol.api.deployment import PASSTHROUGH, ConnectorSpec, Deployment, End, Link, PipelineSpec
 from penstock.protocol.connector import Migrate, Ok, Restart
+from penstock.spark.run.executor_probe import reach
 from tests.client.source.stored import stored_messages
 from tests.support import http
 from tests.support.ports import free_port
@@ -183,6 +184,7 @@ def test_whoever_comes_to_the_wrong_process_is_sent_to_the_right_one(tmp_path: P
                     client.declare_watermark("red", 1)
                     assert client.status().version
             until(lambda: sum(map(len, stored_messages(right["segment"], "red").values())) > 0)
+            assert reach(f"127.0.0.1:{host.http_port}", TOKEN) == ("", "")  # executors of a Spark cluster
             for address in (host.address, wrong["segment"]):  # passed on, and followed
                 assert stored_messages(address, "red")
             with SegmentClient(host.address) as segments:

@@ -159,7 +159,10 @@ class Checked:
                 "with --host and --http-host, and name it with --worker, or with --advertised-worker as executors "
                 "reach it."
             )
-        return f"Executors must reach the worker at {self.worker}; --advertised-worker names another address."
+        return (
+            f"Executors must reach the worker at {self.worker}; --advertised-worker names another address. In a "
+            "cluster they must reach all processes: penstock cluster status --json lists their ports."
+        )
 
 
 def check_executors(driver: SparkDriver, worker: str | None, access: ExecutorAccess | None) -> Checked:
