@@ -1,5 +1,6 @@
 """What is pickled with the code of tasks brings the driver's token to executors, and to nobody else."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient, Range
-from penstock.client.credentials import accept_token, accept_worker, read_token
+from penstock.client.credentials import PORTS_FORMAT, accept_port, accept_token, accept_worker, read_token
 from penstock.core.address import Address
 from penstock.core.errors import ProtocolError, Unavailable
 from penstock.spark import carried
@@ -23,7 +24,7 @@ from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import PlacedRange, SegmentRanges, placed, split_ranges
 from tests.spark.sending import send
 from tests.support.ports import free_port
-from tests.support.shard_process import ShardProcesses
+from tests.support.shard_process import ShardProcess, ShardProcesses
 from tests.support.tokens import TOKEN
 
 CLUSTER = {"worker": "127.0.0.1:7102", "advertisedWorker": "worker.example.com:7102"}
@@ -44,7 +45,7 @@ print([row for batch in batches for row in zip(*batch.to_pydict().values())])
 """
 
 
-def on_executor(pickled: bytes, script: str = ON_EXECUTOR, **environment: str) -> str:
+def on_executor(pickled: bytes, script: str = ON_EXECUTOR, cwd: Path | None = None, **environment: str) -> str:
     """What a process that has no token of its own prints: by default, the tokens for the worker's host and for another
     one.
     """
@@ -53,6 +54,7 @@ def on_executor(pickled: bytes, script: str = ON_EXECUTOR, **environment: str) -
         input=pickled,
         capture_output=True,
         check=True,
+        cwd=cwd,
         env={"PYTHONPATH": ":".join(sys.path), **environment},
     )
     return done.stdout.decode().strip()
@@ -80,12 +82,26 @@ def test_a_task_reads_at_every_machine_of_the_cluster_with_the_token_that_it_bri
             reading(f"{nowhere},{other.http}"),  # one of the machines that are named is lost
         ]
         found = [on_executor(pickle.dumps(load), READING) for load in loads]
-    assert found == [str([("s", b"one"), ("s", b"two")])] * len(loads)
+        here = pickle.dumps(reading(home.http, is_here=True))
+        own_data(tmp_path, home)
+        found.append(on_executor(here, READING, tmp_path))  # next to the data of one worker, without a Spark cluster
+    assert found == [str([("s", b"one"), ("s", b"two")])] * len(found)
 
 
-def reading(worker: str, moved_from: str = "") -> tuple[SourceOptions, tuple[str, ...], SegmentRanges]:
-    """A task, as the driver plans it."""
-    options = SourceOptions.parse({"worker": worker, "advertisedWorker": worker, "source": "b"})
+def own_data(folder: Path, worker: ShardProcess) -> None:
+    """What a worker on ./penstock-data leaves for commands beside it."""
+    (folder / "penstock-data").mkdir()
+    (folder / "penstock-data" / "token").write_text(TOKEN)
+    ports = {name: Address.parse(getattr(worker, name)).port for name in ("connector", "segment", "http")}
+    (folder / "penstock-data" / "ports.json").write_text(json.dumps({"format": PORTS_FORMAT, "id": "w", **ports}))
+
+
+def reading(
+    worker: str, moved_from: str = "", *, is_here: bool = False
+) -> tuple[SourceOptions, tuple[str, ...], SegmentRanges]:
+    """A task, as the driver plans it. `is_here`: it runs where the driver does."""
+    advertised = {} if is_here else {"advertisedWorker": worker}
+    options = SourceOptions.parse({"worker": worker, "source": "b", **advertised})
     with CoordinatorClient(worker) as coordinator:
         ranges = [Range(segment, 0, end) for segment, end in coordinator.resolve(["b"], "latest").items() if end]
         (task,) = split_ranges(coordinator, options, ranges)
@@ -159,6 +175,34 @@ def test_a_worker_that_is_named_by_another_one_gets_its_token_unless_only_that_o
     accept_worker("https://d.example.com:1", "https://c.example.com:1")
     tokens = [read_token(Address(f"{name}.example.com", 1)) for name in "abcd"]
     assert tokens == ["secret", "secret", "", ""]
+
+
+@pytest.mark.usefixtures("executor")
+def test_the_token_of_the_worker_beside_us_is_for_the_ports_that_it_names_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "penstock-data"
+    folder.mkdir()
+    (folder / "token").write_text("own")
+    (folder / "ports.json").write_text(
+        json.dumps({"format": PORTS_FORMAT, "id": "w", "connector": 1, "segment": 2, "http": 3})
+    )
+    accept_worker("127.0.0.1:5", "127.0.0.1:4")
+    accept_worker("127.0.0.1:6", "127.0.0.1:3")
+    accept_port(Address("127.0.0.1", 7), Address("127.0.0.1", 6))
+    accept_port(Address("127.0.0.1", 9), Address("127.0.0.1", 8))
+    assert [read_token(Address("127.0.0.1", port)) for port in range(2, 10)] == [
+        "own",
+        "own",
+        "",
+        "",
+        "own",
+        "own",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.usefixtures("executor")

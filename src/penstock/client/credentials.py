@@ -123,8 +123,10 @@ def default_worker() -> str:
         return DEFAULT_WORKER
 
 
-_accepted: dict[str, str] = {}
-"""Host → the token for its ports that this process was given."""
+_accepted: dict[str | Address, str] = {}
+"""Host → the token for its ports that this process was given; port → the token of our own directory, if a worker of the
+same cluster listens there.
+"""
 
 
 def accept_token(host: str, token: str) -> None:
@@ -136,15 +138,26 @@ def accept_token(host: str, token: str) -> None:
 
 def accept_worker(worker: str, named_by: str) -> None:
     """`worker` is of the same cluster as `named_by`, which has named it in a reply to us or to the driver: its host
-    gets the token that this process was given for theirs. Raises ProtocolError for one without TLS, if theirs have it.
+    gets the token that this process was given for theirs. If that is the one of ./penstock-data, this port alone gets
+    it. Raises ProtocolError for a worker without TLS, if theirs have it.
     """
     address, is_tls = parse_worker(worker)
     known = parse_workers(named_by)
+    if (address, is_tls) in known:
+        return
     if not is_tls and any(tls for _, tls in known):
         raise ProtocolError(f"{named_by} names {worker}, which does not use TLS")
     given = [_accepted[one.host] for one, _ in known if one.host in _accepted]
     if given:
         accept_token(address.host, given[0])
+    elif own := next(filter(None, (_own_token(one) for one, _ in known)), ""):
+        _accepted[address] = own
+
+
+def accept_port(port: Address, of: Address) -> None:
+    """The worker whose HTTP port is `of` listens there, too."""
+    if of in _accepted:
+        _accepted[port] = _accepted[of]
 
 
 def read_token(address: Address | None = None) -> str:
@@ -153,7 +166,7 @@ def read_token(address: Address | None = None) -> str:
     """
     name = os.environ.get(TOKEN_FILE)
     if not name:
-        given = None if address is None else _accepted.get(address.host)
+        given = None if address is None else _accepted.get(address.host) or _accepted.get(address)
         return given or _own_token(address)
     try:
         return Path(name).read_text().strip()

@@ -7,6 +7,7 @@ from ssl import SSLContext
 from uuid import uuid4
 
 from penstock.client.coordinator import CoordinatorClient
+from penstock.client.credentials import accept_port
 from penstock.client.segments.appenders import Appending
 from penstock.client.segments.connections import BlockingConnection, Session
 from penstock.client.segments.failures import RETRY_SECONDS, TIMEOUT_SECONDS, Interrupted, retrying
@@ -71,13 +72,15 @@ def segment_address(worker: str, *, tls: bool) -> Address:
     """The address of the segment port, from the worker's HTTP status. `tls`: whether we are set up for TLS."""
     with CoordinatorClient(worker, 0) as client:
         status = client.status()
-        host = client.address.host
+        http = client.address
     if status.tls and not tls:
         raise RequestError(
             f"the worker at {worker} accepts only TLS on its segment port",
             "Set the authority of its certificate: option tlsCa, or PENSTOCK_TLS_CA where the executors run.",
         )
-    return Address(host, status.ports["segment"])
+    found = Address(http.host, status.ports["segment"])
+    accept_port(found, http)
+    return found
 
 
 # Appends to a segment that the writer creates itself: the first block is sent without waiting for a reply. No I/O.
