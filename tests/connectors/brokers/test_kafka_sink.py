@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import chain, count
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from penstock.connectors.kafka import sink as sinks
+from penstock.connectors.kafka.codes import END_OF_PARTITION
 from penstock.connectors.kafka.sink import EpochWriter, KafkaSink, WrittenRows, short_name
 from penstock.connectors.registry import make_connector
 from penstock.connectors.sink_api import SinkLost
@@ -180,6 +182,78 @@ async def test_marks_move_on_so_that_little_is_read_after_a_crash(
     await again.deliver(epoch(4, [b"4"], start=40))
     await again.close()
     assert {one.split(b":")[2] for one in found} == {b"2", b"3"}
+
+
+# A transaction of another producer that is still open: whoever reads committed records cannot read what follows it.
+# librdkafka's cluster does not do that, so the consumer's answers are scripted.
+
+
+class Scripted:
+    """Of a topic with one partition: the other producer's transaction begins at 5, ours, committed, at 6."""
+
+    LAST_STABLE, END = 5, 9
+
+    def __init__(self, settings: dict[str, Any], polls: Iterable[Sequence[Any]]) -> None:
+        self._isolation = settings["isolation.level"]
+        self._polls = iter(polls)
+
+    def get_watermark_offsets(self, _: Any, timeout: float) -> tuple[int, int]:
+        assert timeout
+        return 0, self.LAST_STABLE if self._isolation == "read_committed" else self.END
+
+    def consume(self, _: int, __: float) -> Sequence[Any]:
+        return next(self._polls, [])
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in ("assign", "unassign", "close")
+        return lambda *_: None
+
+
+class Polled:
+    error: Callable[[], Any]
+
+    def __init__(self, offset: int, *, row: int | None = None, partition: int = 0) -> None:
+        self.offset = lambda: offset
+        self.partition = lambda: partition
+        self.headers = lambda: None if row is None else [("penstock-id", b"%b:1:7:%d" % (SINK.encode(), row))]
+        self.error = lambda: None
+
+
+class End(Polled):
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.error = lambda: self
+        self.code = lambda: END_OF_PARTITION
+
+
+def found_by(polls: Iterable[Sequence[Any]], monkeypatch: pytest.MonkeyPatch) -> Set[int]:
+    made = make_connector("kafka", {"brokers": ["a:1"], "topic": "t", "timeout": "50ms"})
+    monkeypatch.setattr(sinks, "Consumer", lambda settings, logger: Scripted(settings, polls))
+    return EpochWriter(made.options, SINK)._read([TopicPartition("t", 0, 3)]).of("1:7")
+
+
+def test_rows_behind_the_open_transaction_of_another_are_found_when_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polls: list[list[Polled]] = [[End(5)], [], [Polled(6, row=0), Polled(7, row=1)], [End(9)]]
+    assert found_by(polls, monkeypatch) == {0, 1}
+
+
+def test_the_sink_waits_for_the_end_of_an_open_transaction_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SinkLost, match="another transaction is open on t/0 at 5") as found:
+        found_by([[End(5)], []], monkeypatch)
+    assert "transaction.timeout.ms" in found.value.hint
+
+
+def test_a_topic_that_does_not_answer_is_not_taken_for_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SinkLost, match="no answer"):
+        found_by([], monkeypatch)
+
+
+def test_records_of_others_behind_the_ends_do_not_prolong_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = ([Polled(offset, partition=1)] for offset in count())
+    with pytest.raises(SinkLost, match="another transaction is open"):
+        found_by(chain([[End(5)]], endless), monkeypatch)
 
 
 # Ids.

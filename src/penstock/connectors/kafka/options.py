@@ -61,9 +61,10 @@ class KafkaOptions(Options):
     at all. Each record has a header `penstock-id`, `PIPELINE/SINK:INCARNATION:EPOCH:ROW`. After a failure, the sink
     reads from the topic which rows of the epoch are there, and writes the others: nothing is written twice. For that it
     must be allowed to read the topic, and to commit offsets as the group `penstock-TRANSACTIONAL_ID`: they mark where
-    that reading starts. The records of one key are in the order of the epoch. A record that is too large for Kafka
-    stops the sink, with its reason in `penstock sink list`: raise the topic's `max.message.bytes` and
-    `message.max.bytes`, or park the epoch.
+    that reading starts. While a transaction of another producer is open there, the sink waits for its end, and says so
+    in `penstock sink list`. The records of one key are in the order of the epoch. A record that is too large for Kafka
+    stops the sink, with its reason in the same place: raise the topic's `max.message.bytes` and `message.max.bytes`, or
+    park the epoch.
     """
 
     brokers: Annotated[tuple[str, ...], Field(min_length=1)]

@@ -7,14 +7,15 @@ after the decision, perhaps again after a crash, and must find out what it has a
     every few        seconds, before an epoch, the ends of the partitions are committed as offsets of the sink's own
                      group: the mark
     a new producer   fences off an older one, which ends its transaction; then the records behind the mark are read,
-                     and rows whose ids are there are not written again
+                     and rows whose ids are there are not written again. If a transaction of another producer is open
+                     there, what follows it cannot be read: the sink waits for its end
 
 That does not depend on what a crash has left: if the broker has aborted the transaction, none of its rows are found.
 """
 
 import logging
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from typing import Any
@@ -44,6 +45,9 @@ _POLLED_ROWS = 1000
 
 _READ_RECORDS = 10_000
 """How many records are taken at once when the topic is read."""
+
+_SHOWN = 3
+"""How many partitions an error names."""
 
 _ABORT_SECONDS = 5.0
 """For reporting to the broker that a transaction has failed; otherwise it finds out later."""
@@ -267,43 +271,77 @@ class EpochWriter:
         self._marked_at = time.monotonic()
 
     def _find_ends(self) -> list[TopicPartition]:
-        consumer, ends = self._mark_consumer(), []
-        for place in self._places():
+        return self._ends_by(self._mark_consumer(), self._places())
+
+    def _ends_by(self, consumer: Consumer, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those that the consumer may read to, by its isolation level."""
+        ends = []
+        for place in places:
             _, end = consumer.get_watermark_offsets(place, timeout=self._options.timeout)
             ends.append(TopicPartition(place.topic, place.partition, end))
         return ends
+
+    def _written_ends(self, places: Sequence[TopicPartition]) -> dict[int, int]:
+        """By partition: the end of what has been written, also in transactions that are still open."""
+        settings = {"group.id": f"penstock-{self._id}", "enable.auto.commit": False}
+        consumer = Consumer(self._options.settings() | settings | {"isolation.level": "read_uncommitted"}, logger=log)
+        try:
+            return {one.partition: one.offset for one in self._ends_by(consumer, places)}
+        finally:
+            consumer.close()
 
     def _commit_marks(self, ends: list[TopicPartition]) -> None:
         self._mark_consumer().commit(offsets=ends, asynchronous=False)
 
     def _read(self, marks: list[TopicPartition]) -> WrittenRows:
-        """The ids behind the marks."""
-        found, consumer = WrittenRows(self._name), self._mark_consumer()
+        """The ids behind the marks. Rows of ours may follow the first record of a transaction of another producer that
+        is still open. They cannot be read before it ends, so reading continues to the ends of what has been written.
+        """
+        found = WrittenRows(self._name)
+        if not marks:
+            return found
+        ends, consumer = self._written_ends(marks), self._mark_consumer()
         consumer.assign(marks)
         try:
-            self._read_to_ends(consumer, len(marks), found)
+            self._read_to(ends, consumer, found)
         finally:
             consumer.unassign()
         return found
 
-    def _read_to_ends(self, consumer: Consumer, partitions: int, found: WrittenRows) -> None:
-        ended: set[int] = set()
+    def _read_to(self, ends: dict[int, int], consumer: Consumer, found: WrittenRows) -> None:
+        left = dict(ends)
+        stopped_at: dict[int, int] = {}
+        """By partition: the end of what a reader of committed records gets for now."""
         deadline = time.monotonic() + self._options.timeout
-        while len(ended) < partitions:
+        while left:
             messages: list[Any] = consumer.consume(_READ_RECORDS, _QUEUE_SECONDS)
             for message in messages:
-                deadline = time.monotonic() + self._options.timeout
-                error = message.error()
+                partition, offset, error = message.partition(), message.offset(), message.error()
                 if error is None:
+                    offset += 1
                     for key, value in message.headers() or ():
                         if key == ID and value is not None:
                             found.add(value)
                 elif error.code() == END_OF_PARTITION:
-                    ended.add(message.partition())
+                    stopped_at[partition] = offset
                 else:
                     raise KafkaException(error)
-            if time.monotonic() > deadline:
-                raise SinkLost(f"topic {self._options.topic!r} cannot be read: no answer")
+                if partition in left:  # what others write behind the ends is no progress
+                    deadline = time.monotonic() + self._options.timeout
+                    if offset >= left[partition]:
+                        del left[partition]
+            if left and time.monotonic() > deadline:
+                raise self._unread(left, stopped_at)
+
+    def _unread(self, left: dict[int, int], stopped_at: dict[int, int]) -> SinkLost:
+        topic = self._options.topic
+        open_at = [f"{topic}/{number} at {stopped_at[number]}" for number in sorted(left) if number in stopped_at]
+        if not open_at:
+            return SinkLost(f"topic {topic!r} cannot be read: no answer")
+        return SinkLost(
+            f"another transaction is open on {', '.join(open_at[:_SHOWN])}: rows behind it cannot be read yet",
+            "It ends with its producer, or after its transaction.timeout.ms: kafka-transactions.sh find-hanging",
+        )
 
     # Errors.
 
