@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from penstock.connectors.registry import make_connector, parse_options
 from penstock.connectors.sink_api import SinkLost
 from penstock.connectors.sql.connector import Sql
 from penstock.connectors.sql.options import SqlOptions
-from penstock.connectors.sql.rows import RowPlan
+from penstock.connectors.sql.rows import BadRow, RowPlan
 from penstock.connectors.sql.sink import EPOCHS, SqlSink, upsert
 from penstock.connectors.tables import RowSchema, UnknownFields
 from penstock.core.errors import RequestError
@@ -255,3 +256,67 @@ def test_numbers_keep_their_digits_where_the_column_shows_them() -> None:
     assert row == {"share": 0.1, "price": Decimal("0.10000000000000000001"), "text": "1.10"}
     assert plan.change([b'{"share": 1e400}']).rows == [{"share": float("inf")}], "a number that is no float"
     assert plan.change([b"{}", b"{}"]).rows == [{}, {}]
+
+
+def changed(kind: Any, value: str, dialect: str = "") -> Any:
+    table = sa.Table("t", sa.MetaData(), sa.Column("a", kind))
+    (row,) = RowPlan(table, [], str, refuses=True, dialect=dialect).change([b'{"a": %b}' % value.encode()]).rows
+    return row["a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (sa.Boolean(), '"false"', "true or false"),
+        (sa.Boolean(), "2", "true or false"),
+        (sa.Boolean(), "1.0", "true or false"),
+        (sa.Boolean(), "[]", "true or false"),
+        (sa.BigInteger(), "3.7", "a whole number, found 3.7"),
+        (sa.BigInteger(), '"3.7"', "a whole number"),
+        (sa.BigInteger(), "true", "a number, found true"),
+        (sa.BigInteger(), '"1_000"', "a number"),
+        (sa.BigInteger(), "1e999999", "a whole number"),
+        (sa.BigInteger(), '"NaN"', "a whole number"),
+        (mysql.TINYINT(), "0.5", "a whole number"),
+        (sa.Double(), "true", "a number"),
+        (sa.Double(), '""', "a number"),
+        (sa.Numeric(), "false", "a number"),
+        (sa.Numeric(), "{}", "a number"),
+        (sa.Uuid(), "5", "a UUID, found 5"),
+        (sa.Uuid(), "[1]", "a UUID"),
+        (sa.Uuid(), '"x"', "badly formed"),
+        (sa.LargeBinary(), '"YW*Jj"', "base64"),
+        (sa.LargeBinary(), "7", "base64"),
+        (sa.Date(), "20260131", "a date"),
+        (sa.Time(), "true", "a time"),
+        (sa.DateTime(), "1.5", "a time"),
+    ],
+)
+def test_a_value_that_its_column_cannot_show_as_it_is_is_refused(kind: Any, value: str, expected: str) -> None:
+    with pytest.raises(BadRow, match=f"its field 'a' cannot be converted: .*{expected}"):
+        changed(kind, value)
+
+
+def test_values_are_converted_where_nothing_is_lost() -> None:
+    for kind, value, expected in (
+        (sa.BigInteger(), "3.0", 3),
+        (sa.BigInteger(), '"-12"', -12),
+        (sa.BigInteger(), "9007199254740993", 9007199254740993),
+        (sa.Boolean(), "0", False),
+        (sa.Double(), '"1.5"', 1.5),
+        (sa.Double(), '"-Infinity"', float("-inf")),
+        (sa.Numeric(), '"0.10"', Decimal("0.10")),
+        (sa.Text(), "true", "true"),
+        (sa.LargeBinary(), '"YWI="', b"ab"),
+        (sa.Date(), '"2026-01-31"', date(2026, 1, 31)),
+    ):
+        found = changed(kind, value)
+        assert (found, type(found)) == (expected, type(expected))
+
+
+def test_a_boolean_is_a_whole_number_where_the_database_has_no_other() -> None:
+    assert changed(mysql.TINYINT(), "true", "mysql") == 1
+    assert changed(mysql.TINYINT(), "7", "mysql") == 7
+    for kind, dialect in ((sa.BigInteger(), "mysql"), (sa.Integer(), "sqlite")):
+        with pytest.raises(BadRow, match="a number, found true"):
+            changed(kind, "true", dialect)

@@ -10,9 +10,10 @@ from penstock.connectors.tables import UnknownFields
 
 class SqlOptions(Options):
     """Each value is a JSON object, whose fields go to the columns of the same names; numbers, texts, booleans, dates,
-    times and base64 become what the column's type needs. Times are stored in UTC where a column has no time zone. The
-    database's driver must be installed where the worker runs, such as `pip install pymysql`. `penstock sink ddl` prints
-    the statements that make the table fit the pipeline's rows.
+    times and base64 become what the column's type needs. A value that would become another one is refused: 3.7 and
+    `true` for a BIGINT column, the text "false" for a BOOLEAN column. Times are stored in UTC where a column has no
+    time zone. The database's driver must be installed where the worker runs, such as `pip install pymysql`. `penstock
+    sink ddl` prints the statements that make the table fit the pipeline's rows.
 
     All rows of an epoch, and its number in the table `penstock_sql_epochs`, are written in one transaction of the
     database, so an epoch that is delivered again changes nothing: exactly once. This needs transactional tables. With

@@ -1,5 +1,6 @@
 """JSON objects as rows of a table: their values in the types of its columns, and what replaces what. No database."""
 
+import re
 import uuid
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from penstock.connectors.tables import BOUNDS, REPLACES, applies_replaces
 
@@ -49,10 +51,13 @@ def _parsed(values: Iterable[bytes], *, exactly: bool) -> list[Fields]:
 
 
 # Values.
+#
+# Each converter raises ValueError, TypeError or ArithmeticError for what the column could not show as it is: nothing is
+# rounded, and nothing is taken for a boolean that is none.
 
 
-def _time(value: Any, has_zone: bool) -> Any:
-    found = datetime.fromisoformat(value)
+def _time(text: str, has_zone: bool) -> Any:
+    found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         return found.replace(tzinfo=UTC) if has_zone else found
     return found if has_zone else found.astimezone(UTC).replace(tzinfo=None)
@@ -67,23 +72,90 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(_encode(value))
 
 
+def _expected(what: str, value: Any) -> ValueError:
+    return ValueError(f"expected {what}, found {_encode(value).decode()[:_FOUND_CHARACTERS]}")
+
+
+def _from_text(what: str, convert: Callable[[str], Any]) -> Callable[[Any], Any]:
+    def converted(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise _expected(what, value)
+        return convert(value)
+
+    return converted
+
+
+def _number_in(value: Any) -> Any:
+    """A number, also one that is written as a text; of whole ones, any that `int` takes."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return Decimal(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _expected("a number", value)
+    return value
+
+
+def _whole(value: Any) -> int:
+    number = _number_in(value)
+    if isinstance(number, int):
+        return number
+    exact = Decimal(number)
+    if not exact.is_finite() or exact.adjusted() > _DIGITS_MAX or exact != exact.to_integral_value():
+        raise _expected("a whole number", value)
+    return int(exact)
+
+
+def _whole_or_boolean(value: Any) -> int:
+    return int(value) if isinstance(value, bool) else _whole(value)
+
+
+def _float(value: Any) -> float:
+    return float(_number_in(value))
+
+
+def _decimal(value: Any) -> Decimal:
+    return Decimal(str(_number_in(value)))
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise _expected("true or false", value)
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?|[+-]?(?:NaN|Infinity)", re.ASCII)
+"""As a text. JSON has no other way to write the last two."""
+
+_DIGITS_MAX = 100
+"""Of a whole number that is written with an exponent: it could have millions."""
+
+_FOUND_CHARACTERS = 100
+"""How much of a value that does not fit is shown."""
+
 _CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: _text,
-    int: int,
-    float: float,
-    Decimal: lambda value: Decimal(str(value)),
-    bool: bool,
-    bytes: b64decode,
-    date: date.fromisoformat,
-    time: time.fromisoformat,
-    uuid.UUID: uuid.UUID,
+    int: _whole,
+    float: _float,
+    Decimal: _decimal,
+    bool: _boolean,
+    bytes: _from_text("base64", lambda text: b64decode(text, validate=True)),
+    date: _from_text("a date", date.fromisoformat),
+    time: _from_text("a time", time.fromisoformat),
+    uuid.UUID: _from_text("a UUID", uuid.UUID),
     dict: _plain,
     list: _plain,
 }
 
+_BOOLEANS: dict[str, type[sa.types.TypeEngine[Any]]] = {
+    "mysql": mysql.TINYINT,
+    "mariadb": mysql.TINYINT,
+    "oracle": sa.Integer,
+}
+"""Of the dialects whose BOOLEAN is a whole number: its type as it is read from the database."""
+
 
 _AS_THEY_ARE: dict[Callable[[Any], Any], frozenset[type]] = {
-    **{kind: frozenset({kind, NoneType}) for kind in (int, float, bool)},
+    **{_CONVERTERS[kind]: frozenset({kind, NoneType}) for kind in (int, float, bool)},
+    _whole_or_boolean: frozenset({int, NoneType}),
     _text: frozenset({str, NoneType}),
     _plain: frozenset({str, int, float, bool, NoneType}),
 }
@@ -93,7 +165,7 @@ _HAVE_DIGITS = frozenset({float, dict, list})
 """The types of values that have numbers with a fraction, unless they are decimals."""
 
 
-def converter(column: sa.Column[Any]) -> Callable[[Any], Any]:
+def converter(column: sa.Column[Any], dialect: str = "") -> Callable[[Any], Any]:
     """From JSON to what the driver needs for the column; NULL is not converted."""
     try:
         kind = column.type.python_type
@@ -101,9 +173,11 @@ def converter(column: sa.Column[Any]) -> Callable[[Any], Any]:
         return _plain
     if kind is datetime:
         has_zone = bool(getattr(column.type, "timezone", False))
-        return lambda value: _time(value, has_zone)
+        return _from_text("a time", lambda text: _time(text, has_zone))
     if isinstance(column.type, sa.JSON):
         return _plain
+    if kind is int and dialect in _BOOLEANS and isinstance(column.type, _BOOLEANS[dialect]):
+        return _whole_or_boolean
     return _CONVERTERS.get(kind, _plain)
 
 
@@ -127,8 +201,16 @@ class RowPlan:
     Numbers are decoded as floats until a block has one whose digits matter, such as one for a decimal column.
     """
 
-    def __init__(self, table: sa.Table, upsert: Sequence[str], fold: Callable[[str], str], *, refuses: bool) -> None:
-        self._columns = {fold(column.name): (column.name, converter(column)) for column in table.columns}
+    def __init__(
+        self,
+        table: sa.Table,
+        upsert: Sequence[str],
+        fold: Callable[[str], str],
+        *,
+        refuses: bool,
+        dialect: str = "",
+    ) -> None:
+        self._columns = {fold(column.name): (column.name, converter(column, dialect)) for column in table.columns}
         self._fold = fold
         self._refuses = refuses
         self._replaces = applies_replaces(upsert)

@@ -154,7 +154,7 @@ class Writer:
         missing = [name for name in self._options.upsert if fold(name) not in map(fold, self._table.columns.keys())]
         if missing:
             raise SinkLost(f"{self._where}: no column {missing[0]!r}, which upsert names", MISSING_TABLE_HINT)
-        self._plan = RowPlan(self._table, self._options.upsert, fold, refuses=refuses)
+        self._plan = RowPlan(self._table, self._options.upsert, fold, refuses=refuses, dialect=connection.dialect.name)
 
     # The rows.
 
