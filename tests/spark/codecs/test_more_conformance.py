@@ -347,13 +347,35 @@ class TestDogStatsd(CodecConformance):
             "tags": {"env": "dev", "up": ""},
             "attributes": {"c": "ci-1"},
         },
+        b"page.views:15|c|#env:dev|c:ci-1|e:it-false|T1656581400|card:low": DOG
+        | {
+            "kind": "c",
+            "name": "page.views",
+            "numbers": [15.0],
+            "tags": {"env": "dev"},
+            "attributes": {"c": "ci-1", "e": "it-false", "T": "1656581400", "card": "low"},
+        },
+        b"users:ann|s|T0": DOG | {"kind": "s", "name": "users", "text": "ann", "attributes": {"T": "0"}},
         b"users:ann|s": DOG | {"kind": "s", "name": "users", "text": "ann"},
         b"_e{5,9}:title|two\\nline|p:low|#a:b": DOG
         | {"kind": "event", "name": "title", "text": "two\nline", "tags": {"a": "b"}, "attributes": {"p": "low"}},
         b"_sc|Redis up|2|h:h1|m:gone": DOG
         | {"kind": "check", "name": "Redis up", "text": "2", "attributes": {"h": "h1", "m": "gone"}},
     }
-    bad = (b"", b"x:1", b"x:1|q", b"x:y|c", b"_e{5}:x", b"_e{9,9}:a|b", b"_sc|x|9", b"\xff:1|c", b"x:1|c|??")
+    bad = (
+        b"",
+        b"x:1",
+        b"x:1|q",
+        b"x:y|c",
+        b"_e{5}:x",
+        b"_e{9,9}:a|b",
+        b"_sc|x|9",
+        b"\xff:1|c",
+        b"x:1|c|??",
+        b"x:1|c|Tomorrow",
+        b"x:1|c|T",
+        b"x:1|c|:a",
+    )
 
 
 SYSLOG = dict.fromkeys(("time", "time_text", "host", "app", "procid", "msgid")) | {"structured": {}}

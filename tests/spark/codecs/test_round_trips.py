@@ -81,7 +81,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None, dict[str, st.SearchStrategy[A
             "text": st.none(),
             "rate": st.none() | st.just(0.25),
             "tags": MAP,
-            "attributes": st.just({"c": "x"}),
+            "attributes": st.sampled_from([{}, {"c": "x"}, {"T": "1656581400", "card": "low"}]),
         },
     ),
     "gelf": (

@@ -116,12 +116,16 @@ _NUMBERS = Kind("array", of=(DOUBLE,))
 _KINDS = frozenset(("c", "g", "ms", "h", "s", "d", "m"))
 _EVENT = re.compile(r"_e\{(\d{1,6}),(\d{1,6})\}:", re.DOTALL)
 _LINE_END = re.compile(r"\r?\n\Z")
+_TIME_PART = re.compile(rf"T{_DIGITS}", re.ASCII)
+"""The only part with a value and without a colon."""
+_NAMED_PART = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*):")
 IS_NUMBER = re.compile(_NUMBER)
 
 
 class DogStatsd(FixedColumns):
     """`kind` is that of StatsD, `event`, or `check`. `text` is the member of a set, the text of an event, or the status
-    of a check. `attributes` has the other parts by their letters: `c`, `d`, `e`, `h`, `k`, `m`, `p`, `s`, `t`, `T`.
+    of a check. `attributes` has the other parts by their names, such as `c`, `card`, `d`, `e`, `h`, `k`, `m`, `p`, `s`,
+    `t`, and as `T` the seconds since 1970 of a metric that has its own time.
     """
 
     about = CODECS["dogstatsd"]
@@ -187,7 +191,7 @@ def _attributes(column: pa.Array) -> tuple[pa.StringArray, pa.StringArray]:
             if key == "m":
                 last[row] = f"|m:{value}"
             else:
-                more[row] += f"|{key}:{value}"
+                more[row] += f"|T{value}" if key == "T" else f"|{key}:{value}"
     return pa.array(more, pa.string()), pa.array(last, pa.string())
 
 
@@ -242,8 +246,10 @@ def _more(parts: list[str]) -> tuple[float | None, list[tuple[str, str]], list[t
             rate = float(part[1:])
         elif part.startswith("#"):
             tags |= _dog_tags(part[1:])
-        elif len(part) > 1 and part[1] == ":":
-            attributes[part[0]] = part[2:]
+        elif _TIME_PART.fullmatch(part):
+            attributes["T"] = part[1:]
+        elif found := _NAMED_PART.match(part):
+            attributes[found[1]] = part[found.end() :]
         elif part:
             raise Misfit(f"has the unknown part {part[:40]!r}")
     return rate, [*tags.items()], [*attributes.items()]
