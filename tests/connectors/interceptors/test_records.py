@@ -307,6 +307,25 @@ def test_a_gelf_chunk_that_comes_twice_counts_once() -> None:
     assert stage.buffered == 0
 
 
+@pytest.mark.parametrize("delimiter", ["", ","])
+def test_empty_records_that_are_collected_are_bounded(delimiter: str) -> None:
+    stage = Collecting(CollectOptions(delimiter=delimiter), elements_max=3)
+    assert stage.feed_whole([b""] * 3) == []
+    assert stage.feed_whole([b""]) is None, "one by one"
+    with pytest.raises(BadBytes, match="more than 3 records") as raised:
+        stage.feed(b"")
+    assert raised.value.data == delimiter.encode() * 3
+    assert stage.buffered == 0
+
+
+def test_a_million_empty_records_of_a_stream_are_a_dead_letter() -> None:
+    specs = [InterceptorSpec(type="split", config={"skip_empty": False}), InterceptorSpec(type="collect")]
+    chain = make_chains(specs, []).incoming()
+    assert chain.feed(b"\n" * 600_000) == []
+    with pytest.raises(BadBytes, match="more than 1,000,000 records"):
+        chain.feed(b"\n" * 600_000)
+
+
 @given(
     st.lists(st.lists(st.binary(max_size=3), max_size=7), max_size=4),
     st.integers(1, 5) | st.none(),

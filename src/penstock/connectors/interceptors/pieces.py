@@ -106,9 +106,14 @@ class ValueChunks:
         return []
 
 
+_ELEMENTS_MAX = 1_000_000
+"""Records that wait to be collected: empty ones have no bytes, but take memory, too."""
+
+
 class CollectOptions(Options):
-    max_elements: int | None = Field(default=None, ge=1, le=1_000_000)
-    """How many records are collected into one. Without it, all of the stream, or of the request, are."""
+    max_elements: int | None = Field(default=None, ge=1, le=_ELEMENTS_MAX)
+    """How many records are collected into one. Without it, all of the stream, or of the request, are: more than a
+    million are a dead letter, and end the stream."""
     delimiter: AnyDelimiter = ""
     r"""Stands between them. It can contain the escapes \n \r \t \0 \\ and \xNN."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
@@ -134,7 +139,7 @@ class Collect(Interceptor[CollectOptions]):
         options = self.options
         joined = JoinOptions.model_construct(
             delimiter=options.delimiter,
-            max_elements=options.max_elements or 1_000_000,
+            max_elements=options.max_elements or _ELEMENTS_MAX,
             terminate=False,
             record_bytes_max=options.record_bytes_max,
         )
@@ -144,8 +149,9 @@ class Collect(Interceptor[CollectOptions]):
 class Collecting(Incoming):
     """For one stream. What it has collected is whole when the stream ends, also by a drain."""
 
-    def __init__(self, options: CollectOptions) -> None:
+    def __init__(self, options: CollectOptions, elements_max: int = _ELEMENTS_MAX) -> None:
         self._options = options
+        self._elements_max = elements_max
         self._delimiter = delimiter_bytes(options.delimiter)
         self._waiting: list[bytes] = []
         self._bytes = 0
@@ -160,12 +166,19 @@ class Collecting(Incoming):
         if self._bytes > self._options.record_bytes_max:
             (collected,) = self.finish()
             raise BadBytes(f"more than {self._options.record_bytes_max} bytes (record_bytes_max)", collected)
-        return self.finish() if len(self._waiting) == self._options.max_elements else []
+        if len(self._waiting) == self._options.max_elements:
+            return self.finish()
+        if len(self._waiting) > self._elements_max:
+            (collected,) = self.finish()
+            raise BadBytes(f"more than {self._elements_max:,} records (set max_elements)", collected)
+        return []
 
     def feed_whole(self, records: Sequence[bytes]) -> list[bytes] | None:
-        """If all of them fit into one event, whatever their number is."""
+        """If all of them fit into one event, whatever `max_elements` is."""
         size = sum(map(len, records)) + len(records) * len(self._delimiter)
         if self._bytes + size > self._options.record_bytes_max:
+            return None
+        if len(self._waiting) + len(records) > self._elements_max and self._options.max_elements is None:
             return None
         step = self._options.max_elements or len(self._waiting) + len(records) + 1
         waiting = [*self._waiting, *records]
