@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.connectors.api import Capabilities, Lost
-from penstock.connectors.file.connector import File
+from penstock.connectors.file.connector import AppendedFile, File, encode
 from penstock.connectors.file.options import FileOptions
 from penstock.connectors.registry import make_connector
 from penstock.connectors.urls import parse_sink
@@ -324,6 +324,51 @@ async def test_values_are_written_in_the_configured_format(tmp_path: Path, form:
     async with hosting(tmp_path / "data", "file", config, has_in=True) as hosted:
         await hosted.deliver([b"one", b"two"], [1, 2], 5)
         assert path.read_bytes() == expected
+
+
+def frames(*values: bytes) -> bytes:
+    return encode(values, "frames")
+
+
+@pytest.mark.parametrize("left", [b"\0", b"\0\0\0\5", b"\0\0\0\5abc", frames(b"x" * (2 << 20))[:-1]], ids=len)
+async def test_the_part_of_a_frame_left_by_a_crash_is_removed(tmp_path: Path, left: bytes) -> None:
+    path, before = tmp_path / "out", frames(b"one", b"", b"y" * (3 << 20), *[b"short"] * 500_000)
+    path.write_bytes(before + left)
+    config = {"mode": "append", "path": str(path), "format": "frames"}
+    async with hosting(tmp_path / "data", "file", config, has_in=True) as hosted:
+        await hosted.connected()
+        assert path.read_bytes() == before
+        await hosted.deliver([b"two"], [1], 5)
+    assert path.read_bytes() == before + frames(b"two")
+
+
+def test_frames_are_checked_again_only_if_the_file_is_another_or_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    file, reads = AppendedFile(path, "frames"), list[int]()
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(at) or real(fd, size, at))
+    file.append(frames(b"one"))
+    file.append(frames(b"two"))
+    assert reads == []
+    with path.open("ab") as other:
+        other.write(frames(b"three") + b"\0\0")
+    file.append(frames(b"four"))
+    assert reads == [14]
+    assert path.read_bytes() == frames(b"one", b"two", b"three", b"four")
+    path.unlink()
+    path.write_bytes(frames(b"new") + b"\0")
+    file.append(frames(b"four"))
+    assert path.read_bytes() == frames(b"new", b"four")
+
+
+def test_a_file_of_something_else_than_frames_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b"lines\nof text\n")
+    with pytest.raises(Lost, match="does not consist of frames: there is none at byte 0"):
+        AppendedFile(path, "frames").append(frames(b"one"))
+    assert path.read_bytes() == b"lines\nof text\n"
 
 
 async def test_a_path_that_cannot_be_written_is_lost_until_it_can(tmp_path: Path) -> None:

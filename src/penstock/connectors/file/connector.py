@@ -7,6 +7,7 @@ append    to the end of one file                                                
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from penstock.core.types import Guarantee
 if TYPE_CHECKING:
     from penstock.connectors.sink_api import VotingSink
 
+log = logging.getLogger(__name__)
+
 # Mode `append`: values are on disk before they count as delivered.
 
 
@@ -39,25 +42,71 @@ def encode(values: Sequence[bytes], form: str) -> bytes:
             return b"".join(values)
 
 
-def append(path: Path, data: bytes, *, lines: bool) -> None:
-    """Returns when it is on disk. A file that was moved away is created again. What a failed write has left is
-    truncated; `lines` start on a new line after what a crash has left. Raises OSError.
+_FRAME_BYTES_MAX = 64 << 20
+"""No value is as long, also behind interceptors: where a length is greater, the file does not consist of frames."""
+
+_SCAN_BYTES = 1 << 20
+
+
+class AppendedFile:
+    """What a failed write has left is truncated. After a crash `lines` start on a new line, and the part of a frame is
+    truncated: what follows it could never be read.
     """
-    is_new = not path.exists()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    try:
-        size = os.fstat(fd).st_size
-        torn = lines and size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+
+    def __init__(self, path: Path, form: str) -> None:
+        self._path = path
+        self._form = form
+        self._whole: tuple[os.stat_result | None, int] = (None, 0)
+        """The file that was appended to, and its size then: it has whole frames up to there."""
+
+    def append(self, data: bytes) -> None:
+        """Returns when it is on disk. A file that was moved away is created again. Raises OSError, and Lost for a file
+        of something else than frames.
+        """
+        is_new = not self._path.exists()
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
-            _write_all(fd, b"\n" + data if torn else data)
-            sync_file(fd)
-        except OSError:
-            os.ftruncate(fd, size)
-            raise
-    finally:
-        os.close(fd)
-    if is_new:
-        sync_directory(path.parent)
+            size = self._mended(fd) if self._form == "frames" else os.fstat(fd).st_size
+            torn = self._form == "lines" and size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+            try:
+                _write_all(fd, b"\n" + data if torn else data)
+                sync_file(fd)
+            except OSError:
+                os.ftruncate(fd, size)
+                raise
+            self._whole = os.fstat(fd), size + len(data)
+        finally:
+            os.close(fd)
+        if is_new:
+            sync_directory(self._path.parent)
+
+    def _mended(self, fd: int) -> int:
+        """The size of the file, which has whole frames only. It is read once, and then as far as others appended."""
+        status = os.fstat(fd)
+        known, start = self._whole
+        is_known = known is not None and os.path.samestat(known, status) and start <= status.st_size
+        end = self._end_of_frames(fd, start if is_known else 0, status.st_size)
+        if end < status.st_size:
+            log.warning("%s: %d bytes of an incomplete frame are removed", self._path, status.st_size - end)
+            os.ftruncate(fd, end)
+        return end
+
+    def _end_of_frames(self, fd: int, at: int, size: int) -> int:
+        data, start = b"", at
+        """The bytes at `start`."""
+        while at + 4 <= size:
+            if at + 4 > start + len(data):
+                data, start = os.pread(fd, _SCAN_BYTES, at), at
+            length = int.from_bytes(data[at - start : at - start + 4], "big")
+            if length > _FRAME_BYTES_MAX:
+                raise Lost(
+                    f"{self._path} does not consist of frames: there is none at byte {at}",
+                    "Move the file away, or set another path or `format`.",
+                )
+            if at + 4 + length > size:
+                break
+            at += 4 + length
+        return at
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -116,6 +165,10 @@ class File(Connector[FileOptions]):
 
         return Threaded(FileSink(self.options), name)
 
+    def __init__(self, options: FileOptions) -> None:
+        super().__init__(options)
+        self._appended = AppendedFile(Path(options.path), options.format)
+
     async def run(self, host: Host) -> None:
         options = self.options
         match options.mode:
@@ -135,8 +188,7 @@ class File(Connector[FileOptions]):
         await self._append(encode(outgoing.values, self.options.format))
 
     async def _append(self, data: bytes) -> None:
-        path, lines = Path(self.options.path), self.options.format == "lines"
         try:
-            await asyncio.to_thread(append, path, data, lines=lines)
+            await asyncio.to_thread(self._appended.append, data)
         except OSError as error:
-            raise Lost(f"{path} cannot be appended to: {error.strerror or error}") from error
+            raise Lost(f"{self.options.path} cannot be appended to: {error.strerror or error}") from error

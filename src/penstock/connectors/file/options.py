@@ -60,7 +60,8 @@ class FileOptions(Options):
     `pip install 'penstock-streams[compression]'`."""
     format: Literal["lines", "raw", "frames"] = "lines"
     """`lines`: a newline after each value. `raw`: nothing between values. `frames`: a big-endian u32 with the length
-    before each value. Modes `write` and `append`."""
+    before each value. Modes `write` and `append`. In mode `append`, a file of frames is read once when the connector
+    starts: the part of a frame that a crash has left at its end is removed."""
     rotate_bytes: Size | None = None
     """Start a new part when the last one has at least this size. Mode `write`."""
     rotate: SomeSeconds | None = None
