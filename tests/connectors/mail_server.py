@@ -40,8 +40,12 @@ class MailServer:
     ) -> None:
         self.port = port or free_port()
         self.messages: list[EmailMessage] = []
+        self.recipients: list[list[str]] = []
+        """Of each message."""
         self.answers: list[str | None] = []
         """To the next messages; None: it is accepted."""
+        self.answers_to: dict[str, list[str]] = {}
+        """To the next mentions of these recipients; afterwards they are accepted."""
         self._login = login or {}
         options: dict[str, Any] = {"enable_SMTPUTF8": False}
         if context is not None:
@@ -50,11 +54,18 @@ class MailServer:
             options |= {"authenticator": self._authenticate, "auth_required": True, "auth_require_tls": not is_tls}
         self._controller = _Controller(self, hostname="127.0.0.1", port=self.port, **options)
 
+    async def handle_RCPT(self, _: Any, __: Any, envelope: Any, address: str, ___: Any) -> str:  # noqa: N802
+        if self.answers_to.get(address):
+            return self.answers_to[address].pop(0)
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
     async def handle_DATA(self, _: Any, __: Any, envelope: Any) -> str:  # noqa: N802
         answer = self.answers.pop(0) if self.answers else None
         if answer is None:
             data = envelope.content.replace(b"\r\n", b"\n")
             self.messages.append(email.message_from_bytes(data, policy=default))
+            self.recipients.append([*envelope.rcpt_tos])
         return answer or "250 OK"
 
     def _authenticate(self, _: Any, __: Any, ___: Any, ____: str, given: LoginPassword) -> AuthResult:

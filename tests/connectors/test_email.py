@@ -75,6 +75,43 @@ async def test_a_message_that_is_refused_for_good_is_a_dead_letter_and_the_other
     assert [message.get_content() for message in server.messages] == ["one\n", "three\n"]
 
 
+A, B, C = "a@example.org", "b@example.org", "c@example.org"
+
+
+async def test_recipients_whom_the_server_puts_off_get_the_message_later_and_the_others_once(tmp_path: Path) -> None:
+    with MailServer() as server:
+        server.answers_to = {B: ["451 greylisted", "450 still"]}
+        async with sending(tmp_path, server, to=[A, B, C]) as hosted:
+            for reason in ("451 greylisted", "450 still"):
+                with pytest.raises(Lost, match=rf"b@example\.org: {reason}"):
+                    await hosted.deliver([b"one", b"two"], [1, 2], 5)
+            await hosted.deliver([b"one", b"two"], [1, 2], 5)
+    assert server.recipients == [[A, C], [B], [A, B, C]]
+    first, again, _ = server.messages
+    assert (first["Message-ID"], first["To"]) == (again["Message-ID"], again["To"])
+
+
+async def test_a_recipient_who_is_refused_for_good_is_known_after_others_were_put_off(tmp_path: Path) -> None:
+    with MailServer() as server:
+        server.answers_to = {A: ["550 unknown"], B: ["451 later"]}
+        async with sending(tmp_path, server, to=[A, B, C]) as hosted:
+            with pytest.raises(Lost, match=r"b@example\.org: 451 later"):
+                await hosted.deliver([b"one", b"two"], [1, 2], 5)
+            with pytest.raises(StreamGone, match=r"a@example\.org: 550 unknown; the other recipients") as raised:
+                await hosted.deliver([b"one", b"two"], [1, 2], 5)
+    assert raised.value.places == [0]
+    assert server.recipients == [[C], [B], [A, B, C]]
+
+
+async def test_a_message_that_all_recipients_refuse_was_received_by_none(tmp_path: Path) -> None:
+    with MailServer() as server:
+        server.answers_to = {A: ["550 unknown"], B: ["551 moved"]}
+        async with sending(tmp_path, server, to=[A, B]) as hosted:
+            with pytest.raises(StreamGone, match=r"550 unknown, b@example\.org: 551 moved$"):
+                await hosted.deliver([b"one"], [1], 5)
+    assert server.recipients == []
+
+
 @pytest.mark.parametrize("address", ["", "nobody", "a@b.org, c@d.org", "a@b.org\nBcc: c@d.org", "<a@b.org>x"])
 async def test_an_event_cannot_add_recipients(tmp_path: Path, address: str) -> None:
     with MailServer() as server:

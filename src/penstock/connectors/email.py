@@ -121,6 +121,9 @@ class Login(Options):
     """Take it from the environment or from a file: `${file:/run/secrets/mail}`."""
 
 
+_FOR_GOOD = 500
+"""Replies below it are refusals for now."""
+
 _PORTS = {"starttls": 587, "tls": 465, "off": 25}
 
 
@@ -130,8 +133,8 @@ class EmailOptions(Options):
     does not have is empty.
 
     A message that the server accepts counts as delivered. It is sent again, with the same Message-ID, if the server
-    cannot be reached or answers 4xx. A message that it refuses for good (5xx), or whose address is not valid, is a dead
-    letter.
+    cannot be reached or answers 4xx; if it does so for some of the recipients, to them alone. A message that it refuses
+    for good (5xx), even for one recipient, or whose address is not valid, is a dead letter.
     """
 
     host: HostName
@@ -191,6 +194,10 @@ class _Progress:
     """Values."""
     refused: list[int] = field(default_factory=list)
     reason: str = ""
+    waiting: list[str] = field(default_factory=list)
+    """The recipients of the next message whom the server has put off, if there are any: the others are settled …"""
+    failures: list[str] = field(default_factory=list)
+    """… and these of them are refused for good, with the server's replies."""
 
 
 class Email(Connector[EmailOptions]):
@@ -254,7 +261,7 @@ class Email(Connector[EmailOptions]):
             for places in _groups(len(outgoing.values), self.options.digest):
                 if places.start < progress.sent:
                     continue
-                if (reason := await self._send(client, outgoing, places)) is not None:
+                if (reason := await self._send(client, outgoing, places, progress)) is not None:
                     host.count("refused_values", len(places))
                     progress.refused += places
                     progress.reason = progress.reason or reason
@@ -298,8 +305,10 @@ class Email(Connector[EmailOptions]):
             raise Lost(f"{self._where} cannot be used: {_text(error)}") from None
         return client
 
-    async def _send(self, client: "aiosmtplib.SMTP", outgoing: Outgoing, places: range) -> str | None:
-        """Returns why the message was refused for good. Raises Lost."""
+    async def _send(
+        self, client: "aiosmtplib.SMTP", outgoing: Outgoing, places: range, progress: _Progress
+    ) -> str | None:
+        """Returns why the message was refused for good, by any recipient. Raises Lost."""
         import aiosmtplib
 
         try:
@@ -308,24 +317,38 @@ class Email(Connector[EmailOptions]):
             return f"the message cannot be sent: {error}"
         await asyncio.sleep(self._pace.wait(time.monotonic()))
         try:
-            refused, _ = await client.send_message(message)
+            refused, _ = await client.send_message(message, recipients=progress.waiting or None)
         except aiosmtplib.SMTPRecipientsRefused as error:
-            return self._settled(error.recipients)
+            replies = [(one.recipient, one.code, one.message) for one in error.recipients]
         except aiosmtplib.SMTPResponseException as error:
-            return self._settled([error])
+            reason = f"{self._where} replied {_text(error)}"
+            if error.code < _FOR_GOOD:
+                raise Lost(reason) from None
+            return self._settled(progress, [reason])
         except aiosmtplib.SMTPNotSupported as error:
-            return f"{self._where} cannot take it: {_text(error)}"
+            return self._settled(progress, [f"{self._where} cannot take it: {_text(error)}"])
         except (aiosmtplib.SMTPException, OSError) as error:
             raise Lost(f"{self._where}: {_text(error)}") from None
-        codes = [f"{address}: {one.code} {one.message}" for address, one in refused.items()]
-        return f"{self._where} has refused {', '.join(codes)}; the other recipients have received it" if codes else None
+        else:
+            replies = [(address, one.code, one.message) for address, one in refused.items()]
+        return self._recorded(progress, replies)
 
-    def _settled(self, errors: "Sequence[aiosmtplib.SMTPResponseException]") -> str:
-        """Why it was refused for good. Raises Lost if it was for now."""
-        reason = f"{self._where} replied {'; '.join(map(_text, errors))}"
-        if any(error.code < 500 for error in errors):
-            raise Lost(reason)
-        return reason
+    def _recorded(self, progress: _Progress, replies: Sequence[tuple[str, int, str]]) -> str | None:
+        """The message is sent again to recipients who are refused for now, and to no others: then it raises Lost."""
+        shown = {address: one_line(f"{address}: {code} {text}") for address, code, text in replies}
+        later = [address for address, code, _ in replies if code < _FOR_GOOD]
+        progress.failures += [text for address, text in shown.items() if address not in later]
+        if later:
+            progress.waiting = later
+            raise Lost(f"{self._where} replied {', '.join(shown[address] for address in later)}")
+        if not progress.failures:
+            return self._settled(progress, [])
+        others = "; the other recipients have received it" if len(progress.failures) < len(self.options.to) else ""
+        return self._settled(progress, [f"{self._where} has refused {', '.join(progress.failures)}{others}"])
+
+    def _settled(self, progress: _Progress, reasons: Sequence[str]) -> str | None:
+        progress.waiting, progress.failures = [], []
+        return "; ".join(reasons) or None
 
     def _message(self, outgoing: Outgoing, places: range) -> EmailMessage:
         """Raises ValueError if an address is not valid."""
