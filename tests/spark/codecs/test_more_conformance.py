@@ -483,6 +483,12 @@ class TestGelf(CodecConformance):
         b'{"version": "1.1", "host": "h", "short_message": "m", "timestamp": true}',
     )
 
+    def test_a_field_and_an_additional_one_of_the_same_name_are_one_key(self) -> None:
+        fields = ('"file": 1, "_file": 2', '"_file": 2, "file": 1', '"file": 1, "_file": null', '"__a": 1, "_a": 2')
+        events = [b'{"version": "1.1", "host": "h", "short_message": "m", %b}' % one.encode() for one in fields]
+        *_, extra = Gelf().decoder(None)(pa.array(events, pa.binary())).arrays
+        assert extra.to_pylist() == [[("file", "2")], [("file", "2")], [("file", "1")], [("_a", "1"), ("a", "2")]]
+
 
 class TestRegex(CodecConformance):
     codec = Regex

@@ -316,7 +316,9 @@ def _cef_meant(text: str) -> str:
 
 
 class Gelf(FixedColumns):
-    """Additional fields, whose names begin with `_`, are in `extra`, without it: numbers as texts."""
+    """Additional fields, whose names begin with `_`, are in `extra`, without it: numbers as texts. So are other fields
+    that GELF does not know, unless there is an additional one of the same name.
+    """
 
     about = CODECS["gelf"]
     of = (
@@ -365,10 +367,12 @@ def _gelf(value: bytes) -> tuple[Any, ...]:
         raise Misfit("is not GELF: `timestamp` is not a number of seconds")
     time = None if seconds is None else round(seconds * 1_000_000)
     known = ("version", "host", "short_message", "full_message", "timestamp", "level")
-    extra = [
-        (key.removeprefix("_"), _text(each)) for key, each in document.items() if key not in known and each is not None
-    ]
-    return document["version"], document["host"], document["short_message"], full, time, level, extra
+    extra = {
+        key.removeprefix("_"): _text(each)
+        for key, each in document.items()
+        if key not in known and each is not None and (key.startswith("_") or document.get(f"_{key}") is None)
+    }
+    return document["version"], document["host"], document["short_message"], full, time, level, [*extra.items()]
 
 
 def _is_level(level: Any) -> bool:
