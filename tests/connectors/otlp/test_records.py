@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 from typing import Any
 
 import pytest
@@ -218,9 +219,20 @@ def test_gzip_is_bounded_and_must_be_whole() -> None:
     assert records.unzipped(gzip.compress(b"x" * 1000), 1000) == b"x" * 1000
     with pytest.raises(LimitExceeded):
         records.unzipped(gzip.compress(b"x" * 1001), 1000)
-    for broken in (b"x" * 100, gzip.compress(b"x" * 1000)[:-9]):
+    whole = gzip.compress(b"x" * 1000)
+    for broken in (b"", b"x" * 100, whole[:-9], whole + b"x", whole + gzip.compress(b"")[:-1]):
         with pytest.raises(RequestError, match="not gzip"):
             records.unzipped(broken, 1000)
+
+
+def test_all_members_of_a_gzip_body_are_read() -> None:
+    parts = [b"a", b"", random.Random(1).randbytes(200_000), b"b" * 200_000, b"c"]
+    body = b"".join(map(gzip.compress, parts))
+    assert records.unzipped(body, 400_002) == b"".join(parts)
+    with pytest.raises(LimitExceeded):
+        records.unzipped(body, 400_001)
+    with pytest.raises(RequestError, match="more than 1,000 members"):
+        records.unzipped(gzip.compress(b"") * 1001, 10)
 
 
 def test_a_status_says_when_to_retry_as_google_s_own_messages_read_it() -> None:
