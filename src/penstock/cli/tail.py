@@ -236,7 +236,7 @@ def decoded_rows(codec_name: str, schema: str | None, values: Sequence[bytes]) -
         import pyarrow as pa
 
         from penstock.core.ddl import parse_ddl
-        from penstock.spark.codecs.api import check_decoded
+        from penstock.spark.codecs.api import TooMuch, check_decoded
         from penstock.spark.codecs.codec import DATA, ROWS, TEXT
         from penstock.spark.codecs.registry import codec
     except ImportError as error:
@@ -245,7 +245,12 @@ def decoded_rows(codec_name: str, schema: str | None, values: Sequence[bytes]) -
     found = codec(codec_name)
     fields = parse_ddl(schema) if schema else None
     check_decoded(found, fields)
-    columns = found.decoder(fields)(pa.array(values, pa.binary()))
+    try:
+        columns = found.decoder(fields)(pa.array(values, pa.binary()))
+    except TooMuch:
+        middle = len(values) // 2
+        halves = (values[:middle], values[middle:])
+        return [row for half in halves for row in decoded_rows(codec_name, schema, half)]
     names = [field.name for field in found.fields(fields)]
     variants = {field.name for field in found.fields(fields) if field.kind.name == "variant"}
     arrays = [array.to_pylist(maps_as_pydicts="lossy") for array in columns.arrays]

@@ -12,10 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from penstock.cli.tail import decoded_rows
 from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.spark.codecs import row_files
+from penstock.spark.codecs.api import Codec
+from penstock.spark.codecs.batch_decoder import Decoded, Decoder
 from penstock.spark.codecs.by_json import Yaml
+from penstock.spark.codecs.codec import Branch
 from penstock.spark.codecs.csv_codec import Csv
 from penstock.spark.codecs.influx import Influx
 from penstock.spark.codecs.logfmt import Logfmt
@@ -110,6 +114,40 @@ def test_a_long_value_of_parquet_is_refused_before_its_rows_are_read(monkeypatch
     pa.parquet.write_table(pa.table({"text": ["x" * (2 << 20)]}), sink, compression="zstd")
     monkeypatch.setattr(pa.parquet.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("it was read"))
     assert "bytes" in Parquet().decoder(parse_ddl("text STRING"))(pa.array([sink.getvalue()])).failed[0]
+
+
+def _together(kind: Codec, ddl: str, *values: bytes) -> list[Decoded]:
+    """In the parts in which a reader gets them."""
+    decoder = Decoder([Branch(kind.about.name, ddl)], ())
+    return [*decoder.decode_parts(pa.record_batch({"value": pa.array(values, pa.binary())}))]
+
+
+@pytest.mark.parametrize("form", ["parquet", "stream"])
+def test_events_that_are_too_much_together_are_decoded_in_parts(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(row_files, "_BATCH_BYTES_MAX", 1 << 20)
+    write, kind = (_parquet, Parquet()) if form == "parquet" else (lambda rows: _arrow(rows, form), Arrow())
+    values = [write(count) for count in (8000, 20_000, 7000, 9000, 10, 9000)]
+    parts = _together(kind, "text STRING", *values)
+    assert all(part.batch.column("rows").nbytes <= 1 << 20 for part in parts)
+    assert [len(row) for part in parts for row in part.batch.column("rows").to_pylist()] == [8000, 7000, 9000, 10, 9000]
+    (failed,) = (part for part in parts if part.reasons)
+    assert "bytes" in failed.reasons[0]
+    assert failed.failed.column("value").to_pylist() == values[1:2]
+    shown = decoded_rows(kind.about.name, "text STRING", values)
+    assert [None if rows is None else len(rows) for rows, _ in shown] == [8000, None, 7000, 9000, 10, 9000]
+
+
+def test_nulls_without_bytes_are_counted_as_the_columns_that_they_become(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(row_files, "_BATCH_BYTES_MAX", 1 << 20)
+    real = pa.nulls
+    monkeypatch.setattr(pa, "nulls", lambda n, kind: real(n, kind) if n <= 100_000 else pytest.fail("they were made"))
+    small, large = (_stream(pa.record_batch([real(count)], ["other"])) for count in (50_000, 200_000))
+    assert len(large) < 1000
+    parts = _together(Arrow(), "a BIGINT, b STRUCT<c: STRING>", small, small, large, small)
+    assert [len(row) for part in parts for row in part.batch.column("rows").to_pylist()] == [50_000] * 3
+    assert [reason for part in parts for reason in part.reasons if "bytes" in reason]
 
 
 def _stream(*batches: pa.RecordBatch, **options: Any) -> bytes:

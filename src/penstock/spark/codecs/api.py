@@ -32,8 +32,16 @@ class Columns:
     """Row → why it cannot be decoded, as the end of a sentence that begins with "`value` ": `is not valid JSON`."""
 
 
+class TooMuch(Exception):
+    """The columns of these events, which are several, would take too much memory together. They are decoded in parts,
+    and one that is too large alone fails.
+    """
+
+
 Decode: TypeAlias = "Callable[[pa.BinaryArray], Columns]"
-"""From the values of events, none of which is null. Raises nothing for bad bytes, whatever they are: they fail."""
+"""From the values of events, none of which is null. Raises nothing for bad bytes, whatever they are: they fail. It may
+raise TooMuch.
+"""
 
 Encode: TypeAlias = "Callable[[pa.RecordBatch], pa.BinaryArray]"
 """From rows to values, none of which is null. Raises RequestError for a row that the format cannot represent: it ends

@@ -17,7 +17,7 @@ from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, VARIANT, Field, Fields, Kind, arrow_field, ddl
 from penstock.protocol.stored.names import OUTPUT_PREFIX, REPLAY_PREFIX, Form, Source, connector_segment
-from penstock.spark.codecs.api import Columns, Decode
+from penstock.spark.codecs.api import Columns, Decode, TooMuch
 from penstock.spark.codecs.codec import DATA, Branch, fits
 from penstock.spark.codecs.registry import codec
 
@@ -74,7 +74,7 @@ class Decoder:
         return ddl(Field(field.name, _sent(field.kind)) for field in self.fields)
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        """The batch has at least the columns that `needs` names."""
+        """The batch has at least the columns that `needs` names. Raises TooMuch if it has to be decoded in parts."""
         parts = [
             _Part(rows, self._branches[number], self._branches[number].decode(batch, rows))
             for number, rows in self._split(batch)
@@ -85,6 +85,20 @@ class Decoder:
         bad = sorted(failed)
         good = batch.take(pa.array(np.setdiff1d(np.arange(batch.num_rows), bad)))
         return Decoded(self._joined(good, parts), batch.take(pa.array(bad)), [failed[row] for row in bad])
+
+    def decode_parts(self, batch: pa.RecordBatch) -> Iterator[Decoded]:
+        """The batch, in as many parts as its events need to become columns within the limits of their codecs."""
+        try:
+            decoded = self.decode(batch)
+        except TooMuch:
+            if batch.num_rows < 2:
+                raise
+        else:
+            yield decoded
+            return
+        middle = batch.num_rows // 2
+        yield from self.decode_parts(batch.slice(0, middle))
+        yield from self.decode_parts(batch.slice(middle))
 
     def _split(self, batch: pa.RecordBatch) -> list[tuple[int, _Rows]]:
         """The rows of each branch, for those that have some."""

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from penstock.core.errors import RequestError
 from penstock.core.kinds import Field, Fields, Kind, arrow_type
-from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, check_decoded
+from penstock.spark.codecs.api import Codec, Columns, Decode, Encode, TooMuch, check_decoded
 from penstock.spark.codecs.arrow_messages import decompressed_bytes, plain_stream
 from penstock.spark.codecs.codec import CODECS, ROWS
 
@@ -22,6 +22,9 @@ _ROWS_MAX = 1_000_000
 
 _BYTES_MAX = 256 << 20
 """Bytes of the rows of one event in memory: equal values, and compression, make a file thousands of times as small."""
+
+_BATCH_BYTES_MAX = 64 << 20
+"""The same of all events that are decoded together, if they are several: each may be small and become large."""
 
 _ELEMENTS_MAX = _BYTES_MAX // 8
 """Of the lists of one event: nulls are a few bytes in a file, however many they are."""
@@ -59,12 +62,16 @@ class RowFiles(Codec):
     def _decoded(self, values: pa.BinaryArray, kind: pa.ListType) -> Columns:
         found: list[pa.StructArray] = []
         failed: dict[int, str] = {}
+        size = 0
         for row, value in enumerate(values):
             try:
                 found.append(_as_structs(self.read(value.as_buffer(), kind.value_type), kind.value_type))
+                size += found[-1].nbytes
             except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
                 text = str(error).strip() or type(error).__name__
                 failed[row] = f"is not a valid {self.title} with these columns: {text.splitlines()[0][:200]}"
+            if size > _BATCH_BYTES_MAX and len(values) > 1:
+                raise TooMuch
         ends = np.concatenate(([0], np.cumsum([len(one) for one in found]))).astype(np.int32)
         inner = pa.concat_arrays(found) if found else pa.array([], kind.value_type)
         return Columns([pa.ListArray.from_arrays(pa.array(ends), inner, type=kind)], failed)
@@ -109,6 +116,7 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _converted(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
+    _check_bytes(_fixed_bytes(len(table), wanted))
     arrays = []
     for number in range(wanted.num_fields):
         field = wanted.field(number)
@@ -121,6 +129,18 @@ def _converted(table: pa.Table, wanted: pa.StructType) -> pa.StructArray:
             raise ValueError(f"`{field.name}` is null")
         arrays.append(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
     return pa.StructArray.from_arrays(arrays, fields=[*wanted])
+
+
+def _fixed_bytes(rows: int, kind: pa.DataType) -> int:
+    """What so many rows of this type take at least, even if all are null: in a file nulls are a few bytes, however many
+    they are.
+    """
+    if pa.types.is_struct(kind):
+        return sum(_fixed_bytes(rows, kind.field(number).type) for number in range(kind.num_fields))
+    try:
+        return rows * int(kind.bit_width) // 8
+    except ValueError:  # an offset for each
+        return rows * 4
 
 
 def _check_count(rows: int) -> None:
@@ -196,10 +216,15 @@ def _plain_columns(values: pa.BinaryArray, kind: pa.ListType) -> Columns | None:
     batches = [*reader]
     table = pa.Table.from_batches(batches, reader.schema)
     table.validate(full=True)
+    if _fixed_bytes(len(table), kind.value_type) > _BATCH_BYTES_MAX:
+        return None
     rows = np.cumsum([0, *map(len, batches)]).astype(np.int32)
     ends = rows[np.cumsum([0, *(len(event.batches) for event in events)])]
     _check_count(int(np.diff(ends).max()))
-    return Columns([pa.ListArray.from_arrays(pa.array(ends), _converted(table, kind.value_type), type=kind)])
+    structs = _converted(table, kind.value_type)
+    if structs.nbytes > _BATCH_BYTES_MAX:
+        return None
+    return Columns([pa.ListArray.from_arrays(pa.array(ends), structs, type=kind)])
 
 
 def _stream_of(value: pa.Buffer) -> pa.Buffer:

@@ -118,11 +118,11 @@ class _Decoding:
 
         read = tuple(dict.fromkeys((*self.columns, *self.decoder.needs, *_PLACE)))
         for batch in read_partition(self.options, read, partition):
-            decoded = self.decoder.decode(batch)
-            if decoded.reasons:
-                self._reject(decoded.failed, decoded.reasons)
-            if decoded.batch.num_rows:
-                yield decoded.batch.select([*self.columns, *self.decoder.schema.names])
+            for decoded in self.decoder.decode_parts(batch):
+                if decoded.reasons:
+                    self._reject(decoded.failed, decoded.reasons)
+                if decoded.batch.num_rows:
+                    yield decoded.batch.select([*self.columns, *self.decoder.schema.names])
 
     def _reject(self, failed: pa.RecordBatch, reasons: Any) -> None:
         import pyarrow as pa
