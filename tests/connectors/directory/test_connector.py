@@ -1,6 +1,7 @@
 """`directory`: real files and objects, read once, across crashes and changes."""
 
 import asyncio
+import bz2
 import gzip
 import logging
 import lzma
@@ -99,12 +100,13 @@ async def test_files_are_decompressed_by_their_names(tmp_path: Path, folder: Pat
         "a.gz": gzip.compress,
         "b.zst": zstandard.ZstdCompressor().compress,
         "c.xz": lzma.compress,
-        "d.log": bytes,
+        "d.bz2": bz2.compress,
+        "e.log": bytes,
     }
     for name, packed in pack.items():
         (folder / name).write_bytes(packed(name.encode() + b"\n") + packed(b"more\n"))
     async with watching(tmp_path, folder) as hosted:
-        await have(hosted, *(name.encode() for name in pack), *[b"more"] * 4)
+        await have(hosted, *(name.encode() for name in pack), *[b"more"] * 5)
 
 
 async def test_what_cannot_be_decompressed_is_a_dead_letter_and_other_files_continue(

@@ -25,7 +25,7 @@ def pair(out: str, back: str, of_out: dict[str, Any], of_back: dict[str, Any] | 
     return Pair(InterceptorSpec(type=out, config=of_out), InterceptorSpec(type=back, config=back_config), **more)
 
 
-_STREAMS = ("gzip", "zlib", "zstd", "lz4", "snappy", "xz")
+_STREAMS = ("gzip", "zlib", "zstd", "lz4", "snappy", "xz", "bzip2")
 
 CUTTING = [
     *(

@@ -1,5 +1,6 @@
 """Interceptors of records: what is bad is a dead letter alone, within limits."""
 
+import bz2
 import gzip
 import lzma
 import random
@@ -81,6 +82,7 @@ BOMBS = {
     "brotli": brotli.compress(bytes(64 * MIB), quality=5),
     "zlib": zlib.compress(bytes(64 * MIB), 9),
     "xz": lzma.compress(bytes(64 * MIB), preset=0),
+    "bzip2": bz2.compress(bytes(64 * MIB), 1),
     "snappy": bytes(cramjam.snappy.compress(bytes(64 * MIB))),
 }
 

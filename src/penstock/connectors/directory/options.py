@@ -57,9 +57,9 @@ class DirectoryOptions(Options):
     """The directory for files that were read, on the same file system."""
     changed: Literal["refuse", "again"] = "refuse"
     """What to do with a file that has changed after it was read."""
-    compression: Literal["auto", "none", "gzip", "zstd", "xz", "lz4"] = "auto"
-    """How files are compressed. `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`), and reads all others as
-    they are. zstd and lz4 need `pip install 'penstock-streams[compression]'`."""
+    compression: Literal["auto", "none", "gzip", "zstd", "xz", "lz4", "bzip2"] = "auto"
+    """How files are compressed. `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`, `.bz2`), and reads all
+    others as they are. zstd and lz4 need `pip install 'penstock-streams[compression]'`."""
     once: bool = False
     """Read the files that exist, then end the source: all its windows close."""
     poll: SomeSeconds = 1.0

@@ -9,7 +9,7 @@ from penstock.connectors.interceptors.api import BadBytes, BadRecord
 from penstock.connectors.interceptors.compression import Algorithm, Members
 from penstock.connectors.streams import first_of
 
-SUFFIXES: dict[str, Algorithm] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".lz4": "lz4"}
+SUFFIXES: dict[str, Algorithm] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".lz4": "lz4", ".bz2": "bzip2"}
 """By which the compression of a file is recognized."""
 
 _STOPPED = "the connector was stopped"

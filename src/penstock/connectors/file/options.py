@@ -53,10 +53,10 @@ class FileOptions(Options):
     """How long a renamed or removed file must be silent before it counts as finished. Mode `tail`."""
     lines: bool = True
     """Wait until a line is complete. Mode `tail`."""
-    compression: Literal["none", "auto", "gzip", "zstd", "xz", "lz4"] = "none"
-    """Mode `read`: how files are compressed; `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`), and reads
-    all others as they are. Mode `write`: how parts are compressed, `gzip`, `zstd` or `xz`; each epoch is a member of
-    its own, so what is committed can always be decompressed. zstd and lz4 need
+    compression: Literal["none", "auto", "gzip", "zstd", "xz", "lz4", "bzip2"] = "none"
+    """Mode `read`: how files are compressed; `auto` decides by their names (`.gz`, `.zst`, `.xz`, `.lz4`, `.bz2`), and
+    reads all others as they are. Mode `write`: how parts are compressed, `gzip`, `zstd` or `xz`; each epoch is a member
+    of its own, so what is committed can always be decompressed. zstd and lz4 need
     `pip install 'penstock-streams[compression]'`."""
     format: Literal["lines", "raw", "frames"] = "lines"
     """`lines`: a newline after each value. `raw`: nothing between values. `frames`: a big-endian u32 with the length
@@ -70,7 +70,7 @@ class FileOptions(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.mode == "write" and self.compression in ("auto", "lz4"):
+        if self.mode == "write" and self.compression in ("auto", "lz4", "bzip2"):
             raise ValueError("the compression of parts is gzip, zstd, xz or none")
         check_modes(self, self.mode, _OF_MODES)
         return self

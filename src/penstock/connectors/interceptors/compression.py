@@ -4,6 +4,7 @@ A decompressor never returns more than it is asked for at once, whatever its inp
 gigabytes costs a limit, and no memory.
 """
 
+import bz2
 import gzip
 import lzma
 import zlib
@@ -28,7 +29,7 @@ from penstock.connectors.interceptors.api import (
 )
 from penstock.core.plugins import needed
 
-Algorithm = Literal["gzip", "zlib", "zstd", "lz4", "snappy", "snappy-raw", "xz", "brotli"]
+Algorithm = Literal["gzip", "zlib", "zstd", "lz4", "snappy", "snappy-raw", "xz", "bzip2", "brotli"]
 
 MAGIC: dict[bytes, Algorithm] = {
     b"\x1f\x8b": "gzip",
@@ -40,6 +41,8 @@ MAGIC: dict[bytes, Algorithm] = {
     b"\x78\x5e": "zlib",
     b"\x78\x9c": "zlib",
     b"\x78\xda": "zlib",
+    **dict.fromkeys((b"BZh%d1AY&SY" % level for level in range(1, 10)), "bzip2"),
+    **dict.fromkeys((b"BZh%d\x17rE8P\x90" % level for level in range(1, 10)), "bzip2"),  # of nothing
 }
 """How compressed data of each format begins. Brotli, and Snappy without frames, have no mark."""
 
@@ -112,7 +115,7 @@ class _Zlib(Decompressor):
 
 
 class _WithLimit(Decompressor):
-    """For libraries whose decompressors are like those of the standard library: lzma, lz4.frame."""
+    """For libraries whose decompressors are like those of the standard library: lzma, bz2, lz4.frame."""
 
     def __init__(self, inner: Any, errors: tuple[type[Exception], ...]) -> None:
         self._inner = inner
@@ -252,6 +255,8 @@ def decompressor(algorithm: Algorithm) -> Decompressor:
             return _Zlib(zlib.MAX_WBITS)
         case "xz":
             return _WithLimit(lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_MAX), (lzma.LZMAError, MemoryError))
+        case "bzip2":
+            return _WithLimit(bz2.BZ2Decompressor(), (OSError, ValueError))
         case "lz4":
             library = needed("lz4.frame", "lz4", "compression")
             return _WithLimit(library.LZ4FrameDecompressor(), (RuntimeError, ValueError))
@@ -332,8 +337,8 @@ class CompressOptions(Options):
     """`snappy` is its framing format, and `snappy-raw` the plain one. zstd, lz4, snappy and brotli need
     `pip install 'penstock-streams[compression]'`."""
     level: int | None = Field(default=None, ge=0, le=22)
-    """How hard it tries, in the format's own numbers: 1 to 9 for gzip, zlib and xz, 1 to 22 for zstd, 0 to 16 for lz4,
-    0 to 11 for brotli. Snappy has none."""
+    """How hard it tries, in the format's own numbers: 1 to 9 for gzip, zlib, xz and bzip2, 1 to 22 for zstd, 0 to 16
+    for lz4, 0 to 11 for brotli. Snappy has none."""
 
 
 class Compress(Interceptor[CompressOptions]):
@@ -356,6 +361,8 @@ def compressor(algorithm: Algorithm, level: int | None = None) -> Callable[[byte
             return lambda value: zlib.compress(value, min(9, -1 if level is None else level))
         case "xz":
             return lambda value: lzma.compress(value, preset=None if level is None else min(9, level))
+        case "bzip2":
+            return lambda value: bz2.compress(value, 9 if level is None else min(9, max(1, level)))
         case "zstd":
             zstd = needed("zstandard", "zstd", "compression").ZstdCompressor(level=3 if level is None else level)
             return lambda value: bytes(zstd.compress(value))
