@@ -1,18 +1,25 @@
 """`file`: real files, read, tailed across rotation and truncation, written and appended to."""
 
 import asyncio
+import bz2
 import gzip
+import lzma
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lz4.frame
 import pytest
+import zstandard
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.connectors.api import Capabilities, Lost
+from penstock.connectors.api import Capabilities, Lost, StreamState
 from penstock.connectors.file.connector import AppendedFile, File, encode
 from penstock.connectors.file.options import FileOptions
+from penstock.connectors.file.rotated import FileName, Inode, orphans
 from penstock.connectors.registry import make_connector
 from penstock.connectors.urls import parse_sink
 from penstock.core.errors import RequestError
@@ -260,6 +267,206 @@ async def test_what_copytruncate_has_copied_before_it_was_read_is_read_from_the_
         await have(hosted, b"one", b"two", b"three", b"four")
 
 
+# Files that are rotated while the worker is down.
+
+
+async def read_before(tmp_path: Path, path: Any, text: str = "one\n", **options: Any) -> None:
+    """The worker reads this, and then stops."""
+    path.write_text(text)
+    async with tailing(tmp_path, str(path), **options) as hosted:
+        await have(hosted, *text.encode().splitlines())
+        await hosted.host.drain()
+
+
+def open_streams(hosted: Hosted) -> list[str]:
+    states = {name: hosted.host.stream_state(name) for name in hosted.host.stream_names()}
+    return [name for name, state in states.items() if state is StreamState.STARTED]
+
+
+async def test_a_file_that_was_renamed_while_nobody_followed_it_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    await read_before(tmp_path, path)
+    with path.open("a") as file:
+        file.write("two\nthree")
+    path.rename(tmp_path / "a.log.1")
+    path.write_text("four\n")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one", b"two", b"three", b"four")
+        await eventually(lambda: len(open_streams(hosted)) == 1)
+        assert hosted.host.counts["rotated_files"] == 1
+        await hosted.host.drain()
+    async with tailing(tmp_path, str(path)) as hosted:
+        await hosted.connected()
+        assert "rotated_files" not in hosted.host.counts
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+    "xz": lzma.compress,
+    "lz4": lz4.frame.compress,
+    "bz2": bz2.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("pattern", ["a.log", "a.log*"])
+async def test_a_file_that_was_compressed_while_nobody_followed_it_is_read_to_its_end(
+    tmp_path: Path, suffix: str, pattern: str
+) -> None:
+    path = tmp_path / "a.log"
+    await read_before(tmp_path, path)
+    path.unlink()
+    packed = PACKERS[suffix](b"one\ntwo\n" + b"three " * 300_000 + b"\nfour")
+    (tmp_path / f"a.log-20261119.{suffix}").write_bytes(packed)
+    (tmp_path / f"a.log-20261118.{suffix}").write_bytes(PACKERS[suffix](b"another first line\n" * 9))
+    path.write_text("five\n")
+    async with tailing(tmp_path, str(tmp_path / pattern)) as hosted:
+        await have(hosted, b"one", b"two", b"three " * 300_000, b"four", b"five")
+        await eventually(lambda: len(open_streams(hosted)) == 1)
+        assert hosted.host.counts.get("compressed_files", 0) == (0 if pattern == "a.log" else 2)
+        assert not hosted.dead_letters()
+
+
+async def test_a_file_that_was_copied_and_truncated_while_nobody_followed_it_is_read_from_its_copy(
+    tmp_path: Path,
+) -> None:
+    for first in ("five\n", "one\n", ""):  # another line, the same one, and none yet
+        folder = tmp_path / (first.strip() or "empty")
+        folder.mkdir()
+        path = folder / "a.log"
+        await read_before(folder, path, "one\ntwo\n")
+        (folder / "a.log.1").write_text("one\ntwo\nthree\n")
+        path.write_text(first)
+        async with tailing(folder, str(path)) as hosted:
+            await have(hosted, b"one", b"two", b"three", *first.encode().splitlines())
+            await eventually(lambda: len(open_streams(hosted)) == (1 if first else 0), lambda: open_streams(hosted))  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [
+        ({}, "no file beside it"),
+        ({"a.log.1.gz": gzip.compress(b"one\n")}, "is as long"),  # it ends before what was read
+        (
+            {f"a.log.{n}.gz": gzip.compress(b"one\ntwo\n%d\n" % n) for n in (1, 2)},
+            "2 files begin like it: .*1.gz, .*2.gz",
+        ),
+    ],
+    ids=["nothing", "short", "two"],
+)
+async def test_a_file_that_vanished_while_nobody_followed_it_is_an_error_and_its_stream_ends(
+    tmp_path: Path, left: dict[str, bytes], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.log"
+    await read_before(tmp_path, path, "one\ntwo\n")
+    path.unlink()
+    for name, data in left.items():
+        (tmp_path / name).write_bytes(data)
+    async with tailing(tmp_path, str(path)) as hosted:
+        await eventually(lambda: hosted.host.counts.get("vanished_files") == 1)
+        await eventually(lambda: not open_streams(hosted))
+        assert hosted.values() == [b"one", b"two"]
+    (message,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert "read up to byte 8 has vanished" in message
+    assert re.search(reason, message)
+
+
+async def test_the_damaged_rest_of_a_file_is_a_dead_letter(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    await read_before(tmp_path, path)
+    path.unlink()
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-8])
+    async with tailing(tmp_path, str(path)) as hosted:
+        await have(hosted, b"one", b"two")
+        await eventually(lambda: hosted.host.counts.get("bad_files") == 1)
+        await eventually(lambda: len(hosted.dead_letters()) == 1 and not open_streams(hosted))
+
+
+async def test_a_file_is_not_taken_for_another_with_the_same_first_line(tmp_path: Path) -> None:
+    """Both were read before; one is compressed, the other deleted."""
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_text("# header\n")
+    async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
+        await have(hosted, b"# header", b"# header")
+        await hosted.host.drain()
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(b"# header\nmore\n"))
+    (tmp_path / "a.log").unlink()
+    (tmp_path / "b.log").unlink()
+    async with tailing(tmp_path, str(tmp_path / "*.log")) as hosted:
+        await eventually(lambda: hosted.host.counts.get("vanished_files") == 2)
+        assert hosted.values() == [b"# header", b"# header"]
+
+
+async def test_streams_are_kept_while_the_directory_is_not_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    await read_before(tmp_path, folder / "a.log")
+    folder.rename(tmp_path / "elsewhere")
+    async with tailing(tmp_path, str(folder / "a.log")) as hosted:
+        await eventually(lambda: "no directory of" in caplog.text)
+        assert len(open_streams(hosted)) == 1
+    (tmp_path / "elsewhere").rename(folder)
+    with (folder / "a.log").open("a") as file:
+        file.write("two\n")
+    async with tailing(tmp_path, str(folder / "a.log")) as hosted:
+        await have(hosted, b"one", b"two")
+
+
+def test_the_lives_of_a_file_are_one_file() -> None:
+    name = FileName(Inode(2, 31), "0123456789abcdef")
+    started = [f"{name}~10", f"{name}~9", f"{name}", "another", "2-20-0123456789abcdefp", "2-21-any", "2-22-any"]
+    others = FileName(Inode(2, 0x20), "0123456789abcdefp"), FileName(Inode(2, 0x21), "any")
+    assert orphans(started, {FileName(Inode(2, 0x22), "any")}) == {
+        name: [f"{name}", f"{name}~9", f"{name}~10"],
+        **{one: [str(one)] for one in others},
+    }
+    assert orphans(started, {FileName(Inode(2, 31), ""), *others, FileName(Inode(2, 0x22), "any")}) == {}
+
+
+async def test_a_life_that_had_only_begun_when_the_worker_was_killed_repeats_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    async with tailing(tmp_path, str(path)) as hosted:
+        path.write_text("one\n")
+        await have(hosted, b"one")
+        (name,) = hosted.host.stream_names()
+        later = await hosted.host.open_stream(f"{name}~1", resume=True)
+        await later.close()
+        await hosted.host.drain()
+    with path.open("a") as file:
+        file.write("two\n")
+    path.rename(tmp_path / "a.log.1")
+    async with tailing(tmp_path, str(path)) as hosted:
+        await eventually(lambda: not open_streams(hosted))
+        assert hosted.values() == [b"one", b"two"]
+
+
+async def test_files_without_lines_are_found_by_their_inode_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    await read_before(tmp_path, path, lines=False)
+    with path.open("a") as file:
+        file.write("two\n")
+    path.rename(tmp_path / "b.log")
+    async with tailing(tmp_path, str(path), lines=False) as hosted:
+        await have(hosted, b"one", b"two")
+        await eventually(lambda: not open_streams(hosted))
+
+
+async def test_compressed_files_are_reported_once_and_not_tailed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(b"old\n"))
+    (tmp_path / "a.log").write_text("one\n")
+    async with tailing(tmp_path, str(tmp_path / "a.log*")) as hosted:
+        await have(hosted, b"one")
+        with (tmp_path / "a.log").open("a") as file:
+            file.write("two\n")
+        await have(hosted, b"one", b"two")
+    assert caplog.text.count("is compressed, and not tailed") == 1
+
+
 async def test_compressed_files_are_read_from_where_the_last_run_stopped(tmp_path: Path) -> None:
     lines = [b"%d" % number for number in range(50_000)]
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"\n".join(lines)))
@@ -348,7 +555,12 @@ def test_frames_are_checked_again_only_if_the_file_is_another_or_has_changed(
     path = tmp_path / "out"
     file, reads = AppendedFile(path, "frames"), list[int]()
     real = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(at) or real(fd, size, at))
+
+    def pread(fd: int, size: int, at: int) -> bytes:
+        reads.append(at)
+        return real(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", pread)
     file.append(frames(b"one"))
     file.append(frames(b"two"))
     assert reads == []

@@ -1,6 +1,7 @@
 """The bytes of one file from a position on, decompressed if it is compressed, and reading them into a stream."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -16,6 +17,10 @@ _STOPPED = "the connector was stopped"
 
 ReadAt = Callable[[int, int], bytes]
 """Bytes of the file from a position on, at most so many; fewer only at its end. It may block. Raises OSError."""
+
+
+def pread(fd: int, at: int, size: int) -> bytes:
+    return os.pread(fd, size, at)
 
 
 def algorithm_of(name: str, compression: str) -> Algorithm | None:
@@ -43,6 +48,11 @@ class Contents:
         self._members = None if algorithm is None else Members(algorithm, plain=False)
         self._pieces: Iterator[bytes] = iter(())
         self._failure: BadRecord | None = None
+
+    @property
+    def is_before_position(self) -> bool:
+        """Whether what was read so far ends before the position, all of which is left out."""
+        return self._skip > 0
 
     def read(self) -> bytes:
         """The next bytes; b"" at the end. Blocks. Raises OSError, and BadRecord after everything that could be

@@ -30,8 +30,14 @@ class FileOptions(Options):
     from the beginning. What had not been read before is then read from a copy, if there is one in the same directory
     whose name begins with the file's name and `.` or `-`, as logrotate's `copytruncate` makes it; the pattern must not
     match such copies. What was overwritten before it was read or copied is lost. A file that was truncated and has the
-    same first line and the same length at the next poll is not recognised as truncated. The pattern must not match
-    rotated files that are compressed, either: use `app.log`, not `app.log*`.
+    same first line and the same length at the next poll is not recognised as truncated.
+
+    If files were rotated while the worker was down, the rest of each is looked for when it starts, in the directories
+    of the pattern: the same inode under another name, or one file that begins with the same first line, also compressed
+    (`.gz`, `.zst`, `.xz`, `.lz4`, `.bz2`). If there is none, or several begin like it, an error is logged and counted
+    as `vanished_files`, and the file's stream ends. A file that was created and rotated while the worker was down is
+    not read unless the pattern matches it. Compressed files are never tailed: one that the pattern matches is logged
+    and counted as `compressed_files`.
 
     In mode `write` the directory contains files `part-NUMBER` and the connector's log. Uncommitted data may be at the
     end of the last part: readers use `penstock.connectors.file.read_committed_parts`.

@@ -4,31 +4,34 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from glob import glob, has_magic
-from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.connectors.api import Host, Lost, Stream
-from penstock.connectors.file.contents import Contents, algorithm_of, may_read, pump
+from penstock.connectors.api import Host, Lost, Stream, StreamState
+from penstock.connectors.file.contents import Contents, algorithm_of, may_read, pread, pump
+from penstock.connectors.file.rotated import (
+    ANY,
+    HEAD_BYTES,
+    IN_PART,
+    NEWLINE,
+    FileName,
+    Inode,
+    Rotated,
+    mark_of,
+    names_of,
+    opened,
+    orphans,
+    rest_of,
+    rotated_files,
+)
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.streams import first_of
 from penstock.core.errors import PenstockError
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """Its file descriptor. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def fixed_part(pattern: str) -> str:
@@ -102,7 +105,7 @@ class Reading:
         with opened(path) as fd:
             stream = await host.open_stream(str(path), resume=True, metadata={"path": str(path)})
             algorithm = algorithm_of(path.name, self._compression)
-            contents = Contents(partial(_pread, fd), self._chunk_bytes, algorithm, stream.position)
+            contents = Contents(partial(pread, fd), self._chunk_bytes, algorithm, stream.position)
             try:
                 await pump(contents, stream, host)
             except BadBytes:
@@ -112,10 +115,6 @@ class Reading:
                 raise
             finally:
                 await stream.close()
-
-
-def _pread(fd: int, at: int, size: int) -> bytes:
-    return os.pread(fd, size, at)
 
 
 _FAILURES_SHOWN = 3
@@ -129,22 +128,30 @@ _FAILURES_SHOWN = 3
 
 log = logging.getLogger(__name__)
 
-_HEAD_BYTES = 1024
-"""The part of the first line that identifies a file: log lines start with their time."""
-
 _GENERATIONS_MAX = 10_000
 """Files with one inode and the same first line, each after a truncation: beyond this, something else is wrong."""
 
 
-_NEWLINE = b"\n"
-
-_IN_PART = "p"
-"""Follows the mark of a first line that may still grow: not a digit of a mark."""
+_SEARCHES = 3
+"""A file that was found may be compressed, and so removed, before it is opened: then it is searched again."""
 
 
-class Inode(NamedTuple):
-    device: int
-    number: int
+class _Rest(NamedTuple):
+    """A file that is not followed, and whose streams are not finished."""
+
+    file: FileName
+    names: Sequence[str]
+    """Of the streams. More than one only if the worker was killed when a life of the file began."""
+    known: Collection[FileName]
+    """The files that have or had streams."""
+
+
+async def _position(name: str, host: Host) -> int:
+    stream = await host.open_stream(name, resume=True)
+    try:
+        return stream.position
+    finally:
+        await stream.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -177,14 +184,109 @@ class Tailing:
         self._followed: dict[Inode, Followed] = {}
         self._reported: dict[Path, str] = {}
         """The errors of files that exist: each is logged once, not at every poll."""
+        self._compressed: set[Path] = set()
+        """Those that were reported."""
 
     async def run(self, host: Host) -> None:
         host.connected()
         async with asyncio.TaskGroup() as group:
+            found = await self._found(host)
+            for rest in await self._rests(found, host):
+                group.create_task(self._read_rest(rest, found, host))
             while not host.is_draining:
-                for file in self._noticed(await asyncio.to_thread(_inodes, self._pattern, self._allows)):
+                for file in self._noticed(found):
                     group.create_task(self._follow(file, host))
                 await self._pause(host)
+                found = await self._found(host)
+
+    async def _found(self, host: Host) -> dict[Inode, Path]:
+        """The files that match. Compressed ones are no files that grow."""
+        found = await asyncio.to_thread(_inodes, self._pattern, self._allows)
+        compressed = {path for path in found.values() if algorithm_of(path.name, "auto") is not None}
+        for path in sorted(compressed - self._compressed):
+            host.count("compressed_files")
+            log.warning("%s: %s is compressed, and not tailed: read it in mode `read`", host.name, path)
+        self._compressed = compressed
+        return {inode: path for inode, path in found.items() if path not in compressed}
+
+    # Files that were renamed, copied or removed while nobody followed them.
+
+    async def _rests(self, found: Mapping[Inode, Path], host: Host) -> list["_Rest"]:
+        """The streams that are not finished, and whose files do not match."""
+        names = host.stream_names()
+        started = [name for name in names if host.stream_state(name) is StreamState.STARTED]
+        if not started:
+            return []
+        followed = await asyncio.to_thread(names_of, found.items())
+        known = followed | {parsed for name in names if (parsed := FileName.parse(name)) is not None}
+        return [_Rest(file, names, known) for file, names in orphans(started, followed).items()]
+
+    async def _read_rest(self, rest: "_Rest", followed: Mapping[Inode, Path], host: Host) -> None:
+        """Find the file, read what was not read of it, and finish its stream. After a failure the next start does."""
+        try:
+            for _ in range(_SEARCHES):
+                if host.is_draining:
+                    return
+                candidates = await asyncio.to_thread(rotated_files, self._pattern, followed, self._allows)
+                if candidates is None:
+                    log.warning(
+                        "%s: no directory of %s is there: nothing is known of its files", host.name, self._pattern
+                    )
+                    return
+                name, position = await self._last_life(rest, host)
+                file = await asyncio.to_thread(rest_of, rest.file, position, candidates, rest.known)
+                if isinstance(file, str):
+                    await self._report_vanished(rest.file, name, position, file, host)
+                    return
+                try:
+                    await self._read_rotated(rest.file, name, file, host)
+                    return
+                except FileNotFoundError:  # it was compressed or renamed since
+                    await self._pause(host)
+        except BadBytes:
+            host.count("bad_files")
+        except (OSError, PenstockError) as error:
+            host.count("failed_files")
+            log.warning("%s: the rest of %s is read at the next start: %s", host.name, rest.file, error)
+
+    async def _last_life(self, rest: "_Rest", host: Host) -> tuple[str, int]:
+        """The stream of the last life of which something was read, and its position. The others end."""
+        positions = {name: await _position(name, host) for name in rest.names}
+        last = [*filter(positions.__getitem__, rest.names)][-1:] or rest.names[:1]
+        for name in {*rest.names} - {*last}:
+            await _end(await host.open_stream(name, resume=True))
+        return last[0], positions[last[0]]
+
+    async def _read_rotated(self, rest: FileName, name: str, file: Rotated, host: Host) -> None:
+        with opened(file.path) as fd:
+            stream = await host.open_stream(name, resume=True, metadata={"path": str(file.path)})
+            log.info("%s: %s is the rest of a file that was read up to byte %d", host.name, file.path, stream.position)
+            try:
+                if file.algorithm is None:
+                    await self._pump(Followed(file.path, file.inode, gone=True), fd, stream, str(rest), host)
+                else:
+                    await pump(
+                        Contents(partial(pread, fd), self._chunk_bytes, file.algorithm, stream.position), stream, host
+                    )
+            finally:
+                await stream.close()
+        host.count("rotated_files")
+
+    async def _report_vanished(self, rest: FileName, name: str, position: int, reason: str, host: Host) -> None:
+        """Its stream must not block the watermark."""
+        host.count("vanished_files")
+        log.error(
+            "%s: a file that was read up to byte %d has vanished while nobody followed it (inode %d, stream %s): %s. "
+            "What was not read of it is lost",
+            host.name,
+            position,
+            rest.inode.number,
+            name,
+            reason,
+        )
+        await _end(await host.open_stream(name, resume=True))
+
+    # Files that match.
 
     def _noticed(self, found: dict[Inode, Path]) -> Iterable[Followed]:
         """The files that are new."""
@@ -202,7 +304,7 @@ class Tailing:
         """Follow the file until it is gone, or reading should stop. The next poll finds a failed file again."""
         try:
             with opened(file.path) as fd:
-                if _inode(os.fstat(fd)) == file.inode:
+                if Inode.of(os.fstat(fd)) == file.inode:
                     await self._follow_opened(file, fd, host)
         except BadBytes:
             host.count("bad_files")
@@ -222,19 +324,40 @@ class Tailing:
             if not name:
                 return
             generation = generation + 1 if name == before else 0
-            stream, generation = await _open(file, name, generation, fd, host)
+            stream, generation = await self._open(file, name, generation, fd, host)
             try:
                 truncated = await self._pump(file, fd, stream, name, host)
             finally:
                 await stream.close()
 
+    async def _open(self, file: Followed, name: str, generation: int, fd: int, host: Host) -> tuple[Stream, int]:
+        """The stream of the file's current life: after a truncation, a file with the same first line gets a new
+        stream.
+        """
+        for number in range(generation, _GENERATIONS_MAX):
+            stream = await _open_life(file, name, number, host)
+            if not stream.position:
+                return stream, number
+            later = await _open_life(file, name, number + 1, host)
+            is_short = stream.position > os.fstat(fd).st_size
+            if not later.position and not is_short:
+                await _end(later)
+                return stream, number
+            if not later.position:  # truncated while nobody followed it
+                await self._read_copy(file, stream.position, name, stream, host)
+            await _end(stream)
+            await _end(later)
+        raise PenstockError(
+            f"{file.path} was truncated {_GENERATIONS_MAX} times", "Let its writer create new files instead."
+        )
+
     async def _name(self, file: Followed, fd: int, host: Host) -> str:
         """The name of its stream, once the first line, or enough of it, is there; empty if it never will be."""
         while not host.is_draining:
-            head = await asyncio.to_thread(os.pread, fd, _HEAD_BYTES, 0)
-            mark = _mark(head) if self._lines else "any"
+            head = await asyncio.to_thread(os.pread, fd, HEAD_BYTES, 0)
+            mark = mark_of(head) if self._lines else ANY
             if head and (mark or file.gone):
-                return f"{file.inode.device:x}-{file.inode.number:x}-{mark or _mark(head + _NEWLINE) + _IN_PART}"
+                return str(FileName(file.inode, mark or mark_of(head + NEWLINE) + IN_PART))
             if file.gone:
                 return ""
             await self._pause(host)
@@ -252,7 +375,7 @@ class Tailing:
             if piece:
                 await stream.send(piece)
                 at, quiet = at + len(piece), 0.0
-                in_line = not self._lines or not piece.endswith(_NEWLINE)
+                in_line = not self._lines or not piece.endswith(NEWLINE)
             elif data is None or os.fstat(fd).st_size < at:
                 host.count("truncations")
                 await self._read_copy(file, at, name, stream, host)
@@ -281,29 +404,12 @@ class Tailing:
     def _read(self, fd: int, at: int, name: str) -> bytes | None:
         """The data at this position; None if the file's first line has changed, so it is another file."""
         data = os.pread(fd, self._chunk_bytes, at)
-        mark = _mark(os.pread(fd, _HEAD_BYTES, 0)) if self._lines and not name.endswith(_IN_PART) else ""
+        mark = mark_of(os.pread(fd, HEAD_BYTES, 0)) if self._lines and not name.endswith(IN_PART) else ""
         return data if not mark or name.endswith(mark) else None
 
     def _whole(self, data: bytes) -> bytes:
         """Up to the last newline: an incomplete line waits, unless it is longer than a chunk."""
-        return data[: data.rfind(_NEWLINE) + 1] or (data if len(data) == self._chunk_bytes else b"")
-
-
-async def _open(file: Followed, name: str, generation: int, fd: int, host: Host) -> tuple[Stream, int]:
-    """The stream of the file's current life: after a truncation, a file with the same first line gets a new stream."""
-    for number in range(generation, _GENERATIONS_MAX):
-        stream = await _open_life(file, name, number, host)
-        if not stream.position:
-            return stream, number
-        later = await _open_life(file, name, number + 1, host)
-        is_last = not later.position and stream.position <= os.fstat(fd).st_size
-        await _end(later if is_last else stream)
-        if is_last:
-            return stream, number
-        await _end(later)
-    raise PenstockError(
-        f"{file.path} was truncated {_GENERATIONS_MAX} times", "Let its writer create new files instead."
-    )
+        return data[: data.rfind(NEWLINE) + 1] or (data if len(data) == self._chunk_bytes else b"")
 
 
 async def _open_life(file: Followed, name: str, number: int, host: Host) -> Stream:
@@ -315,12 +421,6 @@ async def _end(stream: Stream) -> None:
     """Close the stream of an earlier life of the file: it gets no more data."""
     await stream.finish()
     await stream.close()
-
-
-def _mark(head: bytes) -> str:
-    """The mark of the first line, or of the part that is used; empty while that is incomplete."""
-    line, newline, _ = head.partition(_NEWLINE)
-    return sha256(line).hexdigest()[:16] if newline or len(head) == _HEAD_BYTES else ""
 
 
 def _copy_of(path: Path, at: int, name: str) -> Path | None:
@@ -340,7 +440,7 @@ def _copy_of(path: Path, at: int, name: str) -> Path | None:
 
 def _is_marked(path: Path, name: str) -> bool:
     with opened(path) as fd:
-        mark = _mark(os.pread(fd, _HEAD_BYTES, 0))
+        mark = mark_of(os.pread(fd, HEAD_BYTES, 0))
     return bool(mark) and name.endswith(mark)
 
 
@@ -348,11 +448,7 @@ def _inodes(pattern: str, allows: Callable[[Path], bool]) -> dict[Inode, Path]:
     found: dict[Inode, Path] = {}
     for path in find_files(pattern, allows):
         try:
-            found.setdefault(_inode(path.stat()), path)
+            found.setdefault(Inode.of(path.stat()), path)
         except OSError:  # gone since
             continue
     return found
-
-
-def _inode(status: os.stat_result) -> Inode:
-    return Inode(status.st_dev, status.st_ino)
