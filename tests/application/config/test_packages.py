@@ -7,6 +7,7 @@ import pytest
 
 from penstock.application.config import ConfigErrors, Loaded, loads
 from penstock.application.config.types import KnownTypes
+from penstock.spark.codecs.codec import options_of
 
 BINDING = """
 binding: {id: main, links: {connector/c/out: pipeline/system::passthrough/in}}
@@ -73,6 +74,19 @@ def test_a_package_that_an_interceptor_needs_is_named_with_what_brings_it(
 def test_options_that_cannot_work_are_mistakes_of_the_file(tmp_path: Path, more: str, reason: str) -> None:
     (tmp_path / "bad.desc").write_bytes(b"\xff\xff")
     assert reason in mistakes(tmp_path, more.replace("DIR", str(tmp_path)))
+
+
+def test_secrets_of_a_codec_stay_references_for_the_tasks(tmp_path: Path) -> None:
+    """They need not exist here; other options are resolved, as before."""
+    (tmp_path / "schema").write_text('"int"')
+    secret = "${file:/nowhere/secret}"
+    config = f"{{registry: 'https://a', registry_token: '{secret}', avro_schema: '${{file:{tmp_path}/schema}}'}}"
+    found = loaded(tmp_path, f"codec: avro\n    codec_config: {config}")
+    (spec,) = (one for one in found.deployment.connectors.values() if one.codec is not None)
+    assert options_of(spec.codec or "") == {"registry": "https://a", "registry_token": secret, "avro_schema": '"int"'}
+    assert "write a reference" in mistakes(
+        tmp_path, "codec: avro\n    codec_config: {registry: 'https://a', registry_token: s3cret}"
+    )
 
 
 def test_what_is_only_reached_while_it_runs_is_not_contacted(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 import io
 import json
 import sys
-import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import fastavro
@@ -18,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.ddl import parse_ddl
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import RequestError
 from penstock.core.kinds import arrow_field
 from penstock.protocol.api.deployment import port_for
 from penstock.spark.codecs.api import Encode
@@ -636,57 +634,6 @@ def test_syslog_rows_are_written_by_either_rfc() -> None:
         found = Syslog().decoder(None)(pa.array([written(text)]))
         assert found.failed == {}
         assert [found.arrays[at][0].as_py() for at in (0, 1, 4, 5, 6, 9)] == [4, 2, "h", "a", "1", "m"]
-
-
-class _Schemas(BaseHTTPRequestHandler):
-    """The number 7 is a schema of Avro, and 10 is one of another format."""
-
-    asked: ClassVar[list[int]] = []
-
-    def do_GET(self) -> None:
-        number = int(self.path.rpartition("/")[2])
-        self.asked.append(number)
-        schemas = {7: json.dumps(AVRO), 10: 'syntax = "proto3";'}
-        self._answer({"schema": schemas[number]} if number in schemas else None)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer({"id": 7})
-
-    def _answer(self, body: Any) -> None:
-        self.send_response(404 if body is None else 200)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_: Any) -> None: ...
-
-
-def test_avro_with_a_registry_reads_and_writes_the_number_of_the_schema() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Schemas)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        config = {"registry": f"http://127.0.0.1:{server.server_port}", "avro_schema": json.dumps(AVRO), "subject": "o"}
-        tested = codec(with_options("avro", config))
-        events = [b"\0\0\0\0\7" + avro(ORDER), b"\0\0\0\0\x08" + avro(ORDER), avro(ORDER), b"\0\0\0\0\7x"]
-        found = tested.decoder(None)(pa.array(events))
-        assert sorted(found.failed) == [1, 2, 3]
-        more = tested.decoder(None)(pa.array([b"\0\0\0\0\x0ax", b"\0\0\0\0\x08x", b"\0\0\0\0\x0ax"]))
-        assert "not a valid Avro schema" in more.failed[0]
-        assert sorted(more.failed) == [0, 1, 2]
-        assert sorted(_Schemas.asked) == [7, 8, 10], "each is asked for once"
-        schema = pa.schema([arrow_field(field) for field in tested.fields(None)])
-        batch = pa.RecordBatch.from_arrays([*found.arrays], schema=schema)
-        assert batch.to_pylist(maps_as_pydicts="strict") == [ORDER]
-        assert tested.encoder(schema)(batch).to_pylist() == events[:1]
-        alone = codec(with_options("avro", {"registry": config["registry"]}))
-        assert json.loads(alone.decoder(None)(pa.array(events[:1])).arrays[0][0].as_py())["id"] == 1 << 40
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    with pytest.raises(PenstockError, match="cannot be reached"):
-        tested.decoder(None)(pa.array([b"\0\0\0\0\x09x"]))
 
 
 PROTOBUF_SCHEMAS = (

@@ -54,7 +54,7 @@ class ConnectorCheck:
             return None
         spec = None if section is None else replace(_spec(section, name, instance), event_time=times)
         if spec is not None and spec.codec is not None and section is not None and section.codec_config:
-            config = self._resolved(section.codec_config, (*self._item.path, "codec_config"), [])
+            config = self._codec_config(spec.codec, section.codec_config, [])
             spec = replace(spec, codec=with_options(spec.codec, config))
         return CheckedConnector(spec, capabilities)
 
@@ -225,11 +225,19 @@ class ConnectorCheck:
         if model is None:
             return
         unreadable: list[KeyPath] = []
-        resolved = self._resolved(config, (*self._item.path, *where), unreadable)
+        resolved = self._codec_config(codec, config, unreadable)
         if unreadable:
             return
         if validated(self._document, model, resolved, self._item.path, where, self._item.what) is not None:
             self._check_codec(with_options(codec, resolved), where if config else ("codec",))
+
+    def _codec_config(self, codec: str, config: Mapping[str, Any], unreadable: list[KeyPath]) -> dict[str, Any]:
+        """With references resolved, but for those of secrets: Spark's tasks resolve them where they run."""
+        late = getattr(self._types.codec_options(codec), "resolved_by_tasks", ())
+        path = (*self._item.path, "codec_config")
+        return {
+            key: each if key in late else self._resolved(each, (*path, key), unreadable) for key, each in config.items()
+        }
 
     def _check_codec(self, codec: str, key: KeyPath) -> None:
         """Its packages, and what its options refer to."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -15,12 +17,14 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
+from penstock.connectors.secrets import resolve
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.core.plugins import needed
 from penstock.spark.codecs.api import Codec, Columns, Decode, Encode
 from penstock.spark.codecs.by_json import JSON, decoded_by_json, json_of
 from penstock.spark.codecs.codec import CODECS, DATA
+from penstock.spark.codecs.codec_options import AvroOptions
 from penstock.spark.codecs.documents import without
 from penstock.spark.codecs.json_writer import is_json
 from penstock.spark.codecs.packing import python_values
@@ -37,6 +41,9 @@ _MISSING_SECONDS = 60.0
 
 _MISSING_MAX = 10_000
 """Numbers that are remembered as missing: any event can have another one."""
+
+_REFERENCES_MAX = 1000
+"""Schemas that one schema may refer to, directly or through others: what refers to itself would never end."""
 
 _PLAIN = {
     "boolean": "boolean",
@@ -94,7 +101,7 @@ class Avro(Codec):
         if self.options.avro_schema is not None:
             _parsed(self.options.avro_schema)
         if self.options.registry is not None:
-            Registry(self.options.registry)  # only its address
+            Registry(self.options)  # only its address
 
     def _own_fields(self) -> Fields | None:
         if self.options.avro_schema is None:
@@ -106,7 +113,7 @@ class Avro(Codec):
 
     def _reader(self) -> Callable[[bytes], Any]:
         library, own = _library(), None if self.options.avro_schema is None else _parsed(self.options.avro_schema)
-        registry = None if self.options.registry is None else Registry(self.options.registry)
+        registry = None if self.options.registry is None else Registry(self.options)
 
         def read(value: bytes) -> Any:
             stream = io.BytesIO(value)
@@ -134,7 +141,7 @@ class Avro(Codec):
         if options.registry is not None:
             if options.subject is None:
                 raise RequestError("avro cannot write with a registry alone", "Add subject to codec_config.")
-            number = Registry(options.registry).number(options.subject, options.avro_schema)
+            number = Registry(options).number(options.subject, options.avro_schema)
             head = _MAGIC + number.to_bytes(4, "big")
 
         def write(row: Any) -> bytes:
@@ -195,6 +202,33 @@ def _parsed(text: str) -> Any:
         raise RequestError(f"avro_schema is not a valid Avro schema: {error}", "Write it as JSON.") from None
 
 
+def _parsed_beside(text: str, named: dict[str, Any]) -> Any:
+    """A schema that may use these names, to which its own are added. Raises RequestError."""
+    try:
+        parsed = _library().parse_schema(json.loads(text), named_schemas=named)
+        return _library().parse_schema(_whole(parsed, named, set()))
+    except PenstockError:
+        raise
+    except Exception as error:  # as above
+        raise RequestError(f"it is not a valid Avro schema: {error}") from None
+
+
+def _whole(schema: Any, named: Mapping[str, Any], defined: set[str]) -> Any:
+    """With the definition of each name where it is used first."""
+    if isinstance(schema, list):
+        return [_whole(one, named, defined) for one in schema]
+    if isinstance(schema, str):
+        return schema if schema in defined or schema not in named else _whole(named[schema], named, defined)
+    found = {key: value for key, value in schema.items() if not key.startswith("__")}
+    if "name" in found:
+        defined.add(found["name"])
+    if "fields" in found:
+        fields = found["fields"]
+        return found | {"fields": [{**one, "type": _whole(one["type"], named, defined)} for one in fields]}
+    inner = {key: _whole(found[key], named, defined) for key in ("items", "values") if key in found}
+    return found | inner
+
+
 def _fields(record: dict[str, Any], named: dict[str, Any]) -> Fields:
     """`named`: the types that have a name; None while they are looked at."""
     named[record["name"]] = None
@@ -251,10 +285,12 @@ class Registry:
     _missing: dict[tuple[str, int], tuple[float, str]] = {}  # noqa: RUF012  until when, and the reason
     _lock = threading.Lock()
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, options: AvroOptions) -> None:
+        address = options.registry or ""
         if not address.startswith(("http://", "https://")):
             raise RequestError(f"{address} is not the address of a schema registry", "Write http://HOST:PORT.")
         self._address = address.rstrip("/")
+        self._options = options
 
     def schema(self, number: int) -> Any:
         """Raises Misfit if there is none, or it is not Avro, and PenstockError if the registry does not answer."""
@@ -275,10 +311,35 @@ class Registry:
         answer = self._asked(f"/schemas/ids/{number}")
         if answer is None:
             raise Misfit(f"has the schema {number}, which the registry does not have")
+        named: dict[str, Any] = {}
         try:
-            return _parsed(answer["schema"])
-        except (RequestError, KeyError, TypeError):
+            return self._parsed_with_references(answer, named, [])
+        except Misfit:
+            raise
+        except (RequestError, KeyError, TypeError, ValueError, RecursionError):
             raise Misfit(f"has the schema {number}, which is not a valid Avro schema in the registry") from None
+
+    def _parsed_with_references(
+        self, answer: Mapping[str, Any], named: dict[str, Any], seen: list[tuple[str, int]]
+    ) -> Any:
+        """Schemas that it refers to are parsed before it, each once: their names are in `named`. Raises Misfit, and
+        what `_found` calls not valid.
+        """
+        for reference in answer.get("references") or ():
+            place = (str(reference["subject"]), int(reference["version"]))
+            if place in seen:
+                continue
+            if len(seen) >= _REFERENCES_MAX:
+                raise ValueError("too many references")
+            seen.append(place)
+            subject, version = place
+            found = self._asked(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true")
+            if found is None:
+                raise Misfit(
+                    f"has a schema that refers to version {version} of {subject}, which the registry does not have"
+                )
+            self._parsed_with_references(found, named, seen)
+        return _parsed_beside(answer["schema"], named)
 
     def _remember_missing(self, key: tuple[str, int], reason: str) -> None:
         if len(self._missing) >= _MISSING_MAX:
@@ -294,14 +355,38 @@ class Registry:
 
     def _asked(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        request = Request(self._address + path, data, {"Content-Type": "application/vnd.schemaregistry.v1+json"})  # noqa: S310
+        self._authorize(request)
         try:
-            with urlopen(Request(self._address + path, data, kind), timeout=_ANSWER_SECONDS) as answer:  # noqa: S310
+            with urlopen(request, timeout=_ANSWER_SECONDS, context=self._context()) as answer:  # noqa: S310
                 return json.loads(answer.read())
         except HTTPError as error:
             error.close()
             if error.code in (404, 422):
                 return None
+            if error.code in (401, 403):
+                raise PenstockError(
+                    f"the registry {self._address} answers {error.code}: it does not accept the credentials",
+                    "Set registry_user and registry_password, or registry_token, in codec_config.",
+                ) from None
             raise PenstockError(f"the registry {self._address} answers {error.code}") from None
         except (URLError, OSError, ValueError) as error:
             raise PenstockError(f"the registry {self._address} cannot be reached: {error}") from None
+
+    def _authorize(self, request: Request) -> None:
+        """The header does not follow a redirection: the other server may be anybody's. Raises NoSecret."""
+        options = self._options
+        if options.registry_password is not None:
+            pair = f"{options.registry_user}:{resolve(options.registry_password)}"
+            request.add_unredirected_header("Authorization", f"Basic {b64encode(pair.encode()).decode()}")
+        elif options.registry_token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {resolve(options.registry_token).strip()}")
+
+    def _context(self) -> ssl.SSLContext | None:
+        path = self._options.registry_ca
+        if path is None:
+            return None
+        try:
+            return ssl.create_default_context(cafile=path)
+        except OSError as error:
+            raise RequestError(f"registry_ca {path} cannot be used: {error}", "It must be a PEM file.") from None

@@ -1,10 +1,12 @@
 """The options of Penstock's own codecs: `codec_config` of a connector. Nothing here needs Spark or Arrow."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from penstock.connectors.api import Options
+from penstock.connectors.secrets import has_references
 
 _Character = Annotated[str, Field(pattern=r"^[\x01-\x7f]$")]
 """Arrow's reader of CSV takes a delimiter and a quote of one byte."""
@@ -31,6 +33,18 @@ class ArrowOptions(Options):
     """How rows are written. Both are read."""
 
 
+def _reference(text: str) -> str:
+    if not has_references(text):
+        raise ValueError("write a reference, ${NAME} or ${file:PATH}: the options of codecs are stored and shown")
+    return text
+
+
+_LateSecret = Annotated[str, AfterValidator(_reference)]
+"""Stays a reference until a task uses it."""
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
 class AvroOptions(Options):
     """Without a registry an event is the value alone, without a header: it needs a schema here."""
 
@@ -40,13 +54,43 @@ class AvroOptions(Options):
     registry: str | None = None
     """The address of a Confluent-style schema registry: events begin with the number of their schema there. What its
     answers are is not decided by bytes: while it cannot be reached, tasks fail and are tried again."""
+    registry_user: str | None = Field(default=None, pattern=r"^[^:\x00-\x1f]+$")
+    """The user, or the name of the API key, for a registry with HTTP basic authentication."""
+    registry_password: _LateSecret | None = None
+    """Its password, as `${NAME}` or `${file:PATH}`: Spark's tasks find the value where they run."""
+    registry_token: _LateSecret | None = None
+    """A bearer token instead of a user, as such a reference."""
+    registry_ca: str | None = None
+    """A PEM file with the authorities of the registry's certificate, instead of the system's, where Spark's tasks
+    run."""
     subject: str | None = None
     """The subject under which the registry has the schema of the rows that are written."""
+
+    resolved_by_tasks: ClassVar[frozenset[str]] = frozenset({"registry_password", "registry_token"})
 
     @model_validator(mode="after")
     def _has_a_schema(self) -> "AvroOptions":
         if self.avro_schema is None and self.registry is None:
             raise ValueError("it needs avro_schema, or the address of a registry")
+        return self
+
+    @model_validator(mode="after")
+    def _has_credentials(self) -> "AvroOptions":
+        has_any = not (self.registry_user is self.registry_token is self.registry_ca is None)
+        if self.registry is None:
+            if has_any or self.registry_password is not None:
+                raise ValueError("credentials and authorities are those of a registry: add its address")
+            return self
+        if (self.registry_user is None) != (self.registry_password is None):
+            raise ValueError("registry_user and registry_password belong together")
+        if self.registry_user is not None and self.registry_token is not None:
+            raise ValueError("registry_user and registry_token exclude each other")
+        address = urlsplit(self.registry)
+        if address.username is not None:
+            raise ValueError("put the user of the registry into registry_user, and not into its address")
+        is_open = address.scheme != "https" and address.hostname not in _LOOPBACK
+        if is_open and (self.registry_user is not None or self.registry_token is not None):
+            raise ValueError("credentials of a registry need https")
         return self
 
 
