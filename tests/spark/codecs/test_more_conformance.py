@@ -54,6 +54,65 @@ class TestCsvDialect(CodecConformance):
     bad = (b"", b"1;2", b"1,2,3", b"1;'x;2", b"\xff;;")
 
 
+class TestCsvWithEscapes(CodecConformance):
+    codec = Csv
+    schema = "id INT, name STRING, more STRING"
+    options: ClassVar[dict[str, Any]] = {"escape": "\\"}
+    events: ClassVar[Events] = {
+        rb'1,"a \"b\", c\\","x"': {"id": 1, "name": 'a "b", c\\', "more": "x"},
+        rb"2,a\,b,\n\"\"": {"id": 2, "name": "a,b", "more": 'n""'},
+        rb'3,"two ""quotes""",': {"id": 3, "name": 'two "quotes"', "more": None},
+        b'4,"a\nb",""': {"id": 4, "name": "a\nb", "more": ""},
+    }
+    bad = (b"", b"1,2", rb"1,a,b\\"[:-1], rb'1,"a\",b', rb'1,a,"b\"', b"1,a\\\nb,c", rb'1,"a"\,,b')
+
+
+class TestCsvWithoutQuotes(CodecConformance):
+    codec = Csv
+    schema = "id INT, name STRING, more STRING"
+    options: ClassVar[dict[str, Any]] = {"delimiter": "\t", "quote": "", "null": "NULL"}
+    events: ClassVar[Events] = {
+        b'1\ta "b\t"': {"id": 1, "name": 'a "b', "more": '"'},
+        b"NULL\t\tNULL": {"id": None, "name": "", "more": None},
+        rb"3	a\n	\\": {"id": 3, "name": "a\\n", "more": "\\\\"},
+    }
+    bad = (b"", b"1\ta", b"1\ta\tb\tc", b"1\ta\nb\tc", b'"1"\ta\tb')
+
+
+class TestCsvWithEscapesAlone(CodecConformance):
+    codec = Csv
+    schema = "id INT, name STRING"
+    options: ClassVar[dict[str, Any]] = {"delimiter": "|", "quote": "", "escape": "^"}
+    events: ClassVar[Events] = {
+        b'1|a^|b^^c"': {"id": 1, "name": 'a|b^c"'},
+        b"2|": {"id": 2, "name": None},
+    }
+    bad = (b"", b"1", b"1|a|b", b"1|a^", b"1|a^\nb")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"quote": ""}, "a,b"),
+        ({"quote": ""}, "a\nb"),
+        ({"quote": "", "null": "NA"}, "NA"),
+        ({"quote": "", "escape": "\\"}, "a\rb"),
+    ],
+)
+def test_a_text_that_needs_quotes_is_not_written_without(options: dict[str, str], text: str) -> None:
+    rows = pa.record_batch({"id": [1, 2], "name": ["fits", text]})
+    with pytest.raises(RequestError, match=r"cannot write .* without quotes"):
+        codec(with_options("csv", options)).encoder(rows.schema)(rows)
+
+
+@pytest.mark.parametrize(
+    "options", [{"escape": '"'}, {"escape": ","}, {"escape": "\n"}, {"escape": "ab"}, {"escape": "N", "null": "NA"}]
+)
+def test_a_dialect_that_cannot_be_read_again_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(RequestError, match="codec csv"):
+        codec(with_options("csv", options))
+
+
 class TestCsvWithTabs(CodecConformance):
     codec = Csv
     schema = "id INT, name STRING"

@@ -146,3 +146,33 @@ def test_rows_round_trip(name: str, data: st.DataObject) -> None:
 def test_every_codec_is_in_a_round_trip_or_writes_nothing_of_its_own() -> None:
     """Protocol Buffers are in `test_more_conformance`."""
     assert {*CODECS} - {*CASES} == {"binary", "grok", "null", "protobuf", "regex"}
+
+
+SPECIAL = st.text(st.sampled_from("a\\^\"',|\t é\r\n"), max_size=8)
+UNQUOTED = st.text(st.sampled_from("a\\^\"',| é"), max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({}, SPECIAL),
+        ({"escape": "\\"}, SPECIAL),
+        ({"escape": "^", "quote": "'", "delimiter": "|", "null": "a"}, SPECIAL),
+        ({"quote": "", "delimiter": "\t", "null": "NULL"}, UNQUOTED),
+        ({"quote": "", "escape": "\\", "delimiter": "|", "null": "NULL"}, UNQUOTED),
+        ({"quote": "", "escape": "^", "null": "NULL"}, UNQUOTED),
+    ],
+    ids=str,
+)
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_text_round_trips_in_every_dialect_of_csv(
+    config: dict[str, str], text: st.SearchStrategy[str], data: st.DataObject
+) -> None:
+    names = ["a", "b"][: data.draw(st.integers(1, 2))]
+    rows = data.draw(st.lists(st.fixed_dictionaries(dict.fromkeys(names, st.none() | text)), max_size=4))
+    tested, ddl = codec(with_options("csv", config)), parse_ddl(", ".join(f"{name} STRING" for name in names))
+    batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in names]))
+    found = tested.decoder(ddl)(tested.encoder(batch.schema)(batch))
+    assert found.failed == {}
+    assert pa.RecordBatch.from_arrays([*found.arrays], names).to_pylist() == rows

@@ -15,16 +15,23 @@ _Character = Annotated[str, Field(pattern=r"^[\x01-\x7f]$")]
 class CsvOptions(Options):
     delimiter: _Character = ","
     r"""Stands between fields: `;`, or a tab (`"\t"`). It is one ASCII character."""
-    quote: _Character = '"'
+    quote: _Character | Literal[""] = '"'
     """Stands around a field that contains a delimiter, a quote or a line end; twice inside of one. It is one ASCII
-    character."""
+    character. Empty: there are no quotes, and `"` is a character like any other."""
+    escape: _Character | Literal[""] = ""
+    r"""Stands before a delimiter or a quote that is part of a field, and before itself: `"\\"`. It is one ASCII
+    character. Two quotes are still one as well. By default there is none."""
     null: str = ""
-    """The text, without quotes, that stands for null."""
+    """The text, without quotes, that stands for null. Where there are no quotes, an empty text is written like null if
+    that is empty."""
 
     @model_validator(mode="after")
     def _are_distinct(self) -> "CsvOptions":
-        if self.delimiter == self.quote or {self.delimiter, self.quote} & {"\n", "\r"}:
-            raise ValueError("the delimiter and the quote are two characters, and not line ends")
+        used = [one for one in (self.delimiter, self.quote, self.escape) if one]
+        if len({*used}) < len(used) or {*used} & {"\n", "\r"}:
+            raise ValueError("the delimiter, the quote and the escape are different characters, and not line ends")
+        if self.escape and self.escape in self.null:
+            raise ValueError("the text for null cannot contain the escape")
         return self
 
 

@@ -56,10 +56,14 @@ class _Records:
     def __init__(self, schema: Fields, options: CsvOptions) -> None:
         self._schema = schema
         self._options = options
-        quote, delimiter = re.escape(options.quote), re.escape(options.delimiter)
-        self._quoted = f"{quote}(?:[^{quote}]|{quote}{quote})*{quote}"
-        field = rf"(?:{self._quoted}|[^{quote}{delimiter}\r\n]*)"
+        quote, delimiter, escape = map(re.escape, (options.quote, options.delimiter, options.escape))
+        quoted = f"{quote}(?:[^{quote}{escape}]|{quote}{quote}{f'|{escape}(?s:.)' if escape else ''})*{quote}"
+        plain = rf"[^{quote}{delimiter}{escape}\r\n]"
+        plain = rf"(?:{plain}|{escape}[^\r\n])*" if escape else f"{plain}*"
+        field = f"(?:{quoted}|{plain})" if quote else plain
         self._record = f"^{field}(?:{delimiter}{field})*$"
+        self._protected = "|".join(filter(None, (quote and quoted, escape and f"{escape}(?s:.)")))
+        """In which a delimiter is part of a field; empty if it never is."""
 
     def decode(self, values: pa.BinaryArray) -> Columns:
         texts, rows, undecoded = valid_texts(values)
@@ -75,7 +79,8 @@ class _Records:
 
     def _are_records(self, records: pa.StringArray) -> pa.BooleanArray:
         count = len(self._schema)
-        commas = pc.count_substring(pc.replace_substring_regex(records, self._quoted, ""), self._options.delimiter)
+        open_text = pc.replace_substring_regex(records, self._protected, "") if self._protected else records
+        commas = pc.count_substring(open_text, self._options.delimiter)
         found = pc.and_(pc.match_substring_regex(records, self._record), pc.equal(commas, count - 1))
         return pc.and_(found, pc.not_equal(records, "")) if count > 1 else found
 
@@ -106,7 +111,8 @@ def _fields(records: pa.StringArray, count: int, options: CsvOptions) -> list[pa
         pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(joined) + 1),
         pa_csv.ParseOptions(
             delimiter=options.delimiter,
-            quote_char=options.quote,
+            quote_char=options.quote or False,
+            escape_char=options.escape or False,
             newlines_in_values=True,
             ignore_empty_lines=False,
         ),
@@ -175,12 +181,34 @@ def _records(rows: pa.RecordBatch, options: CsvOptions) -> pa.BinaryArray:
 
 def _written(column: pa.Array, name: str, options: CsvOptions) -> pa.StringArray:
     texts = plain_texts(column, name, "csv")
-    quote = options.quote
-    is_usual = options.delimiter in ",;|\t" and quote not in "+-.:0123456789" and not options.null
+    is_usual = options.delimiter in ",;|\t" and not options.null
+    is_usual = is_usual and all(one not in "+-.:0123456789" for one in (options.quote, options.escape) if one)
     if is_text(column.type) or not is_usual:
-        doubled = pc.replace_substring(texts, quote, quote * 2)
-        special = rf"[{re.escape(quote)}{re.escape(options.delimiter)}\r\n]"
-        in_quotes = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, options.null))
-        in_quotes = pc.or_(in_quotes, pc.equal(texts, ""))
-        texts = pc.if_else(in_quotes, pc.binary_join_element_wise(quote, doubled, quote, ""), texts)
+        texts = _quoted(texts, options) if options.quote else _unquoted(texts, options)
     return pc.fill_null(texts, options.null)
+
+
+def _quoted(texts: pa.StringArray, options: CsvOptions) -> pa.StringArray:
+    quote, escape = options.quote, options.escape
+    inner = pc.replace_substring(texts, escape, escape * 2) if escape else texts
+    inner = pc.replace_substring(inner, quote, (escape or quote) + quote)
+    special = rf"[{re.escape(quote)}{re.escape(options.delimiter)}{re.escape(escape)}\r\n]"
+    in_quotes = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, options.null))
+    in_quotes = pc.or_(in_quotes, pc.equal(texts, ""))
+    return pc.if_else(in_quotes, pc.binary_join_element_wise(quote, inner, quote, ""), texts)
+
+
+def _unquoted(texts: pa.StringArray, options: CsvOptions) -> pa.StringArray:
+    """Raises RequestError for a text that needs quotes."""
+    delimiter, escape = options.delimiter, options.escape
+    bad = pc.match_substring_regex(texts, r"[\r\n]" if escape else rf"[{re.escape(delimiter)}\r\n]")
+    if options.null:
+        bad = pc.or_(bad, pc.equal(texts, options.null))
+    if (at := pc.index(bad, value=True).as_py()) >= 0:
+        raise RequestError(
+            f"csv cannot write {texts[at].as_py()[:FOUND_CHARS]!r} without quotes",
+            "Set quote, or escape for delimiters, in codec_config.",
+        )
+    if not escape:
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, escape, escape * 2), delimiter, escape + delimiter)
