@@ -131,7 +131,11 @@ async def hosting(
         ConnectorSpec(name=NAME, id=NAME, instance="01", type=type_name, config=dict(config), **spec),
         connector,
         sources,
-        chains=make_chains(interceptors_in, interceptors_out),
+        chains=make_chains(
+            interceptors_in,
+            interceptors_out,
+            messages=connector.capabilities(connector.options).sends_messages,
+        ),
         has_in=has_in,
         has_out=has_out,
         segment_port=segment_port,

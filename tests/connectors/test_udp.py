@@ -52,6 +52,19 @@ async def test_each_datagram_passes_the_interceptors_alone_and_bad_ones_end_only
             await eventually(lambda: sorted(hosted.values()) == [b"a", b"b", b"c"])
 
 
+async def test_chunks_of_gelf_are_a_dead_letter_in_time_although_nothing_else_arrives(tmp_path: Path) -> None:
+    chain = (InterceptorSpec(type="gelf-chunking", config={"timeout": "50ms"}),)
+    async with hosting(tmp_path, "udp-server", {"port": 0}, interceptors_in=chain) as hosted:
+        await hosted.connected()
+        with sending(hosted) as one:
+            for number in range(2):
+                one.send(b"\x1e\x0f%08d\0\2part" % number)
+                await eventually(lambda number=number: len(hosted.dead_letters()) == number + 1)  # type: ignore[misc]
+            one.send(b"\x1e\x0f%08d\0\1whole" % 3)
+            await eventually(lambda: hosted.values() == [b"whole"])
+            assert len(hosted.host.streams) == 1
+
+
 async def test_what_the_kernel_has_no_room_for_is_lost_and_counted() -> None:
     tested, host = UdpServer(UdpServerOptions(port=0, receive_buffer=4096)), RecordingHost()
     host.gate.clear()

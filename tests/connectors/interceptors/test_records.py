@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.application.config.types import KnownTypes
 from penstock.connectors.interceptors.api import BadBytes, Rejected
+from penstock.connectors.interceptors.chain import IncomingChain
 from penstock.connectors.interceptors.compression import Algorithm, DecompressedStream, DecompressOptions
 from penstock.connectors.interceptors.encryption import DecryptOptions
 from penstock.connectors.interceptors.gelf_chunking import Chunking, GelfChunkingOptions, Unchunking
@@ -148,6 +149,23 @@ def test_gelf_chunks_that_wait_too_long_are_a_dead_letter() -> None:
     assert "incomplete after 5 s: 1 of 2 chunks" in rejected.reason
     assert stage.finish() == []
     assert len(stage.take_rejected()) == 1
+
+
+def test_gelf_chunks_say_how_long_they_may_wait_and_expire_without_others() -> None:
+    now = [0.0]
+    chunks = [Chunking(GelfChunkingOptions(chunk_bytes=64)).feed([bytes(100)])[0] for _ in range(2)]
+    chain = IncomingChain([Unchunking(GelfChunkingOptions(), lambda: now[0])])
+    assert chain.is_timed
+    assert chain.wait_seconds() is None
+    chain.feed(chunks[0])
+    now[0] = 2.0
+    chain.feed(chunks[1])
+    assert chain.wait_seconds() == 3.0
+    now[0] = 5.0
+    chain.expire()
+    assert [one.reason for one in chain.take_rejected()] == ["incomplete after 5 s: 1 of 2 chunks of a GELF message"]
+    assert chain.wait_seconds() == 2.0
+    assert not IncomingChain().is_timed
 
 
 def test_gelf_messages_that_wait_are_bounded() -> None:

@@ -45,6 +45,8 @@ class Incoming(ABC):
     is_transform: ClassVar[bool] = False
     """Whether it returns the same stream of bytes in another form, and cuts it anywhere. Positions to resume from are
     counted in its output: the peer is read from its beginning, and what was stored is left out."""
+    is_timed: ClassVar[bool] = False
+    """Whether what it buffers may wait too long: then `expire` is called in time."""
     feed_bytes: ClassVar[int] = FEED_BYTES
     """The most that it is fed at once, where a stream may be cut anywhere."""
 
@@ -83,6 +85,13 @@ class Incoming(ABC):
     def take_rejected(self) -> list[Rejected]:
         """Records that became dead letters since the last call."""
         return []
+
+    def wait_seconds(self) -> float | None:
+        """How long what it buffers may still wait; None: nothing does."""
+        return None
+
+    def expire(self) -> None:  # noqa: B027  most do not wait
+        """Reject what has waited too long."""
 
 
 class RecordStage(Incoming):

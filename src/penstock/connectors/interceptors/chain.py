@@ -37,6 +37,7 @@ class IncomingChain:
         self._stages = tuple(stages)
         self._head = len([*takewhile(lambda stage: stage.is_transform, stages)])
         self._resumes = resumes
+        self._is_timed = any(stage.is_timed for stage in stages)
         self._only = stages[0] if len(stages) == 1 and not self._head else None
         self._fed, self._consumed = 0 if self._head else position, position
         self._waiting: list[bytes] = []
@@ -78,6 +79,21 @@ class IncomingChain:
         if failures:
             raise self._failure(records, failures)
         return self._released(records)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether `wait_seconds` is ever anything but None."""
+        return self._is_timed
+
+    def wait_seconds(self) -> float | None:
+        """How long what the interceptors buffer may still wait: `expire` is due then, if nothing is fed before."""
+        waits = [stage.wait_seconds() for stage in self._stages if stage.is_timed]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def expire(self) -> None:
+        """Reject what has waited too long."""
+        for stage in self._stages:
+            stage.expire()
 
     def take_rejected(self) -> list[Rejected]:
         """Records that an interceptor could not convert since the last call: each is a dead letter."""

@@ -78,9 +78,9 @@ class _Message:
 
 
 class Unchunking(RecordStage):
-    """For one stream of datagrams. Others than chunks pass as they are. What has waited too long is noticed when
-    something else arrives.
-    """
+    """For one stream of datagrams. Others than chunks pass as they are."""
+
+    is_timed = True
 
     def __init__(
         self,
@@ -150,9 +150,16 @@ class Unchunking(RecordStage):
         due = now - self._options.timeout
         while self._messages:
             key, oldest = next(iter(self._messages.items()))
-            if oldest.since >= due:
+            if oldest.since > due:
                 return
             self._give_up(key, f"incomplete after {self._options.timeout:g} s")
+
+    def wait_seconds(self) -> float | None:
+        oldest = next(iter(self._messages.values()), None)
+        return None if oldest is None else max(0.0, oldest.since + self._options.timeout - self._clock())
+
+    def expire(self) -> None:
+        self._expire(self._clock())
 
     def _give_up(self, key: bytes, reason: str) -> None:
         message = self._removed(key)

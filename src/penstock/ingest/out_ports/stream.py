@@ -5,6 +5,7 @@ open ──`close` without `finish`, of a stream that resumes──▶ left: ope
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 
 from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
-from penstock.core.errors import NoRoom, RequestError
+from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.core.types import Buffer
 from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, packed, stored_batch
 from penstock.ingest.extraction import Extraction, Times
@@ -35,6 +36,8 @@ from penstock.protocol.connector import NOTHING_YET
 from penstock.protocol.stored.bulk import Bytes
 from penstock.protocol.stored.event import NO_TIME
 from penstock.protocol.stored.head import NO_COLUMNS, Mark
+
+log = logging.getLogger(__name__)
 
 METADATA_BYTES_MAX = 256 << 20
 """What the metadata of the events of one call may take, since each carries it: bounds what a small message that becomes
@@ -79,6 +82,8 @@ class OutStream:
         self._chain = storage.chains.incoming(resumes=resumes, position=position(self.last_id) if resumes else 0)
         self._places = Places()
         self._turn = asyncio.Lock()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None
         self._is_finished = self._is_closing = False
         self.closed = asyncio.Event()
         self._unblocked = asyncio.Event()
@@ -193,11 +198,36 @@ class OutStream:
             await self._store(records, metadata)
             if is_rejected and not records:
                 await self._advance()
+            if self._chain.is_timed:
+                self._watch()
         except BadBytes as bad:
             bad.records = [*records, *bad.records]
             await self._bury(bad)
             await self._end()
             raise
+
+    # What waits in interceptors for more data, which may never come.
+
+    def _watch(self) -> None:
+        if self._expiry is None and self._expiring is None and not self._is_closing:
+            wait = self._chain.wait_seconds()
+            if wait is not None:
+                self._expiry = asyncio.get_running_loop().call_later(wait, self._begin_expiry)
+
+    def _begin_expiry(self) -> None:
+        self._expiry, self._expiring = None, asyncio.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        try:
+            async with self._turn:
+                if not self._is_closing:
+                    self._chain.expire()
+                    await self._reject()
+        except PenstockError as error:
+            log.warning("stream %r of %s: a dead letter cannot be stored: %s", self.name, self.ref.connector, error)
+        finally:
+            self._expiring = None
+        self._watch()
 
     async def put(
         self,
@@ -478,6 +508,9 @@ class OutStream:
         """Close it here; it continues when it is opened again."""
         if not self._is_closing:
             self._is_closing = True
+            for waiting in (self._expiry, self._expiring):
+                if waiting is not None:
+                    waiting.cancel()
             self._unblocked.set()
             self.closed.set()
             self._on_left(self)
