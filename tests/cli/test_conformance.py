@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
+from penstock.core.errors import RequestError
 
 PROGRAM = """
 import sys
@@ -65,3 +66,19 @@ def test_scenarios_are_listed_and_unknown_ones_refused() -> None:
     done = CliRunner().invoke(app, ["conformance", "source", "--list", "--json"])
     assert {"plain", "migrate"} < {one["name"] for one in json.loads(done.stdout)}
     assert CliRunner().invoke(app, ["conformance", "source", "-s", "nothing"]).exit_code == 1
+
+
+def test_a_program_that_cannot_be_found_is_named() -> None:
+    done = CliRunner().invoke(
+        app, ["conformance", "source", "--listen", "127.0.0.1:0", "--", "no-such-program", "{address}"]
+    )
+    assert isinstance(done.exception, RequestError)
+    assert str(done.exception) == "no-such-program: command not found"
+
+
+@pytest.mark.process
+def test_a_program_that_fails_is_reported_with_its_exit_status() -> None:
+    command = ["conformance", "source", "--listen", "127.0.0.1:0", "-s", "plain", "--json", "--"]
+    done = CliRunner().invoke(app, [*command, sys.executable, "-c", "raise SystemExit(3)"])
+    (verdict,) = json.loads(done.stdout)
+    assert "the program ended: exit status 3" in verdict["findings"][0]["text"]

@@ -1,5 +1,6 @@
 """`penstock doctor`: on this machine, and on machines that lack something."""
 
+import errno
 import json
 import os
 import socket
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock import __version__
 from penstock.cli import doctor
 from penstock.cli.app import app
+from penstock.client.credentials import TOKEN_FILE
 from tests.support.running_worker import RunningWorker
+from tests.support.worker_process import WorkerProcess
 
 
 def found(check: Iterator[doctor.Finding]) -> list[tuple[str, str]]:
@@ -29,10 +33,41 @@ def test_a_machine_that_runs_the_tests_is_in_order(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_it_looks_at_the_worker_of_the_directory(worker: RunningWorker, tmp_path: Path) -> None:
-    address = f"127.0.0.1:{worker.ports['http']}"
-    result = CliRunner().invoke(app, ["doctor", "--worker", address, "--data", str(tmp_path / "data")])
-    assert f"{address} answers, and accepts this user's token" in result.stdout
+@pytest.mark.process
+def test_it_looks_at_the_worker_of_the_directory_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_FILE, "/no/such/token")  # that of another worker
+    with WorkerProcess(tmp_path / "data") as worker:
+        result = CliRunner().invoke(app, ["doctor", "--data", str(worker.data)])
+    assert f"127.0.0.1:{worker.http_port} answers, and accepts this user's token" in result.stdout
+
+
+def test_it_names_another_version_and_what_the_worker_reports(
+    worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "__version__", "9.9.9")
+    status = doctor.worker_status(f"127.0.0.1:{worker.ports['http']}")
+    status.problems.append("the disk is full")
+    monkeypatch.setattr(doctor, "worker_status", lambda _: status)
+    reported = found(doctor.access("127.0.0.1:1", tmp_path))
+    assert ("warning", f"it runs version {__version__}, but this is 9.9.9") in reported
+    assert ("error", "the disk is full") in reported
+
+
+def test_a_check_that_the_system_forbids_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: Path) -> Iterator[doctor.Finding]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/somewhere/ports.json")
+        yield
+
+    monkeypatch.setattr(doctor, "ports", denied)
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    findings = {one["about"]: one for one in json.loads(result.stdout) if one["about"]}
+    assert (findings["ports"]["level"], findings["ports"]["text"]) == (
+        "error",
+        "/somewhere/ports.json: Permission denied",
+    )
+    assert {"Java", "worker"} <= findings.keys()
 
 
 def test_a_worker_that_was_named_and_does_not_answer_is_a_problem(tmp_path: Path) -> None:

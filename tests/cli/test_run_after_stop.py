@@ -45,7 +45,7 @@ def test_it_reports_that_the_application_stays_stopped(
 ) -> None:
     found = stopped(worker, deployed(listening("source", free_port())))
     _open_for_programs(found)
-    assert "the application deployed here is stopped and stays stopped" in capsys.readouterr().err
+    assert "the application deployed here stays stopped" in capsys.readouterr().err
 
 
 def test_an_application_that_runs_is_left_alone(worker: RunningWorker) -> None:

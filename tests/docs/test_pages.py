@@ -1,5 +1,6 @@
 """A newcomer follows the pages, word for word and from top to bottom, and sees what they print."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def test_the_readme_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     """In a clone, and an environment where Penstock is not installed yet: the page says how."""
     clone, environment = tmp_path / "penstock", tmp_path / "environment"
     _clone(clone)
-    made = _make_environment(environment)
+    made = _make_environment(environment, "spark")
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # what Penstock needs is there: this test needs no network
     monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # pip reads it the other way round
     with Session(clone, environment / "bin") as session:
@@ -40,10 +41,17 @@ def test_the_readme_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     assert made.run("python", "-c", source, cwd=tmp_path).stdout.strip() == "penstock"
 
 
-def test_the_tutorial_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # what it installs is there
-    with Session(tmp_path, Path(sys.executable).parent) as session:
-        assert session.follow(ROOT / "docs" / "tutorial.md") > 0
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    """With what it says it needs, and no more."""
+    page = ROOT / "docs" / "tutorial.md"
+    (extras,) = re.findall(r"`pip install '\.\[(.+)\]'`", page.read_text())
+    clone, folder = tmp_path / "penstock", tmp_path / "empty"
+    _clone(clone)
+    folder.mkdir()
+    made = _make_environment(tmp_path / "environment", extras)
+    made.pip("install", "--quiet", "--no-build-isolation", ".", cwd=clone)
+    with Session(folder, made.folder / "bin") as session:
+        assert session.follow(page) > 0
 
 
 def _clone(folder: Path) -> None:
@@ -66,9 +74,9 @@ with urllib.request.urlopen(urllib.request.Request(url, data=sys.stdin.buffer.re
 """What the page needs of curl, where a machine has none."""
 
 
-def _make_environment(folder: Path) -> Environment:
-    """One that has what Penstock needs, and a `pip`, but not Penstock itself."""
-    made = Environment(folder, "penstock-streams[spark]", "hatchling", "pip")
+def _make_environment(folder: Path, extras: str) -> Environment:
+    """One that has what Penstock with these extras needs, and a `pip`, but not Penstock itself."""
+    made = Environment(folder, f"penstock-streams[{extras}]", "hatchling", "pip")
     pip = made.folder / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec {made.folder}/bin/python -m pip --disable-pip-version-check "$@"\n')
     pip.chmod(0o755)

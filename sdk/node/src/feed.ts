@@ -99,12 +99,13 @@ export class Feed {
   }
 
   private checked(message: Message, last: bigint): Entry {
-    const id = BigInt(message.id);
+    const id = whole(message.id, `stream ${this.name}: id`);
     if (id <= last || id >= NOTHING_YET) {
       throw new RequestError(`stream ${this.name}: id ${id} after ${last}; ids must grow, from 0 to 2^64-2`);
     }
     const key = message.key === undefined ? NO_KEY : bytes(message.key);
-    return { id, payload: bytes(message.payload), eventTime: BigInt(message.eventTime ?? 0), key };
+    const eventTime = whole(message.eventTime ?? 0, `stream ${this.name}, message ${id}: event time`);
+    return { id, payload: bytes(message.payload), eventTime, key };
   }
 
   private get hasRoom(): boolean {
@@ -126,6 +127,14 @@ export class Feed {
       // It is no longer used, and what it throws now concerns nobody.
     }
   }
+}
+
+/** A number beyond 2^53 has been rounded already: two ids would become the same one. */
+function whole(value: bigint | number, what: string): bigint {
+  if (typeof value === "number" && !Number.isSafeInteger(value)) {
+    throw new RequestError(`${what} ${value} is not a safe integer; give it as a bigint`);
+  }
+  return BigInt(value);
 }
 
 function bytes(data: Uint8Array | string): Uint8Array {

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from penstock.cli.texts import printable
 from penstock.client.source.failures import parse_address
+from penstock.core.errors import RequestError
 from penstock.testing.source_conformance.play import TIMEOUT_SECONDS, Outcome, Verdict
 from penstock.testing.source_conformance.rules import PAGE, Finding
 from penstock.testing.source_conformance.scenarios import Scenario, chosen
@@ -75,6 +77,8 @@ def source(
     if list_them:
         _list(scenarios, as_json=as_json)
         return
+    if command and shutil.which(command[0]) is None:
+        raise RequestError(f"{command[0]}: command not found", "Give the program's path, or add its directory to PATH.")
     verdicts = asyncio.run(_perform(scenarios, listen, timeout, command, as_json=as_json))
     failed = sum(verdict.outcome == "failed" for verdict in verdicts)
     if as_json:
@@ -142,10 +146,12 @@ def _program(command: list[str] | None) -> Client | None:
         arguments = [each.replace(ADDRESS, address) for each in command]
         process = await asyncio.create_subprocess_exec(*arguments)
         try:
-            await process.wait()
+            status = await process.wait()
         finally:
             if process.returncode is None:
                 await _stop(process)
+        if status != 0:  # right after an ERROR; otherwise the verdict names it
+            raise RequestError(f"exit status {status}")
 
     return run
 

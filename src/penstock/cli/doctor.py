@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock import __version__
-from penstock.cli.connect import WorkerOption, worker_status
+from penstock.cli.connect import WorkerOption, local_worker, worker_status
 from penstock.cli.embedded_worker import DEFAULT_PORTS
-from penstock.client.credentials import DEFAULT_WORKER, OWN_DATA, LocalWorker, default_worker
+from penstock.client.credentials import DEFAULT_WORKER, OWN_DATA, LocalWorker, default_worker, ports_file
 from penstock.core.errors import PenstockError
 from penstock.core.platforms import limitations, sync_data
 from penstock.core.sizes import show_size
@@ -77,24 +77,33 @@ def doctor(
 
     It changes nothing, and exits with 1 if something will not work.
     """
-    checks: list[Check] = [
-        python,
-        java,
-        spark,
-        extras,
-        lambda: disk(data),
-        limits,
-        lambda: clock(data),
-        lambda: ports(data),
-        lambda: access(worker, data),
+    checks: list[tuple[str, Check]] = [
+        ("versions", python),
+        ("Java", java),
+        ("Spark", spark),
+        ("extras", extras),
+        ("disk", lambda: disk(data)),
+        ("limits", limits),
+        ("clock", lambda: clock(data)),
+        ("ports", lambda: ports(data)),
+        ("worker", lambda: access(worker, data)),
     ]
-    found = [finding for check in checks for finding in check()]
+    found = [finding for about, check in checks for finding in _findings(about, check)]
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))
     else:
         _print(found)
     if any(one.level == "error" for one in found):
         raise typer.Exit(1)
+
+
+def _findings(about: str, check: Check) -> Iterator[Finding]:
+    """One check that the system does not permit does not hide what the others find."""
+    try:
+        yield from check()
+    except OSError as error:
+        hint = "Run penstock doctor as the user that runs the worker."
+        yield Finding("error", about, f"{error.filename or 'this machine'}: {error.strerror or error}", hint)
 
 
 def _print(found: list[Finding]) -> None:
@@ -282,12 +291,12 @@ def _is_taken(port: int) -> bool:
 
 def access(worker: str | None, data: Path) -> Iterator[Finding]:
     """Whether a worker answers, accepts the token, has this version, and reports no problem."""
+    is_on_data = worker is None and ports_file(data).exists()
     try:
-        address = worker or (LocalWorker.read(data).http if (data / "ports.json").exists() else default_worker())
+        address = local_worker(data).http if is_on_data else worker or default_worker()
         status = worker_status(address)
     except PenstockError as error:
-        is_asked_for = worker is not None or (data / "ports.json").exists()
-        if is_asked_for:
+        if worker is not None or is_on_data:
             yield Finding("error", "worker", str(error), error.hint)
         else:
             yield Finding(

@@ -203,7 +203,8 @@ def _open_for_programs(worker: FoundWorker) -> Deployed:
         if found.state != "drained":
             return found
         if found.deployment != Deployment():
-            print_line("the application deployed here is stopped and stays stopped; run its file to start it")
+            named = f"{found.name}, which is deployed here," if found.name else "the application deployed here"
+            print_line(f"{named} stays stopped; run its file again to start it")
         client.apply(Deployment())
         return client.application()
 

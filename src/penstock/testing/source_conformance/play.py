@@ -89,13 +89,13 @@ class Play:
             self._violated(connection, Violation(text, _broken_rule(connection, connection.step)), now)
         self._end_if_complete(now)
 
-    def left(self, now: float) -> None:
+    def left(self, now: float, how: str = "the program ended") -> None:
         """The program under test has ended, and its connections are closed."""
         if not self.is_over:
             if self._is_complete() or (self.scenario.is_refusal and self._is_played()):
                 self._end(now)
             else:
-                self._stalled("the program ended", now)
+                self._stalled(how, now)
 
     def poll(self, now: float) -> float:
         """Do what is due; returns when something may be due again."""

@@ -114,7 +114,7 @@ class _Performance:
         while not self._play.is_over:
             due = self._play.poll(time.monotonic())
             if running is not None and running.done() and not self._open:
-                self._play.left(time.monotonic())
+                self._play.left(time.monotonic(), _ending(running))
             self.carry_out()
             self._report(self._play.awaits)
             with suppress(TimeoutError):
@@ -170,6 +170,11 @@ class _Performance:
                 case Close():
                     with suppress(OSError):  # the client has gone
                         transport.write_eof()
+
+
+def _ending(program: "asyncio.Future[object]") -> str:
+    failure = None if program.cancelled() else program.exception()
+    return f"the program ended: {failure}" if failure is not None else "the program ended"
 
 
 class _Wire(asyncio.Protocol):
