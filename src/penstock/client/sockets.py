@@ -236,6 +236,13 @@ class PeerProtocol(asyncio.Protocol, Generic[E]):
             async with asyncio.timeout(timeout_seconds):
                 await self._closed.wait()
 
+    def _write(self, parts: Iterable[Buffer]) -> None:
+        """Nothing, if the transport is closing: asyncio of Python 3.12 and 3.13 would then watch the number of a socket
+        that is closed, and the next connection that gets this number would receive nothing.
+        """
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
     def _abort(self) -> None:
         if self._spare is not None:
             self._spare.close()

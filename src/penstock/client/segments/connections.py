@@ -257,8 +257,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def write(self, parts: Iterable[Buffer]) -> None:
         """Into the transport, which may keep the parts: they must stay as they are."""
-        if self.lost is None and self._transport is not None:
-            self._transport.writelines(parts)
+        if self.lost is None and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)  # while it is not closing: see `client.sockets.PeerProtocol`
 
     async def ask(self, attempts: Attempts[Any], timeout_seconds: float) -> Reply:
         """The reply to a call. Interrupted when the connection is lost before it comes."""

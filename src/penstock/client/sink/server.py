@@ -50,7 +50,8 @@ class AsyncConnection:
     async def send(self) -> None:
         """Send the session's bytes."""
         with suppress(OSError):
-            self._writer.writelines(self.session.take())
+            if not self._writer.is_closing():  # see `client.sockets.PeerProtocol`
+                self._writer.writelines(self.session.take())
             await self._writer.drain()
 
     async def farewell(self) -> None:

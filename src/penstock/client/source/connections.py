@@ -124,9 +124,8 @@ class AsyncConnection(PeerProtocol[PenstockError]):
 
     def write(self) -> None:
         """Pass on what the session has to send."""
-        parts = self.session.take()
-        if parts and self._transport is not None:
-            self._transport.writelines(parts)
+        if parts := self.session.take():
+            self._write(parts)
 
     async def farewell(self) -> None:
         """Let what was sent arrive: all of it leaves, and what comes is read until the worker closes."""

@@ -65,9 +65,8 @@ class OutputConnection(PeerProtocol[SinkLost]):
     def flush(self) -> None:
         """Sends what the session has to send. Raises SinkLost when the connection is lost."""
         self.check()
-        assert self._transport is not None
         if parts := self.session.take():
-            self._transport.writelines(parts)
+            self._write(parts)
 
     async def send(self, data: Buffer) -> None:
         """Send as fast as the sink reads. Raises SinkLost when the connection is lost, however much has been sent."""
@@ -111,7 +110,7 @@ class OutputConnection(PeerProtocol[SinkLost]):
 
     def _send_last(self) -> None:
         assert self._transport is not None
-        self._transport.writelines(self.session.take())
+        self._write(self.session.take())
         self._transport.close()
 
     def _loss(self, error: Exception | None) -> SinkLost:
