@@ -16,6 +16,7 @@ from penstock.application.config.types import KnownTypes
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption, report, worker_to_change
 from penstock.cli.former_pipelines import PruneOption, settle_former
 from penstock.cli.open_windows import staying_open
+from penstock.cli.waiting import waiting
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import RequestError
 from penstock.core.logs import LogLevel
@@ -74,7 +75,7 @@ def apply(
     for note in loaded.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     address = worker_to_change(worker, data, yes=yes, retry_seconds=_RETRY_SECONDS)
-    with ApplicationClient(address, _RETRY_SECONDS) as client:
+    with waiting(f"deploying {file.name} …"), ApplicationClient(address, _RETRY_SECONDS) as client:
         before = client.application().deployment.pipelines
         done = client.apply(loaded.deployment, file.name)
     if as_json:

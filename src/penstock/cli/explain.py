@@ -120,8 +120,14 @@ def _session(conf: Mapping[str, str]) -> "Iterator[SparkSession]":
         warehouse = {"spark.sql.warehouse.dir": str(Path(folder) / "warehouse")}
         log = Path(folder) / "spark.log"
         with ExitStack() as stack:
-            with waiting("starting Spark …"):
-                driver = spark_driver("penstock explain", _MASTER, {**warehouse, **conf}, log)
+            with waiting("starting Spark …") as waits_for:
+                driver = spark_driver(
+                    "penstock explain",
+                    _MASTER,
+                    {**warehouse, **conf},
+                    log,
+                    report=lambda what: waits_for(f"starting Spark: waiting for {what}"),
+                )
                 session = stack.enter_context(driver).session
             yield session
 

@@ -20,6 +20,7 @@ from penstock.client.credentials import OWN_DATA, parse_worker
 from penstock.core.durations import parse_duration_ms
 from penstock.core.errors import RequestError
 from penstock.core.logs import log_line
+from penstock.core.platforms import limitations
 from penstock.spark.carried import advertised_address
 from penstock.spark.run.checkpoints import DEFAULT_FOLDER, local_path
 from penstock.spark.run.session import check_master, cores_of, is_cluster, sets_partitions
@@ -193,6 +194,8 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
     with embedded_worker(options.place.data, options.worker_options, stdio=stdio, report=print_line) as found:
         if found.process is None and options.store is not None:
             _check_store(found, options.place.data, options.store)
+        for text in limitations() if found.process is not None else ():
+            print_line(f"on this platform: {text}")
         how = "runs already" if found.process is None else "is started"
         ports = f"sources on port {found.ports['connector']}, http on {found.http}"
         print_line(f"the worker on {options.place.data} {how}: {ports}")

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from penstock.cli.connect import DataOption, WorkerOption, segment_client, worker_to_read
+from penstock.cli.waiting import waiting
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import RequestError
@@ -83,7 +84,8 @@ def tail(
     address = worker_to_read(worker, data)
     with CoordinatorClient(address, _RETRY_SECONDS) as coordinator, segment_client(address) as segments:
         source, ends = _resolved(coordinator, name)
-        found = _last(coordinator, segments, source, ends, shown.chosen, count)
+        with waiting(f"reading {source} …"):
+            found = _last(coordinator, segments, source, ends, shown.chosen, count)
         for event in found:
             typer.echo(shown.line(event))
         if not found and count:

@@ -19,6 +19,7 @@ from penstock.application import deployments
 from penstock.backup.contents import CHECKPOINTS, JOURNAL, checkpoints_in
 from penstock.cli.backup import checkpoint_folder
 from penstock.cli.connect import JsonOption
+from penstock.cli.waiting import waiting
 from penstock.client.credentials import OWN_DATA, PORTS_FORMAT, LocalWorker, ports_file
 from penstock.coordinator import ledger
 from penstock.core.errors import Damaged, PenstockError, RequestError, Unavailable, UnreadableFormat
@@ -82,7 +83,8 @@ def upgrade(
         )
     if not (data / JOURNAL).is_dir():
         raise RequestError(f"{data} has no journal", "Name a worker's data directory: --data DIR")
-    found = [*formats_in(data, checkpoint_folder(data, checkpoint))]
+    with waiting(f"reading {data} …"):
+        found = [*formats_in(data, checkpoint_folder(data, checkpoint))]
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))
     else:

@@ -5,11 +5,12 @@ import socket
 from collections.abc import Iterable
 
 from penstock.client.sockets import PeerProtocol, Waker
+from penstock.core.errors import Unavailable
 
 
-class Peer(PeerProtocol[OSError]):
-    def _loss(self, error: Exception | None) -> OSError:
-        return OSError(str(error))
+class Peer(PeerProtocol[Unavailable]):
+    def _loss(self, error: Exception | None) -> Unavailable:
+        return Unavailable(str(error))
 
     def send(self, parts: Iterable[bytes]) -> None:
         self._write(parts)
