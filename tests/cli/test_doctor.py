@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from penstock import __version__
 from penstock.cli import doctor
 from penstock.cli.app import app
+from penstock.cli.connect import worker_status
 from penstock.client.credentials import TOKEN_FILE
 from tests.support.running_worker import RunningWorker
 from tests.support.worker_process import WorkerProcess
@@ -47,8 +49,8 @@ def test_it_names_another_version_and_what_the_worker_reports(
     worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "__version__", "9.9.9")
-    status = doctor.worker_status(f"127.0.0.1:{worker.ports['http']}")
-    status.problems.append("the disk is full")
+    status = worker_status(f"127.0.0.1:{worker.ports['http']}")
+    status = msgspec.structs.replace(status, problems=["the disk is full"])
     monkeypatch.setattr(doctor, "worker_status", lambda _: status)
     reported = found(doctor.access("127.0.0.1:1", tmp_path))
     assert ("warning", f"it runs version {__version__}, but this is 9.9.9") in reported
@@ -57,8 +59,8 @@ def test_it_names_another_version_and_what_the_worker_reports(
 
 def test_a_check_that_the_system_forbids_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_: Path) -> Iterator[doctor.Finding]:
+        yield doctor.Finding("note", "ports", "one was found")
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/somewhere/ports.json")
-        yield
 
     monkeypatch.setattr(doctor, "ports", denied)
     result = CliRunner().invoke(app, ["doctor", "--json"])
