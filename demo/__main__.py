@@ -230,7 +230,7 @@ def report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     table.add_row("cells that differ from the independent calculation", f"{verdict.wrong_cells:,}")
     for part in demo.parts:
         if part.kills:
-            table.add_row(f"{part.name} killed with SIGKILL", f"{part.kills}")
+            table.add_row(f"{part.name} killed with SIGKILL", f"{part.kills} ({part.processes_killed} processes)")
     table.add_row("time", f"{seconds:.0f} s")
     console.print(table)
     if not verdict.is_good:

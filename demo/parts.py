@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from demo.events import DISORDER_MS
+from demo.process_tree import kill_tree, wait_until_gone
 
 START_SECONDS_MAX = 120
 
@@ -26,11 +27,13 @@ def free_port() -> int:
 
 
 class Part:
-    """A process in a group of its own, so that a kill takes its children along (Spark's JVM, its Python workers)."""
+    """A process in a group of its own. A kill takes all along that it has started: Spark's JVM, its Python workers, and
+    the processes of a worker's shards, which have sessions of their own.
+    """
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
-        self.kills = 0
+        self.kills = self.processes_killed = 0
         self._command = command
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +54,12 @@ class Part:
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        """At once, as when their machine is lost. They are gone when it returns."""
+        if self._process is not None and self.is_running:
+            killed = kill_tree(self._process.pid)
+            self._process.wait()
+            wait_until_gone(killed)
+            self.processes_killed += len(killed)
         self.kills += 1
 
     def stop(self) -> None:

@@ -1,11 +1,13 @@
 """`script/test --campaign bucket [--part PART] [--kills N] [--seed S]`: a worker on SeaweedFS is killed under load and
 started on another, empty machine each time; the store itself is killed; a worker sleeps for a minute while another one
-takes over; `penstock run` with everything that it has started moves from machine to machine; and the time from a kill
-to the first acknowledgement elsewhere is measured.
+takes over; `penstock run` with everything that it has started moves from machine to machine; the demo loses its worker
+and its driver; and the time from a kill to the first acknowledgement elsewhere is measured.
 """
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -76,6 +78,11 @@ def _move(folder: Path, store: SeaweedFS, kills: int, random: Random) -> None:
     kill_and_move(folder, store.url("runs"), max(1, kills // _RUNS_A_KILL), random)
 
 
+def _demo(_: Path, store: SeaweedFS, __: int, ___: Random) -> None:
+    """The worker and the driver are killed, each start is in an empty directory, and the results are compared."""
+    subprocess.run([sys.executable, "-m", "demo", "--chaos", "--store", store.url("demo")], check=True)
+
+
 def _recover(folder: Path, store: SeaweedFS, _: int, __: Random) -> None:
     """How long it takes from a kill to the first acknowledgement elsewhere, whatever is in the journal."""
     for mebibytes in (0, 1024):
@@ -109,5 +116,6 @@ _PARTS: dict[str, Callable[[Path, SeaweedFS, int, Random], None]] = {
     "stores": _kill_stores,
     "sleep": _sleep,
     "runs": _move,
+    "demo": _demo,
     "recovery": _recover,
 }
