@@ -1,7 +1,9 @@
 """Hosts agree about the assignment through the bucket: no sockets, and a clock that is set."""
 
+from collections import Counter
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from penstock.bucket.counted_bucket import CountedBucket
@@ -103,6 +105,39 @@ def test_while_nothing_changes_a_host_renews_one_record_and_reads_one(cluster: C
         "get": 10,
         "put": 10,
     }
+
+
+def test_a_leader_that_has_been_alone_for_a_while_looks_for_others_every_third_round(cluster: Cluster) -> None:
+    a = cluster.join("a", 2)
+    process = Membership(cluster.bucket, msgspec.structs.replace(a._record, worker="a.0", wants=None, host="a"))
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            process._renew()
+            cluster.rounds(a)
+
+    rounds(20)
+    counted = a._bucket
+    assert isinstance(counted, CountedBucket)
+    before = Counter(counted.counts().requests)
+    rounds(30)
+    made = Counter(counted.counts().requests) - before
+    assert made == {"put": 30, "list": 10, "get": 10 * (1 + 2)}  # the assignment, and two records
+    b = cluster.join("b", 1)
+    cluster.rounds(a, b, count=4)
+    assert b.assigned_to("b") == {2}
+    before = Counter(counted.counts().requests)
+    cluster.rounds(a, b, count=10)
+    assert (Counter(counted.counts().requests) - before)["list"] == 10
+
+
+def test_a_leader_that_is_alone_finds_out_that_another_host_leads(cluster: Cluster) -> None:
+    a, b = cluster.join("a", 1), cluster.join("b", 1)
+    cluster.rounds(a, count=20)
+    cluster.rounds(b, count=5)  # a sleeps
+    assert b.is_leader
+    cluster.rounds(a, b, count=3)
+    assert not a.is_leader
 
 
 def test_a_record_that_was_deleted_is_written_again(cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
 """A host as a member of the cluster: its record, who leads, and the assignment of shards.
 
 A host that does not lead makes two requests every two seconds: it renews its own record, and reads the leader's, which
-has the revision of the assignment. The leader reads the assignment, and lists the workers.
+has the revision of the assignment. The leader reads the assignment, and lists the workers. A leader that has been
+alone for a while does that less often: a host that joins waits for its shards up to six seconds.
 """
 
 from collections.abc import Callable, Collection
@@ -26,6 +27,9 @@ from penstock.cluster.records import (
     worker_key,
 )
 from penstock.core.errors import Unavailable
+
+ALONE_SECONDS = 30.0
+"""After so long without other workers, a leader looks for them only every third round."""
 
 _CHANGE_TRIES = 5
 """Of a change that somebody has asked for, while others write the assignment as well."""
@@ -59,6 +63,8 @@ class Membership:
         self._timing = timing
         self._watch = LeaderWatch(timing, self.host)
         self._lock = Lock()
+        self._looked_at = self._accompanied_at = clock()
+        """When all records were read, and when there were others than this host's among them."""
 
     @property
     def is_leader(self) -> bool:
@@ -83,7 +89,7 @@ class Membership:
         """Renew, and see what is new. Raises what the store raises; the next round begins again."""
         with self._lock:
             self._renew()
-            if self._may_lead():
+            if self._may_lead() and not self._may_rest():
                 self._lead()
 
     def drain(self) -> None:
@@ -178,8 +184,17 @@ class Membership:
         self._renew()  # others see at once that there is a new one
         return True
 
+    def _may_rest(self) -> bool:
+        """Nothing but another worker could change what a leader has written."""
+        now = self._clock()
+        is_alone = self.is_leader and now - self._accompanied_at > ALONE_SECONDS
+        return is_alone and now - self._looked_at < self._timing.expired - self._timing.renew / 2
+
     def _hosts(self) -> tuple[Host, ...]:
         asked, found = self._clock(), self.records()
+        self._looked_at = asked
+        if any(self.host not in (one.worker, one.host) for one in found):
+            self._accompanied_at = asked
         live = self._live.look(found, asked, self._clock())
         self.end_dead(self._live.dead[:DEAD_MAX])
         return live
