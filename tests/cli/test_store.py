@@ -5,15 +5,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from penstock.bucket.objects import ObjectExists
+from penstock.bucket.stores import open_bucket
 from penstock.cli.app import app
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
+from penstock.cluster.records import ShardRecord, encode, shard_key
 from penstock.core.errors import RequestError
+from penstock.store.bucket_files import BucketFiles
+from penstock.store.files import RealFiles
 from tests.delivery.merging import Merging
 from tests.support.running_worker import running_worker
 from tests.support.waiting import SECONDS_MAX
@@ -144,6 +150,43 @@ def test_a_journal_moves_to_an_object_store_and_back_and_workers_serve_it(s3_url
     assert penstock("copy", s3_url, str(tmp_path / "back")).exit_code == 0
     for worker in serve("back"):
         assert seen(worker) == expected
+
+
+def shard_with(bucket: str, folder: Path, shard: int, segment: str = "") -> None:
+    """What a worker of this shard leaves, whether anything was written to it or not."""
+    files = BucketFiles(open_bucket(bucket), RealFiles(folder / f"cache-{shard}"), shard=shard)
+    files.start()
+    (folder / f"machine-{shard}").mkdir()
+    with running_worker(folder / f"machine-{shard}", files=files) as worker:
+        if segment:
+            with SegmentClient(worker.address) as segments, segments.appender(segment, create=True) as appender:
+                appender.append(b"stored there")
+    record = ShardRecord(shard=shard, owner="dead", term=1)
+    with suppress(ObjectExists):
+        open_bucket(bucket).create(shard_key(shard), [encode(record)])
+
+
+@pytest.mark.parametrize("filled", [0, 1])
+def test_shards_that_are_empty_do_not_keep_a_journal_from_its_way_back(
+    bucket: str, tmp_path: Path, filled: int
+) -> None:
+    """The default is a shard for each core."""
+    for shard in range(3):
+        shard_with(bucket, tmp_path, shard, "raw-orders" if shard == filled else "")
+    done = penstock("copy", bucket, str(tmp_path / "back"))
+    assert done.exit_code == 0, done.exception
+    with running_worker(tmp_path / "back") as worker, SegmentClient(worker.address) as segments:
+        assert [event.data for event in segments.events("raw-orders")] == [b"stored there"]
+    assert penstock("copy", bucket, (tmp_path / "elsewhere").as_uri()).exit_code == 0
+
+
+def test_data_in_several_shards_are_refused_with_what_they_have(bucket: str, tmp_path: Path) -> None:
+    shard_with(bucket, tmp_path, 0, "raw-orders")
+    shard_with(bucket, tmp_path, 1, "raw-letters")
+    refused = penstock("copy", bucket, str(tmp_path / "back"))
+    assert isinstance(refused.exception, RequestError)
+    assert "data in 2 shards (shard 0: segment 'raw-orders'; shard 1: segment 'raw-letters')" in str(refused.exception)
+    assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.process

@@ -104,6 +104,41 @@ def things_in(files: OpenPlace) -> set[Thing]:
     return found | ({APPLICATION} if APPLICATION_FILE in files.plain.list() else set())
 
 
+def only_shard(source: BucketPlace) -> BucketPlace:
+    """The one that has data: a cluster has others, which may be empty. Raises RequestError if several have some,
+    StoreInUse, and what the store raises.
+    """
+    data: dict[int, str] = {}
+    shards = source.shards()
+    if shards in ([], [source.shard]):
+        return source
+    for shard in shards:
+        one = source.of_shard(shard)
+        one.check_unused()
+        with one.comparing() as opened:
+            if chapter_bases(opened.journal) and (found := _something_in(opened)):
+                data[shard] = found
+    if len(data) > 1:
+        examples = "; ".join(f"shard {shard}: {found}" for shard, found in data.items())
+        raise RequestError(
+            f"{source.name} is the bucket of a cluster with data in {len(data)} shards ({examples}), and only those of "
+            "a single one can be copied",
+            "To another bucket, copy the objects with a tool of the store while no worker runs, for example: rclone "
+            "sync. Let clients read what must go to a disk.",
+        )
+    return source.of_shard(next(iter(data), source.shard))
+
+
+def _something_in(files: OpenPlace) -> str:
+    """What a copy of the shard would bring along; "" if it is empty."""
+    things = sorted(map(str, things_in(files)))
+    if things:
+        more = f" and {len(things) - 1} more" if len(things) > 1 else ""
+        return f"{things[0]}{more}"
+    segments = SegmentStore(ReadOnlyJournal(files.journal), StoreSettings()).segments()
+    return next((f"segment {one.name!r}" for one in segments if one.length > one.start), "")
+
+
 def _put_access_list(target: Place, content: bytes) -> None:
     """A bucket has it beside its shards."""
     if isinstance(target, BucketPlace):

@@ -14,10 +14,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from penstock.backup.contents import CHECKPOINTS
 from penstock.backup.mirrored_checkpoints import manifests_in, verify_checkpoints
 from penstock.backup.places import BucketPlace, Directory, Place, new_cache, place
-from penstock.backup.store_copy import Copied, Stage, copy_store
+from penstock.backup.store_copy import Copied, Stage, copy_store, only_shard
 from penstock.cli.connect import JsonOption
 from penstock.cli.segment import print_report
-from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 from penstock.store.bucket_log import reading_threads
 from penstock.store.bucket_verify import BucketReport, verify_bucket
@@ -53,11 +52,8 @@ def copy(
     it continues. No worker starts on a copy that is incomplete.
     """
     old, new = place(source), place(target)
-    if isinstance(old, BucketPlace) and (others := [one for one in old.shards() if one != 0]):
-        raise RequestError(
-            f"{old.name} is the bucket of a cluster with {len(others) + 1} shards, and only a single one can be copied",
-            "Stop its workers, and copy the objects with a tool of the store, for example: rclone sync.",
-        )
+    if isinstance(old, BucketPlace):
+        old = only_shard(old)
     try:
         with _progress() as stage:
             copied = copy_store(old, new, secrets=secrets, stage=stage)
