@@ -1,6 +1,7 @@
 """A store that does not honour conditions is found out."""
 
 import time
+from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
@@ -9,7 +10,7 @@ from penstock.bucket.counted_bucket import CountedBucket
 from penstock.bucket.objects import Bucket
 from penstock.bucket.probe import LEFT_BEHIND_SECONDS, PREFIX, probe
 from penstock.bucket.stores import open_bucket
-from penstock.core.errors import BucketUnsuitable
+from penstock.core.errors import BucketFailed, BucketForbidden, BucketUnreachable, BucketUnsuitable
 from tests.bucket.scripted_store import CarelessBucket
 
 
@@ -36,6 +37,20 @@ def test_an_unsuitable_store_is_refused_with_what_it_does(ignores: str, sentence
         probe(CarelessBucket(plain, ignores=ignores))
     assert "conditional writes" in caught.value.hint
     assert list(plain.list("")) == []
+
+
+@pytest.mark.parametrize("error", [BucketForbidden, BucketUnsuitable, BucketUnreachable])
+def test_a_store_in_which_nothing_can_be_deleted_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: type[BucketFailed]
+) -> None:
+    bucket = open_bucket(f"memory://{uuid4().hex}")
+
+    def delete(_: Sequence[str]) -> None:
+        raise error("the store answered")
+
+    monkeypatch.setattr(bucket, "delete", delete)
+    with pytest.raises(error, match="the store answered"):
+        probe(bucket)
 
 
 def test_what_dead_probes_have_left_is_removed() -> None:

@@ -56,7 +56,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedStore]:
         (502, "", BucketUnreachable),
         (503, "", BucketUnreachable),
         (504, "", BucketUnreachable),
+        (400, "", BucketUnreachable),
         (400, "RequestTimeout", BucketUnreachable),
+        (400, "IncompleteBody", BucketUnreachable),
+        (400, "BadDigest", BucketUnreachable),
+        (400, "XAmzContentSHA256Mismatch", BucketUnreachable),
+        (404, "", BucketForbidden),
+        (404, "NotFound", BucketForbidden),
         (409, "ConditionalRequestConflict", BucketUnreachable),
         (409, "OperationAborted", BucketUnreachable),
         (401, "", BucketForbidden),
@@ -141,9 +147,23 @@ def test_conditions_that_do_not_hold(store: ScriptedStore) -> None:
 
 def test_nothing_is_absent_when_an_object_is_created(store: ScriptedStore) -> None:
     """A proxy answers so while the store is replaced: a worker waits, as it does when it is not let in."""
-    store.answer(404, body("NotFound"))
+    store.answer(404, body("NoSuchKey"))
     with pytest.raises(BucketForbidden, match="404 Not Found when an object was to be created"):
         open_bucket("s3://bucket/prefix").create("a", [b"1"])
+
+
+@each_call
+def test_a_proxy_that_has_no_store_behind_it(store: ScriptedStore, call: Callable[[Bucket], object]) -> None:
+    """Nothing is absent because it says so: a worker would believe that its lease was deleted."""
+    store.answer(404, "<html><body>404 page not found</body></html>", Content_Type="text/html")
+    with pytest.raises(BucketForbidden, match="404 Not Found, and does not say what is missing"):
+        call(open_bucket("s3://bucket/prefix"))
+
+
+@pytest.mark.parametrize(("scheme", "code"), [("s3", "NoSuchKey"), ("gs", "NoSuchKey"), ("az", "BlobNotFound")])
+def test_what_a_store_does_not_have_is_absent(scheme: str, code: str) -> None:
+    text = f"Object at location a not found: Server returned non-2xx status code: 404 Not Found: {body(code)}"
+    assert isinstance(translate(FileNotFoundError(text), f"{scheme}://bucket", "a", has_answered=True), NoSuchObject)
 
 
 def test_azures_answer_to_a_key_that_is_taken(store: ScriptedStore) -> None:

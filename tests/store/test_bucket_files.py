@@ -27,6 +27,7 @@ from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import BLOCK_BYTES
 from penstock.store.settings import BucketSettings
+from penstock.store.shard_directory import ORPHANS_SECONDS
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles
 
@@ -145,15 +146,9 @@ class TestTheLog:
         assert files.problem == ""
         assert content(opened(objects), "a") == b"kept"
 
-    def test_a_refusal_that_waiting_does_not_mend_ends_the_problem_of_an_earlier_request(self) -> None:
+    def test_an_answer_that_there_is_nothing_ends_the_problem_of_an_earlier_request(self) -> None:
         files = opened(Objects())
-        answers = iter([BucketUnreachable("down"), BucketFailed("the store answered 400")])
-
-        def fail(_: str) -> None:
-            raise next(answers)
-
-        client_of(files).before_each = fail
-        with pytest.raises(BucketFailed, match="400"):
+        with failing(files, BucketUnreachable("down"), times=1, request="get"):
             files.check_owner()
         assert files.problem == ""
 
@@ -586,6 +581,103 @@ class TestInTheBackground:
         thread.join(60)
         assert not thread.is_alive()
         assert "does not answer" in str(caught[0])
+
+
+class TestDeletionsThatAreRefused:
+    """Objects that nobody needs cost their storage alone."""
+
+    SETTINGS = BucketSettings(linger_seconds=0, release_seconds=0, groups_max=2, unfolded_bytes_max=10)
+
+    def write(self, files: BucketFiles, times: int) -> None:
+        file = files.create("a") if "a" not in files.list() else files.open("a")
+        for _ in range(times):
+            file.write(file.size(), [b"0123456789"])
+            file.sync()
+
+    @pytest.mark.parametrize("kind", [BucketForbidden, BucketFailed, BucketUnreachable])
+    def test_appends_and_folds_go_on_and_all_is_deleted_later(self, kind: type[BucketFailed]) -> None:
+        objects = Objects()
+        files = opened(objects, self.SETTINGS)
+        maintain(files)
+        with failing(files, kind("not allowed"), times=4, request="delete"):
+            self.write(files, 12)
+        assert files.problem == ""
+        self.write(files, 4)
+        maintain(files)
+        log = files._shard.log
+        wanted = {log.keys.log(number) for number in {*log.take_overs, *log._deletable}}
+        assert {*keys(objects, "log")} == wanted
+        assert len(log._deletable) <= 3
+        assert set(keys(objects, "parts")) == files._shard.content.part_keys()
+
+    def test_each_failure_makes_the_pause_longer(self) -> None:
+        objects = Objects()
+        files = opened(objects, replace(self.SETTINGS, release_seconds=20))
+        maintain(files)
+        self.write(files, 4)
+        files.remove("a")
+        files.sync()
+        files._shard._folded_at = float("-inf")
+        with failing(files, BucketForbidden("not allowed"), times=1, request="delete"):
+            files.maintain()
+        assert files._shard._deletion_pause == 20
+        files._shard._folded_at -= 21
+        with failing(files, BucketForbidden("not allowed"), times=1, request="delete"):
+            files.maintain()
+        assert files._shard._deletion_pause == 40
+        files._shard._folded_at -= 39
+        assert not files.maintain()
+        files._shard._folded_at -= 2
+        assert files.maintain()
+        assert files._shard._deletion_pause == 0
+        assert keys(objects, "parts") == []
+
+    def test_a_look_for_orphans_that_is_refused_is_repeated_later(self) -> None:
+        objects = Objects()
+        files = opened(objects, replace(self.SETTINGS, release_seconds=20))
+        objects.create("shards/0/parts/00000000-dead-00000001", b"left by a crash")
+        with failing(files, BucketForbidden("not allowed"), times=1, request="delete"):
+            assert not files.maintain()
+        assert not files.maintain()
+        files._shard._orphans_due_at -= 21
+        assert files.maintain()
+        assert keys(objects, "parts") == []
+
+    def test_orphans_that_arrive_late_are_found_a_day_later(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        settled(files, "a", b"kept")
+        files = opened(objects)
+        maintain(files)
+        settled(files, "b", b"kept, too")
+        used = set(keys(objects, "parts"))
+        objects.create("shards/0/parts/00000000-dead-00000001", b"sent before a crash")
+        assert not files.maintain()
+        files._shard._orphans_due_at -= ORPHANS_SECONDS
+        assert files.maintain()
+        assert set(keys(objects, "parts")) == used
+        assert not files.maintain()
+
+
+class TestAnswersOfNoKnownKind:
+    def test_a_worker_waits_once_it_has_begun(self) -> None:
+        objects = Objects()
+        files = opened(objects)
+        with failing(files, BucketFailed("the store answered 418"), times=3):
+            put(files, "a", b"kept").sync()
+        with failing(files, BucketFailed("the store answered 418"), times=3, request="get"):
+            files.check_owner()
+        assert content(opened(objects), "a") == b"kept"
+
+    def test_a_start_fails(self) -> None:
+        client = FaultyBucket()
+
+        def fail(_: str) -> None:
+            raise BucketFailed("the store answered 418")
+
+        client.before_each = fail
+        with pytest.raises(BucketFailed, match="418"):
+            BucketFiles(client, MemoryFiles(), sleep=lambda _: None)
 
 
 class TestFilesThatChangeDuringAFold:

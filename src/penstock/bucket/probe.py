@@ -1,4 +1,4 @@
-"""Whether a store does what the journal depends on: conditional writes, and reads of what was just written.
+"""Whether a store does what the journal depends on: conditional writes, reads of what was just written, deletions.
 
 Stores that ignore a condition answer as if all were well: nothing but a try shows it.
 """
@@ -8,7 +8,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
-from penstock.core.errors import BucketFailed, BucketUnsuitable
+from penstock.core.errors import BucketFailed, BucketForbidden, BucketUnsuitable
 
 PREFIX = "cluster/probe-"
 
@@ -24,9 +24,16 @@ def probe(bucket: Bucket) -> None:
     try:
         _check_conditions(bucket, key)
         left_behind = [each.key for each in bucket.list(PREFIX) if _is_left_behind(each.key)]
-    finally:
+    except BaseException:
         with suppress(BucketFailed):
             bucket.delete([key])
+        raise
+    try:
+        bucket.delete([key])
+    except BucketForbidden as error:
+        raise BucketForbidden(f"objects must not be deleted: {error}") from error
+    except BucketUnsuitable as error:
+        raise BucketUnsuitable(f"objects cannot be deleted: {error}") from error
     bucket.delete(left_behind)
 
 

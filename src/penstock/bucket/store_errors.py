@@ -39,10 +39,13 @@ _CREDENTIALS = {
 """What to do on a machine that has none."""
 
 _NO_SUCH_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
+_NO_SUCH_OBJECT = frozenset({"NoSuchKey", "BlobNotFound"})
+"""S3's and Google's, and Azure's. A 404 without one is a proxy's, or that of another server: nothing was looked for."""
 _CODES: Mapping[type[BucketFailed], str] = {
     BucketThrottled: "SlowDown SlowDownRead SlowDownWrite ServerBusy Throttling ThrottlingException "
     "RequestLimitExceeded TooManyRequests TooManyRequestsException rateLimitExceeded",
-    BucketUnreachable: "RequestTimeout InternalError ConditionalRequestConflict OperationAborted",
+    BucketUnreachable: "RequestTimeout InternalError ConditionalRequestConflict OperationAborted IncompleteBody "
+    "BadDigest InvalidDigest XAmzContentSHA256Mismatch XAmzContentChecksumMismatch Md5Mismatch Crc64Mismatch",
     BucketFull: "QuotaExceeded QuotaExceededException XMinioAdminBucketQuotaExceeded XMinioStorageFull "
     "InsufficientStorage InsufficientCapacity NoSpaceLeft",
     BucketForbidden: "AccessDenied ExpiredToken InvalidToken TokenRefreshRequired InvalidAccessKeyId "
@@ -51,7 +54,7 @@ _CODES: Mapping[type[BucketFailed], str] = {
 }
 """S3's, and those of stores that speak its protocol, of Google and of Azure. ConditionalRequestConflict and
 OperationAborted mean that another request on the same key is under way: unlike the other errors with status 409, not
-that the key is taken.
+that the key is taken. A body that has arrived incomplete or changed is sent again.
 """
 _BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 _BY_STATUS: Mapping[int, type[BucketFailed]] = {
@@ -62,6 +65,7 @@ _BY_STATUS: Mapping[int, type[BucketFailed]] = {
     501: BucketUnsuitable,
     507: BucketFull,
 }
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 _SERVER_ERRORS = range(500, 600)
 
 
@@ -106,7 +110,8 @@ def means_beyond_the_end(error: Exception) -> bool:
 
 def means_absent(error: Exception) -> bool:
     """Whether it is about an object, in a bucket that exists."""
-    return isinstance(error, FileNotFoundError) and StoreAnswer.of(str(error)).code not in _NO_SUCH_BUCKET
+    answer = StoreAnswer.of(str(error))
+    return isinstance(error, FileNotFoundError) and (answer.status is None or answer.code in _NO_SUCH_OBJECT)
 
 
 def translate(error: Exception, url: str, key: str, has_answered: bool) -> Exception:
@@ -124,6 +129,11 @@ def translate(error: Exception, url: str, key: str, has_answered: bool) -> Excep
         )
     if answer.code in _BY_CODE:
         return _BY_CODE[answer.code](f"{url}: {answer.reason}")
+    if answer.status == _NOT_FOUND and answer.code not in _NO_SUCH_OBJECT:
+        return BucketForbidden(
+            f"{url}: {answer.reason}, and does not say what is missing",
+            "Check the bucket's name and the endpoint, and what is in between.",
+        )
     if (condition := _by_condition(error, key)) is not None:
         return condition
     if answer.status is not None:
@@ -147,7 +157,7 @@ def _by_status(answer: StoreAnswer, url: str) -> BucketFailed:
     message = f"{url}: {answer.reason}"
     if (found := _BY_STATUS.get(answer.status)) is not None:
         return found(message)
-    if answer.status in _SERVER_ERRORS:
+    if answer.status in _SERVER_ERRORS or (answer.status == _BAD_REQUEST and not answer.code):
         return BucketUnreachable(message)
     return BucketFailed(message, "Check the address of the store and its settings.")
 

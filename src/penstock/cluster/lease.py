@@ -182,8 +182,9 @@ class _Acquisition:
         while not self._stop.is_set():
             try:
                 found = self._round(force)
-            except BucketUnavailable as error:
-                if self._clock() - reached > UNREACHABLE_SECONDS_MAX:
+            except BucketFailed as error:
+                is_first = not self._version and not isinstance(error, BucketUnavailable)
+                if is_first or self._clock() - reached > UNREACHABLE_SECONDS_MAX:
                     raise
                 self._on_waiting(replace(self._waiting, problem=str(error)))
                 self._stop.wait(pauses.next())

@@ -82,7 +82,7 @@ class Patience:
     def wait(self, failures: int, error: BucketFailed) -> None:
         """Returns when the request that has failed may be repeated; raises to give up."""
         if self._opening_until is not None and (
-            isinstance(error, BucketForbidden | BucketFull) or time.monotonic() > self._opening_until
+            not isinstance(error, BucketUnavailable) or time.monotonic() > self._opening_until
         ):
             raise error
         if failures == _FAILURES_LOGGED:
@@ -206,11 +206,11 @@ class ShardLog:
             self._superseded_or_damaged(self.next, "it is missing, and later ones are there")
 
     def _last_listed(self) -> int:
-        return max((number for number, _ in self._listed_numbers()), default=0)
+        return max((number for number, _ in self._asked(self._listed_numbers)), default=0)
 
     def _listed_numbers(self) -> list[tuple[int, str]]:
         """With their keys. File systems and tools leave files of other names."""
-        listed = self._asked(lambda: [*self.bucket.list(self.keys.logs)])
+        listed = self.bucket.list(self.keys.logs)
         return [(number, each.key) for each in listed if (number := self.keys.number(each.key)) is not None]
 
     def _exists(self, number: int) -> bool:
@@ -321,12 +321,12 @@ class ShardLog:
         except ObjectExists:
             if not self._is_ours(number):
                 raise TakenOver(f"another worker has taken over {self.bucket.url}") from None
-        except BucketUnavailable as error:
-            self._patience.wait(failures + 1, error)
-            return self._is_ours(number)
         except (BucketForbidden, BucketFull) as error:
             self._patience.wait(failures + 1, error)
             return False
+        except BucketFailed as error:
+            self._patience.wait(failures + 1, error)
+            return self._is_ours(number)
         return True
 
     def _is_ours(self, number: int) -> bool:
@@ -362,25 +362,27 @@ class ShardLog:
 
     def delete_before(self, checkpoint: int, first: int, used: Set[str]) -> None:
         """What the head has released: the numbers below `first`, and other checkpoints than this one. Those that are
-        `used` as parts stay.
+        `used` as parts stay. Like `delete`.
         """
         before = {number for number in self._deletable if number < first and number != checkpoint}
         self.delete([key for number in sorted(before) if (key := self.keys.log(number)) not in used])
         self._deletable = [number for number in self._deletable if number not in before]
 
     def delete(self, keys: Sequence[str]) -> None:
+        """One try: appends must not wait for it. Raises BucketFailed."""
         if keys:
-            self._asked(lambda: self.bucket.delete(keys))
+            self.bucket.delete(keys)
 
     def orphans(self, used: Set[str]) -> list[str]:
         """What crashes have left, by a listing: numbers below the checkpoint that was read, and parts of earlier terms,
         except those that are `used`. Their writers are fenced: nothing will ever name them. Call it after `take_over`.
+        Raises BucketFailed.
         """
         self.move_head(self.base.number, self.base.first)  # its writer may have been interrupted before it did
         first, kept = self.base.first, {*self.take_overs, self.base.number}
         numbers = [(number, key) for number, key in self._listed_numbers() if number < first and number not in kept]
         found = [key for _, key in numbers if key not in used]
-        for each in self._asked(lambda: [*self.bucket.list(self.keys.parts)]):
+        for each in self.bucket.list(self.keys.parts):
             term = self.keys.term_of(each.key)
             if each.key not in used and term is not None and term < self.term:
                 found.append(each.key)
@@ -404,10 +406,10 @@ class ShardLog:
         while True:
             try:
                 answer = request()
-            except (BucketUnavailable, BucketForbidden, BucketFull) as error:
+            except BucketFailed as error:
                 failures += 1
                 self._patience.wait(failures, error)
-            except (NoSuchObject, ObjectExists, VersionChanged, BucketFailed):  # these are answers, too
+            except (NoSuchObject, ObjectExists, VersionChanged):  # these are answers, too
                 self._note_answer(failures)
                 raise
             else:

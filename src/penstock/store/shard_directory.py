@@ -4,6 +4,7 @@
 `BucketFiles` has the files as this process sees them, and decides when to append and to fold.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -44,6 +45,11 @@ from penstock.store.settings import BucketSettings
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+ORPHANS_SECONDS = 24 * 3600.0
+"""Between two looks for orphans: two listings, and one more for each 1,000 objects."""
+_DELETION_PAUSE_MAX = 3600.0
 _READ_TRIES = 4
 
 
@@ -91,8 +97,10 @@ class ShardDirectory:
         self._is_owner = False
         self._released: list[str] = []
         """Keys that no file needs any more. They are deleted when a checkpoint says so."""
-        self._used_at_start: set[str] | None = None
-        """Until orphans have been looked for."""
+        self._used_at_start: set[str] = set()
+        self._orphans_due_at = 0.0
+        self._deletion_pause = 0.0
+        """After deletions that have failed."""
         self._applied = 0
         """The last number of the log that is in `content`."""
         self._groups = self._logged_bytes = 0
@@ -185,12 +193,22 @@ class ShardDirectory:
     # Folding: bytes move from the log to parts, and what is no longer needed is deleted.
 
     def delete_orphans(self) -> bool:
-        """Once after a take-over; False if it was done before."""
-        if self._used_at_start is None:
+        """After a take-over, and once a day: what a dead worker has sent may arrive late. False if it is not due."""
+        if time.monotonic() < self._orphans_due_at:
             return False
-        self.log.delete(self.log.orphans(self._used_at_start))
-        self._used_at_start = None
+        try:
+            self.log.delete(self.log.orphans(self._used_at_start))
+        except BucketFailed as error:
+            self._orphans_due_at = time.monotonic() + self._postpone_deletions(error)
+            return False
+        self._orphans_due_at = time.monotonic() + ORPHANS_SECONDS
         return True
+
+    def _postpone_deletions(self, error: BucketFailed) -> float:
+        """Objects cost their storage alone: nothing waits for their deletion. Returns the pause."""
+        self._deletion_pause = min(max(self._settings.release_seconds, self._deletion_pause * 2), _DELETION_PAUSE_MAX)
+        log.warning("objects that are not needed could not be deleted, and are kept for now: %s", error)
+        return self._deletion_pause
 
     def begin_fold(self) -> Fold | None:
         """None if there is nothing to fold or to delete."""
@@ -207,7 +225,9 @@ class ShardDirectory:
         return self._groups >= self._settings.groups_max
 
     def _release_is_due(self) -> bool:
-        return bool(self._released) and time.monotonic() - self._folded_at >= self._settings.release_seconds
+        return bool(self._released) and time.monotonic() - self._folded_at >= max(
+            self._settings.release_seconds, self._deletion_pause
+        )
 
     def create_part(self, wanted: Range, data: bytes) -> Part:
         self._part_number += 1
@@ -235,12 +255,19 @@ class ShardDirectory:
             self._logged_bytes -= self._folding[1]
 
     def delete_released(self, fold: Fold, checkpoint: int) -> None:
-        """What the checkpoint of the fold has released, unless a successor has moved the head: then it deletes it."""
+        """What the checkpoint of the fold has released, unless a successor has moved the head: then it deletes it. What
+        cannot be deleted is left to the next fold.
+        """
         if self.log.move_head(checkpoint, fold.first):
             with self.lock:
                 used = self.content.part_keys()
-            self.log.delete_before(checkpoint, fold.first, used)
-            self.log.delete(fold.released)
+            try:
+                self.log.delete_before(checkpoint, fold.first, used)
+                self.log.delete(fold.released)
+                self._deletion_pause = 0.0
+            except BucketFailed as error:
+                self._postpone_deletions(error)
+                self.give_up_fold(fold, {})
         for key in fold.released:
             self._cache.forget(key)
 
