@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 from penstock.cli import status
 from penstock.cli.connect import worker_status
+from penstock.cli.overview import bucket_line
 from penstock.cli.segment import segments_of
 from penstock.cli.status import view
 from penstock.client.coordinator import BucketNumbers, CoordinatorClient, InputSpec, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Unavailable
 from penstock.protocol.api.pipelines import QueryFailure
-from penstock.protocol.api.status import Blockage
+from penstock.protocol.api.status import Blockage, BucketStatus
 from tests.spark.sending import send
 from tests.support.open_stream import open_stream
 from tests.support.running_worker import RunningWorker
@@ -41,6 +42,36 @@ def shown(*options: str) -> str:
 
 def http(worker: RunningWorker) -> str:
     return f"127.0.0.1:{worker.ports['http']}"
+
+
+def test_the_line_of_a_bucket_has_its_objects_bytes_and_requests_a_month() -> None:
+    bucket = BucketStatus(
+        url="s3://bucket/orders",
+        worker="host-1",
+        lease="held",
+        objects=1234,
+        bytes=5 << 20,
+        log_objects=7,
+        cached_bytes=3 << 10,
+        requests={"put": 1},
+        failures={},
+        bytes_read=0,
+        bytes_written=0,
+        requests_per_second=1.5,
+        requests_per_month=3_888_000,
+        problem="",
+    )
+    (line,) = bucket_line(bucket, 200)
+    assert str(line) == (
+        "journal in s3://bucket/orders · lease held · 1,234 objects, 5.0 MiB · 1.5 requests/s (3.9M a month) · "
+        "3.0 KiB cached"
+    )
+    assert line.style == ""
+    assert str(*bucket_line(bucket, 50)) == "journal in s3://bucket/orders · lease held"
+    for ill in ({"problem": "no answer"}, {"lease": "late"}):
+        (line,) = bucket_line(msgspec.structs.replace(bucket, **ill), 200)
+        assert line.style == "yellow"
+    assert bucket_line(None, 200) == []
 
 
 def on_screen(worker: RunningWorker, width: int, height: int, more: Sequence[Blockage] = ()) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.testing.seaweedfs import SeaweedFS
+from penstock.worker.membership import ALONE_SECONDS
 from tests.spark.sending import send
 from tests.support import http
 from tests.support.bucket_worker import BucketWorker
+from tests.support.open_stream import open_stream
 from tests.support.ports import free_port
 from tests.support.store_proxy import QUOTA, SLOW_DOWN, StoreProxy, store_proxy
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_kills import blockage
 from tests.worker.bucket_moves import sending, workers
 
@@ -83,6 +86,28 @@ def test_an_identity_that_may_not_write_is_reported(
     assert f"error: {s3_url}: the store answered 403 Forbidden (AccessDenied" in refused(tmp_path, s3_url)
 
 
+@pytest.mark.parametrize(
+    ("header", "what"),
+    [
+        ("if-none-match", "overwrites an object that was to be created only (If-None-Match is ignored)"),
+        ("if-match", "replaces an object that has changed meanwhile (If-Match is ignored)"),
+    ],
+)
+def test_a_store_that_ignores_conditions_is_refused_with_what_it_does(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy, header: str, what: str
+) -> None:
+    proxy.ignores = header
+    said = refused(tmp_path, s3_url)
+    assert f"error: {s3_url}: the store {what}, so two workers could damage the journal" in said
+    assert "hint: Use a store with conditional writes" in said
+
+
+def test_a_store_in_which_nothing_may_be_deleted_is_refused(tmp_path: Path, s3_url: str, proxy: StoreProxy) -> None:
+    denied = 403, "<Error><Code>AccessDenied</Code><Message>Not that.</Message></Error>"
+    proxy.refuse = lambda method, path: denied if method == "DELETE" or path.endswith("?delete") else None
+    assert f"error: objects must not be deleted: {s3_url}: the store answered 403" in refused(tmp_path, s3_url)
+
+
 def test_a_worker_waits_for_a_store_that_is_not_up_yet_and_says_so(
     tmp_path: Path, s3_url: str, seaweedfs: SeaweedFS
 ) -> None:
@@ -123,6 +148,42 @@ def test_a_store_that_throttles_delays_acks_and_nothing_fails(tmp_path: Path, s3
         sending.finish()
         until(lambda: not blockage(worker))
         assert http.get(worker.http_port, "/status")["store"]["bucket"]["failures"]["throttled"] > 0
+
+
+def test_a_program_gets_fewer_credits_while_the_store_throttles_and_gets_them_back(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy
+) -> None:
+    with BucketWorker(tmp_path, s3_url) as worker, open_stream(worker.connector_port, "letters", "one") as stream:
+
+        def free() -> int:
+            (session,) = http.get(worker.http_port, "/status")["sessions"]
+            return int(session["credits"])
+
+        begun = free()
+        sent = begun // 2
+        assert sent > 10
+        proxy.refuse = lambda method, path: SLOW_DOWN if method == "PUT" and "/log/" in path else None
+        for number in range(1, sent + 1):
+            stream.send(number, number)
+        until(lambda: "SlowDown" in blockage(worker), lambda: blockage(worker))
+        until(lambda: free() <= begun - sent, free)
+        assert stream.acked() < sent
+        proxy.refuse = lambda *_: None
+        until(lambda: stream.acked() == sent)
+        until(lambda: free() > begun - sent // 2, free)
+
+
+def test_a_proxy_without_a_store_ends_no_worker(tmp_path: Path, s3_url: str, proxy: StoreProxy) -> None:
+    """It answers 404 to everything, which does not mean that the lease was deleted."""
+    with BucketWorker(tmp_path, s3_url) as worker:
+        send(f"127.0.0.1:{worker.connector_port}", "letters", "one", LETTERS)
+        proxy.refuse = lambda *_: (404, "<html>404 page not found</html>")
+        until(lambda: http.get(worker.http_port, "/status")["store"]["bucket"]["lease"] == "late")
+        assert "does not say what is missing" in blockage(worker)
+        proxy.refuse = lambda *_: None
+        until(lambda: not blockage(worker), lambda: blockage(worker))
+        send(f"127.0.0.1:{worker.connector_port}", "letters", "one", [*LETTERS, b"d"])
+        assert worker.is_running
 
 
 @pytest.mark.parametrize(
@@ -201,6 +262,34 @@ def test_an_idle_worker_makes_at_most_one_put_and_one_get_in_two_seconds_as_the_
         send(f"127.0.0.1:{worker.connector_port}", "letters", "one", LETTERS)
         until(lambda: _idle(worker, proxy).seconds > 15)  # orphans and records of dead workers are looked for at first
         until(lambda: _has_idled(worker, proxy))
+
+
+ALONE_SHARDS = 2
+
+
+def test_a_lone_worker_with_two_shards_costs_what_the_cost_model_says_as_the_store_counts_it(
+    tmp_path: Path, s3_url: str, proxy: StoreProxy
+) -> None:
+    """The default on a machine with two cores: a host, and a process for each shard. Asking it would cost requests."""
+    with BucketWorker(tmp_path, s3_url, "--shards", str(ALONE_SHARDS)):
+        _wait(ALONE_SECONDS + 10)
+        until(lambda: _costs_what_is_documented(proxy), seconds=4 * SECONDS_MAX)
+
+
+def _wait(seconds: float) -> float:
+    """Returns how long it was."""
+    began = time.monotonic()
+    until(lambda: time.monotonic() - began > seconds, seconds=2 * seconds)
+    return time.monotonic() - began
+
+
+def _costs_what_is_documented(proxy: StoreProxy) -> bool:
+    """See docs/bucket.md. False if the machine is too busy: then requests are repeated, or come late."""
+    before = Counter(proxy.requests)
+    hours = _wait(12) / 3600
+    made, n = Counter(proxy.requests) - before, ALONE_SHARDS
+    per_hour = {"PUT": 1800 * (n + 1), "GET": 1500 * n + 1920 + 600}  # a list request is a GET, too
+    return set(made) == {*per_hour} and all(made[kind] <= per_hour[kind] * hours + n + 2 for kind in per_hour)
 
 
 class _Idle(NamedTuple):

@@ -1,7 +1,10 @@
 """What a worker asks of its bucket: the cost model of docs/bucket.md."""
 
+import subprocess
+import sys
 import time
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,25 @@ def test_an_idle_worker_makes_at_most_one_put_and_one_get_every_two_seconds(tmp_
     looks = seconds / LOOK_SECONDS + 1
     assert after["get"] - before["get"] <= seconds / OWNER_SECONDS + 1 + 2 * looks  # the access list, the owner's token
     assert after["list"] == before["list"]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list the libraries of a process")
+def test_a_worker_without_a_bucket_does_not_load_the_library_for_them(tmp_path: Path) -> None:
+    """The default pays nothing for it. A process that uses it shows that it would be seen."""
+    library = find_spec("obstore._obstore")
+    assert library is not None
+    assert library.origin is not None
+    data, ports = tmp_path / "data", ["--connector-port", "0", "--segment-port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "penstock", "worker", "--data", str(data), *ports]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as worker:
+        try:
+            until(lambda: (data / "ports.json").exists())
+            assert library.origin not in Path(f"/proc/{worker.pid}/maps").read_text()
+        finally:
+            worker.kill()
+    use = "import obstore; print(open('/proc/self/maps').read())"
+    assert library.origin in subprocess.run([sys.executable, "-c", use], capture_output=True, text=True).stdout
 
 
 def test_a_group_is_one_put_and_a_chapter_seven_more() -> None:
