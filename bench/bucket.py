@@ -160,15 +160,14 @@ class BucketReport(Report):
         yield self._worker_table()
 
     def _append_table(self) -> Table:
-        columns = ("MB/s", "÷ bare", "goal", "p50 ms", "p99 ms", "PUT/GB", "GET/GB", "other/GB")
+        columns = ("MB/s", "÷ bare", "goal", "p50 ms", "p99 ms", "PUT/GB", "GET/GB", "other/GB", "written ÷")
         table = figures("script/bench bucket: appends, one after the other", "group", *columns)
         for name, rounds in self.appends.items():
             facts, label = _summary(rounds), name.removeprefix(f"{JOURNAL} ")
             is_ours = label in self.labels
             compared = [self.ratio_cell(label), self.goal_cell(label)] if is_ours else ["", ""]
-            requests = (
-                [f"{facts[kind]:,.0f}" for kind in ("put_per_gb", "get_per_gb", "other_per_gb")] if is_ours else []
-            )
+            requests = [f"{facts[kind]:,.0f}" for kind in ("put_per_gb", "get_per_gb", "other_per_gb")]
+            requests = [*requests, f"{facts['written_per_byte']:.1f}"] if is_ours else []
             table.add_row(
                 name, f"{facts['mb_per_s']:,.1f}", *compared, f"{facts['p50']:.1f}", f"{facts['p99']:.1f}", *requests
             )
@@ -187,6 +186,7 @@ class BucketReport(Report):
                 rates = ", ".join(f"{name} {rate:,}" for name, rate in _rates(found).items())
                 yield f"{title}, in events/s: {rates}."
         yield "Requests are those of the journal alone: a worker renews its lease besides."
+        yield "written ÷: bytes that are written to the store for each byte that is appended."
 
 
 _MEANINGS = {"ingest": "ingest: bucket ÷ disk", "pipeline": "pipeline: bucket ÷ disk"}
@@ -209,4 +209,5 @@ def _summary(rounds: list[Appends]) -> dict[str, float]:
         "put_per_gb": median(one.per_gb("put") for one in rounds),
         "get_per_gb": median(one.per_gb("get") for one in rounds),
         "other_per_gb": median(one.per_gb("delete") + one.per_gb("list") for one in rounds),
+        "written_per_byte": round(median(one.written_per_byte for one in rounds), 2),
     }

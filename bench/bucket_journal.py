@@ -29,8 +29,10 @@ from penstock.testing.seaweedfs import SeaweedFS
 
 SEGMENT = "load"
 
-SIZES = {"4 KiB": 4 << 10, "256 KiB": 256 << 10, "8 MiB": 8 << 20}
-"""A lone small message, what many programs together send in some milliseconds, and a pipe that is full."""
+SIZES = {"4 KiB": 4 << 10, "64 KiB": 64 << 10, "256 KiB": 256 << 10, "8 MiB": 8 << 20}
+"""A lone small message; what many programs together send in some milliseconds, of which the larger one stays in its
+object; and a pipe that is full.
+"""
 
 _DELETED_AT_ONCE = 1000
 
@@ -44,10 +46,16 @@ class Appends:
     latencies_ms: list[float]
     requests: Mapping[str, int] = field(default_factory=dict)
     """By kind, with those that move the log's bytes to parts afterwards."""
+    written: int = 0
+    """Bytes, with those that are moved."""
 
     @property
     def mb_per_s(self) -> float:
         return self.bytes / self.seconds / MEGABYTE
+
+    @property
+    def written_per_byte(self) -> float:
+        return self.written / self.bytes
 
     def per_gb(self, kind: str) -> float:
         return self.requests.get(kind, 0) * 1000 * MEGABYTE / self.bytes
@@ -117,7 +125,7 @@ class JournalLoop:
                 while files.maintain():  # what a start does
                     pass
                 files.start()
-                started = Counter(counted.counts().requests)
+                started, written = Counter(counted.counts().requests), counted.counts().bytes_written
                 found = self.place.timed(append, self.size)
                 while files.maintain():
                     pass
@@ -125,8 +133,9 @@ class JournalLoop:
                 assert segment is not None
             share = found.bytes / segment.length  # the rest was appended while it was warming up
             made = Counter(counted.counts().requests) - started
+            written = counted.counts().bytes_written - written
             requests = {kind: round(number * share) for kind, number in made.items()}
-            return replace(found, requests=requests)
+            return replace(found, requests=requests, written=round(written * share))
 
 
 @contextmanager

@@ -25,7 +25,8 @@ SHORT = Effort(
 
 
 def appends(megabytes: float, puts: int = 0) -> Appends:
-    return Appends(round(megabytes * 1_000_000), 1.0, [1.0, 2.0], {"put": puts})
+    size = round(megabytes * 1_000_000)
+    return Appends(size, 1.0, [1.0, 2.0], {"put": puts}, written=3 * size)
 
 
 def report(ours: float, seconds: float, larger: float) -> BucketReport:
@@ -47,6 +48,7 @@ def test_appends_must_reach_a_share_of_the_bare_loop_and_take_overs_end_in_time(
 def test_requests_are_reported_for_each_gigabyte() -> None:
     facts = report(ours=8, seconds=7, larger=8).details()["appends"]
     assert facts["journal 4 KiB"]["put_per_gb"] == 5 * 1000 / 8  # type: ignore[index]
+    assert facts["journal 4 KiB"]["written_per_byte"] == 3  # type: ignore[index]
 
 
 def test_ingest_beside_a_disk_can_be_measured_alone() -> None:
@@ -57,7 +59,7 @@ def test_ingest_beside_a_disk_can_be_measured_alone() -> None:
 
 
 def test_the_efforts_have_the_sizes_that_the_goals_name() -> None:
-    assert [*SIZES] == ["4 KiB", "256 KiB", "8 MiB"]
+    assert [*SIZES] == ["4 KiB", "64 KiB", "256 KiB", "8 MiB"]
     assert (QUICK.gigabytes, FULL.gigabytes) == ((0.1, 0.5), (1.0, 10.0))
 
 

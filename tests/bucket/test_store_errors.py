@@ -1,6 +1,8 @@
 """Each error of a store, as a store sends it, by who must act on it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -12,6 +14,7 @@ from penstock.core.errors import (
     BucketForbidden,
     BucketFull,
     BucketThrottled,
+    BucketTimedOut,
     BucketUnavailable,
     BucketUnreachable,
     BucketUnsuitable,
@@ -93,6 +96,26 @@ def test_an_answer_that_never_comes(store: ScriptedStore, call: Callable[[Bucket
     with pytest.raises(BucketUnreachable, match="no answer in time"):
         call(open_bucket("s3://bucket/prefix", timeout=0.2))
     assert len(store.requests) <= 1, "nothing is retried"
+
+
+def test_after_a_time_out_a_large_body_gets_more_time(store: ScriptedStore) -> None:
+    """16 MiB on a slow line would otherwise time out for ever. A small body is not slow because of the line."""
+
+    def answer_late(handler: BaseHTTPRequestHandler) -> None:
+        store.closed.wait(0.5)
+        handler.send_response(200)
+        handler.send_header("ETag", '"1"')
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    store.respond = answer_late
+    bucket, done = open_bucket("s3://bucket/prefix", timeout=0.2), []
+    for _ in range(9):
+        with suppress(BucketTimedOut):
+            done.append(bucket.create("large", [bytes(2 << 20)]))
+    assert 0 < len(done) < 9, "the first one is not waited for so long"
+    with pytest.raises(BucketTimedOut):
+        bucket.create("small", [b"1"])
 
 
 @each_call

@@ -267,6 +267,7 @@ def test_an_idle_worker_makes_at_most_one_put_and_one_get_in_two_seconds_as_the_
 ALONE_SHARDS = 2
 
 
+@pytest.mark.slow
 def test_a_lone_worker_with_two_shards_costs_what_the_cost_model_says_as_the_store_counts_it(
     tmp_path: Path, s3_url: str, proxy: StoreProxy
 ) -> None:

@@ -14,6 +14,7 @@ from penstock.core.errors import (
     BucketForbidden,
     BucketFull,
     BucketThrottled,
+    BucketTimedOut,
     BucketUnavailable,
     BucketUnreachable,
     BucketUnsuitable,
@@ -28,6 +29,7 @@ _MESSAGE = re.compile(r"<Message>\s*([^<]{1,200})")
 _CAUSE = re.compile(
     r"kind: (?:Uncategorized|Other|InvalidData),\s+error: \"([^\"]{1,200})\"|message: \"([^\"]{1,200})\""
 )
+_NO_ANSWER = "no answer in time"
 _METADATA_SERVICES = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "/latest/api/token")
 """A machine in a cloud gets its credentials there. Elsewhere nothing answers, which means that there are none."""
 
@@ -94,7 +96,7 @@ class StoreAnswer(NamedTuple):
 def _cause(text: str) -> str:
     """Why there was no answer, in a few words."""
     if "kind: Timeout" in text or "TimedOut" in text:
-        return "no answer in time"
+        return _NO_ANSWER
     if causes := _CAUSE.findall(text):
         return "no connection: " + "".join(causes[-1])
     if "IncompleteMessage" in text or "kind: Interrupted" in text or "IncompleteBody" in text:
@@ -171,7 +173,7 @@ def _without_answer(text: str, answer: StoreAnswer, url: str) -> BucketFailed:
         return BucketForbidden(
             f"{url}: the endpoint uses http, which sends data in clear text", "Use https, or set AWS_ALLOW_HTTP=true."
         )
-    return BucketUnreachable(f"{url}: {answer.reason}")
+    return (BucketTimedOut if answer.reason == _NO_ANSWER else BucketUnreachable)(f"{url}: {answer.reason}")
 
 
 def _no_credentials(url: str, has_answered: bool) -> BucketFailed:

@@ -8,7 +8,7 @@ BucketUnavailable must look before it writes again.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
@@ -19,7 +19,7 @@ from penstock.bucket.aws_files import aws_settings
 from penstock.bucket.file_bucket import FileBucket
 from penstock.bucket.objects import Bucket, ListedObject, NoSuchObject, StoredObject
 from penstock.bucket.store_errors import means_absent, means_beyond_the_end, translate
-from penstock.core.errors import BucketForbidden, RequestError
+from penstock.core.errors import BucketForbidden, BucketTimedOut, RequestError
 from penstock.core.suggestions import suggestion
 from penstock.core.types import Buffer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BUCKET_EXTRA = "pip install 'penstock-streams[bucket]'"
 
 TIMEOUT_SECONDS = 30.0
-"""For one request: 16 MiB on a line of 10 Mbit/s take half of it."""
+"""For one request: 16 MiB on a line of 10 Mbit/s take half of it. On a slower line, later ones get more."""
 
 CONNECT_SECONDS_MAX = 5.0
 """A store that does not accept a connection by then is unreachable."""
@@ -39,6 +39,11 @@ LARGE_BYTES = 16 * 2**20
 
 LARGE_FACTOR = 10
 """How much more. Reads of any size get it too, as long as bytes keep coming."""
+
+_BULKY_BYTES = 1 << 20
+"""Writes above this size get twice as much time after each that was too slow, up to that of large ones. A connection
+that hangs, and is no slow line, is thus given up soon at first.
+"""
 
 PAGE_OBJECTS = 1000
 """Objects in one answer to a list request: the most that S3 sends."""
@@ -110,11 +115,20 @@ def _folder(parts: SplitResult) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """One store three times, with different time-outs."""
+    """One store several times, with different time-outs."""
 
     reads: "ObjectStore"
     writes: "ObjectStore"
-    large_writes: "ObjectStore"
+    make: "Callable[[int], ObjectStore]"
+    """For writes with so many times the usual time-out."""
+    patient: "dict[int, ObjectStore]" = field(default_factory=dict)
+
+    def writing(self, factor: int) -> "ObjectStore":
+        if factor == 1:
+            return self.writes
+        if factor not in self.patient:
+            self.patient[factor] = self.make(factor)
+        return self.patient[factor]
 
 
 def _clients(make: "Callable[[ClientConfig], ObjectStore]", timeout: float, base: "ClientConfig") -> _Clients:
@@ -123,7 +137,7 @@ def _clients(make: "Callable[[ClientConfig], ObjectStore]", timeout: float, base
     return _Clients(
         reads=make({**common, "timeout": whole * LARGE_FACTOR, "read_timeout": whole}),
         writes=make({**common, "timeout": whole}),
-        large_writes=make({**common, "timeout": whole * LARGE_FACTOR}),
+        make=lambda factor: make({**common, "timeout": whole * factor}),
     )
 
 
@@ -189,7 +203,7 @@ def _open_memory(url: str, name: str, prefix: str, _: float) -> Bucket:
 
     with _memory_lock:
         store = _memory_stores.setdefault(name, MemoryStore())
-    return ObjectStoreBucket(url, prefix, _Clients(store, store, store), "e_tag")
+    return ObjectStoreBucket(url, prefix, _Clients(store, store, lambda _: store), "e_tag")
 
 
 _OPENERS: dict[str, Callable[[str, str, str, float], Bucket]] = {
@@ -210,6 +224,7 @@ class ObjectStoreBucket:
         self._clients = clients
         self._version = version
         self._has_answered = False
+        self._bulky_factor = 1
 
     def get(self, key: str) -> StoredObject:
         with self._translated(key):
@@ -233,15 +248,24 @@ class ObjectStoreBucket:
         """
         # Joined, since obstore takes twice as long with a sequence, and a memory:// store would keep the buffers.
         data = b"".join(buffers)
-        client = self._clients.large_writes if len(data) > LARGE_BYTES else self._clients.writes
+        factor = self._factor(len(data))
         try:
             with self._translated(key):
-                return client.put(self._base + key, data, mode="create")[self._version] or ""
+                return self._clients.writing(factor).put(self._base + key, data, mode="create")[self._version] or ""
+        except BucketTimedOut:
+            if len(data) > _BULKY_BYTES:
+                self._bulky_factor = min(2 * factor, LARGE_FACTOR)
+            raise
         except NoSuchObject as error:  # a proxy's answer, or that of another server: nothing was looked for
             message = f"{self.url}: the store answered 404 Not Found when an object was to be created"
             raise BucketForbidden(
                 message, "Check the bucket's name and the endpoint, and what is in between."
             ) from error
+
+    def _factor(self, size: int) -> int:
+        if size > LARGE_BYTES:
+            return LARGE_FACTOR
+        return self._bulky_factor if size > _BULKY_BYTES else 1
 
     def replace(self, key: str, data: bytes, version: str) -> str:
         with self._translated(key):

@@ -187,6 +187,10 @@ class BucketUnreachable(BucketUnavailable):
     hint = "Check the network and the object store; Penstock tries again automatically."
 
 
+class BucketTimedOut(BucketUnreachable):
+    """It may be well, and the line slow."""
+
+
 class BucketForbidden(BucketFailed):
     """The object store refuses the credentials, or they do not allow this."""
 
