@@ -137,8 +137,13 @@ def test_a_registry_gets_credentials_that_the_codec_only_refers_to(
         with pytest.raises(PenstockError, match="answers 401: it does not accept the credentials"):
             read_by(config, EVENT)
         secret.unlink()
-        with pytest.raises(PenstockError, match="secret cannot be read"):
+        with pytest.raises(PenstockError, match=r"needs credentials: .*secret cannot be read") as raised:
             read_by(config, EVENT)
+        assert not isinstance(raised.value, RequestError)
+        unset = {name: "${NOT_SET}" if value == reference else value for name, value in config.items()}
+        with pytest.raises(PenstockError, match='NOT_SET}" is not set in the environment of this task') as raised:
+            read_by(unset, EVENT)
+        assert "where Spark's tasks run" in raised.value.hint
 
 
 def test_credentials_do_not_follow_a_redirection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

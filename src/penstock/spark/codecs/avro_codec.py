@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from penstock.connectors.secrets import resolve
+from penstock.connectors.secrets import NoSecret, resolve
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.kinds import STRING, Field, Fields, Kind, arrow_type
 from penstock.core.plugins import needed
@@ -374,13 +374,22 @@ class Registry:
             raise PenstockError(f"the registry {self._address} cannot be reached: {error}") from None
 
     def _authorize(self, request: Request) -> None:
-        """The header does not follow a redirection: the other server may be anybody's. Raises NoSecret."""
+        """The header does not follow a redirection: the other server may be anybody's. Raises PenstockError."""
         options = self._options
         if options.registry_password is not None:
-            pair = f"{options.registry_user}:{resolve(options.registry_password)}"
+            pair = f"{options.registry_user}:{self._secret(options.registry_password)}"
             request.add_unredirected_header("Authorization", f"Basic {b64encode(pair.encode()).decode()}")
         elif options.registry_token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {resolve(options.registry_token).strip()}")
+            request.add_unredirected_header("Authorization", f"Bearer {self._secret(options.registry_token).strip()}")
+
+    def _secret(self, reference: str) -> str:
+        """Not a RequestError: the next attempt of the task may find it."""
+        try:
+            return str(resolve(reference))
+        except NoSecret as error:
+            reason = str(error).replace("of the worker", "of this task")
+            hint = "Set the variable, or put the file, where Spark's tasks run."
+            raise PenstockError(f"the registry {self._address} needs credentials: {reason}", hint) from None
 
     def _context(self) -> ssl.SSLContext | None:
         path = self._options.registry_ca
