@@ -13,7 +13,7 @@ from penstock.bucket.objects import Bucket
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.places import Kind, Places, Thing
 from penstock.connectors.permissions import UNLIMITED
-from penstock.core.errors import RequestError, Unavailable
+from penstock.core.errors import ConditionFailed, RequestError, Unavailable
 from penstock.core.retry import RetryPolicy
 from penstock.protocol.api.deployment import PASSTHROUGH, ConnectorSpec, Deployment, PipelineSpec
 from penstock.protocol.api.shards import Declared
@@ -43,7 +43,7 @@ class FakeRuntime:
     elsewhere: Any = None
     is_elsewhere: Any = None
 
-    async def apply(self, deployment: Deployment, name: str) -> str:
+    async def apply(self, deployment: Deployment, name: str, expected_revision: int | None) -> str:
         if self.refuses:
             raise RequestError("refused")
         self.save(replace(self.application, revision=self.application.revision + 1, deployment=deployment))
@@ -76,8 +76,9 @@ class Scene:
         self.directory = Directory(self.bucket, 0)
         self.places = ApplicationPlaces(self.directory, self.wire, UNLIMITED, self.runtime)  # type: ignore[arg-type]
 
-    async def apply(self, *specs: ConnectorSpec) -> None:
-        await self.places.apply(Deployment(connectors={one.name: one for one in specs}), "app")
+    async def apply(self, *specs: ConnectorSpec, expected_revision: int | None = None) -> None:
+        deployment = Deployment(connectors={one.name: one for one in specs})
+        await self.places.apply(deployment, "app", expected_revision)
 
     def disorder(self, source: str) -> int | None:
         found = read(self.bucket, source, None)
@@ -109,6 +110,13 @@ async def test_an_application_that_is_refused_changes_nothing_for_other_shards(s
     with pytest.raises(RequestError, match="refused"):
         await scene.apply(replace(ORDERS, name="new", id="new"))
     await eventually(lambda: scene.disorder("new") is None)
+
+
+async def test_an_application_for_another_revision_claims_no_place(scene: Scene) -> None:
+    await scene.apply(ORDERS)
+    with pytest.raises(ConditionFailed):
+        await scene.apply(replace(ORDERS, name="new", id="new"), expected_revision=0)
+    assert not await scene.places._directory.placed_partitions("new")
 
 
 async def test_what_is_saved_is_published_and_what_is_removed_is_withdrawn(scene: Scene) -> None:

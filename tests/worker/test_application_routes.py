@@ -11,7 +11,7 @@ import pytest
 
 from penstock.application.deployments import FILE
 from penstock.client.coordinator.client import ApplicationClient
-from penstock.core.errors import RequestError
+from penstock.core.errors import ConditionFailed, RequestError
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.waiting import SECONDS_MAX
@@ -62,6 +62,20 @@ def test_what_is_published_is_what_is_read(application: ApplicationClient) -> No
 def test_the_same_again_is_the_same_revision(application: ApplicationClient) -> None:
     application.apply(SMALL)
     assert application.apply(SMALL)["revision"] == 1
+
+
+def test_what_was_deployed_in_the_meantime_is_not_replaced(
+    worker: RunningWorker, application: ApplicationClient
+) -> None:
+    application.apply(SMALL, expected_revision=0)
+    other = deployed(connector("c", "null"))
+    with pytest.raises(ConditionFailed, match="revision 1 is deployed, not 0"):
+        application.apply(other, expected_revision=0)
+    body = {"deployment": other.as_json(), "expected_revision": 0}
+    assert ask(worker, "PUT", "/application", body)[0] == 409
+    assert application.application().deployment == SMALL
+    assert application.apply(SMALL, expected_revision=0)["revision"] == 1, "the same again: its reply was lost"
+    assert application.apply(other, expected_revision=1)["revision"] == 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.application.plan import plan_of
 from penstock.application.validation import check_deployment
 from penstock.core.durable_files import write_private
-from penstock.core.errors import Damaged, NoRoom, RequestError, UnreadableFormat
+from penstock.core.errors import ConditionFailed, Damaged, NoRoom, RequestError, UnreadableFormat
 from penstock.protocol.api.delivery import SinkSpec
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
 
@@ -63,6 +63,17 @@ class Application:
     @property
     def is_deployed(self) -> bool:
         return self.revision > 0
+
+    def check_revision(self, expected: int | None, deployment: Deployment) -> None:
+        """Raises ConditionFailed if another revision was expected, and this is not the deployment already: whose reply
+        is lost asks again.
+        """
+        if expected is None or expected == self.revision or (self.is_deployed and deployment == self.deployment):
+            return
+        raise ConditionFailed(
+            f"revision {self.revision} is deployed, not {expected}: somebody has deployed another one since",
+            "Look at what would change now, and apply again.",
+        )
 
     def with_pause(self, paused: Paused, *, is_paused: bool) -> "Application":
         """Each pause ends separately: resuming a connector does not resume its paused streams."""

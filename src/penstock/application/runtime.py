@@ -210,14 +210,17 @@ class Runtime:
 
     # For operators.
 
-    async def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
+    async def apply(
+        self, deployment: Deployment, name: str = "", expected_revision: int | None = None
+    ) -> dict[str, Any]:
         """Returns the changes. Applying the same deployment again starts connectors that have failed, and, if it was
         drained, all of it. Raises RequestError if anything in it is not valid, a connector cannot be built, or the
-        driver cannot run a pipeline; then nothing has changed.
+        driver cannot run a pipeline, and ConditionFailed as `Application.check_revision`; then nothing has changed.
         """
         check_deployment(deployment)
         async with self._changing:
             now = self.application
+            now.check_revision(expected_revision, deployment)
             is_running = now.phase is Phase.RUNNING
             old = self._running if is_running else _NOTHING
             todo = connector_changes(old, deployment)

@@ -98,15 +98,16 @@ class ApplicationPlaces:
     def problems(self) -> list[str]:
         return [f"not every shard has what is deployed: {text}" for text in self._publisher.waits_for]
 
-    async def apply(self, deployment: Deployment, name: str) -> Any:
+    async def apply(self, deployment: Deployment, name: str, expected_revision: int | None = None) -> Any:
         """As the runtime does. Raises RequestError for what is in another shard than the application, and is not a
         source of programs, or cannot have the partitions that it is to have.
         """
         async with self._applying:
+            self._runtime.application.check_revision(expected_revision, deployment)
             self._publisher.forget_answers()  # other shards start what has failed, as the runtime does
             try:
                 await self._claim(deployment)
-                return await self._runtime.apply(deployment, name)
+                return await self._runtime.apply(deployment, name, expected_revision)
             finally:
                 self._publisher.settle()
 

@@ -66,10 +66,12 @@ class _Application:
         return shown
 
     async def apply(self, _: str, body: Apply) -> dict[str, Any]:
-        """Deploy an application. The reply has the new revision and what has changed."""
+        """Deploy an application. The reply has the new revision and what has changed. With an expected revision, it is
+        refused with 409 if another one has been deployed since.
+        """
         deployment = Deployment.from_json(body.deployment)
         check_deployment(deployment)
-        changes: dict[str, Any] = await self._worker.apply(deployment, body.name)
+        changes: dict[str, Any] = await self._worker.apply(deployment, body.name, body.expected_revision)
         return changes
 
     async def answer(self, _: str, body: Answer) -> None:

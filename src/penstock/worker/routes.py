@@ -16,7 +16,7 @@ from penstock.application.runtime import Runtime
 from penstock.connectors.permissions import Permissions
 from penstock.coordinator.service import Coordinator
 from penstock.core.connection_limits import address_of
-from penstock.core.errors import Fenced, Forbidden, PenstockError, RequestError, Unauthenticated
+from penstock.core.errors import ConditionFailed, Fenced, Forbidden, PenstockError, RequestError, Unauthenticated
 from penstock.core.logs import audit_log, quoted
 from penstock.delivery.rewind import Consent
 from penstock.ingest.declarations import Declarations
@@ -48,6 +48,7 @@ STATUS: list[tuple[type[PenstockError], HTTPStatus]] = [
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),
     (Forbidden, HTTPStatus.FORBIDDEN),
     (Fenced, HTTPStatus.CONFLICT),
+    (ConditionFailed, HTTPStatus.CONFLICT),
     (RequestError, HTTPStatus.BAD_REQUEST),
     (PenstockError, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
@@ -104,7 +105,7 @@ class Routed(Protocol):
         """As the coordinator does, and the application forgets it."""
         ...
 
-    async def apply(self, deployment: Deployment, name: str) -> Any:
+    async def apply(self, deployment: Deployment, name: str, expected_revision: int | None) -> Any:
         """As the runtime does. Raises RequestError for what is in another shard than the application, and Damaged as
         `runtime` does.
         """

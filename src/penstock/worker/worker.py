@@ -526,13 +526,13 @@ class Worker:
     def permissions(self) -> Permissions:
         return self.settings.permissions
 
-    async def apply(self, deployment: Deployment, name: str) -> Any:
+    async def apply(self, deployment: Deployment, name: str, expected_revision: int | None = None) -> Any:
         """As the runtime does. Raises RequestError for what is in another shard, and as `runtime` does."""
         runtime = self.runtime()
         if self._places is not None:
-            return await self._places.apply(deployment, name)
+            return await self._places.apply(deployment, name, expected_revision)
         check_alone(deployment)
-        return await runtime.apply(deployment, name)
+        return await runtime.apply(deployment, name, expected_revision)
 
     def application(self) -> Any:
         """For drivers and people: see Deployed. Raises Damaged as `coordinator` does."""

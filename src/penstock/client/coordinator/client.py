@@ -466,11 +466,12 @@ class ApplicationClient(WorkerClient):
         """As the driver: report why it cannot run the proposed deployment; no reasons if it can."""
         self._post("/application/answer", Answer(number=number, refusals=refusals), Done)
 
-    def apply(self, deployment: Deployment, name: str = "") -> dict[str, Any]:
+    def apply(self, deployment: Deployment, name: str = "", expected_revision: int | None = None) -> dict[str, Any]:
         """Deploy it: `revision`, and what was started, stopped and relinked. `name` is its file, for people. Raises
-        RequestError where it cannot run here, or not with the state that its pipelines have; then nothing has changed.
+        RequestError where it cannot run here, or not with the state that its pipelines have, and ConditionFailed if
+        another revision than the expected one is deployed; then nothing has changed.
         """
-        body = encode(Apply(deployment=deployment.as_json(), name=name))
+        body = encode(Apply(deployment=deployment.as_json(), name=name, expected_revision=expected_revision))
         return decode_reply(self._ask("PUT", "/application", body, _CHECK_SECONDS_MAX), dict[str, Any])
 
     def drain(self) -> None:

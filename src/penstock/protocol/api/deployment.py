@@ -301,6 +301,10 @@ class Apply(Request, frozen=True, kw_only=True):
     """As `Deployment.as_json` returns it: `Deployment.from_json` checks it."""
     name: str = ""
     """Its name for people: the file it came from."""
+    expected_revision: Count | None = None
+    """Refused with 409 if another revision is deployed by now, unless that is this deployment: the changes that a
+    person has looked at are then not those that would be made.
+    """
 
 
 class Answer(Request, frozen=True, kw_only=True):
