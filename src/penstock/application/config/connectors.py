@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from penstock.application.config.document import Document
 from penstock.application.config.event_times import EventTimeCheck
 from penstock.application.config.lint import Item, validated
-from penstock.application.config.references import KeyPath
+from penstock.application.config.references import KeyPath, UnreadFile
 from penstock.application.config.sections import ConnectorSection, InterceptorSection
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
@@ -144,8 +144,8 @@ class ConnectorCheck:
         return validated(self._document, model, resolved, self._item.path, within, self._item.what)
 
     def _resolved(self, config: Any, path: KeyPath, unreadable: list[KeyPath]) -> Any:
-        """An unset variable stays as it is: it was reported where it is written, and is not reported again. Adds the
-        places of files that cannot be read.
+        """An unset variable stays as it is: it was reported where it is written, and is not reported again. So does a
+        file that is not read here, if the worker can read it. Adds the places of files that cannot be read.
         """
         if isinstance(config, dict):
             return {key: self._resolved(each, (*path, key), unreadable) for key, each in config.items()}
@@ -156,6 +156,11 @@ class ConnectorCheck:
         try:
             return self._document.references.resolve(config)
         except UnsetVariable:
+            self._document.unset.add(path)
+        except UnreadFile as error:
+            if "codec_config" in path:
+                self._document.complain(path, str(error), error.hint)
+                unreadable.append(path)
             self._document.unset.add(path)
         except NoSecret as error:
             self._document.complain(path, str(error), error.hint)

@@ -60,9 +60,19 @@ def load(path: Path, types: Types, environ: Mapping[str, str], *, leaves_unset: 
     return loads(text, path, types, environ, leaves_unset=leaves_unset)
 
 
-def loads(text: str, path: Path, types: Types, environ: Mapping[str, str], *, leaves_unset: bool = False) -> Loaded:
-    """Like `load`, with the file's contents as an argument."""
-    references = References(environ, path.absolute().parent)
+def loads(
+    text: str,
+    path: Path,
+    types: Types,
+    environ: Mapping[str, str],
+    *,
+    leaves_unset: bool = False,
+    reads_files: bool = True,
+) -> Loaded:
+    """Like `load`, with the file's contents as an argument. Without `reads_files`, a file with a secret is left to the
+    worker, and is a mistake where the worker does not read it.
+    """
+    references = References(environ, path.absolute().parent, reads_files)
     document = parse(text, str(path), references, leaves_unset=leaves_unset)
     return _Loading(document, types).loaded(path)
 

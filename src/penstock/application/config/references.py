@@ -30,6 +30,10 @@ class Unset:
     """The environment variable that is not set here, if that is all that is wrong."""
 
 
+class UnreadFile(NoSecret):
+    """The value is in a file, and files are not read here."""
+
+
 def are_kept(path: KeyPath) -> bool:
     """Whether references at this place of the file stay as they are."""
     keys = [key for key in path if isinstance(key, str)]
@@ -47,6 +51,8 @@ class References:
 
     environ: Mapping[str, str]
     folder: Path
+    reads_files: bool = True
+    """False where the file comes from somebody who must not learn what is in the files of this machine."""
 
     def check(self, text: str) -> Unset | None:
         """What is wrong with the first reference in the text that has no value here. Files are not looked at."""
@@ -100,6 +106,10 @@ class References:
         return match[0] if match[2].startswith(FILE) else variable(match[2], self.environ)
 
     def resolve(self, text: str) -> str:
-        """As the worker would, with the environment of this command. Raises NoSecret."""
+        """As the worker would, with the environment of this command. Raises NoSecret; UnreadFile if no file is read."""
+        if not self.reads_files:
+            for match in REFERENCE.finditer(text):
+                if not match[1] and match[2].startswith(FILE):
+                    raise UnreadFile(f"{match[0]} names a file, and none is read here", "Use penstock apply.")
         found: str = resolve(text, self.environ)
         return found

@@ -288,6 +288,8 @@ def _message_class(path: str, name: str) -> Any:
     factory = needed("google.protobuf.message_factory", "the codec protobuf", "protobuf")
     hint = "Write it with protoc --include_imports --descriptor_set_out=FILE."
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a device may never end
+            raise OSError(None, "it is not a file")
         found = descriptors.FileDescriptorSet.FromString(Path(path).read_bytes())
         pool = pools.DescriptorPool()
         for file in found.file:
