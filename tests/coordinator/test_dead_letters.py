@@ -109,6 +109,16 @@ class TestLooking:
         assert numbers(await listed(scene, 0)) == []
         assert numbers(await listed(scene, 0, oldest=True)) == []
 
+    async def test_older_ones_end_where_a_page_begins(self, scene: Scene) -> None:
+        await begun(scene, dead_letter(1), dead_letter(2) + dead_letter(3) + dead_letter(4), dead_letter(5))
+        found = (await listed(scene, 2)).dead_letters
+        pages = [[one.message_id for one in found]]
+        while found:
+            before = found[0].at
+            found = (await dead_letters_of(scene).listed("p", ["err"], 2, oldest=False, before=before)).dead_letters
+            pages.append([one.message_id for one in found])
+        assert pages == [[4, 5], [2, 3], [1], []]
+
     async def test_a_pipeline_without_dead_letters_has_none(self, scene: Scene) -> None:
         await scene.start(outputs=("out",))
         found = await listed(scene, ports=["err", "late"])

@@ -88,8 +88,12 @@ class DeadLetters:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
-    async def listed(self, name: str, ports: Sequence[str], limit: int, *, oldest: bool) -> DeadLetterList:
-        """The newest or the oldest `limit` dead letters of each port, in order."""
+    async def listed(
+        self, name: str, ports: Sequence[str], limit: int, *, oldest: bool, before: int | None = None
+    ) -> DeadLetterList:
+        """The newest or the oldest `limit` dead letters of each port, in order; `before`: the newest of those that end
+        there or earlier.
+        """
         pipeline = known(self._shared.state, name)
         _check_limit(limit)
         found, infos = [], []
@@ -97,7 +101,9 @@ class DeadLetters:
             about = self._port(name, pipeline, port)
             found.append(about)
             segment = output_segment(name, port)
-            dead_letters = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
+            dead_letters = await (
+                self._first(segment, about, limit) if oldest else self._last(segment, about, limit, before)
+            )
             infos += [
                 DeadLetter.of(port, one, replayed=is_replayed(pipeline, port, one.start, one.end))
                 for one in dead_letters
@@ -126,13 +132,15 @@ class DeadLetters:
             return next(dead_letters_in(data, at), None)
         return None
 
-    async def listed_of_source(self, source: str, limit: int, *, oldest: bool) -> DeadLetterList:
-        """What could not become an event of the source: the newest or the oldest `limit`, in order. Raises
-        RequestError for a source that does not exist.
+    async def listed_of_source(
+        self, source: str, limit: int, *, oldest: bool, before: int | None = None
+    ) -> DeadLetterList:
+        """As `listed`, of what could not become an event of the source. Raises RequestError for a source that does not
+        exist.
         """
         _check_limit(limit)
         segment, about = self._of_source(source)
-        found = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit))
+        found = await (self._first(segment, about, limit) if oldest else self._last(segment, about, limit, before))
         return DeadLetterList([about], [DeadLetter.of_source(one) for one in found])
 
     async def show_of_source(self, source: str, at: int) -> DeadLetter:
@@ -167,10 +175,12 @@ class DeadLetters:
             at = end
         return found[:limit]
 
-    async def _last(self, segment: str, about: DeadLetterPort, limit: int) -> list[StoredDeadLetter]:
+    async def _last(
+        self, segment: str, about: DeadLetterPort, limit: int, before: int | None = None
+    ) -> list[StoredDeadLetter]:
         """The last dead letters of a segment, found by reading backwards, record by record."""
         found: list[StoredDeadLetter] = []
-        end = about.end
+        end = about.end if before is None else min(before, about.end)
         while end > about.start and len(found) < limit:
             start = max(about.start, int(self._shared.store.record(segment, end - 1).start))
             data = await self._shared.records.data(segment, start, end - start)

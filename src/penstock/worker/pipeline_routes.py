@@ -1,8 +1,9 @@
 """The routes of pipelines: their epochs, readers, sinks, windows and dead letters."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from starlette.requests import Request
 
@@ -68,6 +69,7 @@ _GENERATION = Query("generation", "refuses with 409 if a newer generation has st
 _LISTED = (
     Query("limit", "the most of each port: without it, only their places", int),
     Query("oldest", "with `true`, the oldest ones instead of the latest"),
+    Query("before", "the latest of those that end at this offset of their port, or earlier", int),
 )
 
 
@@ -490,6 +492,13 @@ def _check_sink(name: str, spec: SinkSpec, permissions: Permissions) -> None:
         parse_sink(spec.url, permissions).check_installed()
 
 
+def _which(query: Mapping[str, str]) -> dict[str, Any]:
+    """Of dead letters, to list. Raises RequestError."""
+    before = number_of(query["before"], "offset") if "before" in query else None
+    limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
+    return {"limit": limit, "oldest": oldest, "before": before}
+
+
 class _DeadLetters:
     def __init__(self, worker: Routed) -> None:
         self._worker = worker
@@ -498,9 +507,8 @@ class _DeadLetters:
         """List a pipeline's dead letters and late events, without their values."""
         query = request.query_params
         ports = [query["port"]] if "port" in query else list(DEAD_LETTER_PORTS)
-        limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
         dead_letters = self._worker.coordinator().dead_letters
-        return await dead_letters.listed(request.path_params["name"], ports, limit, oldest=oldest)
+        return await dead_letters.listed(request.path_params["name"], ports, **_which(query))
 
     async def show(self, request: Request) -> DeadLetter:
         """Show a dead letter, with its value in base64."""
@@ -511,10 +519,8 @@ class _DeadLetters:
 
     async def listed_of_source(self, request: Request) -> DeadLetterList:
         """List the dead letters of a source: input that could not become events."""
-        query = request.query_params
-        limit, oldest = number_of(query.get("limit", "0"), "limit"), query.get("oldest") == "true"
         dead_letters = self._worker.coordinator().dead_letters
-        return await dead_letters.listed_of_source(request.path_params["name"], limit, oldest=oldest)
+        return await dead_letters.listed_of_source(request.path_params["name"], **_which(request.query_params))
 
     async def show_of_source(self, request: Request) -> DeadLetter:
         """Show a dead letter of a source, with its value in base64."""

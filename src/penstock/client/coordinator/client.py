@@ -321,21 +321,23 @@ class CoordinatorClient(WorkerClient):
         return self._pipeline(name, "rewind", body, Rewound)
 
     def dead_letters(
-        self, name: str, port: str | None = None, *, limit: int = 0, oldest: bool = False
+        self, name: str, port: str | None = None, *, limit: int = 0, oldest: bool = False, before: int | None = None
     ) -> DeadLetterList:
-        """The newest or oldest dead letters, up to `limit`, in their order; of one port, or of both."""
-        asked = f"?limit={limit}&oldest={str(oldest).lower()}" + (
-            "" if port is None else f"&port={quote(port, safe='')}"
-        )
+        """The newest or oldest dead letters, up to `limit`, in their order; of one port, or of both. `before`: the
+        newest of those that end at this offset or earlier.
+        """
+        asked = _listed(limit, before, oldest=oldest) + ("" if port is None else f"&port={quote(port, safe='')}")
         return self._get(f"/pipelines/{check_pipeline_name(name)}/dead-letters{asked}", DeadLetterList)
 
     def dead_letter(self, name: str, port: str, at: int) -> DeadLetter:
         """The dead letter that begins there in its port's output segment, with its value."""
         return self._get(f"/pipelines/{check_pipeline_name(name)}/dead-letters/{quote(port, safe='')}/{at}", DeadLetter)
 
-    def source_dead_letters(self, source: str, *, limit: int = 0, oldest: bool = False) -> DeadLetterList:
-        """What could not become an event of the source: the newest or oldest, up to `limit`, in their order."""
-        asked = f"?limit={limit}&oldest={str(oldest).lower()}"
+    def source_dead_letters(
+        self, source: str, *, limit: int = 0, oldest: bool = False, before: int | None = None
+    ) -> DeadLetterList:
+        """As `dead_letters`, of what could not become an event of the source."""
+        asked = _listed(limit, before, oldest=oldest)
         return self._get(f"/sources/{_checked(source)}/dead-letters{asked}", DeadLetterList)
 
     def source_dead_letter(self, source: str, at: int) -> DeadLetter:
@@ -439,6 +441,11 @@ def _checked(source: str) -> str:
     if not source or "/" in source:  # it would change the URL's path
         raise RequestError(f"{source!r} is not a valid source name", "List them: penstock status")
     return quote(source, safe="")
+
+
+def _listed(limit: int, before: int | None, *, oldest: bool) -> str:
+    """Which dead letters, as a query."""
+    return f"?limit={limit}&oldest={str(oldest).lower()}" + ("" if before is None else f"&before={before}")
 
 
 # The blocking client of what a worker has deployed: for drivers and commands.
