@@ -140,7 +140,8 @@ def _run(work: Path, folder: Path, seconds: float) -> None:
                 _wait(work / "log", "dashboard: http" if number == 0 else "penstock.run: ready: POST")
         link = next(line for line in (work / "log").read_text().splitlines() if "dashboard: http" in line)
         time.sleep(seconds)
-        _shoot(link.partition("dashboard: ")[2].split()[0], folder, (work / "shop.yaml").read_text())
+        token = (work / "penstock-data" / "token").read_text().strip()
+        _shoot(link.partition("dashboard: ")[2].split()[0].rstrip("/"), token, folder, (work / "shop.yaml").read_text())
     finally:
         for process in reversed(running):
             process.terminate()
@@ -167,14 +168,15 @@ PAGES = {
 }
 
 
-def _shoot(link: str, folder: Path, application: str) -> None:
-    root = link.partition("/enter")[0]
+def _shoot(root: str, token: str, folder: Path, application: str) -> None:
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = chromium.new_page()
+        page = chromium.new_page(reduced_motion="reduce")
         page.goto(f"{root}/login")
         _variants(page, folder, "login")
-        page.goto(link)
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(f"{root}/")
         for name, path in PAGES.items():
             page.goto(root + path)
             _prepare(page, name, application)

@@ -1,9 +1,15 @@
 """Who may ask the dashboard: its own pages alone, and users who have logged in."""
 
 import asyncio
+import os
+import re
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -13,8 +19,9 @@ import pytest
 
 from penstock.core.errors import Unauthenticated, Unavailable
 from penstock.dashboard.server import SameSite
-from penstock.dashboard.session import Sessions
+from penstock.dashboard.session import Session, Sessions
 from tests.support.running_worker import RunningWorker
+from tests.support.waiting import SECONDS_MAX
 from tests.support.worker_process import WorkerProcess
 
 
@@ -90,7 +97,7 @@ async def test_a_key_is_still_valid_when_the_worker_could_not_be_asked(worker: R
     key = sessions.one_time_key()
     with pytest.raises(Unavailable):
         await sessions.enter_by_key(key)
-    sessions.worker = f"127.0.0.1:{worker.ports['http']}"
+    sessions.worker.text = f"127.0.0.1:{worker.ports['http']}"
     assert sessions.of(await sessions.enter_by_key(key)) is not None
 
 
@@ -120,19 +127,83 @@ async def test_an_empty_token_is_not_the_dashboard_s_own(tmp_path: Path) -> None
 
 
 @pytest.mark.process
-def test_a_worker_s_dashboard_prints_its_link_and_ends_with_it(tmp_path: Path) -> None:
-    ports = ["--connector-port", "0", "--segment-port", "0", "--http-port", "0", "--dashboard-port", "0"]
-    command = [sys.executable, "-m", "penstock", "worker", "--data", str(tmp_path / "data"), *ports]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
-        assert worker.stderr is not None
+def test_on_a_terminal_the_link_of_a_worker_s_dashboard_logs_in_and_ends_with_the_worker(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with subprocess.Popen(_worker(tmp_path), stderr=theirs) as worker, open(ours) as terminal:  # noqa: PTH123
+        os.close(theirs)
         try:
-            line = next(line for line in worker.stderr if line.startswith("dashboard: "))
-            url, _, note = line.removeprefix("dashboard: ").strip().partition(" ")
+            line = next(line for line in terminal if "dashboard: " in line)
+            url, _, note = line.partition("dashboard: ")[2].strip().partition(" ")
             assert note == "(this link works once)"
             with urlopen(url) as page:
                 assert page.status == 200
+                assert not page.url.endswith("/login")
         finally:
             worker.terminate()
-        worker.stderr.read()  # until the dashboard, which has the same output, has ended
+        with suppress(OSError):  # that is how a terminal ends: the dashboard, which has the same one, is gone
+            terminal.read()
     with pytest.raises(URLError):
         urlopen(url)
+
+
+@pytest.mark.process
+def test_a_log_gets_no_link_that_logs_in(tmp_path: Path) -> None:
+    with subprocess.Popen(_worker(tmp_path), stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        try:
+            line = next(line for line in worker.stderr if line.startswith("dashboard: "))
+        finally:
+            worker.terminate()
+        rest = worker.stderr.read()
+    assert re.fullmatch(r"dashboard: http://127.0.0.1:\d+/ \(log in with a token: .*\)\n", line)
+    assert "key=" not in rest
+
+
+def _worker(folder: Path) -> list[str]:
+    ports = ["--connector-port", "0", "--segment-port", "0", "--http-port", "0", "--dashboard-port", "0"]
+    return [sys.executable, "-m", "penstock", "worker", "--data", str(folder / "data"), *ports]
+
+
+async def test_a_question_does_not_wait_for_another_of_the_same_user(worker: RunningWorker) -> None:
+    answered = threading.Event()
+    async with logged_in(Sessions(f"127.0.0.1:{worker.ports['http']}")) as session:
+
+        async def second() -> str:
+            try:
+                return (await session.ask(lambda client: client.principal())).role
+            finally:
+                answered.set()
+
+        waits = session.ask(lambda _: answered.wait(SECONDS_MAX))
+        assert tuple(await asyncio.gather(waits, second())) == (True, "admin")
+
+
+async def test_a_worker_that_comes_back_on_another_port_is_found(worker: RunningWorker) -> None:
+    here = f"127.0.0.1:{worker.ports['http']}"
+    sessions = Sessions("127.0.0.1:1", lambda: here)
+    with pytest.raises(Unavailable):
+        await sessions.enter("")
+    async with logged_in(sessions) as session:
+        sessions.worker.text = "127.0.0.1:1"  # it moves once more
+        with pytest.raises(Unavailable):
+            await session.ask(lambda client: client.status())
+        assert (await session.ask(lambda client: client.status())).ports == worker.ports
+
+
+async def test_a_silent_worker_is_given_up_soon(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(f"127.0.0.1:{worker.ports['http']}")
+    async with logged_in(sessions) as session:
+        monkeypatch.setattr("penstock.dashboard.session._ANSWER_SECONDS_MAX", 0.25)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            sessions.worker.text = f"127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(Unavailable, match=r"has not answered for 0\.25 s"):
+                await session.ask(lambda client: client.status())
+
+
+@asynccontextmanager
+async def logged_in(sessions: Sessions) -> AsyncIterator[Session]:
+    number = await sessions.enter_by_key(sessions.one_time_key())
+    session = sessions.of(number)
+    assert session is not None
+    yield session
+    sessions.leave(number)

@@ -26,7 +26,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LOG_PREFIX = re.compile(r"^[\d-]+T[\d:.]+Z [A-Z]+ penstock\.run: ", re.MULTILINE)
 _PROGRESS = re.compile(r"^waiting(?:: | for ).*\n", re.MULTILINE)
 """What a command says while it waits: whether it has to depends on how busy the machine is."""
-_APPLICATION, _SCREEN = "penstock run", "penstock top"
+_APPLICATION, _SCREEN = "penstock run", ("penstock top", "penstock dashboard")
 _KEEP_RUNNING = re.compile(
     r"penstock (run|worker|top|dashboard)\b(?!.*(--available-now|--until-done|--for ))|python \S*sink_\S+\.py"
 )

@@ -89,7 +89,7 @@ def worker_to_read(worker: str | None, data: Path | None) -> str:
     """The HTTP address of the worker, for a command that only reads. Raises Unavailable."""
     address, note = address_to_read(worker, data)
     if note:
-        _report(note)
+        report_note(note)
     return address
 
 
@@ -113,14 +113,14 @@ def worker_to_change(worker: str | None, data: Path | None, *, yes: bool, retry_
         status = _status(address, retry_seconds)
     described = _described(address, status)
     if is_chosen or yes or _serves(status, OWN_DATA):
-        _report(described)
+        report_note(described)
         return address
     if not sys.stdin.isatty():
         raise RequestError(
             f"no worker runs on ./{OWN_DATA}, and this one was not named: {described}",
             f"If you mean it, use --worker {address} or --yes; otherwise --data DIR.",
         )
-    _report(described)
+    report_note(described)
     typer.confirm(f"It is not the worker of ./{OWN_DATA}. Change it?", abort=True, err=True)
     return address
 
@@ -188,11 +188,19 @@ def standby_on(data: Path) -> LocalWorker | None:
 
 def member_to_read(worker: str | None, data: Path | None) -> str:
     """The HTTP address of a worker of a cluster, which may be a standby. Raises Unavailable."""
+    address, note = member_address(worker, data)
+    if note:
+        report_note(note)
+    return address
+
+
+def member_address(worker: str | None, data: Path | None) -> tuple[str, str]:
+    """The same, with a note as `address_to_read` has one."""
     place = data or (OWN_DATA if worker is None else None)
     if place is not None and not ports_file(place).exists() and (standby := standby_on(place)) is not None:
         standby.identify(place)
-        return standby.http
-    return worker_to_read(worker, data)
+        return standby.http, ""
+    return address_to_read(worker, data)
 
 
 def host_of(worker: str) -> str:
@@ -228,7 +236,7 @@ def _application(status: WorkerStatus) -> str:
     return f"{'pipeline' if len(names) == 1 else 'pipelines'} {', '.join(names[:_NAMED_MAX])}{more}"
 
 
-def _report(text: str) -> None:
+def report_note(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 

@@ -5,11 +5,12 @@ another site are refused, and so is a Host that is not this server's (DNS rebind
 and is sent to this site alone.
 """
 
+import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -20,14 +21,23 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.core.address import Address, is_loopback
-from penstock.core.errors import PenstockError, RequestError
+from penstock.core.errors import PenstockError, RequestError, Unauthenticated, Unavailable
 from penstock.dashboard import deployed_pages, flow_pages, look_pages, pipeline_pages
 from penstock.dashboard.frame import LOGIN, STYLE, Dashboard
 from penstock.dashboard.session import Sessions
 
+log = logging.getLogger(__name__)
+
 PORT = 7180
 
-_PROBLEM_CHARACTERS_MAX = 300
+_PROBLEMS = {
+    "token": "The token is not valid.",
+    "link": "This link was used before, is older than ten minutes, or is not ours. Log in with a token, or start the "
+    "dashboard again.",
+    "worker": "The worker cannot be reached at the moment. Try again.",
+    "refused": "The worker has refused the login; the dashboard's log has the reason.",
+}
+"""By what the address of the login page may have: a link from elsewhere shows no other text there."""
 _RECONNECT_SECONDS = 30.0
 """How long a page is kept for a browser that has lost the connection: a phone that sleeps, a text that is edited."""
 
@@ -48,6 +58,10 @@ class DashboardSettings:
     """Other names under which browsers reach it."""
     tls_cert: str | None = None
     tls_key: str | None = None
+    has_key: bool = False
+    """The address that is printed has a key, which logs its first user in as the worker's owner."""
+    find: Callable[[], str] | None = None
+    """Looks for the worker's address again. Raises PenstockError."""
 
 
 class SameSite:
@@ -146,7 +160,7 @@ def _add_pages(sessions: Sessions) -> None:
 
     @ui.page("/login", title="Log in · Penstock")
     async def login(problem: str = "") -> None:
-        _show_login(sessions.worker, problem)
+        _show_login(sessions.worker.text, _PROBLEMS.get(problem, ""))
 
 
 def _show_login(worker: str, problem: str) -> None:
@@ -156,38 +170,45 @@ def _show_login(worker: str, problem: str) -> None:
         ui.label("Penstock").classes("text-xl font-bold")
         ui.label(f"Worker {worker}").classes("quiet")
         ui.input("Token", password=True).classes("w-full").props("autofocus name=token autocomplete=off")
-        ui.label(problem[:_PROBLEM_CHARACTERS_MAX]).classes("trouble-text")
+        ui.label(problem).classes("trouble-text")
         ui.button("Log in").props("no-caps type=submit").classes("w-full my-3")
-        ui.label("The owner's token is in the file token of the worker's data directory.").classes("text-xs quiet")
+        ui.label("The owner's token is in the file \"token\" in the worker's data directory.").classes("text-xs quiet")
         ui.label("Tokens for others: penstock access add").classes("text-xs quiet")
 
 
 def _add_login(sessions: Sessions) -> None:
     """Plain requests: a login gets a new id in the cookie, which a page that is open cannot set."""
 
-    async def enter(request: Request, entering: Awaitable[str]) -> Response:
+    async def enter(request: Request, entering: Awaitable[str], by: str) -> Response:
         try:
             request.session[LOGIN] = await entering
+        except Unauthenticated:
+            return _again(by)
+        except Unavailable:
+            return _again("worker")
         except PenstockError as error:
-            return RedirectResponse(f"/login?{urlencode({'problem': str(error)})}", 303)
+            log.warning("a login was refused: %s", error)
+            return _again("refused")
         return RedirectResponse("/", 303)
 
     @pages.post("/token")
     async def by_token(request: Request) -> Response:
         async with request.form(max_files=0, max_fields=10) as form:
             token = str(form.get("token", "")).strip()
-        return await enter(request, sessions.enter(token))
+        return await enter(request, sessions.enter(token), "token")
 
     @pages.get("/enter")
     async def by_key(request: Request, key: str = "") -> Response:
-        return await enter(request, sessions.enter_by_key(key))
+        return await enter(request, sessions.enter_by_key(key), "link")
+
+
+def _again(problem: str) -> Response:
+    return RedirectResponse(f"/login?problem={problem}", 303)
 
 
 def serve(settings: DashboardSettings, ready: Callable[[str], None]) -> None:
-    """Until SIGINT or SIGTERM. `ready` gets the address for a browser, with a key that logs its first user in where the
-    worker is this user's own.
-    """
-    sessions = Sessions(settings.worker)
+    """Until SIGINT or SIGTERM. `ready` gets the address for a browser."""
+    sessions = Sessions(settings.worker, settings.find)
     config = uvicorn.Config(
         make_app(settings, sessions),
         host=settings.host,
@@ -203,7 +224,8 @@ def serve(settings: DashboardSettings, ready: Callable[[str], None]) -> None:
 
 def _url(settings: DashboardSettings, port: int, sessions: Sessions) -> str:
     scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{Address(settings.host, port)}/enter?key={sessions.one_time_key()}"
+    entry = f"enter?key={sessions.one_time_key()}" if settings.has_key else ""
+    return f"{scheme}://{Address(settings.host, port)}/{entry}"
 
 
 class _Server(uvicorn.Server):
