@@ -2,7 +2,9 @@
 
 import asyncio
 import difflib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,11 +18,25 @@ from penstock.application.config.document import ConfigErrors
 from penstock.application.config.loading import Loaded, loads
 from penstock.application.config.types import KnownTypes
 from penstock.application.masking import masked
-from penstock.core.errors import PenstockError, RequestError
-from penstock.dashboard.frame import code, complain, confirmed, facts, fill, live, table, told
+from penstock.core.errors import ConditionFailed, PenstockError
+from penstock.dashboard.frame import (
+    code,
+    complain,
+    confirmed,
+    facts,
+    fill,
+    keep_keys,
+    live,
+    table,
+    title,
+    told,
+    troubles,
+)
 from penstock.dashboard.session import Session
-from penstock.protocol.api.cluster import ClusterStatus
+from penstock.protocol.api.cluster import ClusterStatus, Member, Place
 from penstock.protocol.api.deployment import Deployed, Deployment, End
+
+log = logging.getLogger(__name__)
 
 # The cluster.
 
@@ -48,48 +64,42 @@ async def cluster(session: Session) -> None:
         found = await session.ask(lambda client: client.cluster())
         about.clear()
         with about:
-            for problem in found.problems:
-                ui.label(f"⚠ {problem}").classes("trouble-text")
-            facts([("Bucket", found.url), ("Leader", found.leader or "none"), ("Asked", found.worker), *_move(found)])
-        fill(
-            members,
-            [
-                {
-                    "worker": one.worker,
-                    "kind": "host" if one.wants is not None else "shard" if one.host else "worker",
-                    "address": one.addresses.get("http", ""),
-                    "shards": ", ".join(map(str, one.shards)) + (" (drained)" if one.is_drained else ""),
-                    "quiet": f"{one.quiet_seconds:.1f} s",
-                }
-                for one in found.workers
-            ],
-        )
-        fill(
-            shards,
-            [
-                {
-                    "shard": one.shard,
-                    "host": one.host or one.owner,
-                    "term": one.term,
-                    "state": f"moves to {one.assigned}" if one.assigned not in ("", one.host) else "served",
-                }
-                for one in found.shards
-            ],
-        )
+            troubles(found.problems)
+            facts(cluster_facts(found))
+        fill(members, [member_row(one) for one in found.workers])
+        fill(shards, [shard_row(one) for one in found.shards])
 
     await live(update)
 
 
-def _move(found: ClusterStatus) -> list[tuple[str, object]]:
+def cluster_facts(found: ClusterStatus) -> list[tuple[str, object]]:
+    about = (("Bucket", found.url), ("Leader", found.leader or "none"), ("Asked", found.worker))
     if found.move is None:
-        return []
-    return [("Last move", f"shard {found.move.shard} to {found.move.to}: {found.move.step}")]
+        return [*about]
+    failure = f": {found.move.failure}" if found.move.failure else ""
+    return [*about, ("Last move", f"shard {found.move.shard} to {found.move.to}: {found.move.step}{failure}")]
+
+
+def member_row(one: Member) -> dict[str, Any]:
+    return {
+        "worker": one.worker,
+        "kind": "host" if one.wants is not None else "shard" if one.host else "worker",
+        "address": one.addresses.get("http", ""),
+        "shards": ", ".join(map(str, one.shards)) + (" (drained)" if one.is_drained else ""),
+        "quiet": f"{one.quiet_seconds:.1f} s",
+    }
+
+
+def shard_row(one: Place) -> dict[str, Any]:
+    return {
+        "shard": one.shard,
+        "host": one.host or one.owner,
+        "term": one.term,
+        "state": f"moves to {one.assigned}" if one.assigned not in ("", one.host) else "served",
+    }
 
 
 # Settings.
-
-_OF_THE_WORKER = {"config", "interceptors"}
-"""Keys of a connector whose references the worker resolves."""
 
 
 def as_yaml(deployment: Deployment) -> str:
@@ -154,91 +164,113 @@ def _changed(title: str, old: str | None, new: str | None) -> Iterable[str]:
 
 def checked(text: str, name: str) -> Loaded:
     """Files of functions are looked for where the dashboard was started. Nothing of its own environment and of its
-    other files gets into what is shown: those references that the worker does not resolve are refused. Raises
-    ConfigErrors, RequestError.
+    other files gets into what is shown: variables and secrets in files are left to the worker. Raises ConfigErrors.
     """
-    if _reads_files(text):
-        raise RequestError(
-            "a schema or a codec of this application comes from a file, which the dashboard does not read",
-            "Use penstock apply.",
-        )
-    return loads(text, Path.cwd() / Path(name).name, KnownTypes(), {}, leaves_unset=True)
-
-
-def _reads_files(text: str) -> bool:
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return False  # it is reported
-    connectors = found.get("connector") if isinstance(found, dict) else None
-    for one in connectors if isinstance(connectors, list) else ():
-        if isinstance(one, dict) and "${file:" in str({key: one[key] for key in one if key not in _OF_THE_WORKER}):
-            return True
-    return False
+    path = Path.cwd() / Path(name).name
+    return loads(text, path, KnownTypes(), {}, leaves_unset=True, reads_files=False)
 
 
 async def settings(session: Session) -> None:
-    deployed = await session.ask_application(lambda client: client.application())
-    with ui.card().classes("w-full"):
-        facts([*_about(deployed)])
+    first = await session.ask_application(lambda client: client.application())
+    about = ui.card().classes("w-full")
     with ui.expansion("What is deployed").classes("w-full border rounded").props("dense"):
-        code(as_yaml(deployed.deployment), "yaml")
+        shown = ui.column().classes("w-full")
+    last: Deployed | None = None
+
+    async def update() -> None:
+        nonlocal last
+        deployed = await session.ask_application(lambda client: client.application())
+        if deployed == last:
+            return
+        last = deployed
+        about.clear()
+        with about:
+            facts([*_about(deployed)])
+        text = await asyncio.to_thread(as_yaml, deployed.deployment)
+        shown.clear()
+        with shown:
+            code(text, "yaml")
+
     if session.may("deploy"):
-        _Change(session).build(deployed.name or "app.yaml")
+        _Change(session, update).build(first.name or "app.yaml")
     else:
         ui.label("Your role can view the settings, but not change them.").classes("quiet")
+    await live(update)
 
 
 class _Change:
     """A changed application: what would differ, and the button that applies it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, update: Callable[[], Awaitable[None]]) -> None:
+        """`update`: shows what is deployed."""
         self._session = session
+        self._update = update
 
     def build(self, name: str) -> None:
-        ui.label("A changed application").classes("font-bold")
+        title("A changed application")
         hint = f"Paste the whole YAML file. Files that it names are looked for in {Path.cwd()}."
         ui.label(hint).classes("quiet")
         self._name = ui.input("Name", value=name).props("dense outlined")
-        self._text = ui.codemirror("", language="YAML", theme="githubLight", line_wrapping=True)
-        self._text.classes("w-full h-64 border rounded")
+        with ui.element("div").classes("w-full") as frame:
+            self._text = ui.codemirror("", language="YAML", theme="githubLight", line_wrapping=True)
+            self._text.classes("w-full h-64 border rounded")
+        keep_keys(frame)
         ui.button("Show what would change", on_click=self._show).props("no-caps outline")
         self._result = ui.column().classes("w-full")
 
     async def _show(self) -> None:
         self._result.clear()
+        given, name = self._text.value, self._name.value or "app.yaml"
         with self._result:
             try:
-                given, name = self._text.value, self._name.value or "app.yaml"
                 loaded = await asyncio.to_thread(checked, given, name)
-                current = await self._session.ask_application(lambda client: client.application())
             except ConfigErrors as error:
                 for mistake in error.mistakes:
                     ui.label(f"⚠ {mistake}").classes("trouble-text")
             except PenstockError as error:
                 complain(error)
+            except Exception as error:  # a type of another package can raise anything
+                log.exception("an application cannot be checked")
+                complain(PenstockError(f"it cannot be checked: {type(error).__name__}", "The log has the reason."))
             else:
-                self._differs(loaded, difference(current.deployment, loaded.deployment))
+                await self._compare(loaded)
 
-    def _differs(self, loaded: Loaded, changes: str) -> None:
-        for note in loaded.notes:
-            ui.label(note)
-        if changes:
-            code(changes, "diff")
-        else:
-            ui.label("Nothing would change, except perhaps secrets, which are not compared.")
-        ui.button("Apply", on_click=lambda: self._apply(loaded)).props("no-caps")
+    async def _compare(self, loaded: Loaded) -> None:
+        """Show what differs from what is deployed now."""
+        self._result.clear()
+        with self._result:
+            try:
+                current = await self._session.ask_application(lambda client: client.application())
+            except PenstockError as error:
+                complain(error)
+                return
+            changes = await asyncio.to_thread(difference, current.deployment, loaded.deployment)
+            for note in loaded.notes:
+                ui.label(note)
+            if changes:
+                code(changes, "diff")
+            else:
+                ui.label("Nothing would change, except perhaps secrets, which are not compared.")
+            ui.button("Apply", on_click=lambda: self._apply(loaded, current.revision)).props("no-caps")
 
-    async def _apply(self, loaded: Loaded) -> None:
+    async def _apply(self, loaded: Loaded, revision: int) -> None:
+        """Only to the revision that the shown changes are about."""
         if not await confirmed("Apply these changes? Everything else keeps running.", "Apply"):
             return
+        deployment, name = loaded.deployment, loaded.file.name
         try:
-            done = await self._session.ask_application(lambda client: client.apply(loaded.deployment, loaded.file.name))
+            done = await self._session.ask_application(lambda client: client.apply(deployment, name, revision))
+        except ConditionFailed as error:
+            told(error)
+            await self._compare(loaded)
+            return
         except PenstockError as error:
             told(error)
             return
         ui.notify(f"Revision {done['revision']} is deployed", type="positive")
         self._result.clear()
+        with suppress(PenstockError):  # the page says so, and asks again
+            await self._update()
 
 
 def _about(deployed: Deployed) -> Iterable[tuple[str, object]]:

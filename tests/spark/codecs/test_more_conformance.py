@@ -620,6 +620,7 @@ def test_invalid_options_are_refused(text: str, reason: str) -> None:
         ('grok{"pattern": "x"}', "no named field"),
         ('avro{"avro_schema": "{}"}', "not a valid Avro schema"),
         ('protobuf{"descriptor": "/nowhere", "message": "a.B"}', "cannot be read"),
+        ('protobuf{"descriptor": "/dev/zero", "message": "a.B"}', "it is not a file"),
     ],
 )
 def test_options_that_cannot_work_are_refused_before_a_query_starts(text: str, reason: str) -> None:
