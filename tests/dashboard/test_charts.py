@@ -68,6 +68,7 @@ def test_an_epoch_stands_in_the_timeline_where_it_was_and_the_running_one_reache
         "delivery": [1.0, 0.0],
         "Spark": [3.0, 2.5],
         "until the cut": [2.0, 0.0],
+        "merge": [[7.0, "7"]],
     }
 
 

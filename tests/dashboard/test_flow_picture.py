@@ -6,7 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.dashboard.flow_picture import Box, Graph, Line, drawn, link, show_rate
+from penstock.dashboard.flow_picture import (
+    _EDGE_PHONE,
+    _GAP_PHONE,
+    BOX_WIDTH,
+    BOXES_MAX,
+    Box,
+    Graph,
+    Line,
+    drawn,
+    link,
+    show_rate,
+)
 from penstock.dashboard.flow_picture import graph as flow_of
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import StartingPipeline
@@ -52,6 +63,20 @@ def test_on_a_phone_it_is_not_wider_than_the_screen() -> None:
 
 
 # Of a status.
+
+
+def test_on_a_phone_a_line_that_passes_boxes_runs_between_the_columns() -> None:
+    pairs = [("a", "a2"), ("b", "b2"), ("c", "c2")]
+    assert not any("V" in path for path in _phone_paths(pairs[:2]))
+    passing = _phone_paths(pairs)  # c is below a and b, and a2 and b2 below c
+    between = _EDGE_PHONE + BOX_WIDTH + _GAP_PHONE / 2
+    assert len(passing) == 3
+    assert all(f" {between} " in path and "V" in path for path in passing)
+
+
+def _phone_paths(lines: list[tuple[str, str]]) -> list[str]:
+    root = ET.fromstring(drawn(graph(*lines), is_phone=True))
+    return [one.attrib["d"] for one in root.iter() if one.tag == "path"]
 
 
 def status(**parts: Any) -> WorkerStatus:
@@ -101,6 +126,13 @@ def test_who_waits_for_a_sink_is_not_to_blame() -> None:
     shown = flow_of(status(starting=[StartingPipeline("p", [], None)], sinks=[sink("files")], blockages=[blockage]))
     assert [key for key, box in shown.boxes.items() if box.trouble] == ["sink:p/files"]
     assert shown.boxes["pipeline:p"].text == "waits for sink files"
+
+
+def test_sources_that_have_no_box_are_listed() -> None:
+    names = [f"source-{number:03}" for number in range(BOXES_MAX + 2)]
+    shown = flow_of(status(starting=[StartingPipeline("p", names, None)]))
+    assert shown.left_out == names[BOXES_MAX:]
+    assert not any(name in key for key in shown.boxes for name in shown.left_out)
 
 
 def test_names_of_others_cannot_become_markup() -> None:

@@ -9,21 +9,26 @@ from tests.delivery.fake_epoch import column
 
 
 class Merging:
-    """One generation of a pipeline that reads the segment `raw`."""
+    """One generation of a pipeline that reads a segment of its own, or this source."""
 
-    def __init__(self, client: CoordinatorClient, segments: SegmentClient, name: str, *ports: str) -> None:
+    def __init__(
+        self, client: CoordinatorClient, segments: SegmentClient, name: str, *ports: str, source: str | None = None
+    ) -> None:
         self._client = client
         self._segments = segments
         self._name = name
-        self._raw = f"raw-{name}"
-        segments.create(self._raw, exist_ok=True)
-        self.generation = client.start(name, {"in": InputSpec([f"segment:{self._raw}"])}, ports or ("out",)).generation
+        self._raw = f"raw-{name}" if source is None else None
+        if self._raw is not None:
+            segments.create(self._raw, exist_ok=True)
+        inputs = {"in": InputSpec([source or f"segment:{self._raw}"])}
+        self.generation = client.start(name, inputs, ports or ("out",)).generation
         self._at: InputOffset = client.initial(name, self.generation, "in")
 
     def epoch(self, values: Sequence[bytes], port: str = "out") -> int:
-        """Stage and merge an epoch. Returns its number."""
-        with self._segments.appender(self._raw) as appender:
-            appender.append(b"input")
+        """Stage and merge an epoch. Returns its number. A source must have something to read."""
+        if self._raw is not None:
+            with self._segments.appender(self._raw) as appender:
+                appender.append(b"input")
         self._at = self._client.cut(self._name, self.generation, "in", self._at, wait_ms=5000).offset
         epoch = self._at.epoch
         assert epoch is not None

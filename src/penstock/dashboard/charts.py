@@ -15,6 +15,8 @@ EPOCHS_SHOWN = 40
 TIMELINE_EPOCHS = 12
 _PHASES = ("until the cut", "Spark", "delivery")
 """Of an epoch: from the arrival of its first event to the cut, from the cut to the merge, from there to completion."""
+_MERGE = "merge"
+"""A mark: then the epoch is committed."""
 
 _GREY = "#848484"
 """A contrast of about 4.5 to 1, on the light page and on the dark one."""
@@ -129,9 +131,10 @@ def timeline(
     epochs: Sequence[EpochTimes], now: float, running: int | None, running_seconds: float | None
 ) -> dict[str, Any]:
     """The last epochs and the one that Spark is processing, each on a line from the arrival of its first event to its
-    completion. Time runs from left to right; the right edge is now.
+    completion, with a mark at the merge. Time runs from left to right; the right edge is now.
     """
-    shown = [(str(one.number), max(0.0, now - one.complete), phases(one)) for one in epochs[-TIMELINE_EPOCHS:]]
+    past = epochs[-TIMELINE_EPOCHS:]
+    shown = [(str(one.number), max(0.0, now - one.complete), phases(one)) for one in past]
     if running is not None:
         shown.append((f"{running} runs", 0.0, (0.0, round(running_seconds or 0.0, 3), 0.0)))
     if not shown:
@@ -145,14 +148,22 @@ def timeline(
         "tooltip": {"show": False},
         "data": [round(since, 3) for _, since, _ in shown],
     }
+    merges = {
+        "name": _MERGE,
+        "type": "scatter",
+        "symbol": "diamond",
+        "symbolSize": 11,
+        "itemStyle": {"color": _GREY, "borderColor": "#fff", "borderWidth": 1},
+        "data": [[round(max(0.0, now - one.merged), 3), str(one.number)] for one in past if one.merged is not None],
+    }
     options = _framed("the last epochs, seconds ago")
-    options["legend"]["data"] = list(_PHASES)
+    options["legend"]["data"] = [*_PHASES, _MERGE]
     return {
         **options,
         "tooltip": {"trigger": "item", "confine": True},
         "xAxis": _axis("value", inverse=True),
         "yAxis": _axis("category", data=[name for name, _, _ in shown], inverse=True, position="left"),
-        "series": [gap, *reversed(_stacked([each for *_, each in shown]))],
+        "series": [gap, *reversed(_stacked([each for *_, each in shown])), merges],
     }
 
 

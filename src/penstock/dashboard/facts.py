@@ -49,7 +49,8 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
-def source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]]:
+def source_facts(status: WorkerStatus, name: str, newest: int | None) -> Iterable[tuple[str, object]]:
+    """`newest`: the highest event time that pipelines have read, in microseconds."""
     found, rate = status.sources.get(name), status.rates.sources.get(name)
     connector = next((one for one in status.connectors if one.name == name), None)
     if connector is not None:
@@ -65,10 +66,10 @@ def source_facts(status: WorkerStatus, name: str) -> Iterable[tuple[str, object]
     yield "Streams", f"{found.streams:,}, {found.idle_streams:,} of them idle"
     yield "Programs", f"{found.sessions:,} connected, which may send {_counted(found.credits, 'message')} (credits)"
     yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged yet (ack: {found.ack})"
-    yield "Last event time", clock(found.last_event_us) or "none"
+    yield "Last arrival", clock(found.last_event_us) or "none"
     for pipeline in status.pipelines:
         if any(name in names for names in pipeline.inputs.values()) and pipeline.watermark is not None:
-            lag = "" if found.last_event_us is None else f", {_behind(found.last_event_us - pipeline.watermark)}"
+            lag = "" if newest is None else f", {_behind(newest - pipeline.watermark)}"
             yield f"Watermark of {pipeline.name}", clock(pipeline.watermark) + lag
             if (blocker := pipeline.watermark_blocked_by) is not None:
                 yield "Waits for", blocker.text()
@@ -79,14 +80,14 @@ def _connector_state(one: ConnectorStatus) -> str:
 
 
 def _behind(lag_us: int) -> str:
-    return f"{lag_us / 1e6:,.1f} s behind the last event" if lag_us > 0 else "at the last event"
+    return f"{lag_us / 1e6:,.1f} s behind the newest event" if lag_us > 0 else "at the newest event"
 
 
 def pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[str, object]]:
     rates = status.rates.pipelines.get(one.name)
     yield "State", one.state.lower() + (f": {one.failure.text}" if one.failure is not None else "")
     yield "Reads", ", ".join(source for names in one.inputs.values() for source in names) or "nothing yet"
-    yield "Epochs", f"{_epoch(one.planned)} cut, {_epoch(one.merged)} merged, {_epoch(one.complete)} complete"
+    yield "Epochs", f"cut {_upto(one.planned)}, merged {_upto(one.merged)}, complete {_upto(one.complete)}"
     if rates is not None:
         yield (
             "Now",
@@ -112,8 +113,9 @@ def _ago(time_us: int) -> str:
     return f"{seconds:,.0f} s behind the clock" if seconds >= 0 else f"{-seconds:,.0f} s ahead of the clock"
 
 
-def _epoch(number: int) -> str:
-    return "none" if number < 0 else f"{number:,}"
+def _upto(epoch: int) -> str:
+    """Epochs are numbered from 0, and -1 is before the first."""
+    return "none yet" if epoch < 0 else f"up to {epoch:,}"
 
 
 def sink_facts(one: SinkStatus, status: WorkerStatus) -> Iterable[tuple[str, object]]:

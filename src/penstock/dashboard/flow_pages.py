@@ -9,7 +9,7 @@ from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard import charts
 from penstock.dashboard.facts import clock, machine_facts, source_facts
-from penstock.dashboard.flow_picture import drawn, graph
+from penstock.dashboard.flow_picture import BOXES_MAX, drawn, graph, link, show_rate
 from penstock.dashboard.frame import (
     chart,
     facts,
@@ -27,6 +27,8 @@ from penstock.protocol.api.status import SessionStatus, SourceStatus, WorkerStat
 
 # Overview.
 
+_MORE_SOURCES = (("source", "source"), ("events", "events/s~"), ("retained", "retained~"))
+
 
 async def overview(session: Session) -> None:
     sentences = ui.column().classes("w-full gap-1")
@@ -34,6 +36,9 @@ async def overview(session: Session) -> None:
     for shown_on, picture in pictures.items():
         picture.classes(f"w-full overflow-x-auto {shown_on}")
     empty = ui.label("Nothing is deployed yet. Start an application: penstock run app.yaml").classes("quiet")
+    with ui.column().classes("w-full") as others:
+        title("More sources", f"The picture has the first {BOXES_MAX}.")
+        more = table(_MORE_SOURCES, "source", _go_to_source, pagination=15)
     with pair():
         rates, lags = chart(), chart()
     with ui.card().classes("w-full"):
@@ -49,6 +54,8 @@ async def overview(session: Session) -> None:
         for shown_on, picture in pictures.items():
             picture.content = drawn(found, is_phone=shown_on == "lt-sm")
         empty.set_visibility(not found.boxes)
+        others.set_visibility(bool(found.left_out))
+        fill(more, [_more_row(name, status) for name in found.left_out])
         sentences.clear()
         with sentences:
             _say(status)
@@ -59,6 +66,19 @@ async def overview(session: Session) -> None:
             facts(machine_facts(status))
 
     await live(update)
+
+
+def _more_row(name: str, status: WorkerStatus) -> dict[str, Any]:
+    rate, source = status.rates.sources.get(name), status.sources.get(name)
+    return {
+        "source": name,
+        "events": "" if rate is None else show_rate(rate.events_per_second),
+        "retained": "" if source is None else show_size(source.retained_bytes),
+    }
+
+
+async def _go_to_source(row: Mapping[str, Any]) -> None:
+    ui.navigate.to(link("source", name=row["source"]))
 
 
 def _say(status: WorkerStatus) -> None:
@@ -119,16 +139,16 @@ async def source(session: Session, name: str) -> None:
         if found is None and connector is None:
             raise RequestError(f"there is no source {name!r}", "It appears with its first event.")
         show_chart(rates, charts.over_time(history, {f"source/{name}/events": "events"}, "events/s"))
+        listed = None if found is None else await session.ask(lambda client: client.streams(name))
         body.clear()
         with body:
             troubles(str(one) for one in status.blockages if one.link == f"source {name}" and one.is_blocking)
-            facts([*source_facts(status, name)])
+            facts([*source_facts(status, name, None if listed is None else listed.newest)])
         programs = sorted((one for one in status.sessions if one.source == name), key=lambda one: -one.ack_lag_seconds)
         fill(sessions, [_program_row(one) for one in programs])
         if connector is not None:
             fill(blocked, [{"stream": one.stream, "why": one.why} for one in connector.blocked_streams])
-        if found is not None:
-            listed = await session.ask(lambda client: client.streams(name))
+        if found is not None and listed is not None:
             blockers = _watermark_blockers(status, name)
             fill(streams, [_stream_row(one, listed.newest, blockers.get(one.stream_id, [])) for one in listed.streams])
             ends = await session.ask(lambda client: client.segments(f"connector/{name}/"))

@@ -23,7 +23,7 @@ _ACROSS_PHONE, _GAP_PHONE, _EDGE_PHONE = 2, 10, 2
 _TITLE_MAX, _TEXT_MAX, _LABEL_MAX = 19, 25, 18
 """How many characters fit."""
 BOXES_MAX = 200
-"""More cannot be read: the rest is on the pages that list them."""
+"""Sources. More cannot be read: the overview lists the others below the picture."""
 
 _OUTPUT = "pipeline:"
 _SEGMENT = "segment:"
@@ -51,6 +51,8 @@ class Line:
 class Graph:
     boxes: dict[str, Box] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Sources that have no box."""
 
     def columns(self) -> list[list[Box]]:
         """From left to right: each box is to the right of all boxes that lead to it, segments are beside their sources,
@@ -122,6 +124,7 @@ class _Picture:
         ]
         # Segments that are read themselves come last, so that the others stand beside, or below, their sources.
         named = sorted(dict.fromkeys([*known, *others]), key=lambda name: name.startswith(_SEGMENT))
+        self._found.left_out = named[BOXES_MAX:]
         return named[:BOXES_MAX]
 
     def _add_source(self, name: str) -> None:
@@ -302,7 +305,7 @@ def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> tuple[str,
     if is_phone:
         x1, x2, y1 = x1 + BOX_WIDTH / 2, x2 + BOX_WIDTH / 2, y1 + BOX_HEIGHT
         middle = (y1 + y2) / 2
-        path = f"M{x1} {y1} C{x1} {middle} {x2} {middle} {x2} {y2 - 2}"
+        path = _down(x1, y1, x2, y2)
         places = {"end": (x2, y2 - 12), "start": (x1, y1 + 20), "middle": ((x1 + x2) / 2, middle + 4)}
     else:
         x1, y1, y2 = x1 + BOX_WIDTH, y1 + BOX_HEIGHT / 2, y2 + BOX_HEIGHT / 2
@@ -313,6 +316,17 @@ def _line(line: Line, at: _Places, *, is_phone: bool, beside: str) -> tuple[str,
     x, y = places[beside]
     label = f'<text x="{x}" y="{y}" class="label">{escape(_short(line.text, _LABEL_MAX))}</text>' if line.text else ""
     return f'<path class="line{" trouble" if line.trouble else ""}" d="{path}"/>', label
+
+
+def _down(x1: float, y1: float, x2: float, y2: float) -> str:
+    """On a phone. Where other boxes are below, it runs between the two columns: it must not seem to lead to one."""
+    if y2 - y1 <= _LABEL_GAP_PHONE:
+        middle = (y1 + y2) / 2
+        return f"M{x1} {y1} C{x1} {middle} {x2} {middle} {x2} {y2 - 2}"
+    half, between = _LABEL_GAP_PHONE / 2, _EDGE_PHONE + BOX_WIDTH + _GAP_PHONE / 2
+    above, below = y1 + 2 * half, y2 - 2 * half
+    away = f"C{x1} {y1 + half} {between} {y1 + half} {between} {above}"
+    return f"M{x1} {y1} {away} V{below} C{between} {y2 - half} {x2} {y2 - half} {x2} {y2 - 2}"
 
 
 def _beside(line: Line, lines: Iterable[Line]) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from nicegui import app, ui
@@ -71,8 +72,8 @@ pre.bytes > * { overflow-wrap: anywhere; }
 .q-table__grid-item-row { display: flex; gap: 8px; }
 .q-table__grid-item-title { flex: none; width: 42%; white-space: normal; opacity: 1; color: var(--penstock-quiet); }
 .q-table__grid-item-value { overflow-wrap: anywhere; }
-.cursor-pointer .q-table__grid-item-row:nth-child(1 of :has(.q-table__grid-item-title)) .q-table__grid-item-value {
-  text-decoration: underline dotted;
+@media (prefers-reduced-motion: reduce) {
+  *, ::before, ::after { transition: none !important; animation: none !important; }
 }
 """
 
@@ -122,11 +123,9 @@ class Dashboard:
                 for path, name, _ in PAGES:
                     ui.menu_item(name, lambda path=path: ui.navigate.to(path))
                 ui.separator()
-                ui.menu_item("Light or dark", lambda: _switch(session, dark))
+                ui.menu_item("Light or dark", partial(_switch, session, dark))
                 ui.menu_item(f"Log out {session.principal.name}", self._log_out)
-        # The editor of the settings is a div.
-        ignored: list[Any] = ["input", "select", "button", "textarea", "div"]
-        ui.keyboard(on_key=lambda event: _follow_key(event, session, dark), ignore=ignored)
+        ui.keyboard(on_key=lambda event: _follow_key(event, session, dark), ignore=["input", "select", "textarea"])
 
     def _log_out(self) -> None:
         self.sessions.leave(app.storage.browser.get(LOGIN, ""))
@@ -145,19 +144,33 @@ async def _built(body: ui.column, build: Callable[[], Awaitable[None]]) -> None:
                 ui.timer(REFRESH_SECONDS, lambda: _built(body, build), once=True)
 
 
-def _switch(session: Session, dark: ui.dark_mode) -> None:
-    """From what the browser prefers, to dark first."""
-    session.is_dark = dark.value = not dark.value
+async def _switch(session: Session, dark: ui.dark_mode) -> None:
+    """Until the first time, the page is as the browser prefers, which only the browser knows."""
+    is_dark = dark.value
+    if is_dark is None:
+        is_dark = await ui.run_javascript("return Quasar.Dark.isActive")
+    session.is_dark = dark.value = not is_dark
 
 
-def _follow_key(event: KeyEventArguments, session: Session, dark: ui.dark_mode) -> None:
+async def _follow_key(event: KeyEventArguments, session: Session, dark: ui.dark_mode) -> None:
     if not event.action.keydown or event.action.repeat or event.modifiers:
         return
     if event.key == "t":
-        _switch(session, dark)
+        await _switch(session, dark)
     for path, _, key in PAGES:
         if event.key == key:
             ui.navigate.to(path)
+
+
+def keep_keys(element: ui.element) -> None:
+    """What is typed in it is not for the page."""
+    element.on("keydown", js_handler="(event) => { if (event.key.length === 1) event.stopPropagation(); }")
+
+
+def dialog() -> ui.dialog:
+    found = ui.dialog()
+    keep_keys(found)
+    return found
 
 
 async def live(update: Callable[[], Awaitable[None]]) -> None:
@@ -208,12 +221,12 @@ def told(error: PenstockError) -> None:
 
 
 async def confirmed(question: str, action: str) -> bool:
-    with ui.dialog() as dialog, ui.card():
+    with dialog() as asked, ui.card():
         ui.label(question)
         with ui.row().classes("justify-end w-full"):
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
-            ui.button(action, on_click=lambda: dialog.submit(True)).props("no-caps")
-    return bool(await dialog)
+            ui.button("Cancel", on_click=lambda: asked.submit(False)).props("flat no-caps")
+            ui.button(action, on_click=lambda: asked.submit(True)).props("no-caps")
+    return bool(await asked)
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> None:
@@ -266,6 +279,7 @@ def table(
         found.on("rowClick", lambda event: on_row(event.args[1]))
         found.classes("cursor-pointer")
         found.add_slot(f"body-cell-{columns[0][0]}", _BUTTON)
+        found.add_slot("item", _CARD.replace("CHECKBOX", "" if on_select is None else _CHECKBOX))
     return found.classes("w-full").props('dense flat bordered wrap-cells :grid="Quasar.Screen.lt.sm"')
 
 
@@ -273,6 +287,16 @@ _BUTTON = """
 <q-td :props="props"><button class="link-button" @click.stop="$parent.$emit('rowClick', $event, props.row)">
 {{ props.value }}</button></q-td>
 """
+_CARD = """
+<div class="q-table__grid-item col-12"><q-card flat bordered class="q-table__grid-item-card"
+ @click="$parent.$emit('rowClick', $event, props.row)">CHECKBOX
+<div v-for="(column, at) in props.cols" :key="column.name" class="q-table__grid-item-row">
+<div class="q-table__grid-item-title">{{ column.label }}</div>
+<div class="q-table__grid-item-value"><button v-if="at === 0" class="link-button"
+ @click.stop="$parent.$emit('rowClick', $event, props.row)">{{ column.value }}</button>
+<template v-else>{{ column.value }}</template></div></div></q-card></div>
+"""
+_CHECKBOX = '<q-checkbox v-model="props.selected" dense class="q-mb-sm" @click.stop aria-label="Select" />'
 
 
 def _columns(columns: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:

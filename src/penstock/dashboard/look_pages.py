@@ -16,13 +16,14 @@ from penstock.coordinator.machine.state import source_of
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard.facts import clock
-from penstock.dashboard.frame import confirmed, facts, fill, live, table, title, told
+from penstock.dashboard.frame import confirmed, dialog, facts, fill, live, table, title, told
 from penstock.dashboard.session import Session
 from penstock.protocol.api.dead_letters import DeadLetter, DeadLetterList, Replayed
 from penstock.protocol.api.pipelines import AtTime
 from penstock.protocol.stored import Kind, kind_of, parse_event
 
 _LETTERS_MAX = 200
+"""Of each port, in a list: a browser has to keep them."""
 _EVENTS_SHOWN = 50
 _BYTES_SHOWN = 64 << 10
 """Of one value: a browser does not like more."""
@@ -89,10 +90,21 @@ class _Place:
     name: str
     is_pipeline: bool
 
-    def listed(self, client: CoordinatorClient, limit: int = _LETTERS_MAX) -> DeadLetterList:
+    def listed(
+        self, client: CoordinatorClient, limit: int = _LETTERS_MAX, before: Mapping[str, int] | None = None
+    ) -> DeadLetterList:
+        """The newest of each port; `before`: those of these ports that end at these offsets or earlier."""
+        if before:
+            pages = [self._older(client, port, limit, at) for port, at in before.items()]
+            return DeadLetterList(self.listed(client, 0).ports, [one for page in pages for one in page.dead_letters])
         if self.is_pipeline:
             return client.dead_letters(self.name, limit=limit)
         return client.source_dead_letters(self.name, limit=limit)
+
+    def _older(self, client: CoordinatorClient, port: str, limit: int, before: int) -> DeadLetterList:
+        if self.is_pipeline:
+            return client.dead_letters(self.name, port, limit=limit, before=before)
+        return client.source_dead_letters(self.name, limit=limit, before=before)
 
     def whole(self, client: CoordinatorClient, port: str, at: int) -> DeadLetter:
         if self.is_pipeline:
@@ -127,6 +139,8 @@ class _DeadLetters:
         self._session = session
         self._choices = choices
         self._list = DeadLetterList((), ())
+        self._before: dict[str, int] = {}
+        """Where the listed ones end, by port; empty for the newest."""
 
     async def build(self, wanted: str) -> None:
         first = wanted if wanted in self._choices else next(iter(self._choices))
@@ -147,7 +161,11 @@ class _DeadLetters:
         empty = "None: every event could be processed, and none was late."
         on_select = self._offer if self._may_replay else None
         self._table = table(columns, "key", self._look, empty=empty, pagination=15, on_select=on_select)
-        self._dialog = ui.dialog()
+        with ui.row().classes("items-center gap-2"):
+            self._older = ui.button("Older", on_click=self._turn_back).props("no-caps outline")
+            self._newest = ui.button("Newest", on_click=self._choose).props("no-caps outline")
+            self._part = ui.label().classes("quiet")
+        self._dialog = dialog()
         await live(self._update)
 
     @property
@@ -159,14 +177,40 @@ class _DeadLetters:
         return self._session.may("deploy")
 
     async def _update(self) -> None:
-        self._list = await self._session.ask(self._place.listed)
+        place, before = self._place, self._before
+        self._list = await self._session.ask(lambda client: place.listed(client, before=before))
         fill(self._table, [_letter_row(one) for one in reversed(self._list.dead_letters)])
         waiting = [f"{show_size(one.waiting)} in {one.port}" for one in self._list.ports if one.waiting]
         self._waiting.text = f"Not replayed yet: {', '.join(waiting)}." if waiting else ""
+        self._show_part()
         self._offer()
+
+    def _show_part(self) -> None:
+        """Which of all dead letters these are."""
+        has_older = bool(self._first_of_ports())
+        self._older.set_visibility(has_older)
+        self._newest.set_visibility(bool(self._before))
+        count, which = len(self._list.dead_letters), "older ones" if self._before else "the newest"
+        ports = f" of each port ({_LETTERS_MAX} at most)" if len(self._list.ports) > 1 else ""
+        self._part.text = f"{count:,} are listed: {which}{ports}." if has_older or self._before else ""
+
+    def _first_of_ports(self) -> dict[str, int]:
+        """Where the list begins at ports that have more before that."""
+        found: dict[str, int] = {}
+        for one in self._list.dead_letters:
+            found[one.port] = min(one.at, found.get(one.port, one.at))
+        starts = {one.port: one.start for one in self._list.ports}
+        return {port: at for port, at in found.items() if at > starts.get(port, 0)}
+
+    async def _turn_back(self) -> None:
+        await self._turn_to(self._first_of_ports())
 
     async def _choose(self) -> None:
         self._dialog.close()
+        await self._turn_to({})
+
+    async def _turn_to(self, before: dict[str, int]) -> None:
+        self._before = before
         self._table.selected.clear()
         await self._update()
 
@@ -225,14 +269,15 @@ class _DeadLetters:
         if not await confirmed(f"Send {what} through the pipeline again? {_FIX_FIRST}", "Replay"):
             return
         try:
-            done = await self._session.ask(replay)
+            done = await self._session.change(replay)
         except PenstockError as error:
             told(error)
             return
         count, left_out = sum(one.count for one in done), sum(one.left_out for one in done)
         left = f", {left_out:,} left out: no input reads their source" if left_out else ""
         ui.notify(f"{count:,} replayed{left}", type="positive")
-        await self._choose()
+        self._dialog.close()
+        await self._turn_to(self._before)
 
 
 _FIX_FIRST = "Fix the cause first: an event that fails again becomes a dead letter again."

@@ -185,7 +185,7 @@ async def _retry(session: Session, pipeline_name: str) -> None:
     if not await confirmed(f"Deliver the next epoch of {pipeline_name} now?", "Try again now"):
         return
     try:
-        await session.ask(lambda client: client.retry(pipeline_name))
+        await session.change(lambda client: client.retry(pipeline_name))
     except PenstockError as error:
         told(error)
     else:

@@ -62,13 +62,17 @@ class Seen:
     history: WorkerHistory = _NO_HISTORY
     undelivered: tuple[EpochStatus, ...] = ()
     """Of the place's pipeline."""
+    newest: int | None = None
+    """The highest event time of the place's source that pipelines have read, in microseconds."""
     at: float = 0.0
     """When the worker last answered, by `time.monotonic`."""
     problem: str = ""
 
     def about(self, place: Place) -> "Seen":
         """The same for another page, without what belongs to this one."""
-        return self if place == self.place else replace(self, place=place, history=_NO_HISTORY, undelivered=())
+        if place == self.place:
+            return self
+        return replace(self, place=place, history=_NO_HISTORY, undelivered=(), newest=None)
 
     def past(self) -> list[EpochTimes]:
         """The last epochs of the place's pipeline that are complete, newest first."""
@@ -111,10 +115,12 @@ class Feed:
         place, status, now = seen.place, client.status(), time.monotonic()
         known = {one.name for one in status.pipelines}
         undelivered = tuple(client.epochs(place.epochs_of)) if place.epochs_of in known else ()
+        is_source = place.kind == "source" and place.name in status.sources
+        newest = client.streams(place.name).newest if is_source else None
         history = seen.history
         if place.series and (not history.times or self._is_due(place, now)):
             history, self._asked_history = client.history(place.series), (place, now)
-        return replace(seen, status=status, history=history, undelivered=undelivered, at=now, problem="")
+        return replace(seen, status=status, history=history, undelivered=undelivered, newest=newest, at=now, problem="")
 
     def _is_due(self, place: Place, now: float) -> bool:
         asked = self._asked_history

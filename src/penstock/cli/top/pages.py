@@ -122,7 +122,7 @@ def _source(status: WorkerStatus, seen: Seen, width: int) -> Iterator[Line]:
         yield Line(Text(f"there is no source {printable(name)} now; it appears with its first event"))
         return
     yield from _troubles(status, width, link=f"source {name}")
-    yield from _facts(source_facts(status, name), width)
+    yield from _facts(source_facts(status, name, seen.newest), width)
     yield from _chart(seen, "events/s", f"source/{name}/events", width)
     yield from _chart(seen, "bytes/s", f"source/{name}/bytes", width)
     if connector is not None:
