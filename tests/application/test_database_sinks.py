@@ -14,6 +14,7 @@ from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.protocol.api.deployment import Deployment
 from tests.application.scene import Scene, killed_scene, scene_of
+from tests.connectors.brokers.redis_server import RedisServer, need_redis
 from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.support.waiting import until
 
@@ -21,17 +22,24 @@ NUMBERS = range(2_000)
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """The directory of a server's socket."""
+def postgres_server() -> Iterator[PostgresServer]:
     if find("postgres") is None or find("initdb") is None:
         pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
     server = PostgresServer()
-    yield server.socket_folder
+    yield server
     server.stop()
 
 
-def application(folder: Path, sinks: str) -> Deployment:
-    """Reads a file of numbers, and sends each of them to all these sinks, which are YAML."""
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> str:
+    """The directory of a server's socket."""
+    return postgres_server.socket_folder
+
+
+def application(folder: Path, sinks: str, quota: str = "1GiB") -> Deployment:
+    """Reads a file of numbers, and sends each of them to all these sinks, which are YAML. A small quota makes small
+    epochs.
+    """
     (folder / "in.jsonl").write_text("".join(json.dumps({"number": number}) + "\n" for number in NUMBERS))
     names = [line.split("id: ")[1].split(",")[0] for line in sinks.splitlines() if "id: " in line]
     links = "".join(f"    pipeline/numbers/out: connector/{name}/in\n" for name in names[:1])
@@ -45,6 +53,7 @@ def application(folder: Path, sinks: str) -> Deployment:
         f"    config: {{mode: read, path: {folder}/in.jsonl, chunk: 1KiB}}\n"
         "    codec: json\n"
         "    schema: number BIGINT\n"
+        f"    quota: {quota}\n"
         "    interceptors: {in: [{type: split}]}\n"
         f"{sinks}"
         'pipeline: {id: numbers, spark: "system::passthrough"}\n'
@@ -133,6 +142,41 @@ def test_transactional_sinks_have_each_event_once_though_the_worker_is_killed(tm
         until(lambda: len(sqlite_rows(path)) >= len(NUMBERS))
         until(lambda: len(postgres_rows(postgres, "killed")) >= len(NUMBERS))
         assert sqlite_rows(path) == postgres_rows(postgres, "killed") == [*NUMBERS]
+
+
+@pytest.mark.process
+def test_redis_and_sql_have_each_event_once_though_the_worker_and_their_servers_are_killed(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    need_redis()
+    host = postgres_server.socket_folder
+    make_table(host, "by_sql")
+    with RedisServer() as redis:
+        url = f"postgresql+psycopg://postgres@/postgres?host={host}"
+        sinks = (
+            f"  - {{id: one, type: sql, config: {{url: '{url}', table: by_sql}}, codec: json}}\n"
+            f"  - {{id: other, type: redis, config: {{unix_socket: {redis.socket}, stream: numbers}}, codec: json}}\n"
+        )
+
+        def restart_postgres() -> None:
+            postgres_server.kill()
+            postgres_server.start()
+
+        def restart_redis() -> None:
+            redis.kill()
+            redis.start()
+
+        def in_redis() -> list[int]:
+            return [json.loads(value)["number"] for value in redis.values("numbers")]
+
+        with killed_scene(tmp_path / "data", application(tmp_path, sinks, "20KiB")) as scene:
+            for kill in (scene.kill, restart_redis, restart_postgres, scene.kill):
+                seen = len(in_redis())
+                until(lambda seen=seen: len(in_redis()) > seen or seen == len(NUMBERS))  # type: ignore[misc]
+                kill()
+            until(lambda: len(in_redis()) >= len(NUMBERS))
+            until(lambda: len(postgres_rows(host, "by_sql")) >= len(NUMBERS))
+            assert in_redis() == postgres_rows(host, "by_sql") == [*NUMBERS]
 
 
 def test_a_connector_that_writes_elsewhere_continues_there_once_its_gap_is_accepted(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from penstock.bucket.stores import open_bucket
 from penstock.connectors.file import read_committed_parts
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.application.deployments import connector, deployed, link, pipeline
@@ -61,17 +62,50 @@ def test_nothing_is_lost_and_what_promises_so_has_each_line_once(tmp_path: Path)
             assert [*dict.fromkeys(taker.lines)] == LINES, "each for the first time in its order"
 
 
-def test_files_of_a_directory_are_read_once_and_deleted_when_they_are_delivered(tmp_path: Path) -> None:
-    inbox, parts = tmp_path / "in", 4
-    inbox.mkdir()
+class Folder:
+    """A directory that files are put into, and removed from by the worker."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.path = str(path)
+        self._path = path
+
+    def put(self, name: str, data: bytes) -> None:
+        (self._path / name).write_bytes(data)
+
+    def names(self) -> list[str]:
+        return [path.name for path in self._path.iterdir()]
+
+
+class Prefix:
+    """The same in a bucket."""
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        self._bucket = open_bucket(url)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._bucket.create(name, [data])
+
+    def names(self) -> list[str]:
+        return [one.key for one in self._bucket.list("")]
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def inbox(request: pytest.FixtureRequest, tmp_path: Path) -> Folder | Prefix:
+    return Folder(tmp_path / "in") if request.param == "disk" else Prefix(request.getfixturevalue("s3_url"))
+
+
+def test_files_of_a_directory_are_read_once_and_deleted_when_they_are_delivered(
+    inbox: Folder | Prefix, tmp_path: Path
+) -> None:
+    parts = 4
     step = len(LINES) // parts
     for number in range(parts):
         lines = LINES[number * step : (number + 1) * step]
         data = "".join(f"{line}\n" for line in lines).encode()
-        (inbox / f"{number}.gz").write_bytes(gzip.compress(data)) if number % 2 else (inbox / f"{number}").write_bytes(
-            data
-        )
-    config = {"path": str(inbox), "chunk": 4096, "poll": "50ms", "stable_for": 0, "done": "delete"}
+        inbox.put(f"{number}.gz" if number % 2 else f"{number}", gzip.compress(data) if number % 2 else data)
+    config = {"path": inbox.path, "chunk": 4096, "poll": "50ms", "stable_for": 0, "done": "delete"}
     deployment = deployed(
         connector(
             "lines",
@@ -96,4 +130,4 @@ def test_files_of_a_directory_are_read_once_and_deleted_when_they_are_delivered(
             scene.kill()
         until(lambda: len(committed(tmp_path / "out")) >= len(LINES))
         assert committed(tmp_path / "out") == LINES, "one file after the other, each line once"
-        until(lambda: not [*inbox.iterdir()])
+        until(lambda: not inbox.names(), inbox.names)

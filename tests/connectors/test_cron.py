@@ -1,25 +1,16 @@
 """`cron`: times of an expression in a time zone, each once."""
 
 import json
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice, pairwise
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import ValidationError
 
-from penstock.client.coordinator.client import ApplicationClient
-from penstock.client.segments import SegmentClient
 from penstock.connectors.cron import Cron, CronOptions
-from penstock.core.errors import NoSuchSegment
-from penstock.protocol.stored import parse_event
-from penstock.protocol.stored.names import connector_segment
-from tests.application.deployments import connector, deployed, link, pipeline
 from tests.connectors.recording_host import RecordingHost, running
-from tests.support.waiting import eventually, until
-from tests.support.worker_process import WorkerProcess
+from tests.support.waiting import eventually
 
 START = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp())
 
@@ -95,32 +86,3 @@ async def test_times_that_were_missed_are_left_out_or_sent_now(missed: str, expe
 def test_what_is_not_a_time_is_refused(options: dict[str, str], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         CronOptions.model_validate(options)
-
-
-@pytest.mark.process
-def test_each_time_is_stored_once_and_none_is_left_out_although_the_worker_is_killed(tmp_path: Path) -> None:
-    config = {"expression": "* * * * * *", "missed": "catch_up"}
-    with WorkerProcess(tmp_path / "data") as worker:
-        parts = (connector("clock", "cron", codec="json", config=config), pipeline("p"))
-        with ApplicationClient(f"127.0.0.1:{worker.http_port}") as client:
-            client.apply(deployed(*parts, link("connector/clock/out", "pipeline/p/in")), "app.yaml")
-        for _ in range(3):
-            before = len(stored_times(worker))
-            until(lambda before=before: len(stored_times(worker)) > before)  # type: ignore[misc]
-            worker.kill()
-            worker.start()
-        before = len(stored_times(worker))
-        until(lambda: len(stored_times(worker)) > before)
-        found = stored_times(worker)
-    assert found == [*range(found[0], found[-1] + 1)]
-
-
-def stored_times(worker: WorkerProcess) -> list[int]:
-    """In seconds, in the order in which they are stored."""
-    found: list[int] = []
-    with SegmentClient(worker.address) as client:
-        for segment in (connector_segment("clock", number) for number in range(2)):
-            with suppress(NoSuchSegment):
-                events = [parse_event(raw.data) for raw in client.events(segment)]
-                found += [json.loads(event.payload)["at_us"] // 1_000_000 for event in events if event is not None]
-    return found

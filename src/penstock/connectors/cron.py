@@ -57,7 +57,7 @@ class Cron(Connector[CronOptions]):
         extra="cron",
         example={"expression": "30 6 * * MON-FRI", "timezone": "Europe/Berlin"},
         shown_by=ShownBy(
-            source="tests/connectors/test_cron.py::test_each_time_is_stored_once_and_none_is_left_out_although_the_worker_is_killed",
+            source="tests/connectors/test_source_kills.py::test_each_number_is_stored_once_and_in_order_although_the_worker_is_killed",
         ),
     )
 

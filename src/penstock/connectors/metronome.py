@@ -27,7 +27,7 @@ class Metronome(Connector[MetronomeOptions]):
         capabilities=Capabilities(source=Guarantee.EXACTLY_ONCE, resumes=True, own_event_times=True),
         example={"interval": "1s"},
         shown_by=ShownBy(
-            source="tests/connectors/conformance/test_small_ones.py::TestMetronome",
+            source="tests/connectors/test_source_kills.py::test_each_number_is_stored_once_and_in_order_although_the_worker_is_killed",
         ),
     )
 

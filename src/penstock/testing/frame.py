@@ -347,8 +347,10 @@ class Frame:
         self.instance.configure(replace(self.instance.built.spec, quota_bytes=None))
 
     def image(self, folder: Path) -> None:
-        """Copies what a crash now would leave: another frame can start from it."""
-        shutil.copytree(self.folder, folder)
+        """Copies what a crash now would leave: another frame can start from it. Without spare files, which are renamed
+        meanwhile.
+        """
+        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns("spare-*"))
 
     # What is stored.
 

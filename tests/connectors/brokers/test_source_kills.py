@@ -1,21 +1,18 @@
 """Worker and broker are killed while a source reads: every event is stored once, and in order."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from penstock.client.coordinator.client import ApplicationClient
-from penstock.client.segments import SegmentClient
-from penstock.core.errors import NoSuchSegment
-from penstock.protocol.stored import parse_event
-from penstock.protocol.stored.names import connector_segment
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.kafka_topics import write
 from tests.connectors.brokers.redis_server import RedisServer, need_redis
+from tests.support.stored_events import stored_events
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess
 
@@ -83,14 +80,8 @@ def started(kind: str) -> Iterator[Peer]:
 
 def stored(worker: WorkerProcess) -> dict[int, list[bytes]]:
     """Values by stream, in the order in which they are stored."""
-    found: dict[int, list[bytes]] = {}
-    with SegmentClient(worker.address) as client:
-        for segment in (connector_segment(NAME, number) for number in range(2)):
-            with suppress(NoSuchSegment):
-                for raw in client.events(segment):
-                    if (event := parse_event(raw.data)) is not None:  # or a mark
-                        found.setdefault(event.stream_id, []).append(bytes(event.payload))
-    return found
+    found = stored_events(worker.address, NAME)
+    return {stream: [event.payload for event in events] for stream, events in found.items()}
 
 
 @pytest.mark.parametrize("kind", ["kafka", "redis"])

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,7 @@ from penstock.connectors.sql.rows import BadRow, RowPlan
 from penstock.connectors.sql.sink import EPOCHS, SqlSink, upsert
 from penstock.connectors.tables import RowSchema, UnknownFields
 from penstock.core.errors import RequestError
-from tests.connectors.databases.database import FORK
+from tests.connectors.databases.database import FORK, Database
 from tests.delivery.fake_epoch import FakeEpoch
 from tests.support.waiting import SECONDS_MAX
 
@@ -223,6 +224,47 @@ def _killed(url: str, number: int) -> None:
     writer.write, writer.commit = dying_write, dying_commit  # type: ignore[method-assign]
     asyncio.run(sink.deliver(epoch(number, *({"id": 100 * number + n} for n in range(100)))))
     os.kill(os.getpid(), signal.SIGKILL)  # it was there already
+
+
+@pytest.mark.process
+async def test_a_server_that_is_killed_in_an_epoch_or_at_its_commit_has_each_epoch_once(database: Database) -> None:
+    url = f"postgresql+psycopg://postgres@/{database.name}?host={database.server.socket_folder}"
+    target = Target(url)
+    target.query('CREATE TABLE "t %" (id BIGINT)')
+    sink = SqlSink(target.options(), "p/db")
+    write, commit = sink._writer.write, sink._writer.commit
+    writes = 0
+
+    def write_half(block: Any) -> None:
+        nonlocal writes
+        write(block)
+        writes += 1
+        if writes == 2:
+            database.restart()
+
+    def restart_and_commit() -> None:
+        database.restart()
+        commit()
+
+    def commit_and_restart() -> None:
+        commit()
+        database.restart()
+        raise SinkLost("the reply to the commit never came")
+
+    faults = (("write", write_half), ("commit", restart_and_commit), ("commit", commit_and_restart))
+    try:
+        for number, (name, fault) in enumerate(faults):
+            rows = [{"id": 10 * number + n} for n in range(10)]
+            setattr(sink._writer, name, fault)
+            with pytest.raises(SinkLost):
+                await sink.deliver(epoch(number, *rows))
+            sink._writer.write, sink._writer.commit = write, commit  # type: ignore[method-assign]
+            with suppress(SinkLost):  # the first one may find the connection lost
+                await sink.deliver(epoch(number, *rows))
+            await sink.deliver(epoch(number, *rows))
+            assert target.rows("id") == [(n,) for n in range(10 * number + 10)]
+    finally:
+        await closed(sink)
 
 
 def test_files_of_a_url_are_checked_and_options_are_validated(tmp_path: Path) -> None:

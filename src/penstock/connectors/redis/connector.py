@@ -39,7 +39,7 @@ class RedisStreams(Connector[RedisOptions]):
         ),
         shown_by=ShownBy(
             source="tests/connectors/brokers/test_source_kills.py::test_every_event_is_stored_once_and_in_order_although_worker_and_broker_are_killed",
-            sink="tests/connectors/brokers/test_redis_sink.py::test_a_server_that_is_killed_has_every_row_once",
+            sink="tests/application/test_database_sinks.py::test_redis_and_sql_have_each_event_once_though_the_worker_and_their_servers_are_killed",
         ),
     )
 

@@ -31,7 +31,7 @@ class Sql(Connector[SqlOptions]):
         extra="sql",
         example={"url": "mysql+pymysql://me@db.example/shop", "table": "orders", "upsert": ["id"]},
         shown_by=ShownBy(
-            sink="tests/connectors/databases/test_sql_sink.py::test_a_worker_that_is_killed_at_any_row_writes_each_epoch_once",
+            sink="tests/application/test_database_sinks.py::test_redis_and_sql_have_each_event_once_though_the_worker_and_their_servers_are_killed",
         ),
     )
     has_table = True
