@@ -1,25 +1,30 @@
-"""External programs over real sockets: one that receives lines and can be down, one that sends them."""
+"""External programs over real sockets: those that receive lines and can be down, and one that sends them."""
 
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+
 from tests.support.ports import free_port
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, until
 
 
 class Taker:
-    """Receives lines over any number of connections, while it is up, always on the same port."""
+    """Receives lines over any number of connections, while it is up, always on the same port, or Unix socket."""
 
-    def __init__(self, *, up: bool = True) -> None:
-        self.port = free_port()
+    def __init__(self, *, up: bool = True, path: Path | None = None) -> None:
+        self.port = 0 if path else free_port()
         self.lines: list[str] = []
         self.connections = 0
         """That were ever accepted."""
+        self._path = path
         self._listener: socket.socket | None = None
         self._peers: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -27,7 +32,7 @@ class Taker:
             self.up()
 
     def up(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = _listen_at(self._path) if self._path else socket.create_server(("127.0.0.1", self.port))
         self._spawn(self._accept, self._listener)
 
     def down(self) -> None:
@@ -74,6 +79,53 @@ class Taker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.down()
+
+
+def _listen_at(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
+class WsTaker:
+    """The same over WebSocket: each message has whole lines."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.lines: list[str] = []
+        self._connections: set[ServerConnection] = set()
+        self.up()
+
+    def up(self) -> None:
+        self._server = serve(self._take, "127.0.0.1", self.port)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def down(self) -> None:
+        self._server.shutdown()
+        self._thread.join(SECONDS_MAX)
+        for connection in [*self._connections]:
+            with suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        until(lambda: not self._connections)  # what was answered comes before what another connection brings
+
+    def _take(self, connection: ServerConnection) -> None:
+        self._connections.add(connection)
+        try:
+            for message in connection:
+                self.lines += (message if isinstance(message, str) else message.decode()).splitlines()
+        except ConnectionClosed:
+            pass
+        finally:
+            self._connections.discard(connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.down()
 
 

@@ -91,9 +91,11 @@ def scene_of(data: Path, deployment: Deployment, coordinator: CoordinatorSetting
 
 
 @contextmanager
-def killed_scene(data: Path, deployment: Deployment) -> Iterator[KilledScene]:
-    """As `scene_of`, in a process that may be killed."""
-    with WorkerProcess(data) as worker, _acting(KilledScene(worker), deployment) as scene:
+def killed_scene(data: Path, deployment: Deployment, stdout: Path | None = None) -> Iterator[KilledScene]:
+    """As `scene_of`, in a process that may be killed. Its standard output is appended to the file."""
+    made = WorkerProcess(data)
+    made.stdout = stdout
+    with made as worker, _acting(KilledScene(worker), deployment) as scene:
         yield scene
 
 

@@ -2,7 +2,6 @@
 answered is never lost, and what promises so comes once.
 """
 
-import asyncio
 import base64
 import json
 import threading
@@ -32,7 +31,7 @@ from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.scene import KilledScene, killed_scene
 from tests.connectors.http_serving import serving
 from tests.connectors.mail_server import MailServer
-from tests.connectors.sse_peers import SseServing
+from tests.connectors.sse_peers import SseProcess
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -111,8 +110,12 @@ def telemetry(number: int) -> tuple[bytes, dict[str, str]]:
     return request.SerializeToString(), {"content-type": "application/x-protobuf"}
 
 
-def test_no_webhook_and_no_telemetry_that_was_answered_is_lost(tmp_path: Path) -> None:
-    ports = free_port(), free_port()
+def request(number: int) -> tuple[bytes, dict[str, str]]:
+    return b"request %d" % number, {}
+
+
+def test_no_request_webhook_or_telemetry_that_was_answered_is_lost(tmp_path: Path) -> None:
+    ports = free_port(), free_port(), free_port()
     hooks = connector(
         "hooks", "webhook-server", config={"port": ports[0], "signature": SIGNED}, codec="binary", reconnect=QUICKLY
     )
@@ -124,58 +127,39 @@ def test_no_webhook_and_no_telemetry_that_was_answered_is_lost(tmp_path: Path) -
         ack="durable",
         reconnect=QUICKLY,
     )
+    requests = connector(
+        "requests", "http-server", config={"port": ports[2]}, codec="binary", ack="durable", reconnect=QUICKLY
+    )
     senders = [
         Sender(f"http://127.0.0.1:{ports[0]}/", webhook),
         Sender(f"http://127.0.0.1:{ports[1]}/v1/logs", telemetry),
+        Sender(f"http://127.0.0.1:{ports[2]}/", request),
     ]
-    with killed_scene(tmp_path / "data", to_file(tmp_path / "out", hooks, logs)) as scene:
+    with killed_scene(tmp_path / "data", to_file(tmp_path / "out", hooks, logs, requests)) as scene:
         with running(*senders):
             kill_while(scene, lambda: min(sender.answered for sender in senders))
-        expected = {f"webhook {number}" for number in range(senders[0].answered)}
-        expected |= {f"log {number}" for number in range(senders[1].answered)}
+        names = ("webhook", "log", "request")
+        expected = {f"{name} {n}" for name, sender in zip(names, senders, strict=True) for n in range(sender.answered)}
 
         def stored() -> set[str]:
             lines = committed(tmp_path / "out")
-            return {line if line.startswith("webhook") else json.loads(line)["body"] for line in lines}
+            return {json.loads(line)["body"] if line.startswith("{") else line for line in lines}
 
-        until(lambda: stored() >= expected)
-
-
-@contextmanager
-def event_stream() -> Iterator[SseServing]:
-    """In a thread of its own."""
-    server, ends, ready = SseServing(free_port()), asyncio.Event(), threading.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def serve() -> None:
-        loops.append(asyncio.get_running_loop())
-        await server.start()
-        ready.set()
-        number = 0
-        while not ends.is_set():
-            await server.add(b"data: event %d" % number)
-            number += 1
-            await asyncio.sleep(0.002)
-        await server.stop()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    ready.wait()
-    try:
-        yield server
-    finally:
-        loops[0].call_soon_threadsafe(ends.set)
-        thread.join()
+        until(lambda: stored() >= expected, lambda: sorted(expected - stored()))
 
 
 def test_events_of_a_stream_with_numbers_come_once_and_in_order(tmp_path: Path) -> None:
-    with event_stream() as server:
+    with SseProcess() as server:
         reader = connector(
             "reader", "sse-client", config={"url": server.url, "ids": "number"}, codec="binary", reconnect=QUICKLY
         )
         with killed_scene(tmp_path / "data", to_file(tmp_path / "out", reader)) as scene:
-            kill_while(scene, lambda: len(committed(tmp_path / "out")))
-            count = len(server.events)
+            for _ in range(KILLS):
+                for kill in (scene.kill, server.kill):
+                    seen = len(committed(tmp_path / "out"))
+                    until(lambda seen=seen: len(committed(tmp_path / "out")) > seen + 20)  # type: ignore[misc]
+                    kill()
+            count = server.count
             until(lambda: len(committed(tmp_path / "out")) >= count)
             found = committed(tmp_path / "out")
             assert found == [f"event {number}" for number in range(len(found))]

@@ -44,6 +44,7 @@ def serving(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Server
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits for the client's acknowledgement of its head
 
         def do_POST(self) -> None:
             size = int(self.headers["content-length"])

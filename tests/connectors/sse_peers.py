@@ -1,7 +1,16 @@
 """A real server of event streams: it keeps all its events, and sends those after `Last-Event-ID`."""
 
 import asyncio
+import multiprocessing
 from contextlib import suppress
+from typing import Any, Self
+
+from tests.support.ports import free_port
+from tests.support.waiting import SECONDS_MAX
+
+_FORK = multiprocessing.get_context("fork")
+_PAUSE_SECONDS = 0.002
+"""Between two events of a process."""
 
 
 class SseServing:
@@ -89,3 +98,55 @@ class SseServing:
             writer.write(b"".join(b"id: %d\n%s\n\n" % (at + place, event) for place, event in enumerate(some)))
             at += len(some)
             await writer.drain()
+
+
+class SseProcess:
+    """The same server in a process of its own, which sends `event 0`, `event 1`, … It can be killed."""
+
+    def __init__(self) -> None:
+        self._port = free_port()
+        self._count = _FORK.Value("q", 0)
+        self._start()
+
+    @property
+    def url(self) -> str:
+        return SseServing(self._port).url
+
+    @property
+    def count(self) -> int:
+        """How many events there are."""
+        return int(self._count.value)
+
+    def kill(self) -> None:
+        """And start it again, with all events that there were."""
+        self._end()
+        self._start()
+
+    def _start(self) -> None:
+        self._process = _FORK.Process(target=_serve, args=(self._port, self._count), daemon=True)
+        self._process.start()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.join(SECONDS_MAX)
+        self._process.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+
+def _serve(port: int, count: Any) -> None:
+    asyncio.run(_serve_on(port, count))
+
+
+async def _serve_on(port: int, count: Any) -> None:
+    server = SseServing(port)
+    await server.add(*(b"data: event %d" % number for number in range(count.value)))
+    await server.start()
+    while True:
+        count.value += 1  # before any client has it
+        await server.add(b"data: event %d" % (count.value - 1))
+        await asyncio.sleep(_PAUSE_SECONDS)

@@ -44,10 +44,14 @@ class Nursery:
         stderr: int = STDERR,
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        stdout: Path | None = None,
     ) -> "Forked":
-        """`penstock` with these arguments, in the environment of this moment, with these variables as well."""
+        """`penstock` with these arguments, in the environment of this moment, with these variables as well. Its
+        standard output is appended to the file.
+        """
         variables = {**os.environ, **(environment or {})}
         asked = {"arguments": arguments, "cwd": str(cwd or Path.cwd()), "environment": variables}
+        asked["stdout"] = str(stdout or os.devnull)
         return Forked(self._ask(asked, stderr), self)
 
     def status(self, pid: int) -> int | None:
@@ -154,7 +158,8 @@ def _become(request: dict[str, Any], stderr: int) -> NoReturn:
     from penstock.cli import main
 
     nowhere = os.open(os.devnull, os.O_RDWR)
-    settle(request, (nowhere, nowhere, stderr))
+    stdout = os.open(request["stdout"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    settle(request, (nowhere, stdout, stderr))
     sys.argv = ["penstock", *request["arguments"]]
     main()
     sys.exit()

@@ -21,6 +21,8 @@ class WorkerProcess:
         self.segment_port = free_port()
         self.http_port = 0
         self.connector_port = free_port()
+        self.stdout: Path | None = None
+        """What it writes there is appended to this file."""
         self._options = options
         self._process: subprocess.Popen[bytes] | Forked | None = None
 
@@ -52,7 +54,7 @@ class WorkerProcess:
         self.http_port, self.connector_port = chosen["http"], chosen["connector"]
 
     def _command(self) -> subprocess.Popen[bytes] | Forked:
-        return nursery().start(self._arguments())
+        return nursery().start(self._arguments(), stdout=self.stdout)
 
     def _arguments(self) -> list[str]:
         small = ["--chapter-size", "1MiB", "--reserve", "2MiB"]

@@ -55,7 +55,7 @@ class Callback(Connector[CallbackOptions]):
         example={"path": "alarms.py", "function": "on_rows"},
         url=UrlForm(written="callback:PATH.py:FUNCTION", place=function, fields=("path", "function")),
         shown_by=ShownBy(
-            sink="tests/connectors/test_callback.py::test_an_epoch_with_other_blocks_is_delivered_again_from_its_start",
+            sink="tests/application/test_sink_kills.py::test_every_value_reaches_programs_functions_and_segments",
         ),
     )
 

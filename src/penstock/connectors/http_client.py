@@ -165,8 +165,8 @@ class HttpClient(Connector[HttpClientOptions]):
             credentials="Put an Authorization header into a file: penstock_headers_file=FILE.",
         ),
         shown_by=ShownBy(
-            source="tests/connectors/conformance/test_http.py::TestHttpClient",
-            sink="tests/connectors/test_http_client.py::test_an_unavailable_server_is_lost_and_gets_everything_when_it_is_back",
+            source="tests/application/test_sink_kills.py::test_every_value_is_sent_in_a_request_and_every_reply_is_an_event",
+            sink="tests/application/test_sink_kills.py::test_every_value_is_sent_in_a_request_and_every_reply_is_an_event",
         ),
     )
 

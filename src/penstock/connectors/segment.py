@@ -113,7 +113,7 @@ class Segment(Connector[SegmentOptions]):
         url=UrlForm(written="segment:NAME", place=segment, fields=("segment",)),
         shown_by=ShownBy(
             source="tests/spark/test_crashes.py",
-            sink="tests/connectors/test_segment.py::test_a_delivery_repeated_after_a_restart_is_stored_once",
+            sink="tests/application/test_sink_kills.py::test_every_value_reaches_programs_functions_and_segments",
         ),
     )
 

@@ -40,7 +40,7 @@ class Stdio(Connector[StdioOptions]):
         url=UrlForm(written="stdout:", implied={"format": "lines"}),
         shown_by=ShownBy(
             source="tests/connectors/conformance/test_small_ones.py::TestStdio",
-            sink="tests/connectors/conformance/test_small_ones.py::TestStdio",
+            sink="tests/application/test_sink_kills.py::test_every_value_reaches_programs_functions_and_segments",
         ),
     )
 

@@ -195,7 +195,7 @@ class UnixClient(Client[UnixClientOptions]):
         example={"path": "/run/app/events.sock", "format": "lines"},
         shown_by=ShownBy(
             source="tests/connectors/conformance/test_programs.py::TestUnixClientPerStream",
-            sink="tests/connectors/conformance/test_programs.py::TestUnixClientPerStream",
+            sink="tests/application/test_sink_kills.py::test_every_value_reaches_programs_functions_and_segments",
         ),
     )
 

@@ -54,7 +54,7 @@ class WsClient(Client[WsClientOptions]):
         url=UrlForm(written="ws[s]://HOST[:PORT]/PATH", place=endpoint, fields=("url",), prefix=PREFIX),
         shown_by=ShownBy(
             source="tests/connectors/conformance/test_sockets.py::TestWsClientPerStream",
-            sink="tests/connectors/conformance/test_sockets.py::TestWsClientPerStream",
+            sink="tests/application/test_sink_kills.py::test_every_value_reaches_programs_functions_and_segments",
         ),
     )
 

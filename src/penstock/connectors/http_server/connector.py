@@ -225,7 +225,7 @@ class HttpServer(HttpListener[HttpServerOptions]):
         ),
         example={"port": 8080, "path": "/events"},
         shown_by=ShownBy(
-            source="tests/connectors/test_http_server.py::test_without_a_link_to_in_a_request_is_answered_202_when_it_is_durable",
+            source="tests/application/test_web_kills.py::test_no_request_webhook_or_telemetry_that_was_answered_is_lost",
             sink="tests/connectors/test_http_server.py::test_replies_that_no_client_waits_for_are_dead_letters",
         ),
     )

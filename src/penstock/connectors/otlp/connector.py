@@ -279,7 +279,7 @@ class Otlp(HttpListener[OtlpOptions]):
         extra="otlp",
         example={"port": 4318, "grpc_port": 4317},
         shown_by=ShownBy(
-            source="tests/application/test_web_kills.py::test_no_webhook_and_no_telemetry_that_was_answered_is_lost",
+            source="tests/application/test_web_kills.py::test_no_request_webhook_or_telemetry_that_was_answered_is_lost",
         ),
     )
 

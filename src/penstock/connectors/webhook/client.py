@@ -42,7 +42,7 @@ class WebhookClient(HttpClient):
         },
         url=UrlForm(credentials="Take secrets from files: ${file:PATH}."),
         shown_by=ShownBy(
-            source="tests/connectors/conformance/test_web.py::TestWebhookClient",
+            source="tests/application/test_sink_kills.py::test_every_value_is_sent_in_a_request_and_every_reply_is_an_event",
             sink="tests/application/test_web_kills.py::test_every_event_leaves_as_a_webhook_and_as_mail_and_repetitions_can_be_recognized",
         ),
     )

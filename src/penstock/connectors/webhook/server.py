@@ -146,7 +146,7 @@ class WebhookServer(HttpListener[WebhookServerOptions]):
             "signature": {"style": "github", "secrets": ["${file:/run/secrets/webhook}"]},
         },
         shown_by=ShownBy(
-            source="tests/application/test_web_kills.py::test_no_webhook_and_no_telemetry_that_was_answered_is_lost",
+            source="tests/application/test_web_kills.py::test_no_request_webhook_or_telemetry_that_was_answered_is_lost",
         ),
     )
 
