@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.seaweedfs import SeaweedFS
 from tests.connectors.stores.dying_store import DyingStores
 from tests.connectors.stores.kinds import PostgresStore
 from tests.connectors.stores.postgres_server import PostgresServer, find
@@ -32,6 +33,12 @@ def postgres(postgres_server: PostgresServer) -> PostgresStore:
 @pytest.fixture(scope="session")
 def dying() -> Iterator[DyingStores]:
     with DyingStores() as dying:
+        yield dying
+
+
+@pytest.fixture(scope="session")
+def dying_in_buckets(seaweedfs: SeaweedFS) -> Iterator[DyingStores]:
+    with DyingStores(**seaweedfs.environment()) as dying:
         yield dying
 
 

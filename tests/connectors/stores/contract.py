@@ -29,7 +29,58 @@ def opened(store: Store, decided: bytes = b"") -> Iterator[BlockingSink]:
         sink.close()
 
 
-class StoreContract:
+class KillContract:
+    """Whichever step the process is killed at."""
+
+    @pytest.mark.process
+    @pytest.mark.parametrize("decision", ["commit", "abort"])
+    def test_a_kill_at_any_step_of_a_round_leaves_whole_epochs(
+        self, store: Store, dying: DyingStores, tmp_path: Path, decision: str
+    ) -> None:
+        first, second, third = example(3)
+        fates = set()
+        for step in count():
+            assert step < STEPS_MAX
+            victim, notes = store.sibling(f"{decision}.{step}"), tmp_path / f"notes-{step}"
+            if not dying.killed_in_round(victim, step, decision, notes):
+                break
+            is_decided = decision == "commit" and notes.exists()
+            fates.add(notes.exists())
+            done = [first, second] if is_decided else [first]
+            assert victim.found() in (victim.expected([first]), victim.expected(done))
+            with opened(victim, done[-1].id) as sink:
+                assert victim.found() == victim.expected(done)
+                if not is_decided:
+                    second.again().deliver(sink)
+                third.deliver(sink)
+            assert victim.found() == victim.expected([first, second, third])
+        assert fates == {False, True}
+
+    @pytest.mark.process
+    @pytest.mark.parametrize("is_decided", [True, False])
+    def test_a_kill_at_any_step_of_the_recovery_does_not_change_the_outcome(
+        self, store: Store, dying: DyingStores, is_decided: bool
+    ) -> None:
+        first, second, third = example(3)
+        done = [first, second] if is_decided else [first]
+        for step in count():
+            assert step < STEPS_MAX
+            victim = store.sibling(f"open.{is_decided}.{step}")
+            with opened(victim) as sink:
+                first.deliver(sink)
+                assert second.prepare(sink).yes
+            if not dying.killed_in_open(victim, step, done[-1].id):
+                break
+            with opened(victim, done[-1].id) as sink:
+                assert victim.found() == victim.expected(done)
+                if not is_decided:
+                    second.again().deliver(sink)
+                third.deliver(sink)
+            assert victim.found() == victim.expected([first, second, third])
+        assert step > 2
+
+
+class StoreContract(KillContract):
     def test_committed_epochs_are_visible_and_stay(self, store: Store) -> None:
         rounds = example(3)
         with opened(store) as sink:
@@ -171,50 +222,3 @@ class StoreContract:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
         assert peak < 3 * 1_000_000
-
-    @pytest.mark.process
-    @pytest.mark.parametrize("decision", ["commit", "abort"])
-    def test_a_kill_at_any_step_of_a_round_leaves_whole_epochs(
-        self, store: Store, dying: DyingStores, tmp_path: Path, decision: str
-    ) -> None:
-        first, second, third = example(3)
-        fates = set()
-        for step in count():
-            assert step < STEPS_MAX
-            victim, notes = store.sibling(f"{decision}.{step}"), tmp_path / f"notes-{step}"
-            if not dying.killed_in_round(victim, step, decision, notes):
-                break
-            is_decided = decision == "commit" and notes.exists()
-            fates.add(notes.exists())
-            done = [first, second] if is_decided else [first]
-            assert victim.found() in (victim.expected([first]), victim.expected(done))
-            with opened(victim, done[-1].id) as sink:
-                assert victim.found() == victim.expected(done)
-                if not is_decided:
-                    second.again().deliver(sink)
-                third.deliver(sink)
-            assert victim.found() == victim.expected([first, second, third])
-        assert fates == {False, True}
-
-    @pytest.mark.process
-    @pytest.mark.parametrize("is_decided", [True, False])
-    def test_a_kill_at_any_step_of_the_recovery_does_not_change_the_outcome(
-        self, store: Store, dying: DyingStores, is_decided: bool
-    ) -> None:
-        first, second, third = example(3)
-        done = [first, second] if is_decided else [first]
-        for step in count():
-            assert step < STEPS_MAX
-            victim = store.sibling(f"open.{is_decided}.{step}")
-            with opened(victim) as sink:
-                first.deliver(sink)
-                assert second.prepare(sink).yes
-            if not dying.killed_in_open(victim, step, done[-1].id):
-                break
-            with opened(victim, done[-1].id) as sink:
-                assert victim.found() == victim.expected(done)
-                if not is_decided:
-                    second.again().deliver(sink)
-                third.deliver(sink)
-            assert victim.found() == victim.expected([first, second, third])
-        assert step > 2

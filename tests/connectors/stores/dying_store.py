@@ -3,6 +3,7 @@
 python -m tests.connectors.stores.dying_store     a request per line, as JSON; answers with the child's exit status
 
 A step is a call that writes, syncs, creates or executes something; death comes before it, or in the middle of a write.
+A request to a bucket has two: before it, and after it.
 """
 
 import json
@@ -22,7 +23,9 @@ from pyarrow.parquet import ParquetWriter
 from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.bucket.file_bucket import FileBucket
+from penstock.bucket.stores import ObjectStoreBucket
 from penstock.client.sink import DataFile
+from penstock.connectors.lake.places import BucketPlace
 from penstock.store.files import RealFile, RealFiles
 from tests.connectors.stores.kinds import KINDS, Store
 from tests.connectors.stores.rounds import example
@@ -65,6 +68,17 @@ STEPS["parquet"] = (
 STEPS["delta"] = (*STEPS["parquet"], (DeltaTable, "create"), (DeltaTable, "create_write_transaction"))
 STEPS["iceberg"] = (*STEPS["parquet"], (SqlCatalog, "commit_table"), (SqlCatalog, "create_namespace"))
 
+REQUESTS: tuple[tuple[Any, str], ...] = (
+    (ObjectStoreBucket, "create"),
+    (ObjectStoreBucket, "replace"),
+    (ObjectStoreBucket, "delete"),
+    (BucketPlace, "publish"),
+    (DeltaTable, "create"),
+    (DeltaTable, "create_write_transaction"),
+    (SqlCatalog, "commit_table"),
+)
+"""Of a table in a bucket."""
+
 
 class Countdown:
     def __init__(self) -> None:
@@ -89,6 +103,13 @@ def _dying(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if countdown.step():
         die()
     return call(*args, **kwargs)
+
+
+def _dying_twice(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    done = _dying(call, *args, **kwargs)
+    if countdown.step():
+        die()
+    return done
 
 
 def _torn(write: Callable[..., Any], file: RealFile, offset: int, buffers: Any) -> None:
@@ -116,10 +137,11 @@ class DyingDatabase(sqlite3.Connection):
         return super().executemany(statement, given)
 
 
-def make_mortal(kind: str) -> None:
-    for owner, name in STEPS[kind]:
+def make_mortal(kind: str, *, in_bucket: bool) -> None:
+    for owner, name in REQUESTS if in_bucket else STEPS[kind]:
         call = getattr(owner, name)
-        wrapped = partial(_torn if (owner, name) == (RealFile, "write") else _dying, call)
+        dying = _dying_twice if in_bucket else _torn if (owner, name) == (RealFile, "write") else _dying
+        wrapped = partial(dying, call)
         setattr(owner, name, wrapped if owner is os else _method(wrapped))
     sqlite3.connect = partial(sqlite3.connect, factory=DyingDatabase)  # type: ignore[assignment]
 
@@ -150,7 +172,7 @@ def open_only(store: Store, step: int, decided: str) -> None:
 
 def run(request: dict[str, Any]) -> None:
     store = KINDS[request["kind"]](request["place"])
-    make_mortal(request["kind"])
+    make_mortal(request["kind"], in_bucket="://" in store.place)
     if "decided" in request:
         open_only(store, request["step"], request["decided"])
     else:
@@ -172,11 +194,17 @@ def main() -> None:
 
 
 class DyingStores:
-    """For tests: sends requests to such a process."""
+    """For tests: sends requests to such a process, which has the credentials of a bucket in its environment."""
+
+    def __init__(self, **environment: str) -> None:
+        self._environment = environment
 
     def __enter__(self) -> "DyingStores":
         arguments = [sys.executable, "-m", "tests.connectors.stores.dying_store"]
-        self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, **self._environment}
+        self._process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
