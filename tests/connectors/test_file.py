@@ -24,7 +24,11 @@ from penstock.connectors.registry import make_connector
 from penstock.connectors.urls import parse_sink
 from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
+from penstock.testing.frame import Frame, Setup
+from tests.connectors.databases.database import stored_in
+from tests.connectors.planted import plant
 from tests.connectors.real_host import LINES, NAME, Hosted, hosting
+from tests.fixtures.peers import stored
 from tests.support.waiting import eventually
 
 
@@ -241,6 +245,17 @@ async def test_a_new_file_with_the_inode_of_an_old_one_is_recognized_as_new(tmp_
         file.write("another file, which is longer\n")
     async with tailing(tmp_path, str(path)) as hosted:
         await have(hosted, b"the first file", b"another file, which is longer")
+
+
+async def test_a_stream_whose_name_the_first_format_has_stored_goes_on(tmp_path: Path) -> None:
+    before, path = stored("streams-1")["tail"], tmp_path / "a.log"
+    path.write_text(before["content"])
+    status = path.stat()
+    name = before["stream"].format(device=status.st_dev, inode=status.st_ino)
+    await plant(tmp_path / "data", pieces={name: "one\n"})
+    config = {"mode": "tail", "path": str(path), "poll": "20ms"}
+    async with Frame(tmp_path / "data", File, config, Setup(interceptors_in=LINES)) as frame:
+        assert [event.value for event in await stored_in(frame, 2)] == [b"one", b"two"]
 
 
 async def test_the_rest_of_a_removed_file_is_read(tmp_path: Path) -> None:

@@ -67,3 +67,11 @@ def committed(brokers: str, group: str, topic: str, partition: int = 0) -> int:
         return int(found.offset)
     finally:
         consumer.close()
+
+
+def commit(brokers: str, group: str, topic: str, offset: int, partition: int = 0) -> None:
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+    finally:
+        consumer.close()

@@ -21,7 +21,8 @@ from penstock.connectors.sink_api import SinkLost
 from penstock.core.types import Guarantee
 from tests.connectors.brokers.epochs import SINK, epoch
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
-from tests.connectors.brokers.kafka_topics import read, write
+from tests.connectors.brokers.kafka_topics import commit, read, write
+from tests.fixtures.peers import stored
 from tests.support.waiting import SECONDS_MAX
 
 PRODUCE = 0
@@ -182,6 +183,31 @@ async def test_marks_move_on_so_that_little_is_read_after_a_crash(
     await again.deliver(epoch(4, [b"4"], start=40))
     await again.close()
     assert {one.split(b":")[2] for one in found} == {b"2", b"3"}
+
+
+async def test_ids_and_a_mark_that_the_first_format_has_written_go_on(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows of the epoch are there, behind the mark."""
+    before = stored("kafka-1")
+    cluster.topic("orders", 1)
+    for record in before["records"]:
+        headers = {name: value.encode() for name, value in record["headers"].items()}
+        write(cluster.brokers, "orders", [record["value"].encode()], headers=headers)
+    commit(cluster.brokers, before["group"], "orders", before["mark"])
+    found: list[bytes] = []
+    add = WrittenRows.add
+
+    def note(written: WrittenRows, record_id: bytes) -> None:
+        found.append(record_id)
+        add(written, record_id)
+
+    monkeypatch.setattr(WrittenRows, "add", note)
+    sink = make_sink(cluster, "orders")
+    await sink.deliver(epoch(8, [b"row 1", b"row 2", b"row 3"], start=5))
+    await sink.close()
+    assert [record.value for record in read(cluster.brokers, "orders", 1)] == [b"row %d" % row for row in range(4)]
+    assert found == [b"pipeline/sink:1:8:0", b"pipeline/sink:1:8:1"]
 
 
 # A transaction of another producer that is still open: whoever reads committed records cannot read what follows it.

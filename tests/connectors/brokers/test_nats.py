@@ -31,6 +31,7 @@ from penstock.testing.frame import Frame, GivenEpoch
 from tests.application.deployments import connector, deployed, link, pipeline
 from tests.application.scene import killed_scene
 from tests.connectors.brokers.servers import QUICKLY, need
+from tests.fixtures.peers import stored as stored_before
 from tests.support.ports import free_port
 from tests.support.tls import CA
 from tests.support.waiting import until
@@ -299,6 +300,19 @@ async def test_what_is_missing_of_an_epoch_is_published_and_nothing_else(nats_se
         await sink.deliver(epoch_of(0, numbered(0, 6)))
         await sink.close()
         assert sorted(one.data for one in await messages(stream, "S", "out")) == numbered(0, 6)
+
+
+async def test_headers_that_the_first_format_has_written_go_on(nats_server: NatsServer) -> None:
+    """Of the epoch, the first and the third row are there."""
+    async with jetstream(nats_server) as stream:
+        await stream.add_stream(name="S", subjects=["out"])
+        for message in stored_before("nats-1"):
+            await stream.publish("out", message["value"].encode(), headers=message["headers"])
+        sink = sink_of(nats_server)
+        await sink.deliver(epoch_of(8, [b"row 1", b"missing", b"row 2", b"last"]))
+        await sink.close()
+        found = [one.data for one in await messages(stream, "S", "out")]
+        assert found == [b"row 0", b"row 1", b"row 2", b"missing", b"last"]
 
 
 async def test_an_exclusive_sink_refuses_a_subject_with_another_writer(nats_server: NatsServer) -> None:

@@ -12,6 +12,7 @@ from penstock.connectors.registry import make_connector
 from penstock.connectors.sink_api import SinkLost
 from tests.connectors.brokers.epochs import SINK, epoch
 from tests.connectors.brokers.redis_server import RedisServer, need_redis
+from tests.fixtures.peers import stored
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,21 @@ async def test_the_rest_of_an_epoch_follows_what_was_written_of_it(
     await again.deliver(epoch(0, values))
     await again.close()
     assert server.values(key) == values
+
+
+async def test_a_mark_that_the_first_format_has_written_goes_on(server: RedisServer) -> None:
+    """Two rows of the epoch are there."""
+    before = stored("redis-1")
+    with server.client() as client:
+        for entry, fields in before["entries"]:
+            client.xadd("orders", fields, id=entry)
+        client.set(before["key"], before["mark"])
+    rows = [b"row %d" % number for number in range(5)]
+    sink = make_sink(server, "orders")
+    await sink.deliver(epoch(7, rows))
+    await sink.deliver(epoch(8, [b"next"], start=25))
+    await sink.close()
+    assert server.values("orders") == [*rows, b"next"]
 
 
 async def test_a_worker_that_was_replaced_cannot_write(server: RedisServer, key: str) -> None:

@@ -20,7 +20,10 @@ from penstock.connectors.directory.places import place_of
 from penstock.connectors.permissions import NotPermitted, Permissions
 from penstock.connectors.registry import make_connector
 from penstock.testing.frame import Frame, Setup
+from tests.connectors.databases.database import stored_in
+from tests.connectors.planted import plant
 from tests.connectors.real_host import LINES, Hosted, hosting
+from tests.fixtures.peers import stored
 from tests.support.waiting import eventually
 
 
@@ -262,3 +265,14 @@ async def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path, folder
     connector = make_connector("directory", {"path": str(folder)}, Permissions(roots=(folder,)))
     found = place_of(connector.options, connector.permissions.allows).list()
     assert [file.key for file in found.files] == ["a"]
+
+
+async def test_a_stream_whose_name_the_first_format_has_stored_goes_on(tmp_path: Path, folder: Path) -> None:
+    before = stored("streams-1")["directory"]
+    path = folder / before["name"]
+    path.write_text(before["content"])
+    os.utime(path, ns=(before["modified_ns"], before["modified_ns"]))
+    await plant(tmp_path / "data", pieces={before["stream"]: "one\n"})
+    config = {"path": str(folder), "poll": "20ms", "stable_for": 0}
+    async with Frame(tmp_path / "data", Directory, config, Setup(interceptors_in=LINES)) as frame:
+        assert [event.value for event in await stored_in(frame, 2)] == [b"one", b"two"]
