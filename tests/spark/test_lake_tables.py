@@ -1,5 +1,6 @@
 """Spark reads what the sinks of tables in files have written."""
 
+import json
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.connectors.stores.lakes import DeltaStore, IcebergStore, ParquetStore
+from tests.connectors.stores.lakes import ODD_TEXTS, DeltaStore, IcebergStore, ParquetStore
 from tests.connectors.stores.tables import epoch, opened
 
 pytestmark = pytest.mark.spark
@@ -27,6 +28,15 @@ def test_spark_reads_partitions_types_and_added_columns_of_parquet_files(spark: 
     first, second, third = frame.selectExpr("*", "unix_millis(at) AS ms").orderBy("id").collect()
     assert (first.ms, first.price, first.day, first.m) == (1767323045678, Decimal("1.50"), date(2026, 1, 2), {"a": 1})
     assert (second.day, second.at, third.more, third.day) == (None, None, "x", date(2026, 1, 3))
+
+
+def test_spark_reads_odd_values_of_partition_columns(spark: SparkSession, tmp_path: Path) -> None:
+    store = ParquetStore(str(tmp_path / "table"))
+    rows = [json.dumps({"id": number, "text": text}) for number, text in enumerate(ODD_TEXTS)]
+    with opened(store.sink(lambda: [("id", "bigint"), ("text", "string")], partition_by=["text"])) as sink:
+        epoch(1, rows).deliver(sink)
+    frame = spark.read.parquet(store.place)
+    assert {row.id: row.text for row in frame.collect()} == dict(enumerate(ODD_TEXTS))
 
 
 @pytest.mark.parametrize("kind", [DeltaStore, IcebergStore])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -106,7 +107,7 @@ class DeltaStore(LakeStore):
                     live[action["add"]["path"]] = action["add"]
                 if "remove" in action:
                     live.pop(action["remove"]["path"])
-        tables = [_with(read_file(files[path]), add["partitionValues"]) for path, add in live.items()]
+        tables = [_with(read_file(files[unquote(path)]), add["partitionValues"]) for path, add in live.items()]
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
 
@@ -147,5 +148,8 @@ class IcebergStore(LakeStore):
         tables = [read_file(files[f"data/{path.partition('/data/')[2]}"]) for path in paths]
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
+
+ODD_TEXTS = ("a b", " a", "a/b", "50%", "%20", "a=b", "ü", "a+b", "a:b", "'\"", "#?", None)
+"""Which folders cannot have as they are."""
 
 LAKES: dict[str, type[LakeStore]] = {store.kind: store for store in (ParquetStore, DeltaStore, IcebergStore)}

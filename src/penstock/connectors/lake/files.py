@@ -1,6 +1,7 @@
 """The Parquet files of one epoch: by partition, of limited size, with bounded memory."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -59,14 +60,19 @@ def text_of(value: Any) -> str | None:
 
 def folder_of(partition: dict[str, str | None]) -> str:
     """`date=2026-01-31/`; empty texts have the name of null, as in Hive. Raises Refused for one that is too long."""
-    folders = {name: f"{quote(name)}={quote(value or NULL_PARTITION, safe=' ')}" for name, value in partition.items()}
+    folders = {name: f"{_escaped(name)}={_escaped(value or NULL_PARTITION)}" for name, value in partition.items()}
     for name, folder in folders.items():
-        if len(folder) > FOLDER_BYTES_MAX:
+        if len(folder.encode()) > FOLDER_BYTES_MAX:
             raise Refused(
                 f"partition_by names {name!r}, which has a text that is too long for a folder: {folder[:40]}…",
                 "Shorten it in the pipeline's function, or partition by another column.",
             )
     return "".join(f"{folder}/" for folder in folders.values())
+
+
+def _escaped(text: str) -> str:
+    """Letters beyond ASCII stay as they are: Hive and Spark take each escaped byte for a letter."""
+    return re.sub(r"[\x00-\x7f]+", lambda found: quote(found[0], safe=" "), text)
 
 
 @dataclass(slots=True)
