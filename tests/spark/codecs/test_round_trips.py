@@ -1,7 +1,11 @@
-"""Any row of a codec's columns is written and read back the same."""
+"""Any row of a codec's columns is written and read back the same, however batches and bytes are cut on the way."""
 
 import json
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,22 +13,60 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.connectors.registry import make_chains
 from penstock.core.ddl import parse_ddl
 from penstock.core.kinds import arrow_field
+from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.spark.codecs.codec import CODECS, with_options
 from penstock.spark.codecs.registry import codec
+from tests.connectors.interceptors.test_split import cut
+from tests.spark.codecs.test_more_conformance import descriptor
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 """Without NUL, which YAML cannot have."""
 WORD = st.from_regex(r"[a-z]{1,5}", fullmatch=True)
 LINE = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=8)
+PART = st.text(
+    st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="|"), min_size=1, max_size=8
+)
+"""Of a metric."""
+LINES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="\\"), max_size=4).map(
+    lambda text: text.replace("x", "\n").replace("y", "|")
+)
 TIME = st.integers(0, 4_000_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+MILLIS = st.builds(lambda at, ms: at + timedelta(milliseconds=ms), TIME, st.integers(0, 999))
+"""As texts have times, which Spark writes with milliseconds."""
+INSTANT = st.builds(lambda at, us: at + timedelta(microseconds=us), TIME, st.integers(0, 999_999))
 NUMBER = st.integers(-(10**6), 10**6).map(lambda number: number / 4)
 INTEGER = st.integers(-(2**31), 2**31 - 1)
 MAP = st.dictionaries(WORD, WORD, max_size=3)
+RATE = st.none() | st.just(0.25)
 ROW = {"id": st.none() | INTEGER, "name": st.none() | TEXT, "price": st.none() | NUMBER}
 DDL = "id INT, name STRING, price DOUBLE"
 ROWS = {"rows": st.lists(st.fixed_dictionaries(ROW), max_size=4)}
+
+WIDE = {
+    "big": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "amount": st.none() | st.integers(-(10**12), 10**12).map(lambda number: Decimal(number).scaleb(-3)),
+    "at": st.none() | INSTANT,
+    "day": st.none() | st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+    "raw": st.none() | st.binary(max_size=8),
+    "ok": st.none() | st.booleans(),
+    "tags": st.none() | st.lists(TEXT, max_size=3),
+    "counts": st.none() | st.dictionaries(WORD, INTEGER, max_size=2),
+    "inner": st.none()
+    | st.fixed_dictionaries(
+        {"a": st.none() | INTEGER, "b": st.none() | st.fixed_dictionaries({"c": st.none() | TEXT})}
+    ),
+}
+WIDE_DDL = (
+    "big BIGINT, amount DECIMAL(15,3), at TIMESTAMP, day DATE, raw BINARY, ok BOOLEAN, tags ARRAY<STRING>, "
+    "counts MAP<STRING, INT>, inner STRUCT<a: INT, b: STRUCT<c: STRING>>"
+)
+IN_TEXTS = WIDE | {"at": st.none() | MILLIS}
+FLAT = ("big", "amount", "at", "day", "ok")
+"""What a cell of CSV can have."""
+WIDE_ROWS = {"rows": st.lists(st.fixed_dictionaries(WIDE), max_size=3)}
 AVRO = {
     "type": "record",
     "name": "Row",
@@ -34,9 +76,56 @@ AVRO = {
         {"name": "price", "type": ["null", "double"]},
     ],
 }
+WIDE_AVRO = {
+    "type": "record",
+    "name": "Wide",
+    "fields": [
+        {"name": name, "type": ["null", kind]}
+        for name, kind in (
+            ("big", "long"),
+            ("amount", {"type": "bytes", "logicalType": "decimal", "precision": 15, "scale": 3}),
+            ("at", {"type": "long", "logicalType": "timestamp-micros"}),
+            ("day", {"type": "int", "logicalType": "date"}),
+            ("raw", "bytes"),
+            ("ok", "boolean"),
+            ("tags", {"type": "array", "items": "string"}),
+            ("counts", {"type": "map", "values": "int"}),
+            (
+                "inner",
+                {
+                    "type": "record",
+                    "name": "Inner",
+                    "fields": [
+                        {"name": "a", "type": ["null", "int"]},
+                        {
+                            "name": "b",
+                            "type": [
+                                "null",
+                                {
+                                    "type": "record",
+                                    "name": "Innermost",
+                                    "fields": [{"name": "c", "type": ["null", "string"]}],
+                                },
+                            ],
+                        },
+                    ],
+                },
+            ),
+        )
+    ],
+}
 HEADER = ("version", "vendor", "product", "product_version", "signature", "name", "severity")
 
-CASES: dict[str, tuple[dict[str, Any], str | None, dict[str, st.SearchStrategy[Any]]]] = {
+Columns = dict[str, st.SearchStrategy[Any]]
+
+
+def _with_its_text(row: dict[str, Any]) -> dict[str, Any]:
+    """As the metric has it: with a sign, a gauge is a difference."""
+    sign = row.pop("sign") if row["number"] >= 0 else ""
+    return {"text": f"{sign}{row['number']}", **{name: row[name] for name in ("name", "kind", "number", "rate")}}
+
+
+CASES: dict[str, tuple[dict[str, Any], str | None, Columns | st.SearchStrategy[Any]]] = {
     "json": ({}, DDL, ROW),
     "msgpack": ({}, DDL, ROW),
     "yaml": ({}, DDL, ROW),
@@ -63,26 +152,66 @@ CASES: dict[str, tuple[dict[str, Any], str | None, dict[str, st.SearchStrategy[A
     "statsd": (
         {},
         None,
-        {
-            "name": WORD,
-            "kind": st.just("g"),
-            "number": st.just(2.0),
-            "text": st.just("2"),
-            "rate": st.none() | st.just(0.25),
-        },
+        st.fixed_dictionaries(
+            {
+                "name": WORD,
+                "kind": st.sampled_from(["c", "g", "ms", "h", "m"]),
+                "number": NUMBER,
+                "sign": st.sampled_from(["", "+"]),
+                "rate": RATE,
+            }
+        ).map(_with_its_text)
+        | st.fixed_dictionaries(
+            {"name": WORD, "kind": st.just("s"), "number": st.none(), "text": PART, "rate": RATE},
+        ),
     ),
     "dogstatsd": (
         {},
         None,
-        {
-            "kind": st.sampled_from(["c", "d"]),
-            "name": WORD,
-            "numbers": st.lists(NUMBER, min_size=1, max_size=3),
-            "text": st.none(),
-            "rate": st.none() | st.just(0.25),
-            "tags": MAP,
-            "attributes": st.sampled_from([{}, {"c": "x"}, {"T": "1656581400", "card": "low"}]),
-        },
+        st.fixed_dictionaries(
+            {
+                "kind": st.sampled_from(["c", "g", "ms", "h", "d", "m"]),
+                "name": WORD,
+                "numbers": st.lists(NUMBER, min_size=1, max_size=3),
+                "text": st.none(),
+                "rate": RATE,
+                "tags": MAP,
+                "attributes": st.sampled_from([{}, {"c": "x"}, {"T": "1656581400", "card": "low"}]),
+            }
+        )
+        | st.fixed_dictionaries(
+            {
+                "kind": st.just("s"),
+                "name": WORD,
+                "numbers": st.none(),
+                "text": PART,
+                "rate": RATE,
+                "tags": MAP,
+                "attributes": st.just({}),
+            }
+        )
+        | st.fixed_dictionaries(
+            {
+                "kind": st.just("event"),
+                "name": LINES,
+                "numbers": st.none(),
+                "text": LINES,
+                "rate": st.none(),
+                "tags": MAP,
+                "attributes": st.dictionaries(st.sampled_from("dhkpst"), PART, max_size=3),
+            }
+        )
+        | st.fixed_dictionaries(
+            {
+                "kind": st.just("check"),
+                "name": WORD,
+                "numbers": st.none(),
+                "text": st.sampled_from("0123"),
+                "rate": st.none(),
+                "tags": MAP,
+                "attributes": st.dictionaries(st.sampled_from("dhm"), PART, max_size=3),
+            }
+        ),
     ),
     "gelf": (
         {},
@@ -122,30 +251,108 @@ CASES: dict[str, tuple[dict[str, Any], str | None, dict[str, st.SearchStrategy[A
     ),
 }
 
+PROTOBUF = {
+    "id": st.integers(-(2**63), 2**63 - 1),
+    "note": TEXT,
+    "counts": st.lists(INTEGER, max_size=3),
+    "prices": st.dictionaries(WORD, NUMBER, max_size=2),
+    "state": st.sampled_from(["NEW", "PAID"]),
+    "raw": st.binary(max_size=8),
+    "ok": st.none() | st.booleans(),
+    "parent": st.none() | st.fixed_dictionaries({"id": st.integers(-(2**63), 2**63 - 1)}),
+    "at": st.none() | INSTANT,
+}
+PROTOBUF_DDL = (
+    "id BIGINT, note STRING, counts ARRAY<INT>, prices MAP<STRING, DOUBLE>, state STRING, raw BINARY, ok BOOLEAN, "
+    "parent STRUCT<id: BIGINT>, at TIMESTAMP"
+)
+"""Without what is absent and what has its default value: these are the same for Protocol Buffers."""
 
-@pytest.mark.parametrize("name", CASES)
-@given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_rows_round_trip(name: str, data: st.DataObject) -> None:
-    config, ddl, columns = CASES[name]
-    rows = data.draw(st.lists(st.fixed_dictionaries(columns), max_size=4))
+WIDE_CASES: dict[str, tuple[dict[str, Any], str | None, Columns | st.SearchStrategy[Any]]] = {
+    "json": ({}, WIDE_DDL, IN_TEXTS),
+    "msgpack": ({}, WIDE_DDL, WIDE),
+    "yaml": ({}, WIDE_DDL, IN_TEXTS),
+    "csv": (
+        {"null": "-"},
+        ", ".join(part for part in WIDE_DDL.split(", ") if part.split()[0] in FLAT),
+        {name: IN_TEXTS[name] for name in FLAT},
+    ),
+    "json-lines": ({}, WIDE_DDL, {"rows": st.lists(st.fixed_dictionaries(IN_TEXTS), max_size=3)}),
+    "arrow": ({}, WIDE_DDL, WIDE_ROWS),
+    "parquet": ({}, WIDE_DDL, WIDE_ROWS),
+    "avro": ({"avro_schema": json.dumps(WIDE_AVRO)}, None, WIDE),
+    "protobuf": ({"message": "shop.Order"}, PROTOBUF_DDL, PROTOBUF),
+}
+
+
+@pytest.fixture(scope="module")
+def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("protobuf") / "shop.desc"
+    path.write_bytes(descriptor().SerializeToString())
+    return path
+
+
+def slices(data: st.DataObject, whole: Any, count: int) -> list[Any]:
+    """Consecutive parts of a batch or an array, which share its buffers, some of them empty."""
+    places = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
+    return [whole.slice(start, end - start) for start, end in pairwise([0, *places, count])]
+
+
+FRAMES = make_chains([InterceptorSpec(type="length-prefixed")], [InterceptorSpec(type="length-prefixed")])
+
+
+def carried(data: st.DataObject, values: Sequence[bytes]) -> list[bytes]:
+    """Through a stream of bytes, in pieces."""
+    sending, receiving = FRAMES.outgoing(), FRAMES.incoming()
+    raw = b"".join(sending.feed([*values]) + sending.flush())
+    pieces = cut(raw, data.draw(st.lists(st.integers(0, max(1, len(raw))), max_size=6)))
+    return [record for piece in pieces for record in receiving.feed(piece)] + receiving.finish()
+
+
+def check(name: str, config: dict[str, Any], ddl: str | None, rows: list[dict[str, Any]], data: st.DataObject) -> None:
     schema = None if ddl is None else parse_ddl(ddl)
     tested = codec(with_options(name, config))
     kinds = pa.schema([arrow_field(field) for field in tested.fields(schema)])
     batch = pa.RecordBatch.from_pylist(rows, schema=kinds)
-    values = tested.encoder(kinds)(batch)
-    found = tested.decoder(schema)(values)
-    assert found.failed == {}
-    again = pa.RecordBatch.from_arrays([*found.arrays], schema=kinds).to_pylist(maps_as_pydicts="strict")
+    encode, decode = tested.encoder(kinds), tested.decoder(schema)
+    values = [value for part in slices(data, batch, len(batch)) for value in encode(part).to_pylist()]
+    received = carried(data, values)
+    assert received == values
+    again: list[dict[str, Any]] = []
+    for part in slices(data, pa.array(received, pa.binary()), len(received)):
+        found = decode(part)
+        assert found.failed == {}
+        again += pa.RecordBatch.from_arrays([*found.arrays], schema=kinds).to_pylist(maps_as_pydicts="strict")
     for row in again:
         if name == "syslog":
             row["time_text"] = None
     assert again == batch.to_pylist(maps_as_pydicts="strict")
 
 
+def rows_of(columns: Columns | st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    return st.lists(st.fixed_dictionaries(columns) if isinstance(columns, dict) else columns, max_size=5)
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_rows_round_trip(name: str, data: st.DataObject) -> None:
+    config, ddl, columns = CASES[name]
+    check(name, config, ddl, data.draw(rows_of(columns)), data)
+
+
+@pytest.mark.parametrize("name", WIDE_CASES)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_rows_of_all_types_round_trip(name: str, descriptors: Path, data: st.DataObject) -> None:
+    config, ddl, columns = WIDE_CASES[name]
+    if name == "protobuf":
+        config = {**config, "descriptor": str(descriptors)}
+    check(name, config, ddl, data.draw(rows_of(columns)), data)
+
+
 def test_every_codec_is_in_a_round_trip_or_writes_nothing_of_its_own() -> None:
-    """Protocol Buffers are in `test_more_conformance`."""
-    assert {*CODECS} - {*CASES} == {"binary", "grok", "null", "protobuf", "regex"}
+    assert {*CODECS} - {*CASES, *WIDE_CASES} == {"binary", "grok", "null", "regex"}
 
 
 SPECIAL = st.text(st.sampled_from("a\\^\"',|\t é\r\n"), max_size=8)

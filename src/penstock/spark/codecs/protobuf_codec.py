@@ -90,8 +90,8 @@ class Protobuf(ByJson):
             return by_json
 
         def encode(rows: pa.RecordBatch) -> pa.BinaryArray:
-            columns_of = dict(zip(rows.schema.names, map(python_values, rows.columns), strict=True))
             try:
+                columns_of = dict(zip(rows.schema.names, map(python_values, rows.columns), strict=True))
                 made = (
                     message(**dict(zip(columns_of, row, strict=True))) for row in zip(*columns_of.values(), strict=True)
                 )
@@ -161,6 +161,7 @@ def _members(kind: Kind) -> Fields | None:
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 """What a value raises that does not fit into its column, or its field."""
 
+_TIMESTAMP = "google.protobuf.Timestamp"
 _STRING = 9
 _KINDS: Mapping[int, tuple[str, ...]] = {
     1: ("double",),
@@ -242,6 +243,8 @@ def _fits(field: Any, kind: pa.DataType) -> bool:
 
 
 def _holds(field: Any, kind: pa.DataType) -> bool:
+    if field.message_type is not None and field.message_type.full_name == _TIMESTAMP:
+        return bool(pa.types.is_timestamp(kind)) and kind.tz is not None and kind.unit != "ns"
     if field.message_type is not None:
         is_struct = pa.types.is_struct(kind) and not _is_known(field)
         return is_struct and _takes(field.message_type, [kind.field(number) for number in range(kind.num_fields)])
