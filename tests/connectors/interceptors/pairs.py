@@ -18,9 +18,13 @@ class Pair:
     needs_records: bool = False
     joins: bool = False
     """Whether what comes back are all values in one."""
+    needs_base64: bool = False
+    """Whether it needs values without its delimiter, as base64 before it makes them."""
+    bytes_max: int | None = None
+    """Of a value, of which other interceptors of the chain may make twenty times as much."""
 
 
-def pair(out: str, back: str, of_out: dict[str, Any], of_back: dict[str, Any] | None = None, **more: bool) -> Pair:
+def pair(out: str, back: str, of_out: dict[str, Any], of_back: dict[str, Any] | None = None, **more: Any) -> Pair:
     back_config = of_out if of_back is None else of_back
     return Pair(InterceptorSpec(type=out, config=of_out), InterceptorSpec(type=back, config=back_config), **more)
 
@@ -33,6 +37,7 @@ CUTTING = [
         for width in (2, 4, 8)
         for order in ("big", "little")
     ),
+    pair("length-prefixed", "length-prefixed", {"length_bytes": 1}, cuts=True, bytes_max=12),
     pair("length-prefixed", "length-prefixed", {"form": "varint"}, cuts=True),
     pair("length-prefixed", "length-prefixed", {"form": "text"}, cuts=True),
     pair("length-prefixed", "length-prefixed", {"form": "text", "separator": ":", "terminator": ","}, cuts=True),
@@ -50,10 +55,31 @@ OF_RECORDS = [
     pair("encrypt", "decrypt", {"key": KEY, "cipher": "chacha20-poly1305", "context": "x"}, needs_records=True),
     pair("compress", "decompress", {"algorithm": "brotli"}, needs_records=True),
     pair("compress", "decompress", {"algorithm": "snappy-raw"}, needs_records=True),
+    pair("base64", "base64", {"padding": False}, needs_records=True),
     pair("gelf-chunking", "gelf-chunking", {"chunk_bytes": 64}, needs_records=True),
 ]
 
 COLLECTED = [pair("chunk", "collect", {"bytes": 3}, {}, joins=True)]
+
+OF_TEXT = [
+    pair("join", "split", {"max_elements": 2}, {"skip_empty": False}, cuts=True, needs_base64=True),
+    pair(
+        "join",
+        "split",
+        {"delimiter": r"\r\n", "max_elements": 1},
+        {"delimiter": r"\r\n", "skip_empty": False},
+        cuts=True,
+        needs_base64=True,
+    ),
+    pair(
+        "collect",
+        "split",
+        {"delimiter": ","},
+        {"delimiter": ",", "skip_empty": False, "separates": True},
+        cuts=True,
+        needs_base64=True,
+    ),
+]
 
 
 def sent(pairs: list[Pair], values: list[bytes]) -> list[bytes]:
