@@ -52,6 +52,14 @@ def test_metadata_is_what_msgpack_would_write(bulk: ModuleType, size: int) -> No
     assert bytes(encoded.data) == stored(time=NO_TIME, payload=b"v", metadata=msgpack.packb(metadata))
 
 
+@pytest.mark.parametrize("size", [0, 1, 14, 15, 16, 300])
+def test_metadata_of_all_rows_is_stored_in_each(size: int) -> None:
+    shared = msgpack.packb({f"key {number}": number for number in range(size)}) if size else b""
+    rows = column([b"one", b"", b"three"])
+    each = codec.encode(rows, metadata=column([shared] * 3))
+    assert shown_encoded(codec.encode(rows, metadata=shared)) == shown_encoded(each)
+
+
 @both
 def test_other_metadata_follows_the_origin_which_overrides_its_own(bulk: ModuleType) -> None:
     given = [{"reason": "why", "source": "theirs"}, {"stream": "t", "deep": {"source": "in"}}, {}, {"source": "kept"}]

@@ -4,11 +4,11 @@ The kernels check no bounds of the arrays that they write to: the arrays are all
 the bytes may contain.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, overload
 
 import msgpack
 import numpy as np
@@ -39,6 +39,10 @@ BUFFER_SIZE_MAX = 2**31 - 1
 """Bytes that are decoded at once: the offsets of a column of bytes have 32 bits, as Spark requires."""
 
 
+_MAPS_KEPT = 256
+"""Parsed maps of streams, each at most 64 KiB: a stream has the same metadata again and again."""
+
+
 class Column(Protocol):
     """Numbers, one for each event."""
 
@@ -65,10 +69,37 @@ class Bytes:
     @classmethod
     def of(cls, rows: Sequence[Buffer]) -> "Bytes":
         """A copy of these rows."""
-        return cls(array("q", accumulate(map(len, rows), initial=0)), b"".join(rows))
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
+        return cls(offsets, b"".join(rows))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, rows: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, rows: slice) -> "Bytes": ...
+
+    def __getitem__(self, rows: int | slice) -> "bytes | Bytes":
+        """A row, or those from a row up to another, which are not copied."""
+        if isinstance(rows, int):
+            return self.row(rows)
+        start, stop, _ = rows.indices(len(self))
+        return Bytes(np.asarray(self.offsets)[start : max(start, stop) + 1], self.data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.rows())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return int(self.offsets[-1]) - int(self.offsets[0])
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each row."""
+        return np.diff(np.asarray(self.offsets))
 
     def row(self, index: int) -> bytes:
         return bytes(memoryview(self.data)[int(self.offsets[index]) : int(self.offsets[index + 1])])
@@ -321,7 +352,7 @@ def encode(
     offsets = tuple(_offsets(column, count) for column in texts)
     if isinstance(metadata, bytes):
         assert (sources, streams) == (None, None), "an origin replaces what is in the metadata of a row"
-        pair_offsets, pair_data, counts = _same_pairs(metadata, count)
+        pair_offsets, pair_data, counts = _same_pairs(metadata)
     else:
         pair_offsets, pair_data, counts = _pairs(metadata, offsets[2:], count)
     offsets = (*offsets, pair_offsets)
@@ -370,12 +401,11 @@ def _pairs(
     return ends, out, counts
 
 
-def _same_pairs(metadata: bytes, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
-    """Like `_pairs`, for rows with the same map."""
+@lru_cache(_MAPS_KEPT)
+def _same_pairs(metadata: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Like `_pairs`, for rows with the same map: the kernels take the one row for each of them."""
     none = np.zeros(2, np.int64)
-    ends, data, counts = _pairs(Bytes.of([metadata]) if metadata else None, (none, none), 1)
-    size = int(ends[1])
-    return np.arange(count + 1, dtype=np.int64) * size, np.tile(data[:size], count), np.repeat(counts, count)
+    return _pairs(Bytes.of([metadata]) if metadata else None, (none, none), 1)
 
 
 def _refusal(problem: int, row: int, size: int) -> LimitExceeded | ValueError:

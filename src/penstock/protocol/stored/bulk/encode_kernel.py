@@ -72,9 +72,11 @@ def measure(columns: Any, sizes: Any, counts: Any, starts: Any) -> Any:
     """Fill `starts` with the position of each event; returns what is wrong, with which row, and how large it would be.
 
     The columns are the offsets of values, keys, sources, streams and other pairs of metadata, all as long as `starts`;
-    `sizes` their data's, `counts` how many of those pairs each row has.
+    `sizes` their data's, `counts` how many of those pairs each row has. If there are pairs of one row only, they are
+    those of all rows.
     """
     values, keys, sources, streams, pairs = columns
+    step = 0 if counts.shape[0] == 1 else 1
     for index in range(5):
         if not is_in_order(columns[index], sizes[index]):
             return OFFSETS, int64(0), int64(0)
@@ -85,7 +87,8 @@ def measure(columns: Any, sizes: Any, counts: Any, starts: Any) -> Any:
         if key > SHORT_MAX:
             return LARGE_KEY, row, key
         source, stream = sources[row + 1] - sources[row], streams[row + 1] - streams[row]
-        metadata = metadata_size(source, stream, pairs[row + 1] - pairs[row], counts[row])
+        pair = step * row
+        metadata = metadata_size(source, stream, pairs[pair + 1] - pairs[pair], counts[pair])
         if metadata > SHORT_MAX:
             return LARGE_METADATA, row, metadata
         length = LENGTH_MIN + key + metadata + values[row + 1] - values[row]
@@ -119,40 +122,25 @@ def store_text(out: Any, to: Any, labels: Any, label: Any, data: Any, at: Any, s
 
 
 @inlined
-def store_map(out: Any, to: Any, count: Any) -> Any:
-    """Store the head of a map, unless the map is empty; returns where it ends. 64 KiB cannot contain a larger map."""
-    if count == 0:
-        return to
-    if count < 16:
-        store8(out, to, 0x80 + count)
-        return to + 1
-    store8(out, to, 0xDE)
-    store16(out, to + 1, count)
-    return to + 3
-
-
-@inlined
-def store_metadata(out: Any, to: Any, labels: Any, columns: Any, data: Any, counts: Any, row: Any) -> Any:
-    """Store an sb with the origin and the other pairs; returns where it ends."""
-    _, _, sources, streams, pairs = columns
-    _, _, source_data, stream_data, pair_data = data
-    source, stream = sources[row + 1] - sources[row], streams[row + 1] - streams[row]
-    size = pairs[row + 1] - pairs[row]
-    store16(out, to, metadata_size(source, stream, size, counts[row]))
-    to = store_map(out, to + 2, counts[row] + (1 if source > 0 else 0) + (1 if stream > 0 else 0))
-    to = store_text(out, to, labels, 0, source_data, sources[row], source)
-    to = store_text(out, to, labels, 1, stream_data, streams[row], stream)
-    copy(out, to, pair_data, pairs[row], size)
-    return to + size
+def store_origin(out: Any, to: Any, labels: Any, columns: Any, data: Any, row: Any) -> Any:
+    """Store the pairs of the origin; returns where they end."""
+    _, _, sources, streams, _ = columns
+    _, _, source_data, stream_data, _ = data
+    to = store_text(out, to, labels, 0, source_data, sources[row], sources[row + 1] - sources[row])
+    return store_text(out, to, labels, 1, stream_data, streams[row], streams[row + 1] - streams[row])
 
 
 @compiled(types.void(COLUMNS, DATA, I64S, types.UniTuple(I64S, 3), BYTES, I64S, U8S))
 def write(columns: Any, data: Any, counts: Any, numbers: Any, labels: Any, starts: Any, out: Any) -> Any:
     """Fill `out` with the events, at the positions that `measure` has found. `numbers`: stream ids, event ids,
     times.
+
+    Arrays are passed on to functions of ours only for rows with an origin: that takes longer than all the rest.
     """
-    values, keys, value_data, key_data = columns[0], columns[1], data[0], data[1]
+    values, keys, sources, streams, pairs = columns
+    value_data, key_data, _, _, pair_data = data
     stream_ids, event_ids, times = numbers
+    step = 0 if counts.shape[0] == 1 else 1
     for row in range(starts.shape[0] - 1):
         to = starts[row]
         key = keys[row + 1] - keys[row]
@@ -162,6 +150,25 @@ def write(columns: Any, data: Any, counts: Any, numbers: Any, labels: Any, start
         store64(out, to + 16, event_ids[row])
         store64(out, to + 24, times[row])
         store16(out, to + 32, key)
-        copy(out, to + KEY_START, key_data, keys[row], key)
-        to = store_metadata(out, to + KEY_START + key, labels, columns, data, counts, row)
+        to += KEY_START
+        if key > 0:
+            copy(out, to, key_data, keys[row], key)
+            to += key
+        source, stream = sources[row + 1] - sources[row], streams[row + 1] - streams[row]
+        size, count = pairs[step * row + 1] - pairs[step * row], counts[step * row]
+        store16(out, to, metadata_size(source, stream, size, count))
+        count += (1 if source > 0 else 0) + (1 if stream > 0 else 0)
+        to += 2
+        if count > 0:
+            if count < 16:
+                store8(out, to, 0x80 + count)
+                to += 1
+            else:  # 64 KiB cannot contain a larger map than this can
+                store8(out, to, 0xDE)
+                store16(out, to + 1, count)
+                to += 3
+            if source + stream > 0:
+                to = store_origin(out, to, labels, columns, data, row)
+            copy(out, to, pair_data, pairs[step * row], size)
+            to += size
         copy(out, to, value_data, values[row], values[row + 1] - values[row])
