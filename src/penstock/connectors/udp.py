@@ -28,10 +28,9 @@ from penstock.connectors.permissions import Permissions
 from penstock.connectors.sockets import HostName, Port, address_of, claims_of, listening_at
 from penstock.connectors.streams import (
     DRAINED,
-    first_of,
     open_when_there_is_room,
     put_messages,
-    readable,
+    readable_or_done,
     ready_or_draining,
 )
 from penstock.connectors.url_forms import UrlForm, address
@@ -50,8 +49,14 @@ TURN_DATAGRAMS = 1000
 TURN_BYTES = 1 << 20
 """What is received in one turn of the loop, and stored in one step."""
 
-GATHER_SECONDS = 0.001
-"""After a pause, from the first datagram on: the kernel keeps what follows, and one record stores all of it."""
+GATHER_SECONDS_MAX = 0.005
+"""From the first datagram on: the kernel keeps what follows, and one record stores all of it."""
+
+FILLED_PER_SECOND = 400 << 20
+"""Of the kernel's buffer, which counts nearly 1 KiB for the smallest datagram: a small buffer is read sooner."""
+
+FEW_DATAGRAMS = TURN_DATAGRAMS // 2
+"""If more have arrived in one turn, the next follows at once."""
 
 _OVERFLOW = 40
 """SO_RXQ_OVFL: each datagram comes with the number of those that the kernel has dropped for lack of room."""
@@ -80,6 +85,8 @@ class DatagramSocket:
         with suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             sock.setsockopt(socket.SOL_SOCKET, _OVERFLOW, 1)
+        buffer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        self.gather_seconds = min(GATHER_SECONDS_MAX, buffer / FILLED_PER_SECOND)
         self._dropped = 0
         self._ancillary = socket.CMSG_SPACE(_COUNT.size)
 
@@ -135,22 +142,29 @@ async def receive_all(source: DatagramSocket, host: Host, name: str) -> None:
     """Datagrams into one stream, until nothing more should be read. While the stream may not send, the kernel keeps
     what fits into its buffer, and drops and counts the rest. Bad bytes end the stream, and another one follows.
     """
-    while not host.is_draining:
-        stream = await open_when_there_is_room(host, name)
-        if stream is None:
-            return
-        try:
-            while await ready_or_draining(stream, host):
-                received = source.receive(host)
-                await _store(received, stream, host)
-                if not received.datagrams:
-                    await first_of(readable(source.sock.fileno()), host.draining())
-                    await asyncio.sleep(GATHER_SECONDS)
-            await _store(source.receive(host), stream, host)
-            await stream.cut_off(DRAINED)
-        except BadBytes:
-            host.count("bad_streams")
-            await stream.close()
+    draining = asyncio.ensure_future(host.draining())
+    try:
+        while not host.is_draining:
+            stream = await open_when_there_is_room(host, name)
+            if stream is not None:
+                await _receive_into(stream, source, host, draining)
+    finally:
+        draining.cancel()
+
+
+async def _receive_into(stream: Stream, source: DatagramSocket, host: Host, draining: asyncio.Future[None]) -> None:
+    try:
+        while await ready_or_draining(stream, host):
+            received = source.receive(host)
+            await _store(received, stream, host)
+            if len(received.datagrams) < FEW_DATAGRAMS:
+                await readable_or_done(source.sock.fileno(), draining)
+                await asyncio.sleep(source.gather_seconds)
+        await _store(source.receive(host), stream, host)
+        await stream.cut_off(DRAINED)
+    except BadBytes:
+        host.count("bad_streams")
+        await stream.close()
 
 
 async def _store(received: Received, stream: Stream, host: Host) -> None:
