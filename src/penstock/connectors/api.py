@@ -216,7 +216,8 @@ class Stream(Protocol):
         metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """Whole events, bypassing the interceptors. `ids` are strictly increasing; events that are stored already are
-        dropped and counted. Without `ids`, events are numbered consecutively. Waits and returns like `send`.
+        dropped and counted. Without `ids`, events are numbered consecutively. Events may share a mapping of metadata:
+        it is encoded once. Waits and returns like `send`.
         """
 
     def encoded(self, metadata: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from operator import add, lt
@@ -55,7 +55,7 @@ class Placed(NamedTuple):
 class Values:
     """Events to be stored, at least one."""
 
-    values: Sequence[bytes]
+    values: Sequence[bytes] | Bytes
     ids: Sequence[int]
     """Strictly increasing."""
     times_us: Sequence[int] | int
@@ -76,7 +76,8 @@ class Values:
 
     def sizes(self) -> list[int]:
         """The sizes of each event's value, metadata and key."""
-        metadata, sizes = self.metadata, map(len, self.values)
+        metadata, values = self.metadata, self.values
+        sizes: Iterable[int] = values.sizes().tolist() if isinstance(values, Bytes) else map(len, values)
         if not isinstance(metadata, bytes):
             sizes = map(add, sizes, map(len, metadata))
         elif metadata:
@@ -85,10 +86,11 @@ class Values:
 
     def stored_size(self) -> int:
         """What all of them take in a record, at most."""
-        metadata, count = self.metadata, len(self.values)
+        metadata, values, count = self.metadata, self.values, len(self.values)
+        of_values = values.size if isinstance(values, Bytes) else sum(map(len, values))
         of_metadata = len(metadata) * count if isinstance(metadata, bytes) else sum(map(len, metadata))
         of_keys = 0 if self.keys is None else sum(map(len, self.keys))
-        return sum(map(len, self.values)) + of_metadata + of_keys + _EVENT_BYTES * count
+        return of_values + of_metadata + of_keys + _EVENT_BYTES * count
 
     def slices(self) -> Iterator[slice]:
         """Like `record_slices`."""
@@ -115,6 +117,10 @@ class Values:
             raise RequestError("event ids must be at least 1 and increase strictly")
         first = bisect_right(ids, last_id)
         return self[first:] if first else self
+
+
+def columns_of(values: Sequence[bytes] | Bytes) -> Bytes:
+    return values if isinstance(values, Bytes) else Bytes.of(values)
 
 
 def record_slices(sizes: Sequence[int]) -> Iterator[slice]:
@@ -160,7 +166,7 @@ def stored_batch(
     """
     count, times = len(values.values), values.times_us
     encoded = encode(
-        Bytes.of(values.values),
+        columns_of(values.values),
         keys=None if values.keys is None else Bytes.of(values.keys),
         event_times=array("q", [times]) * count if isinstance(times, int) else array("q", times),
         stream_ids=array("Q", [stream_id]) * count if stream_ids is None else array("Q", stream_ids),

@@ -87,3 +87,32 @@ def test_a_last_record_without_its_delimiter_is_an_event_or_a_dead_letter() -> N
     with pytest.raises(BadBytes) as raised:
         strict.finish()
     assert raised.value.data == b"b"
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bc", bytes(4 << 10)]), max_size=12),
+    st.lists(st.integers(0, 50_000), max_size=4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_columns_have_the_same_records(
+    records: list[bytes], places: list[int], skip_empty: bool, separates: bool
+) -> None:
+    data = b"".join(record + b"\n" for record in records) + b"rest"
+    plain, tested = (splitting(skip_empty=skip_empty, separates=separates) for _ in range(2))
+    for piece in cut(data, places):
+        columns = tested.feed_columns(piece)
+        assert (tested.feed(piece) if columns is None else columns.rows()) == plain.feed(piece)
+        assert tested.buffered == plain.buffered
+    assert tested.finish() == plain.finish()
+
+
+def test_columns_are_for_pieces_that_cannot_be_bad() -> None:
+    data = b"a\n" * (4 << 10)
+    assert splitting().feed_columns(b"a\n") is None
+    assert splitting(delimiter="ab").feed_columns(data) is None
+    assert splitting().feed_columns(bytes(8 << 10)) is None, "no record ends there"
+    short = splitting(record_bytes_max=8 << 10)
+    assert len(short.feed_columns(data) or ()) == 4 << 10
+    short.feed(b"b")
+    assert short.feed_columns(data) is None

@@ -12,6 +12,7 @@ from penstock.core.errors import LimitExceeded, RequestError, StoreFailed
 from penstock.core.types import Guarantee
 from penstock.ingest import worker_sources
 from penstock.ingest.in_flight import InFlightBudget
+from penstock.ingest.out_ports.event_ids import CUT_BITS
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.ingest.out_ports.stream import OutStream
 from penstock.protocol.api.deployment import ConnectorSpec
@@ -51,6 +52,35 @@ async def test_all_events_of_one_send_are_in_one_record_with_a_head(scene: Scene
         (1, {stream.ref.stream_id: 3}),
     ]
     assert await scene.values() == [b"a", b"b", b"c"]
+
+
+async def test_the_lines_of_a_large_send_are_events_also_beside_another_stream(scene: Scene) -> None:
+    host = await scene.host(interceptors=SPLIT)
+    lines = [b"line %d of many" % number for number in range(1000)]
+    data = b"\n".join(lines)
+    stream = await host.open_stream("peer", resume=True)
+    assert await stream.send(data) == (len(data) - len(lines[-1])) << CUT_BITS
+    other = await host.open_stream("other", metadata={"peer": "p"})
+    sending = asyncio.gather(stream.send(b"\n" + data + b"\n"), other.send(data + b"\n"))
+    assert [*await sending] == [(2 * len(data) + 2) << CUT_BITS, 1000]
+    events = await scene.events()
+    ours = [event for event in events if event.stream_id == stream.ref.stream_id]
+    assert [event.payload for event in ours] == lines + lines
+    assert [event.event_id for event in ours] == sorted({event.event_id for event in ours})
+    others = [event for event in events if event.stream_id == other.ref.stream_id]
+    assert [event.payload for event in others] == lines
+    assert {event.metadata["peer"] for event in others} == {"p"}
+
+
+async def test_events_that_share_a_mapping_have_its_metadata(scene: Scene) -> None:
+    host = await scene.host()
+    stream = await host.open_stream("peers", metadata={"of": "stream"})
+    one, two = {"peer": "one"}, {"peer": "two"}
+    await stream.put([b"a", b"b", b"c"], metadata=[one, two, one])
+    await stream.put([b"d", b"e"], metadata=[two, two])
+    assert [event.metadata for event in await scene.events()] == [
+        {"of": "stream", **each} for each in (one, two, one, two, two)
+    ]
 
 
 async def test_put_stores_ids_times_keys_and_metadata(scene: Scene) -> None:

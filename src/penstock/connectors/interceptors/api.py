@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 from penstock.connectors.api import Options
 from penstock.core.errors import PenstockError, RequestError
+from penstock.protocol.stored.bulk import Bytes
 
 
 class BadBytes(PenstockError):
@@ -58,6 +59,12 @@ class Incoming(ABC):
 
     def feed_whole(self, records: Sequence[bytes]) -> list[bytes] | None:  # noqa: ARG002  most have no other way
         """As `feed` of each of them, if it can be sure that none raises BadBytes; None: it was not fed."""
+        return None
+
+    def feed_columns(self, data: bytes) -> Bytes | None:  # noqa: ARG002
+        """As `feed`, without an object for each record, if it can be sure that it does not raise BadBytes; None: it was
+        not fed.
+        """
         return None
 
     @property

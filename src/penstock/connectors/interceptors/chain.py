@@ -15,6 +15,7 @@ from penstock.connectors.interceptors.api import (
     OutgoingInterceptor,
     Rejected,
 )
+from penstock.protocol.stored.bulk import Bytes
 
 WAITING_BYTES_MAX = 16 << 20
 """Whole records that a stream that resumes may buffer until there is a position between records in its raw bytes."""
@@ -67,8 +68,7 @@ class IncomingChain:
         everything that is left: nothing is fed afterwards.
         """
         if self._only is not None and (found := self._only.feed_whole([data])) is not None:
-            self._fed += len(data)  # as below, for one interceptor of messages, of which there are many
-            self._consumed = max(self._consumed, self._fed - self._only.buffered)
+            self._passed(len(data), self._only)
             return found
         records, failures = [data], {}
         for number, stage in enumerate(self._stages):
@@ -94,6 +94,18 @@ class IncomingChain:
         """Reject what has waited too long."""
         for stage in self._stages:
             stage.expire()
+
+    def feed_columns(self, data: bytes) -> Bytes | None:
+        """As `feed`, if its only interceptor can return columns; None: it was not fed."""
+        found = self._only.feed_columns(data) if self._only is not None else None
+        if found is not None and self._only is not None:
+            self._passed(len(data), self._only)
+        return found
+
+    def _passed(self, size: int, only: Incoming) -> None:
+        """As in `_released`, for one interceptor."""
+        self._fed += size
+        self._consumed = max(self._consumed, self._fed - only.buffered)
 
     def take_rejected(self) -> list[Rejected]:
         """Records that an interceptor could not convert since the last call: each is a dead letter."""

@@ -15,7 +15,7 @@ from penstock.connectors.api import StreamRef
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.core.errors import NoRoom, PenstockError, RequestError
 from penstock.core.types import Buffer
-from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, packed, stored_batch
+from penstock.ingest.batch import VALUE_BYTES_MAX, Batch, Placed, Values, columns, columns_of, packed, stored_batch
 from penstock.ingest.extraction import Extraction, Times
 from penstock.ingest.known_streams import KnownStream, active_again, ended
 from penstock.ingest.out_ports.event_ids import (
@@ -192,11 +192,16 @@ class OutStream:
         self._is_finished, self._packed_last = False, metadata
         records: list[bytes] = []
         try:
-            for piece in pieces:
-                records += _checked(self._chain.feed(piece), metadata)
+            cut = self._chain.feed_columns(pieces[0]) if len(pieces) == 1 else None
+            if cut is None:
+                for piece in pieces:
+                    records += _checked(self._chain.feed(piece), metadata)
+            else:
+                cut = _checked_columns(cut, metadata)
             is_rejected = await self._reject()
-            await self._store(records, metadata)
-            if is_rejected and not records:
+            found = records if cut is None else cut
+            await self._store(found, metadata)
+            if is_rejected and not found:
                 await self._advance()
             if self._chain.is_timed:
                 self._watch()
@@ -238,7 +243,7 @@ class OutStream:
         keys: Sequence[bytes] | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        each = self._packed if metadata is None else [packed({**self._metadata, **one}) for one in metadata]
+        each = self._packed if metadata is None else self._packed_each(metadata)
         async with self._turn:
             await self._admitted()
             numbers = counted(self.last_id, len(values)) if ids is None else ids
@@ -247,6 +252,11 @@ class OutStream:
             if values:
                 await self._put(events if ids is None else events.after(self.last_id), len(values))
         return self.last_id
+
+    def _packed_each(self, metadata: Sequence[Mapping[str, Any]]) -> Sequence[bytes] | bytes:
+        """Events that share a mapping, such as those of one peer, share what is stored of it."""
+        found = {key: self.encoded(one) for key, one in {id(one): one for one in metadata}.items()}
+        return next(iter(found.values())) if len(found) == 1 else [found[id(one)] for one in metadata]
 
     async def _put(self, values: Values, count: int) -> None:
         self._storage.skipped(count - len(values.values))
@@ -304,7 +314,7 @@ class OutStream:
 
     # Storing.
 
-    async def _store(self, records: Sequence[bytes], metadata: bytes) -> None:
+    async def _store(self, records: Sequence[bytes] | Bytes, metadata: bytes) -> None:
         """Store events. Those of a stream that resumes extend up to the interceptors' current cut."""
         if self._skip and records:
             skipped = min(self._skip, len(records))
@@ -380,7 +390,7 @@ class OutStream:
         """
         times = self._log.times
         times.record(own_times=True)
-        found = extraction.of_values(Bytes.of(values.values), values.metadata)
+        found = extraction.of_values(columns_of(values.values), values.metadata)
         if found.untimed and extraction.spec.is_dead_letter:
             return self._without_untimed(values, found)
         highest, untimed = int(found.times.max()), found.untimed
@@ -518,6 +528,13 @@ class OutStream:
     def abandon(self) -> None:
         """Close at once. What is not stored yet is lost."""
         self._leave()
+
+
+def _checked_columns(records: Bytes, metadata: bytes) -> Bytes:
+    """Raises like `_checked`."""
+    if len(records) * len(metadata) > METADATA_BYTES_MAX or records.sizes().max(initial=0) > VALUE_BYTES_MAX:
+        _checked(records.rows(), metadata)
+    return records
 
 
 def _checked(records: list[bytes], metadata: bytes) -> list[bytes]:
