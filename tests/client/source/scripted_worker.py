@@ -1,6 +1,7 @@
 """A scripted worker: real sockets, and for each connection a function that reads and writes."""
 
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,9 +20,17 @@ class Peer(ScriptedPeer):
     def __init__(self, connected: socket.socket, receive_bytes: int = 65536) -> None:
         super().__init__(connected, Use.SOURCE, Role.ACCEPTOR)
         self._socket.settimeout(SECONDS_MAX)
+        self.port: int = connected.getsockname()[1]
+        """The worker's."""
         self._receive_bytes = receive_bytes
         self.cut_after: int | None = None
         """Bytes to receive before the connection is cut."""
+
+    def reset(self) -> None:
+        """Ends the connection, also for the thread that reads it."""
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def greet(self, credit: int) -> Hello:
         hello = self.expect(Hello)
@@ -79,12 +88,16 @@ class ScriptedWorker:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self) -> None:
+        """Nothing listens here any more."""
         with suppress(OSError):  # it is closed already when a conversation failed
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
         self._thread.join(SECONDS_MAX)
         if self._error is not None:
             raise self._error

@@ -441,9 +441,17 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
             self._changed.clear()
             due = session.poll(loop.time())
             connection.write()
-            await self._wait(due, loop)
-            if connection.lost is not None:
-                raise connection.lost
+            await self._exchange(connection, due, loop)
+
+    async def _exchange(self, connection: AsyncConnection, until: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a change. Raises what has ended the connection, also if that was while nobody served it: during the
+        farewell of the one before.
+        """
+        if connection.lost is None:
+            await self._wait(until, loop)
+        self._report_acks(connection.session)
+        if connection.lost is not None:
+            raise connection.lost
 
     async def _connect(self) -> AsyncConnection:
         try:
@@ -480,10 +488,7 @@ class AsyncSource(SourceBase[Factory | AsyncFactory]):
                     if session.may_leave(loop.time()):
                         return True
                 self._changed.clear()
-                await self._wait(self._advance(connection, outflow, loop), loop)
-                self._report_acks(connection.session)
-                if connection.lost is not None:
-                    raise connection.lost
+                await self._exchange(connection, self._advance(connection, outflow, loop), loop)
             await connection.farewell()
             return False
         except Exception as error:
