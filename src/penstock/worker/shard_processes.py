@@ -30,6 +30,11 @@ SILENT_SECONDS_MAX = 15.0
 """A process that has served and reports nothing for so long hangs: its lease has expired. Longer than a lease, so that
 a busy machine does not kill what would recover.
 """
+UNREADY_SILENT_SECONDS_MAX = 120.0
+"""The same for a process that does not serve yet: while it recovers its journal, it reports nothing. Twice as long
+after each such kill in a row, so that a long recovery ends one day.
+"""
+_DOUBLINGS_MAX = 5
 _ASLEEP_SECONDS = 5.0
 """Between two looks: the host itself has slept, and has heard nothing."""
 _LINE_BYTES_MAX = 1 << 16
@@ -103,22 +108,30 @@ class ShardProcess:
         self.shard = shard
         self._stop_seconds_max = stop_seconds_max
         self.is_stopping = False
+        self.is_killed = False
+        """Because it was silent."""
         self.has_ended = False
         self.pid = 0
         self._options = options
         self._on_change = on_change
         self._link = ProcessLink()
         self._tasks: list[asyncio.Task[None]] = []
+        self._started_at = 0.0
 
     @property
     def report(self) -> ShardReport:
         return self._link.report
 
-    def is_silent(self, since: float, now: float) -> bool:
-        """Whether it hangs; `since`: when the host has begun to listen."""
-        return self.report.state == "serving" and now - max(self._link.heard_at, since) > SILENT_SECONDS_MAX
+    @property
+    def is_serving(self) -> bool:
+        return self.report.state == "serving"
+
+    def silent_seconds(self, since: float, now: float) -> float:
+        """`since`: when the host has begun to listen."""
+        return now - max(self._link.heard_at, self._started_at, since)
 
     def kill(self) -> None:
+        self.is_killed = True
         log.error("shard %d: process %d does not answer, and is killed", self.shard, self.pid)
         self._signal(signal.SIGKILL)
 
@@ -135,7 +148,7 @@ class ShardProcess:
             start_new_session=True,  # Ctrl-C reaches only the host, which stops its processes
             limit=_LINE_BYTES_MAX,
         )
-        self.pid = self._process.pid
+        self.pid, self._started_at = self._process.pid, asyncio.get_running_loop().time()
         log.info("shard %d: process %d is started", self.shard, self.pid)
         self._tasks = [
             asyncio.create_task(self._link.run(self._on_change)),
@@ -212,6 +225,8 @@ class ShardProcesses:
         self._not_before: dict[int, float] = {}
         self._started: dict[int, float] = {}
         self._stopping: set[asyncio.Task[None]] = set()
+        self._hung: dict[int, int] = {}
+        """How often in a row a shard's process was killed before it has served."""
         self._listens_since = self._looked = float("-inf")
 
     def running(self) -> dict[int, ShardProcess]:
@@ -239,15 +254,28 @@ class ShardProcesses:
             self._not_before[one.shard] = loop.time() + pauses.next()
         return ended
 
-    def kill_silent(self) -> None:
+    def kill_silent(self, now: float | None = None) -> None:
         """Those that hang; to be called every few seconds. They are started again like others that have died."""
-        now = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time() if now is None else now
         if now - self._looked > _ASLEEP_SECONDS:
             self._listens_since = now
         self._looked = now
         for one in self._running.values():
-            if not one.has_ended and one.is_silent(self._listens_since, now):
+            if one.is_serving:
+                self._hung.pop(one.shard, None)
+            if one.has_ended or one.is_killed:
+                continue
+            if one.silent_seconds(self._listens_since, now) > self._silent_seconds_max(one):
+                if not one.is_serving:
+                    self._hung[one.shard] = self._hung.get(one.shard, 0) + 1
                 one.kill()
+
+    def _silent_seconds_max(self, one: ShardProcess) -> float:
+        if one.is_serving:
+            return SILENT_SECONDS_MAX
+        doublings = min(self._hung.get(one.shard, 0), _DOUBLINGS_MAX)
+        factor: int = 1 << doublings
+        return UNREADY_SILENT_SECONDS_MAX * factor
 
     async def start(self, shard: int) -> None:
         """Unless it is too early after it has died. Raises OSError."""
