@@ -43,8 +43,10 @@ from penstock.worker.settings import Redirect
 
 log = logging.getLogger(__name__)
 
-RETURN_SECONDS = 60.0
-"""A source that comes back this soon after RESTART with an address has not understood the address."""
+RETURN_SECONDS = 900.0
+"""A source that comes back this soon after RESTART with an address has not understood the address. Programs may wait
+for minutes before they connect again; one that has understood and is back because its owner has died is only spliced.
+"""
 
 _REMEMBERED_MAX = 10_000
 """Sources that were sent away lately; the oldest is forgotten."""
