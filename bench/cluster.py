@@ -188,13 +188,15 @@ def first_bottleneck(size: Growth) -> str:
     for_leader = int(LEASE_TIMING.expired / per_worker)
     for_puts = int(WRITES_MAX / (size.per_second("PUT") / size.workers))
     one_record = size.workers * REQUEST_SECONDS / READERS
-    what = f"the leader's look at all records, which takes longer than its lease from {for_leader:,} workers on"
-    other = f"PUTs for leases: {WRITES_MAX:,} a second are reached at {for_puts:,} workers"
-    if for_puts < for_leader:
-        what, other = other, what
+    slow = (
+        f"the leader's look at all records: from {for_leader:,} workers on it takes longer than a lease, and losses are"
+    )
+    slow += " noticed late"
+    puts = f"PUTs for leases: {WRITES_MAX:,} a second are reached at {for_puts:,} workers"
+    first, other = (slow, puts) if for_leader <= for_puts else (puts, slow)
     return (
-        f"The first bottleneck is {what}. The next: {other}. One record for each worker, which is the lease of all its "
-        f"processes, would move both: {size.workers / LEASE_TIMING.renew:,.0f} PUTs a second and a look of "
+        f"The first bottleneck is {first}. The next: {other}. One record for each worker, which is the lease of all "
+        f"its processes, would move both: {size.workers / LEASE_TIMING.renew:,.0f} PUTs a second and a look of "
         f"{one_record:.1f} s with {size.workers:,} workers."
     )
 

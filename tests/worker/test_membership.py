@@ -9,7 +9,7 @@ import pytest
 from penstock.bucket.counted_bucket import CountedBucket
 from penstock.bucket.stores import open_bucket
 from penstock.cluster import assignment
-from penstock.cluster.records import WorkerRecord, worker_key
+from penstock.cluster.records import WorkerRecord, encode, read_record, worker_key
 from penstock.core.errors import RequestError
 from penstock.worker.host_link import ShardReport
 from penstock.worker.membership import Membership
@@ -160,3 +160,42 @@ def test_a_host_starts_what_is_assigned_and_lets_go_of_what_is_not() -> None:
     assert plan(set(), {0: serving}) == {0: Action.LEAVE}
     assert plan(set(), {0: moving, 1: leaving}) == {}
     assert plan(set(), {0: waiting, 1: ShardReport()}) == {0: Action.STOP, 1: Action.STOP}
+
+
+def test_no_shard_is_handed_to_a_process_that_has_ended(cluster: Cluster) -> None:
+    a = cluster.join("a", 1)
+    record = WorkerRecord(worker="process", revision=1, addresses={}, shards=(), waits_for=(3,), host="b")
+    cluster.bucket.create(worker_key("process"), [encode(record)])
+    assert a.waiting(3, "b") == "process"
+    assert a.waiting(3, "c") == a.waiting(4, "b") == ""
+    a.forget("process")
+    assert read_record(cluster.bucket, worker_key("process"), WorkerRecord) is not None
+    assert a.waiting(3, "b") == ""
+
+
+def test_a_leader_whose_look_takes_longer_than_a_lease_renews_its_record_meanwhile(cluster: Cluster) -> None:
+    for number in range(40):
+        record = WorkerRecord(worker=f"process-{number}", revision=1, addresses={}, shards=(number,), host="b")
+        cluster.bucket.create(worker_key(record.worker), [encode(record)])
+
+    def clock() -> float:
+        """A second later each time: it is asked after each record."""
+        cluster.now += 1.0
+        return cluster.now
+
+    own = WorkerRecord(worker="a", revision=0, addresses={}, shards=(), wants=1)
+    leader = Membership(CountedBucket(cluster.bucket), own, clock=clock)
+
+    def revision() -> int:
+        found = read_record(cluster.bucket, worker_key("a"), WorkerRecord)
+        assert found is not None
+        return found[0].revision
+
+    leader.round()
+    before, began = revision(), cluster.now
+    leader.round()
+    assert cluster.now - began > 40
+    assert revision() - before >= 10
+    before = revision()
+    assert not leader.waiting(3, "b")
+    assert revision() - before >= 10

@@ -11,6 +11,7 @@ W is unique to one run of a worker.
 """
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -26,7 +27,7 @@ SHARDS = "cluster/shards/"
 ASSIGNMENT = "cluster/assignment"
 READERS = 16
 """Requests at a time for all records of a kind. One after the other, the leader of 18 workers with 10 shards each would
-need more than 6 s to look at them, and be taken for dead.
+need more than 6 s to look at them.
 """
 NAME_LENGTH_MAX = 60
 """Of a worker's name within its id, which is part of a key."""
@@ -137,12 +138,19 @@ def read_record(bucket: Bucket, key: str, kind: type[Record]) -> tuple[Record, s
     return decode(found.data, kind, f"{bucket.url}/{key}"), found.version
 
 
-def read_records(bucket: Bucket, prefix: str, kind: type[Record]) -> list[Record]:
-    """All records below the prefix, in the order of their keys, several at a time. Raises like `read_record`."""
-    keys = sorted(each.key for each in bucket.list(prefix))
+def read_records(
+    bucket: Bucket, prefix: str, kind: type[Record], meanwhile: Callable[[], None] = lambda: None
+) -> list[Record]:
+    """All records below the prefix, in the order of their keys, several at a time. Raises like `read_record`.
+    `meanwhile` is called often.
+    """
+    keys, found = sorted(each.key for each in bucket.list(prefix)), list[Record]()
     with ThreadPoolExecutor(READERS, thread_name_prefix="records") as readers:
-        found = readers.map(lambda key: read_record(bucket, key, kind), keys)
-        return [record[0] for record in found if record is not None]
+        for record in readers.map(lambda key: read_record(bucket, key, kind), keys):
+            meanwhile()
+            if record is not None:
+                found.append(record[0])
+    return found
 
 
 def decode(data: bytes, kind: type[Record], where: str) -> Record:

@@ -62,6 +62,7 @@ class Membership:
         self._live = LiveHosts(timing)
         self._timing = timing
         self._watch = LeaderWatch(timing, self.host)
+        self._renewed_at = float("-inf")
         self._lock = Lock()
         self._looked_at = self._accompanied_at = clock()
         """When all records were read, and when there were others than this host's among them."""
@@ -120,6 +121,7 @@ class Membership:
     # The record of this host.
 
     def _renew(self) -> None:
+        self._renewed_at = self._clock()
         known = 0 if self.assignment is None else self.assignment.revision
         record = msgspec.structs.replace(self._record, revision=self._record.revision + 1, assignment=known)
         key, data = worker_key(self.host), encode(record)
@@ -131,6 +133,10 @@ class Membership:
         except (ObjectExists, VersionChanged):  # by an earlier try, or a leader has taken us for dead
             self._write_over(key, data)
         self._record = record
+
+    def _renew_if_due(self) -> None:
+        if self._clock() - self._renewed_at >= self._timing.renew:
+            self._renew()
 
     def _write_over(self, key: str, data: bytes) -> None:
         """Nothing else writes it."""
@@ -205,12 +211,13 @@ class Membership:
                 list(writers.map(lambda one: end_dead(self._bucket, one), dead))
 
     def records(self) -> list[WorkerRecord]:
-        """Of all workers."""
-        return read_records(self._bucket, WORKERS, WorkerRecord)
+        """Of all workers. With hundreds of them that takes longer than a lease: the own record is renewed meanwhile."""
+        return read_records(self._bucket, WORKERS, WorkerRecord, self._renew_if_due)
 
     def waiting(self, shard: int, host: str) -> str:
         """The process of that host which waits for the shard; "" if there is none."""
-        for one in self.records():
-            if one.host == host and shard in one.waits_for:
-                return one.worker
+        with self._lock:
+            for one in self.records():
+                if one.host == host and shard in one.waits_for and not one.has_ended:
+                    return one.worker
         return ""

@@ -58,8 +58,12 @@ SLEEPS = 0.002
 class SimulatedMembership(Membership):
     def records(self) -> list[WorkerRecord]:
         """One after the other: only actors can wait."""
-        found = (read_record(self._bucket, each.key, WorkerRecord) for each in self._bucket.list(WORKERS))
-        return [one[0] for one in found if one is not None]
+        found = []
+        for each in self._bucket.list(WORKERS):
+            self._renew_if_due()
+            if (one := read_record(self._bucket, each.key, WorkerRecord)) is not None:
+                found.append(one[0])
+        return found
 
     def end_dead(self, dead: Collection[WorkerRecord]) -> None:
         for one in dead:
