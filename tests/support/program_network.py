@@ -1,20 +1,22 @@
 """The network between programs and workers: every connection passes through it, and it can be cut."""
 
 import asyncio
-import re
 import threading
-from collections.abc import Coroutine, Iterable
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from penstock.core.address import Address
+from penstock.protocol.connector import Decoder, Hello, Migrate, Restart, Use, encode
+from penstock.protocol.connector.codec import HEADER, decode
 from tests.support.waiting import SECONDS_MAX
 
 HERE = "127.0.0.2"
-"""Where programs find what is at 127.0.0.1, at the same port. As long as that, so an address in a frame can be replaced
-without decoding it.
-"""
+"""Where programs find what is at 127.0.0.1, at the same port."""
 
-_ADDRESS = re.compile(rb"127\.0\.0\.1:(\d{4,5})")
+_THERE = "127.0.0.1"
 _CHUNK = 65536
 
 
@@ -24,11 +26,14 @@ class ProgramNetwork:
     def __init__(self) -> None:
         self.resets = 0
         """Connections that ended with a cut."""
+        self.cuts: Counter[str] = Counter()
+        """How often a connection was cut, by the name in its HELLO: a source's, or that of a sink's pipeline."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._servers: dict[int, asyncio.Server] = {}
         self._cut: dict[int, asyncio.Event] = {}
         self._links: set[_Link] = set()
+        self._listening = asyncio.Lock()
 
     def address(self, port: int) -> str:
         self._do(self._listen(port))
@@ -37,6 +42,11 @@ class ProgramNetwork:
     @property
     def ports(self) -> list[int]:
         return sorted(self._servers)
+
+    @property
+    def connected(self) -> set[str]:
+        """The names in the HELLOs of the connections that there are."""
+        return {one.instance for one in [*self._links] if one.instance}
 
     def cut(self, ports: Iterable[int]) -> None:
         """Nothing that is sent to these ports arrives from now on, and no reply either."""
@@ -57,46 +67,70 @@ class ProgramNetwork:
 
     async def _join(self, resets: bool) -> None:
         cut, self._cut = self._cut, {}
-        for link in [*self._links] if resets else ():
-            if link.port in cut:
+        for link in [one for one in self._links if one.port in cut]:
+            if link.instance:
+                self.cuts[link.instance] += 1
+            if resets:
                 self.resets += 1
                 link.abort()
         for is_back in cut.values():
             is_back.set()
 
     async def _listen(self, port: int) -> None:
-        if port not in self._servers:
-            self._servers[port] = await asyncio.start_server(lambda *ends: self._serve(port, *ends), HERE, port)
+        async with self._listening:
+            if port not in self._servers:
+                self._servers[port] = await asyncio.start_server(lambda *ends: self._serve(port, *ends), HERE, port)
 
     async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(port, writer)
         self._links.add(link)
         with suppress(OSError, asyncio.CancelledError):
+            hello = await link.read_hello(reader)
             await self._until_connected(link)
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+            far_reader, far_writer = await asyncio.open_connection(_THERE, port)
             link.writers.append(far_writer)
-            ways = self._pass(link, reader, far_writer), self._pass(link, far_reader, writer, is_reply=True)
-            await asyncio.gather(*ways)
+            far_writer.write(hello)
+            await asyncio.gather(self._pass(link, reader, far_writer), self._reply(link, far_reader, writer))
         self._links.discard(link)
         link.abort()
 
-    async def _pass(
-        self, link: "_Link", reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_reply: bool = False
-    ) -> None:
+    async def _pass(self, link: "_Link", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Raises ConnectionAbortedError at the end, which ends the other direction as well."""
         while data := await reader.read(_CHUNK):
             await self._until_connected(link)
-            writer.write(await self._replaced(data) if is_reply else data)
+            writer.write(data)
             await writer.drain()
         raise ConnectionAbortedError
 
-    async def _replaced(self, data: bytes) -> bytes:
-        for port in {int(found) for found in _ADDRESS.findall(data)}:
-            try:
-                await self._listen(port)
-            except OSError:  # somebody else's network has it
-                return data
-        return _ADDRESS.sub(HERE.encode() + rb":\1", data)
+    async def _reply(self, link: "_Link", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The same frame by frame: those with an address are replaced."""
+        frames = _Frames()
+        while data := await reader.read(_CHUNK):
+            await self._until_connected(link)
+            for frame in frames.feed(data):
+                writer.write(await self._replaced(frame))
+            await writer.drain()
+        raise ConnectionAbortedError
+
+    async def _replaced(self, frame: bytes) -> bytes:
+        _, tag = HEADER.unpack_from(frame)
+        if tag not in (Migrate.tag, Restart.tag):
+            return frame
+        match decode(tag, frame[HEADER.size :]):
+            case Migrate() as found if found.host == _THERE and await self._is_here(found.port):
+                return encode(replace(found, host=HERE))
+            case Restart() as found if found.address:
+                address = Address.parse(found.address)
+                if address.host == _THERE and await self._is_here(address.port):
+                    return encode(replace(found, address=f"{HERE}:{address.port}"))
+        return frame
+
+    async def _is_here(self, port: int) -> bool:
+        try:
+            await self._listen(port)
+        except OSError:  # somebody else's network has it
+            return False
+        return True
 
     async def _until_connected(self, link: "_Link") -> None:
         if (is_back := self._cut.get(link.port)) is not None:
@@ -131,10 +165,42 @@ class _Link:
 
     def __init__(self, port: int, writer: asyncio.StreamWriter) -> None:
         self.port = port
+        self.instance = ""
+        """As its HELLO says; empty until that has arrived."""
         self.writers = [writer]
         self.is_aborted = False
+
+    async def read_hello(self, reader: asyncio.StreamReader) -> bytes:
+        """Returns all that was read for it."""
+        decoder, read = Decoder(Use.SOURCE), b""
+        while not self.instance:
+            if not (data := await reader.read(_CHUNK)):
+                raise ConnectionAbortedError
+            read += data
+            for frame in decoder.feed(data):
+                assert isinstance(frame, Hello), frame
+                self.instance = frame.instance
+                break
+        return read
 
     def abort(self) -> None:
         self.is_aborted = True
         for writer in self.writers:
             writer.transport.abort()
+
+
+class _Frames:
+    """Whole frames out of pieces of any size."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._data += data
+        while len(self._data) >= HEADER.size:
+            size, _ = HEADER.unpack_from(self._data)
+            end = HEADER.size - 1 + size
+            if len(self._data) < end:
+                return
+            frame, self._data = self._data[:end], self._data[end:]
+            yield frame
