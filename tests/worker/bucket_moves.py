@@ -4,10 +4,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.client import Message, Source
 from penstock.core.errors import PenstockError
@@ -119,6 +120,29 @@ def workers(
         made.close()
 
 
+class Gaps(NamedTuple):
+    """The longest time of each stream without an acknowledgement, in seconds."""
+
+    streams: int
+    p50: float
+    p99: float
+    longest: float
+
+    def __str__(self) -> str:
+        return f"{self.streams} streams: gap p50 {self.p50:.2f} s, p99 {self.p99:.2f} s, longest {self.longest:.2f} s"
+
+
+class Move(NamedTuple):
+    gaps: Gaps
+    repeated: int
+    """Messages that were sent twice."""
+    unacknowledged: int
+    """Those that were sent, and not acknowledged, when the streams were opened again."""
+
+    def __str__(self) -> str:
+        return f"{self.gaps}; {self.repeated} messages sent again, of {self.unacknowledged} without an acknowledgement"
+
+
 class Sending:
     """A program with many streams, each with a message every few milliseconds, until it is stopped."""
 
@@ -126,7 +150,13 @@ class Sending:
         self.name = name
         self._every_seconds = every_seconds
         self._source = Source(seeds, source=name, on_ack=self._acked, poll_seconds=0.005, retry_seconds=RETRY_SECONDS)
-        self._streams = [self._source.stream(f"stream {number}", self._messages) for number in range(streams)]
+        names = [f"stream {number}" for number in range(streams)]
+        self._streams = [self._source.stream(name, partial(self._opened_after, name)) for name in names]
+        self._by_name = {one.name: one for one in self._streams}
+        self._opened: dict[str, tuple[int, int]] = {}
+        """The id from which a stream goes on, and how many of its messages had been sent by then."""
+        self.repeated = self.unacknowledged = 0
+        """As in Move, from the start."""
         self._has_ended = threading.Event()
         self._last_ack: dict[str, float] = {}
         self._gaps: dict[str, float] = {}
@@ -147,6 +177,21 @@ class Sending:
             else:
                 yield Message(number, b"%d" % number, 1000 + number)
                 number, due = number + 1, time.monotonic() + self._every_seconds
+
+    def _opened_after(self, name: str, after: int | None) -> Iterator[Message | None]:
+        """What was sent, and is not stored, is sent again."""
+        stream, number = self._by_name[name], 0 if after is None else after + 1
+        first, sent = self._opened.get(stream.name, (number, stream.sent))
+        end = first + stream.sent - sent
+        self.repeated += end - number
+        self.unacknowledged += end - (0 if stream.acknowledged is None else stream.acknowledged + 1)
+        self._opened[stream.name] = number, stream.sent
+        return self._messages(after)
+
+    @property
+    def sent(self) -> int:
+        """Messages, those sent again too."""
+        return sum(one.sent for one in self._streams)
 
     def _acked(self, name: str, _: int) -> None:
         now = time.monotonic()
@@ -176,11 +221,10 @@ class Sending:
     def forget_gaps(self) -> None:
         self._gaps.clear()
 
-    def gaps(self) -> str:
-        """The longest time without an acknowledgement, over all streams."""
+    def gaps(self) -> Gaps:
         found = sorted(self._gaps.values())
         p50, p99 = (quantiles(found, n=100)[at] for at in (49, 98))
-        return f"{len(found)} streams: gap p50 {p50:.2f} s, p99 {p99:.2f} s, longest {found[-1]:.2f} s"
+        return Gaps(len(found), p50, p99, found[-1])
 
     def end(self) -> None:
         """Nothing more is sent."""
@@ -221,18 +265,21 @@ def sending(seeds: str, streams: int, name: str = SOURCE, every_seconds: float =
         made.close()
 
 
-def move_while_sending(folder: Path, url: str, streams: int, moves: int) -> list[str]:
-    """From worker to worker, and back; returns the gaps of each move."""
+def move_while_sending(folder: Path, url: str, streams: int, moves: int) -> list[Move]:
+    """From worker to worker, and back. No message is sent twice unless it was not acknowledged."""
     found = []
     with ExitStack() as stack:
         two = stack.enter_context(workers(folder, url))
         program = stack.enter_context(sending(two.seeds, streams))
-        for number in range(moves):
+        for _ in range(moves):
             program.wait_for_acks()
             program.forget_gaps()
+            repeated, unacknowledged = program.repeated, program.unacknowledged
             to = next(two.names[one] for one in two.all if one is not two.owner())
             owner = two.drain(to)
             program.wait_for_acks()
-            found.append(f"move {number + 1}: {program.gaps()}")
-        program.check(owner)
+            again, open_ones = program.repeated - repeated, program.unacknowledged - unacknowledged
+            found.append(Move(program.gaps(), again, open_ones))
+        stored = program.check(owner)
+        assert program.sent - stored == program.repeated <= program.unacknowledged
     return found

@@ -1,4 +1,4 @@
-"""`script/test --campaign cluster [--minutes M] [--seed S]`: hosts on SeaweedFS while ten programs send.
+"""`script/test --campaign cluster [--minutes M] [--seed S] [--no-spark]`: hosts on SeaweedFS while ten programs send.
 
 Hosts and shard processes are killed, or stopped and woken up when others have their shards; hosts join and are drained;
 shards move; the store cannot be reached for a while: by one host, whose requests and their replies are lost on the
@@ -7,15 +7,17 @@ connections: what was sent arrives late, or never. Six programs use the SDK, thr
 with an address, one understands neither that nor MIGRATE. At the end every message of every program is stored once, in
 order, up to the last one that was acknowledged.
 
-Three more want the same stream of a source with two partitions, and let go of it every few seconds. What was
-acknowledged to one of them is stored, and nothing that another one has sent in its place: so no two of them had the
-stream at the same time. In the end the registry says that nobody has it.
+Four more want the same stream of a source with two partitions, and let go of it every few seconds, and four another
+one. What was acknowledged to one of them is stored, and nothing that another one has sent in its place: so no two of
+them had the stream at the same time. Nor had the partitions, by the journal of the registry: what each has stored lies
+between what the registry said when it was granted the stream and what it reported when it gave it up. In the end the
+registry says that nobody has it.
 
-With `--spark`, a standalone Spark cluster with two workers runs two pipelines over seven of the sources. The sink of
-one writes files, that of the other is a program, behind the same proxy. Then an acknowledgement of these sources means
-that the sinks have the message, which is checked all the time; at the end the sinks have every message once, with its
-bytes, and the messages of each stream in order. Programs send less then: the cluster, Spark and the store share one
-machine.
+A standalone Spark cluster with two workers runs two pipelines over seven of the sources. The sink of one writes files,
+that of the other is a program, behind the same proxy. An acknowledgement of these sources means that the sinks have the
+message, which is checked all the time; at the end the sinks have every message once, with its bytes, and the messages
+of each stream in order. With `--no-spark` there are no pipelines, and programs send more: otherwise the cluster, Spark
+and the store share one machine.
 """
 
 import argparse
@@ -27,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -36,8 +39,7 @@ from penstock.client.segments import SegmentClient
 from penstock.client.sink import DataFile, Sink, lines, read_committed
 from penstock.connectors.file import read_committed_parts
 from penstock.core.errors import PenstockError
-from penstock.ingest.stored_claims import claims_segment, rows_of
-from penstock.ingest.stream_claims import StreamClaims
+from penstock.ingest.stored_claims import claims_segment
 from penstock.protocol.stored.names import Partition
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.client.source.stored import StoredMessage, stored_messages
@@ -50,13 +52,15 @@ from tests.support.store_proxy import SLOW_DOWN, StoreProxy, store_proxy
 from tests.support.waiting import SECONDS_MAX, until
 from tests.worker.bucket_moves import EVERY_SECONDS, Sending, sending
 from tests.worker.hosts import Hosts, children, kill
-from tests.worker.raw_programs import STREAM, STREAM_ID, RawProgram, Rivals, raw_program, rivals
+from tests.worker.raw_programs import RawProgram, raw_program
+from tests.worker.rivals import Rival, Rivals, SdkRival, rivals
+from tests.worker.stored_tenures import tenures_of
 
 ABOUT = "hosts killed, stopped, drained, joined and cut off while ten programs of three kinds send"
 
-SDK_PROGRAMS, RESTART_PROGRAMS, NAIVE_PROGRAMS, RIVALS = 6, 3, 1, 3
+SDK_PROGRAMS, RESTART_PROGRAMS, NAIVE_PROGRAMS, RIVALS, CONTESTED = 6, 3, 1, 3, 2
 SPREAD, PARTITIONS = "spread", 2
-"""The source of the rivals."""
+"""The source of the rivals: for each of its contested streams, so many on plain sockets and one with the SDK."""
 STREAMS = 3
 HOSTS = 3
 SHARDS_EACH = 2
@@ -97,6 +101,8 @@ def right(sdk_2, sdk_3, naive_0, spread):
 """
 SOURCES = ("sdk_0", "sdk_1", "old_0", "sdk_2", "sdk_3", "naive_0", SPREAD)
 PIPELINE_NAMES = ("left", "right")
+FULL_CUTS_ENOUGH = 5
+"""After so many, every program has been cut off: one of them may fall into the moment in which it has no connection."""
 DRIVER_SECONDS_MAX = 600
 """Until a driver has started, or gone on after everything around it was killed, on a busy machine."""
 
@@ -120,6 +126,8 @@ class Faults:
         self._leaving: set[int] = set()
         """Drained, and soon killed: no longer one of those that are left."""
         self.done: Counter[str] = Counter()
+        self.full_cuts = 0
+        """How often programs were cut off from everything."""
 
     def one(self) -> None:
         kinds: list[Callable[[], bool]] = [self._kill_host, self._kill_shard, self._stop_host, self._stop_shard]
@@ -245,7 +253,9 @@ class Faults:
     def _cut_programs(self) -> bool:
         """Programs, and the sink that is one, from all that they are connected to or from some of it."""
         ports = self._network.ports
-        self._network.cut(self._random.sample(ports, self._random.choice((len(ports), (len(ports) + 1) // 2))))
+        count = self._random.choice((len(ports), (len(ports) + 1) // 2))
+        self._network.cut(self._random.sample(ports, count))
+        self.full_cuts += count == len(ports)
         resets = self._random.random() < 0.5
         self._later(CUT_OFF_SECONDS, lambda: self._network.reconnect(resets=resets))
         return True
@@ -376,7 +386,9 @@ def run(
         stored = {name: messages for one in programs for name, messages in check(made, one).items()}
         said = f"{sum(map(len, stored.values())):,} messages, once and in order; "
         said += f"{sum(one.sessions for one in programs if isinstance(one, Rivals))} sessions of rivals; "
-        said += f"{network.resets} connections of programs cut; "
+        if faults.full_cuts >= FULL_CUTS_ENOUGH:
+            assert all(network.cuts[one.name] for one in programs), network.cuts
+        said += f"{network.cuts.total()} connections of programs cut, {network.resets} of them for good; "
         said += ", ".join(f"{number} {kind}" for kind, number in sorted(faults.done.items()))
         if pipelines is not None:
             said += f"; {pipelines.check(stored):,} of them in the sinks"
@@ -391,7 +403,7 @@ def all_programs(seeds: str, random: Random, every: float) -> Iterator[AbstractC
         yield raw_program(seeds, f"old_{number}", follows=True, every_seconds=every)
     for number in range(NAIVE_PROGRAMS):
         yield raw_program(seeds, f"naive_{number}", follows=False, every_seconds=every)
-    yield rivals(seeds, SPREAD, RIVALS, random, every)
+    yield rivals(seeds, SPREAD, CONTESTED, RIVALS, random, every)
 
 
 def check(hosts: Hosts, program: Program) -> dict[tuple[str, str], list[StoredMessage]]:
@@ -399,7 +411,10 @@ def check(hosts: Hosts, program: Program) -> dict[tuple[str, str], list[StoredMe
     source and stream.
     """
     program.finish(hosts.seconds)
-    stored = stored_in_partitions(hosts, program.name)
+    partitions = stored_in_partitions(hosts, program.name)
+    if isinstance(program, Rivals):
+        check_tenures(hosts, program, partitions)
+    stored = joined(partitions)
     found = {}
     for stream, last in program.acknowledged_ids().items():
         messages = stored.pop(program.stream_ids()[stream])
@@ -408,40 +423,62 @@ def check(hosts: Hosts, program: Program) -> dict[tuple[str, str], list[StoredMe
         found[program.name, stream] = messages
     assert not stored
     if isinstance(program, Rivals):
-        check_rivals(hosts, program, found[program.name, STREAM])
+        for stream, stream_id in program.stream_ids().items():
+            check_confirmed(program.of(stream_id), found[program.name, stream])
     return found
 
 
-def stored_in_partitions(hosts: Hosts, source: str) -> dict[int, list[StoredMessage]]:
-    """By stream id. In each partition they are in order; a stream that has changed its partition is put together."""
-    shards, found = hosts.settle()["shards"], dict[int, list[StoredMessage]]()
+def stored_in_partitions(hosts: Hosts, source: str) -> list[dict[int, list[StoredMessage]]]:
+    """Of each partition, by stream id, in order."""
+    shards, found = hosts.settle()["shards"], []
     for number, shard in enumerate(hosts.places_of(source)):
         address = shards[shard]["addresses"]["segment"]
-        for stream_id, messages in stored_messages(address, Partition(source, number).name).items():
+        found.append(stored_messages(address, Partition(source, number).name))
+        for messages in found[-1].values():
             assert [one.id for one in messages] == sorted(one.id for one in messages), f"{source}, {number}"
-            found[stream_id] = sorted([*found.get(stream_id, []), *messages])
     return found
 
 
-def check_rivals(hosts: Hosts, program: Rivals, stored: Sequence[StoredMessage]) -> None:
-    """No two of them had the stream at the same time, and now nobody has it."""
+def joined(partitions: Sequence[Mapping[int, Sequence[StoredMessage]]]) -> dict[int, list[StoredMessage]]:
+    """By stream id: streams may have changed their partition."""
+    ids = {stream_id for one in partitions for stream_id in one}
+    return {stream_id: sorted(chain(*(one.get(stream_id, ()) for one in partitions))) for stream_id in ids}
+
+
+def check_confirmed(rivals: Sequence[Rival | SdkRival], stored: Sequence[StoredMessage]) -> None:
+    """No two of them had the stream at the same time."""
     payloads = {one.id: one.payload for one in stored}
-    for rival in program.all:
+    for rival in rivals:
         assert rival.confirmed.items() <= payloads.items(), "what was acknowledged to one was not sent by another"
-    until(lambda: registry(hosts, program.name).holder(STREAM_ID) is None, hosts.said, hosts.seconds)
 
 
-def registry(hosts: Hosts, source: str) -> StreamClaims:
+def check_tenures(hosts: Hosts, program: Rivals, partitions: Sequence[Mapping[int, Sequence[StoredMessage]]]) -> None:
+    """Each partition has stored what it may have stored while it had the stream, and now nobody has it."""
+    ids = program.stream_ids().values()
+
+    def has_holder() -> bool:
+        return any(one[-1].until is None for one in tenures_of(registry(hosts, program.name)).values())
+
+    until(lambda: not has_holder(), hosts.said, hosts.seconds)
+    tenures = tenures_of(registry(hosts, program.name))
+    assert set(tenures) == set(ids)
+    for stream_id, those in tenures.items():
+        for number, partition in enumerate(partitions):
+            for message in partition.get(stream_id, ()):
+                own = [one for one in those if one.partition == number and one.has(message.id)]
+                assert own, f"{program.name}, {number}: {message.id} of {stream_id} is in none of {those}"
+
+
+def registry(hosts: Hosts, source: str) -> bytes:
     """The streams of a source with partitions, as the journal of partition 0's shard has them."""
-    found, segment = StreamClaims(), claims_segment(source)
+    segment = claims_segment(source)
     address = hosts.settle()["shards"][hosts.places_of(source)[0]]["addresses"]["segment"]
     with SegmentClient(address) as client:
         info, data = client.info(segment), b""
-        while info.start + len(data) < info.length:
-            data += client.read(segment, info.start + len(data), info.length, wait=False).data
-    for row in rows_of(data):
-        found.restore(row)
-    return found
+        assert info.start == 0, "the first claims are not there any more"
+        while len(data) < info.length:
+            data += client.read(segment, len(data), info.length, wait=False).data
+    return data
 
 
 def main(arguments: list[str]) -> int:
@@ -450,7 +487,12 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="(default: 10)")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--spark", action="store_true", help="with pipelines on a standalone Spark cluster")
+    parser.add_argument(
+        "--spark",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="with pipelines on a standalone Spark cluster (default)",
+    )
     options = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-cluster-") as folder,
@@ -467,7 +509,7 @@ def main(arguments: list[str]) -> int:
             console.print_exception()
             for log in sorted([*Path(folder).glob("host-*/worker.log"), *Path(folder).glob("pipelines/run-*.log")]):
                 console.print(f"{log.parent.name}:\n{log.read_text(errors='replace')[-LOG_CHARS:]}", markup=False)
-            again = f"script/test --campaign cluster --seed {options.seed}{' --spark' if options.spark else ''}"
+            again = f"script/test --campaign cluster --seed {options.seed}{'' if options.spark else ' --no-spark'}"
             console.print(f"[bold red]It fails.[/] Run it again: {again}")
             return 1
     console.print(said)

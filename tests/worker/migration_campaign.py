@@ -1,6 +1,7 @@
 """`script/test --campaign migration [--streams N] [--moves N] [--kills N] [--seed S]`: the shard moves between two
 workers on SeaweedFS, again and again, while a program with many streams sends, and the longest gap of each stream is
-printed. Then either worker is killed at a random moment of a move.
+printed: for 99 of 100 streams it is at most 2 s, and only what was not acknowledged is sent twice. Then either worker
+is killed at a random moment of a move.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from tests.worker.bucket_moves import move_while_sending, sending, workers
 
 ABOUT = "the shard moves between workers while 1,000 streams send, and either worker is killed meanwhile"
 
+GAP_SECONDS_MAX = 2.0
+"""For 99 of 100 streams that move."""
 KILLED_STREAMS = 50
 KILL_SECONDS_MAX = 3.0
 """A move takes a second or two, so kills fall before, into and after it."""
@@ -41,8 +44,12 @@ def main(arguments: list[str]) -> int:
     ):
         os.environ.update(store.environment())
         if options.moves:
-            for line in move_while_sending(Path(folder) / "moves", store.url("moves"), options.streams, options.moves):
-                console.print(line)
+            moves = move_while_sending(Path(folder) / "moves", store.url("moves"), options.streams, options.moves)
+            for number, move in enumerate(moves, 1):
+                console.print(f"move {number}: {move}")
+            if any(move.gaps.p99 > GAP_SECONDS_MAX for move in moves):
+                console.print(f"[bold red]It fails:[/] p99 of the gaps is over {GAP_SECONDS_MAX:g} s.")
+                return 1
         for seed in range(options.seed, options.seed + options.kills):
             try:
                 kill_in_a_move(Path(folder) / f"kill-{seed}", store.url(f"kill-{seed}"), Random(seed))

@@ -1,19 +1,15 @@
-"""Programs on plain sockets that go on whatever happens to workers: some follow RESTART with an address, some do not,
-and some want the same stream.
-"""
+"""Programs on plain sockets that go on whatever happens to workers. Some follow RESTART with an address."""
 
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from random import Random
 
 from penstock.protocol.connector import (
     NOTHING_YET,
     Ack,
     Decoder,
-    EndOfStream,
     Frame,
     Hello,
     Message,
@@ -29,9 +25,6 @@ from tests.worker.bucket_moves import EVERY_SECONDS
 
 STREAM, STREAM_ID = "one", 1
 PAUSE_SECONDS = 0.05
-RIVALS_PAUSE_SECONDS = (0.1, 0.5)
-HOLD_SECONDS = (1.0, 6.0)
-"""How long a rival has the stream before it lets go of it."""
 
 
 class RawProgram:
@@ -39,8 +32,11 @@ class RawProgram:
     RESTART may have an address; otherwise it connects to the seed that it has, again and again.
     """
 
-    def __init__(self, seeds: str, name: str, *, follows: bool, every_seconds: float = EVERY_SECONDS) -> None:
+    def __init__(
+        self, seeds: str, name: str, *, follows: bool, every_seconds: float = EVERY_SECONDS, stream_id: int = STREAM_ID
+    ) -> None:
         self.name = name
+        self.stream, self.stream_id = STREAM, stream_id
         self._every_seconds = every_seconds
         self.acknowledged = self.stored = -1
         self.restarts = 0
@@ -77,7 +73,7 @@ class RawProgram:
         connection.settimeout(0.02)
         decoder = Decoder(Use.SOURCE)
         hello = Hello("0.0.1", b"", announce_window(self.name), self.name)
-        connection.sendall(encode(hello) + encode(Notify(STREAM_ID, STREAM)))
+        connection.sendall(encode(hello) + encode(Notify(self.stream_id, self.stream)))
         is_open, due = False, 0.0
         while not self._is_over(connection):
             for frame in self._received(connection, decoder):
@@ -96,7 +92,7 @@ class RawProgram:
                         return frame.address if self._follows else ""
             if is_open and not self._is_ending.is_set() and time.monotonic() >= due:
                 payload = self._payload(self._next)
-                connection.sendall(encode(Message(STREAM_ID, self._next, 1000 + self._next, b"", payload)))
+                connection.sendall(encode(Message(self.stream_id, self._next, 1000 + self._next, b"", payload)))
                 self._next, due = self._next + 1, time.monotonic() + self._every_seconds
         return ""
 
@@ -138,13 +134,13 @@ class RawProgram:
         )
         self._has_ended.set()
         self._thread.join(SECONDS_MAX)
-        return {STREAM_ID: self.acknowledged}
+        return {self.stream_id: self.acknowledged}
 
     def acknowledged_ids(self) -> dict[str, int]:
-        return {STREAM: self.acknowledged}
+        return {self.stream: self.acknowledged}
 
     def stream_ids(self) -> dict[str, int]:
-        return {STREAM: STREAM_ID}
+        return {self.stream: self.stream_id}
 
     def close(self) -> None:
         self._has_ended.set()
@@ -154,124 +150,6 @@ class RawProgram:
 @contextmanager
 def raw_program(seeds: str, name: str, *, follows: bool, every_seconds: float) -> Iterator[RawProgram]:
     made = RawProgram(seeds, name, follows=follows, every_seconds=every_seconds)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.close()
-
-
-class Rival(RawProgram):
-    """One of several programs that want the same stream. It has the stream for some seconds, then it ends it, or just
-    goes.
-    """
-
-    def __init__(self, seeds: str, source: str, label: str, random: Random, every_seconds: float) -> None:
-        super().__init__(seeds, source, follows=True, every_seconds=every_seconds)
-        self.confirmed: dict[int, bytes] = {}
-        """Its own messages that were acknowledged in the session in which it has sent them."""
-        self.sessions = 0
-        self._label = label
-        self._random = random
-        self._sent: dict[int, bytes] = {}
-        """In this session, without an acknowledgement."""
-        self._leaves_at: float | None = None
-        """None: the stream is not open here."""
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def finish(self, seconds: float = SECONDS_MAX) -> dict[int, int]:
-        self.end()
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), f"{self._label} is not acknowledged: {[*self._sent]}"
-        return {STREAM_ID: self.acknowledged}
-
-    def _is_finished(self) -> bool:
-        return self._has_ended.is_set() or self._is_ending.is_set()
-
-    def _pause(self) -> float:
-        return self._random.uniform(*RIVALS_PAUSE_SECONDS)
-
-    def _session(self, connection: socket.socket) -> str:
-        self._sent, self._leaves_at = {}, None
-        return super()._session(connection)
-
-    def _is_over(self, connection: socket.socket) -> bool:
-        if self._has_ended.is_set():
-            return True
-        if self._leaves_at is None:
-            return self._is_ending.is_set()
-        if self._is_ending.is_set():
-            leaves = ends = not self._sent
-        else:
-            leaves, ends = time.monotonic() > self._leaves_at, self._random.random() < 0.5
-        if leaves and ends:
-            connection.sendall(encode(EndOfStream(STREAM_ID)))
-        return leaves
-
-    def _opened(self) -> None:
-        self.sessions += 1
-        self._leaves_at = time.monotonic() + self._random.uniform(*HOLD_SECONDS)
-
-    def _acked(self, last: int) -> None:
-        super()._acked(last)
-        for message_id in [one for one in self._sent if one <= last]:
-            self.confirmed[message_id] = self._sent.pop(message_id)
-
-    def _payload(self, message_id: int) -> bytes:
-        payload = self._sent[message_id] = b"%d of %s" % (message_id, self._label.encode())
-        return payload
-
-
-class Rivals:
-    """Programs of one source that want the same stream, whose session changes all the time."""
-
-    def __init__(self, seeds: str, name: str, count: int, random: Random, every_seconds: float) -> None:
-        self.name = name
-        seed = random.randrange(1 << 30)
-        self.all = [Rival(seeds, name, f"rival {n}", Random(seed + n), every_seconds) for n in range(count)]
-
-    @property
-    def sessions(self) -> int:
-        return sum(one.sessions for one in self.all)
-
-    def acknowledged_ids(self) -> dict[str, int]:
-        return {STREAM: max(one.acknowledged for one in self.all)}
-
-    def stream_ids(self) -> dict[str, int]:
-        return {STREAM: STREAM_ID}
-
-    def start(self) -> None:
-        for one in self.all:
-            one.start()
-        self.wait_for_acks()
-
-    def wait_for_acks(self, seconds: float = SECONDS_MAX) -> None:
-        before = self.acknowledged_ids()
-        until(
-            lambda: self.acknowledged_ids()[STREAM] > before[STREAM],
-            lambda: f"{self.name} gets no acknowledgement",
-            seconds,
-        )
-
-    def end(self) -> None:
-        for one in self.all:
-            one.end()
-
-    def finish(self, seconds: float = SECONDS_MAX) -> None:
-        """Everything that the last session has sent is acknowledged."""
-        for one in self.all:
-            one.finish(seconds)
-
-    def close(self) -> None:
-        for one in self.all:
-            one.close()
-
-
-@contextmanager
-def rivals(seeds: str, name: str, count: int, random: Random, every_seconds: float) -> Iterator[Rivals]:
-    made = Rivals(seeds, name, count, random, every_seconds)
     try:
         made.start()
         yield made
