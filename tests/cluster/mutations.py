@@ -345,6 +345,9 @@ MUTATIONS = [
     Mutation("ended streams of a predecessor are not claimed", adopted_without_a_claim, 20),
     Mutation("a source is released while a pipeline starts", released_while_starting, 25),
     Mutation("a pipeline starts without its subscription", started_without_an_answer, 3),
+    Mutation("a stream is active before its claim is written", opened_before_it_is_written, 0),
+    Mutation("an older message about a subscription counts", any_message_counts, 25),
+    Mutation("a stream is given up before it is durable", given_up_before_it_is_durable, 19),
 ]
 
 NOT_FOUND = [
@@ -352,12 +355,9 @@ NOT_FOUND = [
     Mutation("a renewal counts from its answer", renewed_when_answered, 0),
     Mutation("an owner that was late goes on silently", goes_on_silently, 0),
     Mutation("a repeated claim counts", repeated_claims_count, 0),
-    Mutation("a stream is active before its claim is written", opened_before_it_is_written, 0),
-    Mutation("an older message about a subscription counts", any_message_counts, 0),
     Mutation("an older end of a subscription counts", any_term_counts, 0),
     Mutation("a registry that was replaced lists streams", held_by_anybody, 0),
     Mutation("a successor does not begin its term", held_before_its_term, 0),
-    Mutation("a stream is given up before it is durable", given_up_before_it_is_durable, 0),
     Mutation("a candidate that slept counts its sleep", counts_requests, 185),
     Mutation("what is planned counts as complete", planned_counts_as_done, 0),
 ]

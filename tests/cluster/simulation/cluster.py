@@ -190,13 +190,15 @@ class Cluster:
         """By source and stream: the last message stored anywhere, and in which partition."""
         self._released: dict[str, dict[str, int]] = {}
         self._by_hand: list[ShardProcess] = []
+        self._subscribed: dict[tuple[int, int, str], tuple[int, int]] = {}
+        """By source shard, home shard and source: term and number of the message that counts."""
         self._before: dict[tuple[str, int, str], int] = {}
         """By pipeline, its incarnation, and source: what was acknowledged before it started."""
         for number in range(self.random.randint(1, 3)):
             self._join(shards if number == 0 else self.random.randint(0, 1))
         for _ in range(self.random.randint(0, 2)):
             self._stand_by()
-        streams = self.random.randint(1, 3)
+        streams = self.streams = self.random.randint(1, 3)
         self.programs = [
             Program(self, self.random.randrange(streams), part_of(self.random.choice(self.sources)))
             for _ in range(streams + 1)
@@ -423,6 +425,10 @@ class Cluster:
             if isinstance(entry, Stored):
                 self._check_stored(entry)
         self._check_released(chain, has_ended=any(isinstance(entry, Drop | Unsubscribe) for entry in entries))
+        for (home, source), one in chain.state.coordinator.subscriptions.items():
+            key, version = (chain.shard, home, source), (one.term, one.number)
+            assert version >= self._subscribed.get(key, version), "an older message about a subscription does not count"
+            self._subscribed[key] = version
         for source in self.sources:
             self._check_source(source)
 

@@ -60,6 +60,7 @@ from tests.cluster.simulation.log import (
     ShardLog,
     ShardState,
     Stored,
+    part_of,
     segment_of,
 )
 from tests.cluster.simulation.scheduler import Actor, StopEvent, Unit
@@ -251,6 +252,8 @@ class Serving:
         self.writer = log.writer
         self._entries: list[Entry] = []
         self._when_durable: list[Callable[[], None]] = []
+        self._claimed: dict[Key, int] = {}
+        """By stream: the number of the last claim that is durable here, or that needs not be: the stream has ended."""
         self._commit(Serve())
         self._flush()
         term = state.coordinator.term
@@ -276,6 +279,7 @@ class Serving:
                 continue
             self.cluster.check_serving(self)
             leave = self._handle_all(incoming)
+            self._check_claims()
             if self.process.clock() - ticked >= TICK_SECONDS:
                 ticked = self.process.clock()
                 self._tick()
@@ -283,6 +287,13 @@ class Serving:
             if leave is not None and self._leave(leave):
                 return
         self.lease.release()
+
+    def _check_claims(self) -> None:
+        for part, claims in self.claims.items():
+            for stream in range(self.cluster.streams):
+                if claims.step(stream) is ClaimStep.ACTIVE:
+                    is_written = self._claimed.get((part, stream)) == claims.number(stream)
+                    assert is_written, "a stream is active once its claim is written"
 
     # The journal.
 
@@ -297,6 +308,9 @@ class Serving:
         if self._entries:
             entries, self._entries = self._entries, []
             self.log.append(entries)
+            for entry in entries:
+                if isinstance(entry, Opened) and entry.source:
+                    self._claimed[part_of(entry.source), entry.stream] = entry.number
         then, self._when_durable = self._when_durable, []
         for act in then:
             act()
@@ -435,6 +449,9 @@ class Serving:
         self._when_durable.append(lambda: self._relinquish(part, stream, last_id))
 
     def _relinquish(self, part: Part, stream: int, last_id: int) -> None:
+        waiting = [each for each in self._entries if isinstance(each, Stored)]
+        mine = [each for each in waiting if (each.source, each.stream) == (part.name, stream)]
+        assert not mine, "a stream is given up when what it has stored is durable"
         is_free = self.state.is_free(part.name, stream)
         self._ask_registry(part.source, self.claims[part].end(stream, last_id, is_complete=is_free))
 
@@ -454,6 +471,7 @@ class Serving:
                 self._commit(Opened(part.name, command.stream_id, number), lambda: self._opened(key, number))
             case Next.ADOPTED:
                 self._ending.add(key)
+                self._claimed[key] = command.claim.number
             case Next.REFUSE | Next.REDIRECT if connection is not None:
                 self.sessions.pop(key)
                 elsewhere = answer.partition if isinstance(answer, Elsewhere) else None
