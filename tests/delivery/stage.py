@@ -30,10 +30,11 @@ class Stage:
         self.scripts: dict[str, Script] = {}
         self.merged = 0
         self.delivery: Delivery | None = None
+        self.may_act: Callable[[], bool] = lambda: True
 
     async def open(self) -> None:
         await self.scene.open()
-        self.delivery = Delivery(self.scene.coordinator.deliveries)
+        self.delivery = Delivery(self.scene.coordinator.deliveries, may_act=lambda: self.may_act())
         self.delivery.start()
 
     async def close(self) -> None:

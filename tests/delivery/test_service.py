@@ -98,6 +98,24 @@ async def test_a_hanging_non_voting_sink_is_abandoned_when_it_is_bound_elsewhere
     assert stage.taken["f"] == [("p:1:0", values(0))]
 
 
+async def test_a_non_voting_sink_gets_nothing_from_a_worker_that_may_have_been_replaced(stage: Stage) -> None:
+    asked: list[None] = []
+
+    def may_act() -> bool:
+        asked.append(None)
+        return False
+
+    stage.may_act = may_act
+    await stage.bind(following="f")
+    await stage.put_out()
+    await stage.put_out()
+    await stage.scene.until(lambda: len(asked) > 1)
+    assert stage.taken["f"] == []
+    stage.may_act = lambda: True
+    await stage.delivered()
+    assert stage.taken["f"] == [("p:1:0", values(0)), ("p:1:1", values(1))]
+
+
 async def test_a_sink_that_has_since_agreed_is_not_blamed_for_the_refusal_of_another(stage: Stage) -> None:
     asked = [0]
 
