@@ -6,7 +6,8 @@ What fails:
 - a module of PySpark that its documentation does not name, except those in `UNDOCUMENTED`, each with its reason;
 - a name with a leading underscore that PySpark or Py4J defines, wherever it is used: of another object, in `getattr`,
   or in a class that is derived from one of theirs;
-- a class in the JVM that is not in `JAVA`.
+- a class in the JVM that is not in `JAVA`;
+- a text in `TEXTS` that Spark's class beside it does not contain any more, or that src/penstock does not.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from zipfile import ZipFile
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from script.house import Module, read_modules
+
+_ROOT = Path(__file__).parents[1]
 
 LIBRARIES = ("pyspark", "py4j")
 
@@ -50,6 +55,29 @@ UNDOCUMENTED = {
 JAVA = ("org.apache.hadoop", "org.apache.spark.SparkContext", "org.apache.spark.api.java")
 """Public classes in Java: Hadoop's file systems, the context that has their configuration, and Spark's API for Java,
 whose RDDs run programs on executors.
+"""
+
+TEXTS = {
+    "spark.watermarkDelayMs": (
+        "catalyst/plans/logical/EventTimeWatermark$",
+        "the key in a column's metadata by which `withWatermark` marks it, and `penstock.watermarked` too",
+    ),
+    "streaming.sql.batchId": (
+        "execution/streaming/runtime/MicroBatchExecution$",
+        "the local property with the number of a task's batch: Spark passes it to no function",
+    ),
+    "rocksdbLoadLatencyMs": (
+        "execution/streaming/state/RocksDBStateStoreProvider$",
+        "a metric of the state store, for what `penstock run` shows",
+    ),
+    "== Analyzed Logical Plan ==": (
+        "execution/QueryExecution",
+        "`explain` prints the plan, from which the operators with state are read: no public API shows them",
+    ),
+    "== Optimized Logical Plan ==": ("execution/QueryExecution", "what follows the analyzed plan there"),
+}
+"""Internals of Spark that are used as texts: text → the class below `org.apache.spark.sql` that has it, and the reason.
+What `explain` prints of each operator is tested with the installed Spark (`tests/spark/test_plan_text.py`).
 """
 
 _PRIVATE = re.compile(r"(?:\.|\bdef )(_[A-Za-z]\w*)")
@@ -185,8 +213,28 @@ def _in_java(module: Module, node: ast.Attribute) -> Iterator[str]:
         yield f"{name} is not a public class of Spark's or Hadoop's"
 
 
+def texts_gone(root: Path, texts: Mapping[str, tuple[str, str]] = TEXTS) -> Iterator[str]:
+    code = "".join(path.read_text() for path in sorted((root / "src" / "penstock" / "spark").rglob("*.py")))
+    for text, (name, why) in texts.items():
+        if text not in code:
+            yield f"{text!r} is not used any more: take it from {Path(__file__).name}"
+        if text.encode() not in _class_file(name):
+            yield f"{text!r} is not in Spark's class {name} any more: {why}"
+
+
+def _class_file(name: str) -> bytes:
+    """Of a class of Spark's: its texts are in it as they are. Empty if there is no such class."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    for jar in Path(spec.origin).parent.glob("jars/spark-*.jar"):
+        with ZipFile(jar) as classes, suppress(KeyError):
+            return classes.read(f"org/apache/spark/sql/{name}.class")
+    return b""
+
+
 def main(root: Path) -> int:
-    found = [*findings(root)]
+    found = [*map(str, findings(root)), *(texts_gone(root) if root == _ROOT else ())]
     for finding in found:
         print(finding)
     if not found:
@@ -195,4 +243,4 @@ def main(root: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(__file__).parents[1]))
+    sys.exit(main(_ROOT))

@@ -79,6 +79,19 @@ def test_this_tree_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "spark: public API alone\n"
 
 
+def test_a_text_of_spark_s_that_is_gone_is_found() -> None:
+    root, plan = Path(spark_api.__file__).parents[1], "execution/QueryExecution"
+    given = {
+        "== Analyzed Logical Plan ==": ("execution/NoSuchClass", "a reason"),
+        "numRowsDroppedByNobody": (plan, "another"),
+    }
+    assert [*spark_api.texts_gone(root, given)] == [
+        "'== Analyzed Logical Plan ==' is not in Spark's class execution/NoSuchClass any more: a reason",
+        "'numRowsDroppedByNobody' is not used any more: take it from spark_api.py",
+        f"'numRowsDroppedByNobody' is not in Spark's class {plan} any more: another",
+    ]
+
+
 def test_every_exception_is_used_and_has_a_reason() -> None:
     sources = "".join(file.read_text() for file in Path("src/penstock").rglob("*.py"))
     for module, reason in spark_api.UNDOCUMENTED.items():
