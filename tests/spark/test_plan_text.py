@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import watermarked, windows
+from penstock.core.errors import RequestError
 from penstock.spark import Pipeline, pipeline
-from penstock.spark.run.plan_text import AGGREGATES, parse_plan
+from penstock.spark.run.plan_text import AGGREGATES, following_writers, parse_plan
 from penstock.spark.run.state_plan import StatefulOperator, StatePlan, differences
 
 if TYPE_CHECKING:
@@ -35,6 +38,28 @@ b)
 == Optimized Logical Plan ==
 ~Aggregate [no#1], [plan#2]
 """
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["another thread", "another profiler"])
+def test_a_writer_that_nobody_saw_being_made_is_refused_with_a_hint(spark: SparkSession, how: str) -> None:
+    made: list[Any] = []
+    frame = spark.readStream.format("rate").load()
+    profiler = sys.getprofile()
+    with following_writers() as written:
+        assert written.of(writer := frame.writeStream) is frame
+        if how == "another thread":
+            thread = threading.Thread(target=lambda: made.append(frame.writeStream))
+            thread.start()
+            thread.join()
+        else:
+            sys.setprofile(None)
+            made.append(frame.writeStream)
+    assert writer is not made[0]
+    assert sys.getprofile() is profiler
+    with pytest.raises(RequestError, match="it is not known which frame the writer writes") as refused:
+        written.of(made[0])
+    assert "set no profiler" in str(refused.value.hint)
 
 
 def test_a_plan_is_read_from_the_text_that_spark_prints() -> None:

@@ -18,6 +18,7 @@ from io import StringIO, TextIOBase
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from penstock.core.errors import RequestError
 from penstock.spark.run.state_plan import StatefulOperator, StatePlan
 from penstock.spark.source.control import FORMAT, PRETENDED
 
@@ -369,6 +370,11 @@ def _until_closed(text: str) -> str:
 # What a DataStreamWriter writes.
 
 
+_UNKNOWN_WRITER_HINT = (
+    "Call writeStream inside the function, in its own thread, and set no profiler in it: a profiler of Python notes it."
+)
+
+
 class WriterFrames:
     """The frames of writers that were made while it was followed: a writer does not show its own."""
 
@@ -376,7 +382,11 @@ class WriterFrames:
         self._made: list[tuple[object, DataFrame]] = []
 
     def of(self, writer: DataStreamWriter) -> DataFrame:
-        return next(frame for made, frame in self._made if made is writer)
+        """Raises RequestError for a writer that was made while it was not followed."""
+        for made, frame in self._made:
+            if made is writer:
+                return frame
+        raise RequestError("it is not known which frame the writer writes", _UNKNOWN_WRITER_HINT)
 
     def note(self, caller: FrameType, event: str, returned: Any) -> None:
         """As Python calls a profiler."""
