@@ -14,6 +14,7 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.coordinator import distinct_events
 from penstock.core.errors import RequestError, Unavailable
 from penstock.protocol.api.pipelines import Range
+from penstock.protocol.stored.dead_letters import dead_letters_in
 from penstock.spark import side_outputs
 from penstock.spark.codecs.codec import Branch
 from penstock.spark.dead_letters.events import _packed, derived, identities
@@ -21,8 +22,9 @@ from penstock.spark.side_outputs import NotRepeatable, Rejected, registered
 from penstock.spark.source.decoding import decode_partition, planned
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges, placed
+from tests.protocol.stored.events import stored
 from tests.spark.epochs import SEGMENT, TYPED, VALUES, Epoch, running_epoch
-from tests.spark.stored_data import truncate
+from tests.spark.stored_data import durable, store_events, truncate
 from tests.support.running_worker import RunningWorker
 
 
@@ -195,6 +197,67 @@ def test_a_row_whose_event_was_removed_is_staged_as_json(epoch: Epoch) -> None:
     assert (kept.payload, kept.metadata["offset"]) == (VALUES[3], epoch.offsets[3])
     assert [json.loads(one.payload)["offset"] for one in derived_ones] == [epoch.offsets[0], epoch.offsets[1]]
     assert all(one.metadata["derived"] for one in derived_ones)
+
+
+def test_a_row_whose_segment_was_deleted_is_staged_as_json(epoch: Epoch) -> None:
+    """The state of a join may outlive a source."""
+    durable(epoch.worker, lambda store: store.delete(SEGMENT))
+    with registered(epoch.sides()) as sides:
+        sides.stage(epoch.rows(0, 3), Rejected("late", ["late"] * 2))
+    epoch.merge()
+    left = epoch.left("late")
+    assert [json.loads(one.payload)["offset"] for one in left] == [epoch.offsets[0], epoch.offsets[3]]
+    assert all(one.metadata["derived"] for one in left)
+
+
+def test_columns_of_the_user_s_own_are_no_position(epoch: Epoch) -> None:
+    """They may name no segment, or one that the pipeline does not read."""
+    store_events(epoch.worker, "connector/secrets/0", [stored(7, 1, 1, payload=b"secret")])
+    segments = ["gold", "connector/secrets/0", SEGMENT]
+    rows = pa.table({"segment": segments, "offset": pa.array([5, 0, epoch.offsets[1]]), "n": [1, 2, 3]})
+    with registered(epoch.sides()) as sides:
+        sides.stage(rows, Rejected("err", ["Bad"] * 3))
+    epoch.merge()
+    event, *others = epoch.left()
+    assert event.payload == VALUES[1]
+    assert [json.loads(one.payload) for one in others] == [
+        {"segment": "gold", "offset": 5, "n": 1},
+        {"segment": "connector/secrets/0", "offset": 0, "n": 2},
+    ]
+    assert [one.metadata for one in others] == [{"reason": "Bad", "derived": True}] * 2
+
+
+def test_metadata_of_an_event_under_keys_of_a_dead_letter_are_kept() -> None:
+    own = {"reason": "sold out", "offset": "left", "headers": {"a": "b"}, "penstock.replaced": 1}
+    packed = _packed({"reason": "Bad"}, "s", 1, msgpack.packb(own))
+    data = stored(7, 1, 1, b"", b"v", msgpack.unpackb(packed))
+    (dead_letter,) = dead_letters_in(data, 0)
+    assert [*dead_letter.event.metadata.items()] == [*own.items()]
+    assert (dead_letter.reason, dead_letter.segment, dead_letter.offset) == ("Bad", "s", 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        (b"\x81\xa1a\xa1\xff", {"a": "\ufffd"}),
+        (b"\x81\xa1\xff\x01", {"\ufffd": 1}),
+        (msgpack.packb([1, 2]), {}),
+        (msgpack.packb("text"), {}),
+        (msgpack.packb({1: "number", "a": 1}), {"a": 1}),
+        (b"\x81\x91\x01\x01", {}),
+        (b"\x81\xa1a", {}),
+        (b"\xc1", {}),
+        (b"\x01\x01", {}),
+    ],
+)
+def test_metadata_that_are_no_map_of_texts_do_not_stop_a_dead_letter(own: bytes, kept: dict[str, Any]) -> None:
+    """A program may send any bytes as metadata."""
+    assert msgpack.unpackb(_packed({"reason": "Bad"}, "s", 1, own)) == {
+        **kept,
+        "reason": "Bad",
+        "segment": "s",
+        "offset": 1,
+    }
 
 
 def test_a_dead_letter_keeps_its_content_type_even_if_its_headers_do_not_fit() -> None:

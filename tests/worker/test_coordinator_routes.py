@@ -68,13 +68,13 @@ def test_the_tasks_of_a_batch_learn_its_epochs_and_watermarks(worker: RunningWor
     program.stream("a", sent)
     program.run()
     run = client.start("p", {"in": InputSpec(["s"])}, ["out"])
-    assert client.running("p", run.generation) == Running(NO_EPOCH, NO_EPOCH, None, None)
+    assert client.running("p", run.generation) == Running(NO_EPOCH, NO_EPOCH, None, None, ["s"])
     start = client.initial("p", run.generation, "in")
     end = client.cut("p", run.generation, "in", start, wait_ms=1000).offset
-    assert client.running("p", run.generation) == Running(NO_EPOCH, 0, None, end.watermark)
-    assert client.running("p") == Running(NO_EPOCH, 0, None, end.watermark)
+    assert client.running("p", run.generation) == Running(NO_EPOCH, 0, None, end.watermark, ["s"])
+    assert client.running("p") == Running(NO_EPOCH, 0, None, end.watermark, ["s"])
     client.reading("p", run.generation, "in", end, end)
-    assert client.running("p") == Running(0, 0, end.watermark, end.watermark)
+    assert client.running("p") == Running(0, 0, end.watermark, end.watermark, ["s"])
     client.start("p", {"in": InputSpec(["s"])})
     with pytest.raises(Fenced):
         client.running("p", run.generation)

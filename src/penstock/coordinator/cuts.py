@@ -358,7 +358,8 @@ class Cuts:
         start, end = pipeline.running
         if start not in pipeline.cuts:
             raise PipelineError(f"pipeline {name!r} runs no batch", "Its query has not asked for a cut yet.")
-        return Running(start, end, pipeline.cuts[start].watermark, pipeline.cuts[end].watermark)
+        watermarks = pipeline.cuts[start].watermark, pipeline.cuts[end].watermark
+        return Running(start, end, *watermarks, tuple(sorted(pipeline.sources)))
 
     def batch(self, name: str) -> BatchRanges:
         """What the first epoch reads that is planned and not committed, to find the event at which it fails; without

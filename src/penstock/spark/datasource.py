@@ -31,19 +31,19 @@ class PenstockDataSource(DataSource):
         """The source's columns. Spark calls this for a sink too, whose options are checked when it is created."""
         from penstock.spark.python_worker import hinted
         from penstock.spark.source.options import SourceOptions
-        from penstock.spark.source.schema import COLUMNS, FUSED_COLUMNS, spark_schema
+        from penstock.spark.source.schema import COLUMNS, FUSED_COLUMNS, source_schema, spark_schema
 
         with hinted():
             if "source" not in self.options:
-                return spark_schema(tuple(COLUMNS))
+                return source_schema(tuple(COLUMNS))
             options = SourceOptions.parse(self.options)
             if options.fused is not None:
                 return spark_schema(tuple(FUSED_COLUMNS))
             if not options.branches:
-                return spark_schema(options.columns)
+                return source_schema(options.columns)
             from penstock.spark.source.decoding import decoder_of
 
-            return f"{spark_schema(options.columns)}, {decoder_of(options).ddl()}"
+            return f"{source_schema(options.columns)}, {decoder_of(options).ddl()}"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's names
         from penstock.spark.python_worker import hinted

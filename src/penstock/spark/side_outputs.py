@@ -6,9 +6,10 @@ A registered event leaves through `err` or `late` in the commit of its epoch, on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,7 +17,7 @@ from uuid import uuid4
 from penstock.core.errors import PenstockError
 from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.api.side_outputs import REGISTRATION_FORMAT, Registration, SideKey
-from penstock.protocol.stored.names import epoch_prefix
+from penstock.protocol.stored.names import Source, epoch_prefix
 from penstock.protocol.stored.side_outputs import REMEMBERED_MAX, data_prefix
 from penstock.spark.carried import Carried
 from penstock.spark.python_worker import Task, coordinator, hinted, link
@@ -52,6 +53,11 @@ class Origin:
     """The pipeline's function is only tried: nothing leaves it."""
     carried: Carried | None = field(default=None, compare=False)
     """Set on a cluster."""
+
+    def is_input(self) -> Callable[[str], bool]:
+        """Tells whether the pipeline reads a segment."""
+        sources = [*map(Source.parse, coordinator(self.worker).running(self.pipeline, self.generation).sources)]
+        return cache(lambda segment: any(source.owns(segment) for source in sources))
 
     def watermark_before(self) -> int | None:
         """That at which the running batch starts, and which decides what is late: the same for all of its tasks."""
@@ -98,6 +104,7 @@ class SideOutputs:
         connected = link(origin.worker, *origin.tls, f"side outputs of {origin.pipeline}")
         self._staging = Staging(connected, data_prefix(prefix))
         self._digest = 0
+        self._reads: Callable[[str], bool] | None = None
         self._seen: Mapping[str, set[tuple[object, ...]]] = defaultdict(set)
         """Port → the identities of events that it has staged: the last ones."""
 
@@ -131,7 +138,7 @@ class SideOutputs:
 
         stored: list[int] = []
         others: list[int] = []
-        found = identities(rows)
+        found = identities(rows, self._is_input) if self._key.is_operator else identities(rows)
         for row, (identity, is_position) in enumerate(found):
             self._count(rejected.port, identity, rejected.reasons[row])
             if self._is_first(rejected.port, identity):
@@ -146,6 +153,11 @@ class SideOutputs:
                 if found[row][0] is None:
                     self._count(rejected.port, value, rejected.reasons[row])
             self._append(events, rejected.take(others))
+
+    def _is_input(self, segment: str) -> bool:
+        if self._reads is None:
+            self._reads = self._origin.is_input()
+        return self._reads(segment)
 
     def _is_first(self, port: str, identity: tuple[object, ...] | None) -> bool:
         """False if the event is known to be staged. A reader has one row of each event."""

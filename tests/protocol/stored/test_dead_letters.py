@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.stored import NO_TIME
 from penstock.protocol.stored.bulk import encode_events
-from penstock.protocol.stored.dead_letters import dead_letters_in
+from penstock.protocol.stored.dead_letters import dead_letters_in, with_added
 from tests.protocol.connector.strategies import blobs, i64s, u64s
 from tests.protocol.stored.events import EMPTY_EVENT, stored
 
@@ -36,13 +36,16 @@ def test_an_incomplete_dead_letter_is_left_in_place() -> None:
     assert [*dead_letters_in(b"", 5)] == []
 
 
-_metadata = st.dictionaries(st.sampled_from(["source", "stream", "x"]), st.text(max_size=5))
+_metadata = st.dictionaries(
+    st.sampled_from(["source", "stream", "x", "reason", "offset", "derived", "behind_us", "penstock.replaced"]),
+    st.text(max_size=5),
+)
 
 
 @given(st.lists(st.tuples(u64s, u64s, i64s, blobs, blobs, _metadata), max_size=5), st.integers(0, 2**40))
 def test_the_original_events_are_restored_exactly(rows: list[tuple[Any, ...]], offset: int) -> None:
     data, events = b"", b""
     for stream_id, event_id, time, key, payload, metadata in rows:
-        data += stored(stream_id, event_id, time, key, payload, {**metadata, **ADDED})
+        data += stored(stream_id, event_id, time, key, payload, with_added(metadata, ADDED))
         events += stored(stream_id, event_id, time, key, payload, metadata or b"")
     assert encode_events([found.event for found in dead_letters_in(data, offset)]) == events

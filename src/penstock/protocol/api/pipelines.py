@@ -202,6 +202,8 @@ class Running:
     end_epoch: int
     before: int | None
     after: int | None
+    sources: Sequence[str] = ()
+    """Those that the pipeline reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 Apart from that metadata, they are the original events.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,9 @@ DERIVED = "derived"
 """Set for a row that had lost the position of its event: its value is not necessarily the event's own."""
 REASON_CHARACTERS_MAX = 1_000
 """A reason is for people; with it, a dead letter's metadata must stay far below the limit for an event's metadata."""
-_ADDED = (REASON, SEGMENT, OFFSET, WATERMARK, BEHIND, DERIVED)
+REPLACED = "penstock.replaced"
+"""What the event's own metadata have under the keys that are added, if it has any of them."""
+_ADDED = (REASON, SEGMENT, OFFSET, WATERMARK, BEHIND, DERIVED, REPLACED)
 """Keys of metadata that a dead letter has in addition to its event's own."""
 
 
@@ -59,7 +61,7 @@ def dead_letters_in(data: Buffer, offset: int) -> Iterator[StoredDeadLetter]:
 def dead_letter_of(start: int, end: int, event: StoredEvent) -> StoredDeadLetter:
     """From an event between two offsets of its port's segment."""
     added = {key: event.metadata.get(key) for key in _ADDED}
-    own = {key: value for key, value in event.metadata.items() if key not in _ADDED}
+    own = _without_added(event.metadata)
     return StoredDeadLetter(
         start,
         end,
@@ -70,6 +72,19 @@ def dead_letter_of(start: int, end: int, event: StoredEvent) -> StoredDeadLetter
         _as(int, added[WATERMARK]),
         _as(int, added[BEHIND]),
     )
+
+
+def with_added(own: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a dead letter, from which `dead_letter_of` finds its event's own, in their order."""
+    replaced = {key: value for key, value in own.items() if key in _ADDED}
+    return {**own, **added, **({REPLACED: replaced} if replaced else {})}
+
+
+def _without_added(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    given = metadata.get(REPLACED)
+    replaced = given if isinstance(given, dict) else {}
+    found = ((key, replaced.get(key, value) if key in _ADDED else value) for key, value in metadata.items())
+    return {key: value for key, value in found if key not in _ADDED or key in replaced}
 
 
 def _as(kind: type, value: object) -> Any:

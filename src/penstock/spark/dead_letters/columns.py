@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.spark.outputs import JSON, PLACE, quoted
-from penstock.spark.source.schema import COLUMNS
+from penstock.spark.source.schema import COLUMNS, POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -18,7 +18,7 @@ _BYTES = ("binary", "string")
 
 def carried(frame: DataFrame) -> dict[str, Column]:
     """Columns of the event: its position if the frame still has it; otherwise, and for rows of a join or union without
-    a position, its bytes.
+    a position, its bytes. Both, if columns of these names may be others: the worker knows which segments are inputs.
     """
     from pyspark.sql import functions as F  # noqa: N812  as PySpark's own documentation writes it
 
@@ -26,7 +26,9 @@ def carried(frame: DataFrame) -> dict[str, Column]:
     if all(kinds.get(name) == COLUMNS[name] for name in PLACE):
         place = {name: frame[name] for name in PLACE}
         nowhere = F.isnull(place["segment"]) | F.isnull(place["offset"])
-        return place | {"value": F.when(nowhere, _bytes(frame, kinds))}
+        given = _bytes(frame, kinds)
+        is_certain = all(frame.schema[name].metadata.get("comment") == POSITION for name in PLACE)
+        return place | {"value": F.when(nowhere, given) if is_certain else given}
     fields = {name: frame[name] for name in _OF_EVENTS if kinds.get(name) == COLUMNS[name]}
     return fields | {"value": _bytes(frame, kinds)}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sys import intern
 from typing import Any
 
 import msgpack
 import pyarrow as pa
 
-from penstock.protocol.stored.dead_letters import DERIVED
+from penstock.protocol.stored.dead_letters import DERIVED, with_added
 from penstock.protocol.stored.event import SHORT_MAX
 from penstock.spark.python_worker import link
 
@@ -41,13 +41,17 @@ _IDS = ("source", "stream_id", "message_id")
 """What identifies an event whose position is not known, as far as a row has these columns."""
 
 
-def identities(rows: pa.Table) -> list[tuple[tuple[object, ...] | None, bool]]:
-    """The identity of each row's event, None where it is not known; and whether it is the event's position."""
+def identities(
+    rows: pa.Table, is_input: Callable[[str], bool] = lambda _: True
+) -> list[tuple[tuple[object, ...] | None, bool]]:
+    """The identity of each row's event, None where it is not known; and whether it is the event's position. Columns of
+    the user's own may have the names of a position: it counts in segments that the pipeline reads.
+    """
     nothing = [None] * rows.num_rows
     columns = [nothing if (one := _alike(rows, name)) is None else one.to_pylist() for name in (*PLACE, *_IDS)]
     found: list[tuple[tuple[object, ...] | None, bool]] = []
     for segment, offset, source, stream, message in zip(*columns, strict=True):
-        if segment is not None and offset is not None:
+        if segment is not None and offset is not None and is_input(segment):
             found.append(((intern(segment), offset), True))
         else:
             found.append(((source, stream, message) if message else None, False))
@@ -105,14 +109,23 @@ def with_reasons(events: pa.RecordBatch, reasons: Sequence[dict[str, Any]]) -> p
 
 def _packed(added: dict[str, Any], segment: str | None, offset: int | None, own: bytes | None) -> bytes:
     added = added | ({DERIVED: True} if segment is None else {"segment": segment, "offset": offset})
-    before = msgpack.unpackb(own, strict_map_key=False) if own else {}
-    packed: bytes = msgpack.packb({**before, **added}, datetime=True)
+    before = _unpacked(own)
+    packed: bytes = msgpack.packb(with_added(before, added), datetime=True)
     if len(packed) <= SHORT_MAX:
         return packed
     # Metadata has a limit, and the reason is worth more than headers that use all of it. A replay needs the type.
     short = {name: before[name] for name in ("content_type",) if name in before}
     packed = msgpack.packb({**short, **added})
     return packed if len(packed) <= SHORT_MAX else msgpack.packb(added)
+
+
+def _unpacked(own: bytes | None) -> dict[str, Any]:
+    """An event's metadata, as far as they are what a reader of stored events takes: a program may send any bytes."""
+    try:
+        found = msgpack.unpackb(own, strict_map_key=False, unicode_errors="replace") if own else {}
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(key, str)} if isinstance(found, dict) else {}
 
 
 def _batch(columns: list[Any]) -> pa.RecordBatch:

@@ -34,7 +34,7 @@ from penstock.spark.sink.plan import plan_text
 from penstock.spark.source.control import pretend
 from penstock.spark.source.decoding import decoder_of
 from penstock.spark.source.options import SourceOptions, branches_text
-from penstock.spark.source.schema import COLUMNS, spark_schema
+from penstock.spark.source.schema import COLUMNS, source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,9 +157,10 @@ def _pretended_input(spark: SparkSession, pipeline: Pipeline, name: str) -> Inpu
     options = {**_pretended_options(pipeline, name), **_decoding_options(pipeline, name)}
     rate = spark.readStream.format("rate").options(**pretend(options)).load()
     decoder = _decoder(pipeline, name)
-    ddl = spark_schema(pipeline.columns) + ("" if decoder is None else f", {decoder.ddl()}")
+    ddl = source_schema(pipeline.columns) + ("" if decoder is None else f", {decoder.ddl()}")
     kinds = fields_of(ddl)
-    frame = rate.select(*(functions.lit(None).cast(one.dataType).alias(one.name) for one in kinds))
+    nothing = (functions.lit(None).cast(one.dataType).alias(one.name, metadata=one.metadata) for one in kinds)
+    frame = rate.select(*nothing)
     return InputFrame(frame if decoder is None else with_variants(frame, decoder), options, frame.schema)
 
 

@@ -424,8 +424,10 @@ class LostBytes(DataLoss):
         self._end = end
 
     def has(self, segment: str, offset: int) -> bool:
-        """Whether what was at this offset is lost too: what comes earlier is removed earlier."""
-        return segment == self._segment and offset < self._end
+        """Whether what was at this offset is lost too: what comes earlier is removed earlier, and with the segment
+        everything.
+        """
+        return segment == self._segment and (offset < self._end or not self.is_removed)
 
 
 @cache

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.client.segments.connections import Connected
 from penstock.client.segments.range_reader import read_range
-from penstock.core.errors import Damaged, SegmentTruncated
+from penstock.core.errors import Damaged, NoSuchSegment, SegmentTruncated
 from penstock.protocol.api.pipelines import Range
 from penstock.spark import python_worker
 from penstock.spark.source.arrow import LostBytes, SegmentBatches, read_events, stream_names
@@ -80,5 +80,7 @@ def _end_of(link: Connected, segment: str, offset: int) -> int:
                 data += piece.data
     except SegmentTruncated as error:
         raise LostBytes(segment, offset, error.start) from error
+    except NoSuchSegment as error:
+        raise LostBytes(segment, offset, offset + 1, is_removed=False) from error
     _, length = _HEADER.unpack(data)
     return offset + _HEADER.size + int(length)

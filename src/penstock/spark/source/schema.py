@@ -64,6 +64,20 @@ def check_columns(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+POSITION = "position of the event in the journal"
+"""The comment of the columns that are one. Spark keeps it for a column that is selected or renamed, not for one that is
+computed.
+"""
+
+
+def source_schema(columns: tuple[str, ...]) -> str:
+    """Of events, as DDL."""
+    return ", ".join(
+        f"{spark_schema((name,))} COMMENT '{POSITION}'" if name in ("segment", "offset") else spark_schema((name,))
+        for name in columns
+    )
+
+
 def spark_schema(columns: tuple[str, ...]) -> str:
     """As DDL."""
     known = COLUMNS | ASKED_COLUMNS | FUSED_COLUMNS
