@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from penstock.application.config.loading import load
+from penstock.application.config.types import KnownTypes
+from penstock.cli import bisect as bisect_command
 from penstock.cli.app import app
 from penstock.cli.bisect import _interrupts, _pipeline
 from penstock.client.coordinator import CoordinatorClient, InputSpec
+from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import PipelineError, RequestError
+from penstock.spark.run.bisection import Failing
+from penstock.spark.run.failures import Failure
 from penstock.spark.run.java import find_java
+from penstock.spark.run.trial import EpochEvents
 from tests.spark.sending import outputs, send
 from tests.support.running_worker import RunningWorker
 
@@ -139,6 +148,17 @@ def test_the_function_of_an_application_is_found_in_its_file(tmp_path: Path, fil
         _pipeline("others", file, "")
 
 
+def test_the_function_of_the_deployed_application_needs_no_file(worker: RunningWorker, file: Path) -> None:
+    application = file.with_name("app.yaml")
+    application.write_text(APPLICATION)
+    deployment = load(application, KnownTypes(), os.environ, leaves_unset=True).deployment
+    with ApplicationClient(address(worker), 5) as client:
+        client.apply(deployment)
+    found = _pipeline("orders", None, address(worker))
+    assert (found.name, dict(found.inputs)) == ("orders", {"in": ("shop",)})
+    assert found.function is not None
+
+
 def test_ctrl_c_ends_the_search_where_it_can_be_ended_and_at_once_the_second_time() -> None:
     before = signal.getsignal(signal.SIGINT)
     with _interrupts() as check:
@@ -153,6 +173,58 @@ def test_ctrl_c_ends_the_search_where_it_can_be_ended_and_at_once_the_second_tim
 
 def bisect(worker: RunningWorker, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["pipeline", "bisect", *arguments, "--worker", address(worker)])
+
+
+class Terminal:
+    """What `bisect` takes for the module `sys`."""
+
+    def __init__(self, *, is_there: bool) -> None:
+        self.stdin = self
+        self.isatty = lambda: is_there
+
+
+@pytest.fixture
+def searched(worker: RunningWorker, client: CoordinatorClient, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The event that is found, without Spark. Returns its place."""
+    failing = Failing(POISON, POISON + 1, Failure("  File shop.py\nValueError: 'x'"))
+    monkeypatch.setattr(bisect_command, "_spark", lambda *_: nullcontext())
+    monkeypatch.setattr(bisect_command, "_search", lambda *_: ([failing], False))
+    plan(worker, client)
+    return str(EpochEvents.read(address(worker), client.batch("orders"), []).place(POISON))
+
+
+@pytest.mark.parametrize(("answer", "buries"), [("y", True), ("n", False)])
+def test_on_a_terminal_it_asks_before_it_buries(
+    worker: RunningWorker,
+    client: CoordinatorClient,
+    file: Path,
+    searched: str,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    buries: bool,
+) -> None:
+    monkeypatch.setattr(bisect_command, "sys", Terminal(is_there=True))
+    result = CliRunner().invoke(
+        app, ["pipeline", "bisect", "orders", str(file), "--worker", address(worker)], input=f"{answer}\n"
+    )
+    assert result.exit_code == 0, result.output
+    assert f"all other events pass ({COUNT - 1})\nBury 1 event of orders? [y/N]: {answer}" in result.stdout
+    assert ("buried 1 event of orders" in result.stdout) is buries
+    assert [f"{one.segment}@{one.offset}" for one in client.buried("orders")] == ([searched] if buries else [])
+
+
+def test_elsewhere_it_prints_the_command_that_buries(
+    worker: RunningWorker, client: CoordinatorClient, file: Path, searched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bisect_command, "sys", Terminal(is_there=False))
+    result = bisect(worker, "orders", str(file))
+    assert result.exit_code == 0, result.output
+    said = f"To bury: penstock dead-letters bury orders --at {searched}"
+    assert result.stdout.splitlines()[-1] == said
+    assert client.buried("orders") == []
+    command = said.partition(": penstock ")[2].split()
+    assert CliRunner().invoke(app, [*command, "--worker", address(worker)]).exit_code == 0
+    assert [f"{one.segment}@{one.offset}" for one in client.buried("orders")] == [searched]
 
 
 def test_what_cannot_be_searched_is_refused_before_spark_is_started(

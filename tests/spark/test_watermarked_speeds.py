@@ -131,6 +131,51 @@ def test_a_watermarked_frame_can_be_used_twice(worker: RunningWorker, spark: Spa
             (3, 180),
         ]
         assert queries["steps"].state_rows <= 6
+        one.say("one", at(61, b"late"))
+        queries["steps"].step()
+        one.say("one", at(241))
+        queries["steps"].step()
+        assert [event.payload for event in late(worker, "steps")] == [b"late"], "both uses have read it"
+        assert queries["steps"].dropped == 0
+
+
+def test_rows_that_are_late_for_a_join_leave_once_whatever_their_side(
+    worker: RunningWorker, spark: SparkSession, tmp_path: Path
+) -> None:
+    import penstock
+
+    def joined(kind: str) -> DataFrame:
+        with in_pipeline(spark, worker, kind, "orders"):
+            orders, payments = (
+                penstock.watermarked(load(spark, worker, kind, source)).selectExpr(
+                    f"cast(value as string) as {source}", f"event_time as {time}"
+                )
+                for source, time in (("orders", "ordered"), ("payments", "paid"))
+            )
+        soon = "orders = payments and paid >= ordered and paid <= ordered + interval 10 minutes"
+        return orders.join(payments, _expr(soon), kind)
+
+    with (
+        Feed(worker, "orders", ["web"]) as web,
+        Feed(worker, "payments", ["bank"]) as bank,
+        following(tmp_path, {kind: joined(kind) for kind in ("inner", "left")}) as queries,
+    ):
+        for minute, more in ((0, ()), (60, ()), (61, (10, 20)), (120, ())):
+            web.say("web", at(minute * 60, b"%d" % minute), *(at(second, b"order %d" % second) for second in more))
+            bank.say("bank", at(minute * 60, b"%d" % minute), *(at(second, b"payment %d" % second) for second in more))
+            for query in queries.values():
+                query.step()
+        for kind, query in queries.items():
+            query.step()
+            assert sorted(event.payload for event in late(worker, kind)) == [
+                b"order 10",
+                b"order 20",
+                b"payment 10",
+                b"payment 20",
+            ], kind
+            assert query.dropped == 0, kind
+            assert sorted(row["orders"] for row in query.rows) == ["0", "120", "60", "61"], kind
+            assert {row["payments"] for row in query.rows} == {"0", "60", "61", "120"}, kind
 
 
 def _expr(text: str) -> Column:

@@ -13,8 +13,11 @@ import pytest
 
 import penstock
 from penstock import dead_letters
+from penstock.coordinator.side_outputs import EpochSides
+from penstock.protocol.api.side_outputs import MissingPart
 from penstock.spark import Pipeline, pipeline
 from penstock.spark.codecs.codec import Branch
+from penstock.spark.source.partitions import PARTITION_BYTES_MIN
 from tests.protocol.stored.events import stored
 from tests.spark.sending import outputs, send
 from tests.spark.stored_data import store_events
@@ -148,6 +151,26 @@ def coalesced_batches(roofs: DataFrame) -> DataStreamWriter:
     return dead_letters.apply(frame, share_of, "share int", per="row").writeStream.foreachBatch(look)
 
 
+def ignored(attic: DataFrame) -> DataStreamWriter:
+    """With Spark's own sink, which reads nothing at all."""
+    return attic.select("n").writeStream.foreachBatch(lambda batch, _: None)
+
+
+def one_taken(attic: DataFrame) -> DataStreamWriter:
+    """With Spark's own sink, which reads the beginning of one of two partitions."""
+
+    def look(batch: DataFrame, _: int) -> None:
+        assert batch.rdd.getNumPartitions() == 2
+        assert len(batch.take(1)) == 1
+
+    return attic.select("n", "more").writeStream.foreachBatch(look)
+
+
+def one_kept(attic: DataFrame) -> DataFrame:
+    """With our sink, which reads the beginning of each partition."""
+    return attic.select("n", "more").limit(1)
+
+
 DECODING = {"roofs": (Branch("json", "n int"),)}
 PLAIN = (limited, repeated, doubled, functions, in_batches, coalesced, coalesced_batches)
 LIMITED, REPEATED, DOUBLED, FUNCTIONS, IN_BATCHES, COALESCED, COALESCED_BATCHES = (
@@ -217,6 +240,37 @@ def test_a_task_may_call_a_function_for_several_partitions_of_the_frame(
     for name in ("coalesced", "coalesced_batches"):
         assert sorted(event.payload for event in outputs(worker.address, name, "err")) == bad, name
     assert len(outputs(worker.address, "coalesced")) == 3
+
+
+ATTIC = {"attic": (Branch("json", "n int, more string"),)}
+IGNORED, ONE_TAKEN, ONE_KEPT = (replace(pipeline(one), decoding=ATTIC) for one in (ignored, one_taken, one_kept))
+
+
+def test_what_no_task_has_read_to_its_end_is_decoded_before_the_commit(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing: dict[str, int] = {}
+    find = EpochSides.missing
+
+    def found(self: EpochSides, epoch: int, prefix: str) -> list[MissingPart]:
+        parts = find(self, epoch, prefix)
+        name = prefix.split("/")[1]
+        missing[name] = max(missing.get(name, 0), len(parts))
+        return parts
+
+    monkeypatch.setattr(EpochSides, "missing", found)
+    padding = [b'{"n": 1, "more": "%s"}' % (b"x" * 800_000)] * (PARTITION_BYTES_MIN // 800_000 + 1)
+    for number in range(2):  # each is enough for a partition, and more than a reader has in memory at once
+        payloads = [*PAYLOADS[:2], *padding, *PAYLOADS[2:]]
+        events = [stored(7, event, 1, payload=payload) for event, payload in enumerate(payloads, 1)]
+        for event in events:
+            store_events(worker, f"connector/attic/{number}", [event])
+    run(spark, worker, tmp_path, IGNORED, ONE_TAKEN, ONE_KEPT)
+    assert missing == {"ignored": 2, "one_taken": 2, "one_kept": 2}
+    for name in missing:
+        left = sorted(event.payload for event in outputs(worker.address, name, "err"))
+        assert left == sorted(2 * [PAYLOADS[1], PAYLOADS[3]]), name
+    assert len(outputs(worker.address, "one_kept")) == 1
 
 
 def mended(row: dict[str, Any]) -> dict[str, Any]:

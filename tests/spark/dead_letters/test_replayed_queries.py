@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ from penstock import dead_letters
 from penstock.client.coordinator import CoordinatorClient
 from penstock.core.errors import PipelineError
 from penstock.spark import Pipeline, pipeline
+from penstock.spark.codecs.codec import Branch
+from tests.protocol.stored.events import stored
 from tests.spark.sending import outputs, send
+from tests.spark.stored_data import store_events
 from tests.support.running_worker import RunningWorker
 
 if TYPE_CHECKING:
@@ -42,14 +46,27 @@ def shares(*, mended: bool) -> Pipeline:
     return shares
 
 
-def run(spark: SparkSession, worker: RunningWorker, folder: Path, *, mended: bool) -> None:
+def typed_shares(*, mended: bool) -> Pipeline:
+    """12 / n of each event, whose content type names its format."""
+
+    def typed(attic: DataFrame) -> DataFrame:
+        def share(row: dict[str, Any]) -> dict[str, Any]:
+            return {"share": 12 // (row["n"] or 12) if mended else 12 // row["n"]}
+
+        return dead_letters.apply(attic, share, "share int", per="row", keep=["message_id"])
+
+    branches = (Branch("csv", "n int", "", "text/csv"), Branch("json", "n int"))
+    return replace(pipeline(typed), decoding={"attic": branches})
+
+
+def run(spark: SparkSession, worker: RunningWorker, folder: Path, *, mended: bool, typed: bool = False) -> None:
     """Run on everything that is stored now."""
     from penstock.spark.run.attempt import RunSettings
     from penstock.spark.run.runner import Runner
 
     http = f"127.0.0.1:{worker.ports['http']}"
     settings = RunSettings(worker=http, checkpoints=str(folder / "checkpoints"), cores=2, available_now=True)
-    Runner(spark, [shares(mended=mended)], settings).run(120)
+    Runner(spark, [typed_shares(mended=mended) if typed else shares(mended=mended)], settings).run(120)
 
 
 def found(worker: RunningWorker) -> dict[int, int]:
@@ -95,3 +112,25 @@ def test_poison_events_go_to_err_and_are_processed_once_when_replayed_after_a_fi
         assert again[event.event_id].metadata == {"source": "roofs", "stream": "roof"}
         assert again[event.event_id].event_time == event.event_time
         assert again[event.event_id].stream_id == event.stream_id
+
+
+def test_a_replayed_event_is_decoded_by_the_codec_of_its_content_type(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    """The codec of events without a content type would refuse it."""
+    typed = {"content_type": "text/csv", "headers": {"a": "b"}}
+    events = [stored(7, 1, 1, b"", b"0\n", typed), stored(7, 2, 1, b"", b'{"n": 3}')]
+    store_events(worker, "connector/attic/0", events)
+    run(spark, worker, tmp_path, mended=False, typed=True)
+    (bad,) = outputs(worker.address, "typed", "err")
+    assert (bad.payload, bad.metadata["content_type"]) == (b"0\n", "text/csv")
+    assert bad.metadata["reason"].startswith("ZeroDivisionError")
+    with CoordinatorClient(f"127.0.0.1:{worker.ports['http']}") as client:
+        (about,) = client.dead_letters("typed", "err").ports
+        assert client.replay("typed", "err", about.replayed, about.end).count == 1
+    (again,) = outputs(worker.address, "typed", "replay.attic")
+    assert again.metadata == {**typed, "source": "attic"}
+    run(spark, worker, tmp_path, mended=True, typed=True)
+    done = {event.event_id: json.loads(event.payload)["share"] for event in outputs(worker.address, "typed")}
+    assert done == {1: 1, 2: 4}
+    assert len(outputs(worker.address, "typed", "err")) == 1
