@@ -1,4 +1,4 @@
-"""Two attempts at one task, at the same time, on a cluster: whichever Spark uses, each event leaves once."""
+"""Several attempts at one task, at once or one after the other: whichever Spark uses, each event leaves once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client.coordinator import CoordinatorClient
 from tests.protocol.stored.events import stored
 from tests.spark.sending import outputs
 from tests.spark.stored_data import store_events
@@ -33,3 +34,24 @@ def test_a_task_that_runs_twice_at_the_same_time_has_its_effect_once(worker: Run
     assert shares == [3, 6, 12]
     err = sorted(event.payload for event in outputs(worker.address, "shares", "err"))
     assert err == sorted([b"poison", b"more poison", b'{"n": 0}', b'{"n": 0}'])
+
+
+def test_a_function_that_decides_differently_twice_fails_its_epoch_which_is_run_again(
+    worker: RunningWorker, tmp_path: Path
+) -> None:
+    """One attempt has registered that it rejects a row, the others hand that row on: it must not be lost between them,
+    nor leave twice.
+    """
+    payloads = [b'{"n": 1}', b"poison", b'{"n": 4}', b'{"n": 0}']
+    store_events(worker, "connector/attic/0", [stored(7, n, 1, payload=one) for n, one in enumerate(payloads, 1)])
+    http = f"127.0.0.1:{worker.ports['http']}"
+    command = [sys.executable, "-m", "tests.spark.undecided", http, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (tmp_path / "lost").exists(), "the first attempt was lost"
+    assert "apply share did not decide the same twice in epoch 0" in done.stderr
+    with CoordinatorClient(http) as client:
+        assert [one.generation for one in client.pipelines()] == [2]
+    shares = sorted(json.loads(event.payload)["share"] for event in outputs(worker.address, "shares"))
+    assert shares == [3, 12]
+    assert [event.payload for event in outputs(worker.address, "shares", "err")] == [b"poison", b'{"n": 0}']
