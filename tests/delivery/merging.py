@@ -1,6 +1,6 @@
 """Epochs of a pipeline without Spark: does what its tasks and its driver would do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.client.coordinator import CoordinatorClient, InputOffset, InputSpec, Staged
 from penstock.client.segments import SegmentClient
@@ -24,8 +24,14 @@ class Merging:
         self.generation = client.start(name, inputs, ports or ("out",)).generation
         self._at: InputOffset = client.initial(name, self.generation, "in")
 
-    def epoch(self, values: Sequence[bytes], port: str = "out") -> int:
-        """Stage and merge an epoch. Returns its number. A source must have something to read."""
+    def ask_on(self) -> None:
+        """Ask for the next epoch, whether there is input or not: that proves the last one."""
+        self._client.cut(self._name, self.generation, "in", self._at)
+
+    def epoch(self, values: Sequence[bytes], port: str = "out", mirror: Callable[[int], str] = lambda _: "") -> int:
+        """Stage and merge an epoch. Returns its number. A source must have something to read. `mirror`: its checkpoint;
+        returns the manifest's key.
+        """
         if self._raw is not None:
             with self._segments.appender(self._raw) as appender:
                 appender.append(b"input")
@@ -38,5 +44,6 @@ class Merging:
             for start, end in zip(encoded.starts.tolist(), encoded.starts.tolist()[1:], strict=False):
                 appender.append(bytes(encoded.data[start + 8 : end]))
         length = self._segments.info(staged).length
-        self._client.merge(self._name, epoch, [Staged(port, staged, length)], generation=self.generation)
+        parts, manifest = [Staged(port, staged, length)], mirror(epoch)
+        self._client.merge(self._name, epoch, parts, generation=self.generation, manifest=manifest)
         return epoch
