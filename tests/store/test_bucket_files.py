@@ -26,10 +26,11 @@ from penstock.store.bucket_files import _BESIDE_ROOM_BYTES, BucketFile, BucketFi
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
 from penstock.store.part_cache import BLOCK_BYTES
-from penstock.store.settings import BucketSettings
+from penstock.store.settings import KIB, BucketSettings
 from penstock.store.shard_directory import ORPHANS_SECONDS
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles
+from tests.store.small import commit, open_store
 
 AT_ONCE = BucketSettings(linger_seconds=0, release_seconds=0)
 BESIDE_BYTES = AT_ONCE.beside_bytes_min
@@ -850,6 +851,27 @@ class TestACacheOnABadDisk:
         assert content(files, "a") == self.DATA
         del cached(files, "block-")[100:]
         assert content(files, "a") == self.DATA
+
+    @pytest.mark.parametrize("is_closed", [True, False], ids=["a closed chapter", "the open chapter"])
+    def test_a_reader_gets_what_was_stored_and_finds_no_damage(self, is_closed: bool) -> None:
+        files = opened(Objects(), BucketSettings(linger_seconds=0, release_seconds=0))
+        store = open_store(files, chapter_bytes=64 * KIB)
+        store.create("s")
+        data = [bytes([number]) * 5000 for number in range(40 if is_closed else 5)]
+        for one in data:
+            store.append("s", [one], head=b"the head")
+            commit(store)
+        maintain(files)
+        name = next(name for name in files.list() if name.endswith(".journal"))
+        assert files._nodes[name].local is None or not is_closed
+        content = cached(files, files._nodes[name].local_name)
+        at = content.index(b"the head")
+        content[at : at + 4000] = bytes(4000)
+        located = store.locate("s", 0, 5000)
+        assert [bytes(head) for _, head in store.fetch_heads(located.pieces)] == [b"the head"]
+        content[at : at + 4000] = bytes(4000)
+        assert store.read("s", 0, 5000) == data[0]
+        assert not store.is_damaged("s")
 
     def test_a_missing_file_has_nothing_to_mend(self) -> None:
         assert not opened(Objects()).mend("missing")
