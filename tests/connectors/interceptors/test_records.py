@@ -136,6 +136,13 @@ def test_gelf_chunks_arrive_in_any_order_and_twice() -> None:
     assert fed("gelf-chunking", *mixed) == ([b"short", message], [])
 
 
+def test_a_value_that_begins_like_a_gelf_chunk_is_sent_as_one() -> None:
+    values = [b"\x1e\x0f", b"\x1e\x0f" + bytes(range(60)), b"\x1e\x0f" + bytes(100)]
+    chunks = Chunking(GelfChunkingOptions(chunk_bytes=64)).feed(values)
+    assert all(len(chunk) <= 64 for chunk in chunks)
+    assert fed("gelf-chunking", *chunks) == (values, [])
+
+
 def test_gelf_chunks_that_wait_too_long_are_a_dead_letter() -> None:
     now = [0.0]
     chunks = Chunking(GelfChunkingOptions(chunk_bytes=64)).feed([bytes(100)])

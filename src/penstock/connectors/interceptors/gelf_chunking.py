@@ -202,7 +202,7 @@ class Chunking:
         return []
 
     def _datagrams(self, value: bytes) -> list[bytes]:
-        if len(value) <= self._whole:
+        if len(value) <= self._whole and not value.startswith(_MAGIC):  # as it is, it would be taken for a chunk
             return [value]
         pieces = [value[start : start + self._room] for start in range(0, len(value), self._room)]
         if len(pieces) > _CHUNKS_MAX:
