@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 QUICKLY = ReconnectSpec(first_seconds=0.05, max_seconds=0.2)
 SPLIT = InterceptorSpec(type="split")
-LINES = [f"line {number:04}" for number in range(400)]
+LINES = [f"line {number:04}" for number in range(240)]
 KILLS = 3
 SEED = 3
 
