@@ -137,7 +137,7 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(f"{self.ui}/json/", timeout=5) as response:
                 found: int = json.load(response)["aliveworkers"]
-        except OSError:
+        except (OSError, ValueError):  # while its UI starts, other pages are there
             return -1
         return found
 
