@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client.credentials import parse_workers
 from penstock.client.segments import AsyncSegmentClient, SegmentClient
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError, RequestError, Unavailable
 from tests.support.running_worker import running_worker
 from tests.support.tls import client_context, server_context
 
@@ -64,3 +65,10 @@ def test_tls_on_one_side_only_is_an_error_on_either(tmp_path: Path, use: Use) ->
         use(worker.address, None, 0)
     with running_worker(tmp_path / "plain") as worker, pytest.raises(PenstockError):
         use(worker.address, client_context(), 0)
+
+
+def test_workers_with_tls_and_without_are_not_mixed() -> None:
+    """The token of one would go to another in plain."""
+    assert [is_tls for _, is_tls in parse_workers("https://a:7102,https://b:7102")] == [True, True]
+    with pytest.raises(RequestError, match="some of these workers use TLS, others do not"):
+        parse_workers("https://a:7102,b:7102")

@@ -197,8 +197,13 @@ def parse_worker(text: str) -> tuple[Address, bool]:
 
 
 def parse_workers(text: str) -> list[tuple[Address, bool]]:
-    """Several workers of one cluster. Raises RequestError."""
-    return [_parse_worker(one.strip()) for one in text.split(",")]
+    """Several workers of one cluster, all with TLS or all without: the token of one must not go to another in plain.
+    Raises RequestError.
+    """
+    workers = [_parse_worker(one.strip()) for one in text.split(",")]
+    if len({is_tls for _, is_tls in workers}) > 1:
+        raise RequestError(f"{text!r}: some of these workers use TLS, others do not", "Write https:// before each.")
+    return workers
 
 
 def _parse_worker(text: str) -> tuple[Address, bool]:
