@@ -53,8 +53,8 @@ class Flow(ABC):
     def cases(self) -> Iterator[Case]:
         size, name = len(VALUE) * self.events, self.connector.about.name
         reading, writing = Measured(self, is_source=True), Measured(self, is_source=False)
-        yield Case(f"in {name}", size, reading.ours, reading.plain, reading.before, reading.after)
-        yield Case(f"out {name}", size, writing.ours, writing.plain, writing.before, writing.after)
+        yield Case(f"in {name}", size, reading.ours, reading.plain, reading.before, reading.after, self.events)
+        yield Case(f"out {name}", size, writing.ours, writing.plain, writing.before, writing.after, self.events)
 
     def frame(self, config: Mapping[str, Any]) -> Frame:
         return Frame(self._folder / f"data{next(_numbers)}", self.connector, config, Setup(ack="durable"))

@@ -24,7 +24,8 @@ from bench.event_logs import event_log_cases
 from bench.files_and_sockets import file_and_socket_cases
 from bench.formats import Case, codec_cases, interceptor_cases
 from bench.harness import MEGABYTE, Report, figures, interleave, progress, surroundings
-from bench.web import BODY, HTTP, WS, web_cases
+from bench.socket_peers import BODY
+from bench.web import HTTP, WS, web_cases
 
 FAMILIES = ("codecs", "interceptors", "brokers", "event-logs", "web", "files-and-sockets", "databases")
 """Of cases. `script/bench connectors --only FAMILY` runs those of one."""
@@ -61,6 +62,8 @@ class Rates:
     plain: float
     ours_elapsed: float
     """The same in a second of the clock, with what the peer takes to start."""
+    events: float
+    """Ours, in a second of CPU time; 0 if they are not counted."""
 
 
 def run(
@@ -90,7 +93,7 @@ def run(
                 case "files-and-sockets":
                     cases += file_and_socket_cases(effort.events, folder)
                 case "databases":
-                    cases += database_cases(effort.events, folder)
+                    cases += stack.enter_context(database_cases(effort.events, folder))
         for case in cases:  # what is imported and compiled when it is first used is not measured
             _rates(case, 0, is_ours=True)
         deadline = time.monotonic() + effort.total_s_max
@@ -103,7 +106,7 @@ def run(
 def _measured(case: Case, round_s_min: float) -> Rates:
     ours, elapsed = _rates(case, round_s_min, is_ours=True)
     plain, _ = _rates(case, round_s_min, is_ours=False)
-    return Rates(ours, plain, elapsed)
+    return Rates(ours, plain, elapsed, ours * MEGABYTE * case.events / case.size)
 
 
 def _rates(case: Case, round_s_min: float, *, is_ours: bool) -> tuple[float, float]:
@@ -141,16 +144,29 @@ class ConnectorsReport(Report):
         return min(map(len, self.found.values()))
 
     def details(self) -> dict[str, object]:
-        return {"mb_per_s": {name: round(median(one.ours for one in rates), 3) for name, rates in self.found.items()}}
+        return {
+            "mb_per_s": {name: round(median(one.ours for one in rates), 3) for name, rates in self.found.items()},
+            "events_per_s": {name: round(rate) for name, rate in self._events().items() if rate},
+        }
+
+    def _events(self) -> dict[str, float]:
+        return {name: median(one.events for one in rates) for name, rates in self.found.items()}
 
     def tables(self) -> Iterable[Table]:
         table = figures(
-            "Codecs, interceptors and connectors, on one core", "", "MB/s", "plain library", "ratio", "goal"
+            "Codecs, interceptors and connectors, on one core",
+            "",
+            "events/s",
+            "MB/s",
+            "plain library",
+            "ratio",
+            "goal",
         )
         for name, rates in self.found.items():
             ours, plain = (median(values) for values in zip(*((one.ours, one.plain) for one in rates), strict=True))
-            table.add_row(name, f"{ours:,.0f}", f"{plain:,.0f}", self.ratio_cell(name), self.goal_cell(name))
+            events = f"{rate:,.0f}" if (rate := self._events()[name]) else ""
+            table.add_row(name, events, f"{ours:,.0f}", f"{plain:,.0f}", self.ratio_cell(name), self.goal_cell(name))
         for name in (WORST, WS_GROWTH):
             if self.round_ratios().get(name):
-                table.add_row(name, "", "", self.ratio_cell(name), self.goal_cell(name))
+                table.add_row(name, "", "", "", self.ratio_cell(name), self.goal_cell(name))
         yield table

@@ -3,10 +3,14 @@
 in sqlite              rows of a table as JSON events                  sqlite3 and msgspec
 in postgres changes    messages of pgoutput as JSON events             struct, numbers by type, and msgspec: the same
                                                                        event with table, LSN and time, and its key
+out sqlite             JSON events into a table, an epoch              sqlite3's `executemany` of the same rows
 out sql                JSON events into a table, in one transaction    SQLAlchemy's insert of the same rows
+in postgres poll       rows of a table as JSON events                  psycopg's server-side cursor and msgspec
+out postgres           JSON events into a table, an epoch              psycopg's COPY, row by row
 out delta, iceberg …   JSON events into a table in files, in an epoch  its library, with the same rows by msgspec
 
-No case has a store: sources are measured up to their events, as columns or as a list with ids and keys.
+No case has a store: sources are measured up to their events, as columns or as a list with ids and keys. The server is
+another process, whose time does not count; without one, the last two cases are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import asyncio
 import sqlite3
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,14 +28,18 @@ from typing import Any
 
 import deltalake
 import msgspec
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
+from psycopg.rows import dict_row
 from pyiceberg.catalog.sql import SqlCatalog
 
 from bench.formats import DDL, Case, event_rows
 from penstock.connectors.postgres.changes import Batch, Changes
+from penstock.connectors.postgres.options import PostgresOptions
 from penstock.connectors.postgres.pgoutput import WalData
+from penstock.connectors.postgres.polling import PostgresReader
 from penstock.connectors.registry import make_connector
 from penstock.connectors.sink_api import Block
 from penstock.connectors.sql.options import SqlOptions
@@ -43,6 +51,7 @@ from penstock.protocol.stored.bulk import Bytes, decode, encode
 from penstock.protocol.stored.event import NO_TIME
 from penstock.testing.frame import GivenEpoch
 from tests.connectors.brokers.epochs import epoch
+from tests.connectors.stores.postgres_server import PostgresServer, find
 
 BLOCK_ROWS = 1000
 """Of an epoch that a sink receives, and rows that a source reads at a time."""
@@ -54,14 +63,25 @@ ROWS_PER_EVENT = 5
 """So many for each event of the other benchmarks: an epoch is large enough that its rows are most of the work."""
 
 
-def database_cases(events: int, folder: Path) -> Iterator[Case]:
+@contextmanager
+def database_cases(events: int, folder: Path) -> Iterator[list[Case]]:
+    """With a PostgreSQL server that runs meanwhile, where there is one."""
     rows = event_rows(ROWS_PER_EVENT * events)
     values = [msgspec.json.encode(row) for row in rows]
     size = sum(map(len, values))
-    yield _sqlite_in(rows, size, folder / "in.db")
-    yield _changes_in(rows, size)
-    yield _sql_out(values, size, folder)
-    yield from _tables_out(values, size, folder)
+    cases = [
+        _sqlite_in(rows, size, folder / "in.db"),
+        _sqlite_out(values, size, folder),
+        _changes_in(rows, size),
+        _sql_out(values, size, folder),
+        *_tables_out(values, size, folder),
+    ]
+    with ExitStack() as stack:
+        if find("postgres") is not None:
+            server = PostgresServer()
+            stack.callback(server.stop)
+            cases += _postgres(server.socket_folder, values, size)
+        yield cases
 
 
 def _sqlite_in(rows: list[dict[str, Any]], size: int, path: Path) -> Case:
@@ -88,7 +108,82 @@ def _sqlite_in(rows: list[dict[str, Any]], size: int, path: Path) -> Case:
             )
             return len([msgspec.json.encode(row) for row in database.execute("SELECT * FROM t ORDER BY id")])
 
-    return Case("in sqlite", size, ours, plain)
+    return Case("in sqlite", size, ours, plain, events=len(rows))
+
+
+def _sqlite_out(values: list[bytes], size: int, folder: Path) -> Case:
+    given = epoch(0, values)
+
+    def database() -> Path:
+        path = folder / f"{next(_numbers)}.db"
+        with closing(sqlite3.connect(path)) as opened:
+            opened.execute(f"CREATE TABLE t ({_COLUMNS})")
+        return path
+
+    def ours() -> None:
+        _table_written("sqlite", {"path": str(database()), "table": "t", "format": "json"}, given)
+
+    def plain() -> None:
+        with closing(sqlite3.connect(database())) as opened, opened:
+            for start in range(0, len(values), BLOCK_ROWS):
+                rows = map(msgspec.json.decode, values[start : start + BLOCK_ROWS])
+                opened.executemany("INSERT INTO t VALUES (:id, :name, :price, :at)", rows)
+
+    return Case("out sqlite", size, ours, plain, events=len(values))
+
+
+_COLUMNS = "id BIGINT, name TEXT, price DOUBLE PRECISION, at TEXT"
+
+
+def _postgres(server: str, values: list[bytes], size: int) -> list[Case]:
+    to: dict[str, Any] = {"host": server, "user": "postgres", "dbname": "postgres"}
+    with psycopg.connect(**to) as connection:
+        for table in ("read", "ours", "plain"):
+            connection.execute(f"CREATE TABLE {table} ({_COLUMNS})")
+        connection.execute("CREATE UNIQUE INDEX ON read (id)")
+    _copied(to, "read", values, first=1)
+    given = epoch(0, values)
+
+    def read() -> None:
+        options = {"mode": "poll", "table": "read", "column": "id", "settled": False, "batch": BLOCK_ROWS}
+        reader = PostgresReader(PostgresOptions.model_validate(to | options), "bench")
+        reader.open(0)
+        try:
+            found, is_all = 0, False
+            while not is_all:
+                rows = reader.read()
+                found, is_all = found + len(rows.ids), rows.is_all
+            assert found == len(values)
+        finally:
+            reader.close()
+
+    def read_plainly() -> None:
+        with psycopg.connect(**to) as connection, connection.cursor("bench", row_factory=dict_row) as cursor:
+            cursor.itersize = BLOCK_ROWS
+            cursor.execute("SELECT * FROM read ORDER BY id")
+            ids, found = list[int](), list[bytes]()
+            for row in cursor:
+                ids.append(row["id"])
+                found.append(msgspec.json.encode(row))
+            assert len(found) == len(values)
+
+    return [
+        Case("in postgres poll", size, read, read_plainly, events=len(values)),
+        Case(
+            "out postgres",
+            size,
+            lambda: _table_written("postgres", to | {"table": "ours", "format": "json"}, given),
+            lambda: _copied(to, "plain", values),
+            events=len(values),
+        ),
+    ]
+
+
+def _copied(to: dict[str, Any], table: str, values: list[bytes], first: int = 0) -> None:
+    with psycopg.connect(**to) as connection, connection.cursor().copy(f"COPY {table} FROM STDIN") as copy:
+        for value in values:
+            row = msgspec.json.decode(value)
+            copy.write_row((row["id"] + first, row["name"], row["price"], row["at"]))
 
 
 def _changes_in(rows: list[dict[str, Any]], size: int) -> Case:
@@ -117,7 +212,7 @@ def _changes_in(rows: list[dict[str, Any]], size: int) -> Case:
             values.append(encode({"op": "insert", "table": "public.t", "before": None, "after": row, **shared}))
         return len(values)
 
-    return Case("in postgres changes", size, ours, plain)
+    return Case("in postgres changes", size, ours, plain, events=len(rows))
 
 
 def _text(value: object) -> bytes:
@@ -171,7 +266,7 @@ def _sql_out(values: list[bytes], size: int, folder: Path) -> Case:
             for start in range(0, len(values), BLOCK_ROWS):
                 connection.execute(sa.insert(table), [*map(msgspec.json.decode, values[start : start + BLOCK_ROWS])])
 
-    return Case("out sql", size, ours, plain)
+    return Case("out sql", size, ours, plain, events=len(values))
 
 
 def _tables_out(values: list[bytes], size: int, folder: Path) -> Iterator[Case]:
@@ -190,7 +285,7 @@ def _tables_out(values: list[bytes], size: int, folder: Path) -> Iterator[Case]:
     for kind, write in plain.items():
         config = {"path": str(folder / f"ours.{kind}"), "columns": DDL} | more.get(kind, {})
         ours = partial(_table_written, kind, config, given)
-        yield Case(f"out {kind}", size, ours, partial(_plainly_written, write, values))
+        yield Case(f"out {kind}", size, ours, partial(_plainly_written, write, values), events=len(values))
 
 
 def _table_written(kind: str, config: dict[str, Any], given: GivenEpoch) -> None:

@@ -65,7 +65,13 @@ def _kafka_cases(cluster: KafkaCluster, values: Sequence[bytes]) -> Iterator[Cas
     own, size = {"brokers": [cluster.brokers]}, sum(map(len, values))
     _produce(cluster.brokers, TOPIC, values)
     source = own | {"topics": [TOPIC], "group": "bench"}
-    yield Case("in kafka", size, lambda: _read(Kafka, source, len(values)), lambda: _consume(cluster, len(values)))
+    yield Case(
+        "in kafka",
+        size,
+        lambda: _read(Kafka, source, len(values)),
+        lambda: _consume(cluster, len(values)),
+        events=len(values),
+    )
     numbers, results = count(), epoch(0, values)
 
     def write() -> None:
@@ -75,20 +81,22 @@ def _kafka_cases(cluster: KafkaCluster, values: Sequence[bytes]) -> Iterator[Cas
     def write_plainly() -> None:
         _produce(cluster.brokers, COPIES, values, f"plain-{next(numbers)}")
 
-    yield Case("out kafka", size, write, write_plainly)
+    yield Case("out kafka", size, write, write_plainly, events=len(values))
 
 
 def _redis_cases(server: RedisServer, values: Sequence[bytes]) -> Iterator[Case]:
     own, size = {"unix_socket": str(server.socket)}, sum(map(len, values))
     _add(server, TOPIC, values)
     source = own | {"streams": [TOPIC]}
-    yield Case("in redis", size, lambda: _read(RedisStreams, source, len(values)), lambda: _range(server))
+    yield Case(
+        "in redis", size, lambda: _read(RedisStreams, source, len(values)), lambda: _range(server), events=len(values)
+    )
     numbers, results = count(), epoch(0, values)
 
     def write() -> None:
         _write(RedisStreams, own | {"stream": f"{COPIES}-{next(numbers)}"}, results)
 
-    yield Case("out redis", size, write, lambda: _add(server, f"plain-{next(numbers)}", values))
+    yield Case("out redis", size, write, lambda: _add(server, f"plain-{next(numbers)}", values), events=len(values))
 
 
 # Ours.

@@ -1,10 +1,13 @@
 """Files and sockets for `script/bench connectors`, beside what a program does with plain files and plain asyncio.
 
 in tcp-server, unix-server   lines, each an event with its number      asyncio's streams, `split`, into a PlainLog
-in udp-server                datagrams, each with its sender           asyncio's datagrams, into a PlainLog with senders
+in tcp-client, unix-client   the same, from a server                   the same
+in udp-server, udp-client    datagrams, each with its sender           asyncio's datagrams, into a PlainLog with senders
+in syslog                    messages of RFC 5424 over TCP, as above   asyncio's streams, `split`, into a PlainLog
 in file, directory           lines, each with its place in the file    `for line in file`, into a PlainLog with places
 in exec                      lines of a program's output               `for line in process.stdout`, into a PlainLog
 out tcp-client, unix-client  stored events, a line each                asyncio's `write` and `drain`, from a log
+out tcp-server, unix-server  stored events, to all connections         asyncio's `write` and `drain`, from a log
 out udp-client               stored events, a datagram each            asyncio's `sendto`, from a log
 out file                     stored events, a line each, fsynced       `file.write` and fsync, from a log
 out exec                     stored events, a line each                `process.stdin.write`, from a log
@@ -21,7 +24,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -32,24 +35,32 @@ import uvloop
 from bench.formats import Case
 from bench.plain_log import PlainLog, read_log, remember
 from bench.processes import free_port
-from bench.web import BODY, epochs_of, framed, listening, process, send_epochs, stored
+from bench.socket_peers import (
+    BODY,
+    LINE,
+    MESSAGE,
+    READ_BYTES,
+    Address,
+    answer_datagrams,
+    discard_datagrams,
+    receive_all,
+    send_datagrams,
+    send_lines,
+    send_messages,
+    serve_discarding,
+    serve_lines,
+)
+from bench.web import SECONDS_MAX, epochs_of, framed, listening, process, send_epochs, stored
 from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.testing.frame import Frame, Setup
 
-LINE = BODY + b"\n"
 LINES = Setup(ack="durable", interceptors_in=[InterceptorSpec(type="split")])
 MESSAGES = Setup(ack="durable")
-READ_BYTES = 64 << 10
 LINES_PER_EVENT = 50
 """A line takes about a microsecond: so many for each event of the other benchmarks, so that a round takes a second."""
 DATAGRAMS_PER_EVENT = 10
-DATAGRAMS_AT_ONCE = 50
-"""A slow receiver loses datagrams: the peer pauses after so many, and sends until it is killed."""
 LINES_AT_ONCE = 1000
 """What a plain program stores or sends at once."""
-
-Address = tuple[str, int] | str
-"""Of a server: a host and a port, or the path of a Unix socket."""
 
 
 class Work(NamedTuple):
@@ -91,20 +102,41 @@ def file_and_socket_cases(events: int, folder: Path) -> Iterator[Case]:
 def _sources(lines: Work, datagrams: Work) -> Iterator[Case]:
     port, path = free_port(), lines.folder / "in.sock"
     tcp: Address = ("127.0.0.1", port)
+    syslog = {"port": port, "transport": "tcp"}
+    ours: Callable[[], None]
     for name, config, address, setup, send, plain, work in (
         ("tcp-server", {"port": port}, tcp, LINES, send_lines, _bare_server, lines),
         ("unix-server", {"path": str(path)}, str(path), LINES, send_lines, _bare_server, lines),
         ("udp-server", {"port": port}, tcp, MESSAGES, send_datagrams, _bare_datagrams, datagrams),
+        ("syslog", syslog, tcp, MESSAGES, send_messages, _bare_server, datagrams),
     ):
         peer = (send, address, work.events)
         ours = partial(_receive, name, config, setup, work.events, peer)
-        yield Case(f"in {name}", len(LINE) * work.events, ours, _running(partial(plain, address, work, peer)))
+        size = len(MESSAGE if send is send_messages else LINE) * work.events
+        bare = _running(partial(plain, address, work, peer))
+        yield Case(f"in {name}", size, ours, bare, events=work.events)
+    given: dict[str, Any]
+    for name, given, address in (("tcp-client", {"port": port}, tcp), ("unix-client", {"path": str(path)}, str(path))):
+        receive = partial(_receive, name, given, LINES, lines.events)
+        ours = partial(_beside, serve_lines, address, receive, lines.events)
+        bare = partial(_beside, serve_lines, address, _running(partial(_bare_client, address, lines)), lines.events)
+        yield Case(f"in {name}", len(LINE) * lines.events, ours, bare, events=lines.events)
+    ask = partial(_ask, {"port": port}, datagrams.events)
+    asked = _running(partial(_bare_answers, tcp, datagrams))
+    yield Case(
+        "in udp-client",
+        len(LINE) * datagrams.events,
+        partial(_beside, answer_datagrams, tcp, ask),
+        partial(_beside, answer_datagrams, tcp, asked),
+        events=datagrams.events,
+    )
 
 
 def _sinks(lines: Work, datagrams: Work) -> Iterator[Case]:
     port, path = free_port(), lines.folder / "out.sock"
     tcp: Address = ("127.0.0.1", port)
     form: dict[str, Any] = {"format": "lines"}
+    bare: Callable[[], None]
     for name, config, address, serve, plain, work in (
         ("tcp-client", form | {"port": port}, tcp, serve_discarding, _bare_sender, lines),
         ("unix-client", form | {"path": str(path)}, str(path), serve_discarding, _bare_sender, lines),
@@ -112,7 +144,15 @@ def _sinks(lines: Work, datagrams: Work) -> Iterator[Case]:
     ):
         ours = partial(_beside, serve, address, partial(_send, name, config, work.events))
         bare = partial(_beside, serve, address, _running(partial(plain, address, work)))
-        yield Case(f"out {name}", len(LINE) * work.events, ours, bare)
+        yield Case(f"out {name}", len(LINE) * work.events, ours, bare, events=work.events)
+    to_all = {"broadcast": True}
+    for name, config, address in (
+        ("tcp-server", to_all | {"port": port}, tcp),
+        ("unix-server", to_all | {"path": str(path)}, str(path)),
+    ):
+        ours = partial(_serve, name, config, lines.events, (receive_all, address))
+        bare = _running(partial(_bare_broadcast, address, lines, (receive_all, address)))
+        yield Case(f"out {name}", len(BODY) * lines.events, ours, bare, events=lines.events)
 
 
 def _files(work: Work) -> Iterator[Case]:
@@ -126,18 +166,18 @@ def _files(work: Work) -> Iterator[Case]:
         ("directory", {"path": str(source)} | once, _read),
         ("exec", {"command": ["cat", str(source / "in")]}, _read_program),
     ):
-        yield Case(
-            f"in {name}", size, partial(_receive, name, config, LINES, events), partial(plain, source / "in", work)
-        )
+        ours = partial(_receive, name, config, LINES, events)
+        yield Case(f"in {name}", size, ours, partial(plain, source / "in", work), events=events)
     numbers = count()
     for mode in ("append", "write"):
 
         def write(mode: str = mode) -> None:
             _send("file", {"mode": mode, "path": str(folder / f"{mode}-{next(numbers)}")}, events)
 
-        yield Case(f"out file, {mode}", size, write, partial(_write, work))
+        yield Case(f"out file, {mode}", size, write, partial(_write, work), events=events)
     discard = {"command": ["sh", "-c", "cat > /dev/null"], "format": "lines"}
-    yield Case("out exec", size, partial(_send, "exec", discard, events), partial(_write_program, work))
+    ours = partial(_send, "exec", discard, events)
+    yield Case("out exec", size, ours, partial(_write_program, work), events=events)
 
 
 # Ours.
@@ -158,11 +198,47 @@ def _send(name: str, config: dict[str, Any], events: int) -> None:
     framed(name, config, partial(send_epochs, events=events))
 
 
-def _beside(serve: Callable[..., None], address: Address, work: Callable[[], object]) -> None:
-    with process(serve, address):
-        if serve is serve_discarding:
+def _serve(name: str, config: dict[str, Any], events: int, peer: Any) -> None:
+    """To one connection."""
+
+    async def run(frame: Frame) -> None:
+        with process(*peer):
+            await frame.until(lambda: frame.instance.host.status().streams > 0, "the connection", SECONDS_MAX)
+            await send_epochs(frame, events)
+
+    framed(name, config, run)
+
+
+def _ask(config: dict[str, Any], events: int) -> None:
+    """A server answers to the address of a datagram."""
+
+    async def run(frame: Frame) -> None:
+        frame.give_epoch(epochs_of(1)[0])
+        await stored(frame, events)
+
+    framed("udp-client", config, run, MESSAGES)
+
+
+def _beside(serve: Callable[..., None], address: Address, work: Callable[[], object], *given: Any) -> None:
+    with process(serve, address, *given):
+        if serve in (serve_discarding, serve_lines):
             asyncio.run(listening(address))
+        elif serve is answer_datagrams:
+            _until_bound(address)
         work()
+
+
+def _until_bound(address: Address) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(address)
+        while True:
+            try:
+                sock.send(b"")
+                time.sleep(0.01)
+                sock.send(b"")  # fails if nobody has received the one before
+            except ConnectionRefusedError:
+                continue
+            return
 
 
 # Plain.
@@ -198,7 +274,29 @@ async def _bare_server(address: Address, work: Work, peer: Any) -> None:
     assert log.events == work.events
 
 
+async def _bare_client(address: Address, work: Work) -> None:
+    if isinstance(address, str):
+        reader, writer = await asyncio.open_unix_connection(address)
+    else:
+        reader, writer = await asyncio.open_connection(*address)
+    rest = b""
+    with PlainLog(work.received) as log:
+        while log.events < work.events:
+            *lines, rest = (rest + await reader.read(READ_BYTES)).split(b"\n")
+            if lines:
+                log.append(lines)
+    writer.close()
+
+
 async def _bare_datagrams(address: Address, work: Work, peer: Any) -> None:
+    await _keep_datagrams(work, lambda: process(*peer), local_addr=address)
+
+
+async def _bare_answers(address: Address, work: Work) -> None:
+    await _keep_datagrams(work, nullcontext, remote_addr=address)
+
+
+async def _keep_datagrams(work: Work, beside: Callable[[], AbstractContextManager[Any]], **where: Any) -> None:
     loop, is_over, received = asyncio.get_running_loop(), asyncio.Event(), list[tuple[bytes, Any]]()
 
     def keep() -> None:
@@ -216,10 +314,36 @@ async def _bare_datagrams(address: Address, work: Work, peer: Any) -> None:
             received.append((data, addr))
 
     with PlainLog(work.received) as log:
-        transport, _ = await loop.create_datagram_endpoint(Receiver, local_addr=address)
-        with process(*peer):
+        transport, _ = await loop.create_datagram_endpoint(Receiver, **where)
+        if "remote_addr" in where:
+            transport.sendto(BODY)
+        with beside():
             await is_over.wait()
         transport.close()
+
+
+async def _bare_broadcast(address: Address, work: Work, peer: Any) -> None:
+    connected = asyncio.get_running_loop().create_future()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set_result(writer)
+
+    if isinstance(address, str):
+        server: asyncio.Server = await asyncio.start_unix_server(serve, address)
+    else:
+        server = await asyncio.start_server(serve, *address)
+    sent = 0
+    async with server:
+        with process(*peer):
+            writer = await connected
+            for values in read_log(work.to_send):
+                for value in values:
+                    writer.write(value)
+                await writer.drain()
+                sent += len(values)
+            writer.close()
+            await writer.wait_closed()
+    remember(work.position, sent)
 
 
 async def _bare_sender(address: Address, work: Work) -> None:
@@ -297,52 +421,3 @@ def _write_program(work: Work) -> None:
                 program.stdin.write(value + b"\n")
             sent += len(values)
     remember(work.position, sent)
-
-
-# Peers, in processes of their own.
-
-
-def _connected(address: Address) -> socket.socket:
-    while True:
-        sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
-        try:
-            sock.connect(address)
-        except OSError:
-            sock.close()
-            time.sleep(0.01)
-        else:
-            return sock
-
-
-def send_lines(address: Address, events: int) -> None:
-    with _connected(address) as sock:
-        sock.sendall(LINE * events)
-
-
-def send_datagrams(address: Address, _: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect(address)
-        while True:
-            for _ in range(DATAGRAMS_AT_ONCE):
-                with suppress(ConnectionRefusedError):  # nobody listens yet
-                    sock.send(BODY)
-            time.sleep(0.001)
-
-
-def serve_discarding(address: Address) -> None:
-    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-    if isinstance(address, str):
-        Path(address).unlink(missing_ok=True)
-    with socket.create_server(address, family=family) as server:
-        while True:
-            connection, _ = server.accept()
-            with connection:
-                while connection.recv(READ_BYTES):
-                    """Only the sender is measured."""
-
-
-def discard_datagrams(address: Address) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(address)
-        while True:
-            sock.recv(READ_BYTES)

@@ -81,6 +81,8 @@ class Case:
     before: Callable[[bool], object] = _nothing
     after: Callable[[bool], object] = _nothing
     """Around each of them, and not measured: they get whether it is ours."""
+    events: int = 0
+    """Of a connector, whose rate is also shown in events."""
 
 
 def event_rows(count: int) -> list[dict[str, Any]]:

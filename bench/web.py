@@ -2,10 +2,17 @@
 documentation shows it.
 
 http-server      requests of 100 connections, answered when durable          an echo on uvicorn, without a store
+webhook-server   signed requests of 100 connections, verified, answered when durable
+                                                                 uvicorn, hmac, a PlainLog with an fsync for each turn
 ws-server        messages, one by one                                            websockets, into a PlainLog
+ws-client        messages of a server                                            websockets, into a PlainLog
 otlp             100 logs in a request, each an event in JSON                    uvicorn, protobuf, msgspec, a PlainLog
 sse-client       events of a server                                              httpx-sse; no store
-webhook-client   stored events, each in a POST                                   httpx
+http-client      stored events, each in a POST                                   httpx
+webhook-client   the same, signed                                                httpx, hmac
+sse-server       stored events, to a client, with ids                            uvicorn, a streamed response
+out ws-server    stored events, to a connection                                  websockets
+out ws-client    stored events, to a server                                      websockets
 email            stored events, each in a mail                                   aiosmtplib
 
 Peers are other processes, and only the CPU time of this one counts: with a connector that includes the store.
@@ -14,6 +21,7 @@ Peers are other processes, and only the CPU time of this one counts: with a conn
 from __future__ import annotations
 
 import asyncio
+import hmac
 import multiprocessing
 import socket
 import tempfile
@@ -31,19 +39,21 @@ import uvicorn
 import uvloop
 from httpx_sse import aconnect_sse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from bench.formats import Case
 from bench.plain_log import PlainLog
 from bench.processes import free_port
+from bench.socket_peers import BODY
 from penstock.connectors.registry import CONNECTORS
+from penstock.connectors.sse_server import SseServer
 from penstock.testing.frame import Frame, GivenEpoch, Setup
 from tests.connectors.brokers.epochs import epoch
 from tests.connectors.http_serving import serving
 from tests.connectors.mail_server import MailServer
 from tests.connectors.sse_peers import SseServing
 
-BODY = b'{"id": 12345, "name": "item 17", "price": 3.25}'
 CONNECTIONS = 100
 LOGS_PER_REQUEST = 100
 SECONDS_MAX = 120.0
@@ -52,6 +62,9 @@ EPOCH_EVENTS = 40_000
 LOOK_SECONDS = 0.05
 MESSAGES_PER_EVENT = 10
 """So that a round of WebSocket messages takes a second."""
+STORED_AT_ONCE = 1000
+"""What a plain client keeps in memory."""
+SECRET = "secret"  # noqa: S105  of nothing
 PART = 10
 """Requests that wait for their answers one by one are so many times fewer than events of a stream."""
 
@@ -70,12 +83,14 @@ def web_cases(events: int) -> Iterator[Case]:
         requests * size,
         lambda: _receive("http-server", {"port": port}, requests, (send_requests, port, requests)),
         lambda: uvloop.run(_bare_http(port, _echo, (send_requests, port, requests))),
+        events=requests,
     )
     yield Case(
         WS,
         messages * size,
         lambda: _receive("ws-server", {"port": port}, messages, (send_messages, port, messages)),
         lambda: _keeping(lambda log: _bare_ws(log, port, messages)),
+        events=messages,
     )
     otlp = {"port": port, "grpc_port": None, "attributes": "plain"}
     calls = max(1, MESSAGES_PER_EVENT * events // LOGS_PER_REQUEST)
@@ -84,9 +99,20 @@ def web_cases(events: int) -> Iterator[Case]:
         calls * LOGS_PER_REQUEST * size,
         lambda: _receive("otlp", otlp, calls * LOGS_PER_REQUEST, (send_logs, port, calls)),
         lambda: _keeping(lambda log: _bare_http(port, partial(_keep_logs, log), (send_logs, port, calls))),
+        events=calls * LOGS_PER_REQUEST,
+    )
+    signed = max(CONNECTIONS, events // CONNECTIONS * CONNECTIONS)
+    github = {"port": port, "signature": {"style": "github", "secrets": [SECRET]}}
+    yield Case(
+        "webhook-server, 100 connections",
+        signed * size,
+        lambda: _receive("webhook-server", github, signed, (send_deliveries, port, signed)),
+        lambda: _keeping(lambda log: _bare_http(port, Verified(log).serve, (send_deliveries, port, signed))),
+        events=signed,
     )
     few = max(10, events // PART)
     yield from _clients(events, few)
+    yield from _to_peers(events)
 
 
 def _clients(events: int, few: int) -> Iterator[Case]:
@@ -98,22 +124,90 @@ def _clients(events: int, few: int) -> Iterator[Case]:
         events * len(BODY),
         lambda: _read("sse-client", with_url, events, serving_events),
         lambda: _beside(serving_events, _bare_sse(with_url["url"], events)),
+        events=events,
     )
+    yield Case(
+        "http-client",
+        few * len(BODY),
+        lambda: _with(_http_peer, lambda port: _send("http-client", {"url": f"http://127.0.0.1:{port}/"}, few)),
+        lambda: _with(_http_peer, lambda port: uvloop.run(_bare_posts(port, few))),
+        events=few,
+    )
+    github = {"signature": {"style": "github", "secrets": [SECRET]}}
     yield Case(
         "webhook-client",
         few * len(BODY),
-        lambda: _with(_http_peer, lambda port: _send("webhook-client", {"url": f"http://127.0.0.1:{port}/"}, few)),
-        lambda: _with(_http_peer, lambda port: uvloop.run(_bare_posts(port, few))),
+        lambda: _with(
+            _http_peer, lambda port: _send("webhook-client", github | {"url": f"http://127.0.0.1:{port}/"}, few)
+        ),
+        lambda: _with(_http_peer, lambda port: uvloop.run(_bare_posts(port, few, is_signed=True))),
+        events=few,
     )
     yield Case(
         "email",
         few * len(BODY),
         lambda: _with(_mail_peer, lambda port: _send("email", _MAIL | {"port": port}, few)),
         lambda: _with(_mail_peer, lambda port: uvloop.run(_bare_mail(port, few))),
+        events=few,
+    )
+
+
+def _to_peers(events: int) -> Iterator[Case]:
+    """Both directions of connections that stay open."""
+    port = free_port()
+    url, size = f"ws://127.0.0.1:{port}/", events * len(BODY)
+    pouring, taking = (pour_messages, port, events), (take_messages, port, events)
+    yield Case(
+        "in ws-client",
+        size,
+        lambda: _read("ws-client", {"url": url}, events, pouring),
+        lambda: _keeping_beside(pouring, lambda log: _bare_ws_client(log, url, events)),
+        events=events,
+    )
+    yield Case(
+        "out ws-client",
+        size,
+        lambda: _with_peer(taking, lambda: _send("ws-client", {"url": url, "messages": "binary"}, events)),
+        lambda: _with_peer(taking, lambda: uvloop.run(_bare_ws_sender(url, events))),
+        events=events,
+    )
+    yield Case(
+        "out ws-server",
+        size,
+        lambda: _serve("ws-server", {"port": port, "messages": "binary", "broadcast": True}, events, follow_messages),
+        lambda: uvloop.run(_bare_ws_serving(port, events)),
+        events=events,
+    )
+    yield Case(
+        "sse-server",
+        size,
+        lambda: _serve(
+            "sse-server", {"port": port, "replay_events": 2 * events, "replay_bytes": 1 << 30}, events, follow_events
+        ),
+        lambda: uvloop.run(_bare_sse_serving(port, events)),
+        events=events,
     )
 
 
 # Ours.
+
+
+def _serve(name: str, config: dict[str, Any], events: int, follow: Callable[[int, int], None]) -> None:
+    """Until the peer has everything."""
+
+    async def run(frame: Frame) -> None:
+        port = int(config["port"])
+        with process(follow, port, events) as following:
+            await frame.until(lambda: _is_followed(frame), "the connection", SECONDS_MAX)
+            await send_epochs(frame, events)
+            await _sent(following)
+
+    framed(name, config, run)
+
+
+def _is_followed(frame: Frame) -> bool:
+    connector = frame.instance.built.connector
+    return bool(connector.clients if isinstance(connector, SseServer) else frame.instance.host.status().streams)
 
 
 Peer = tuple[Callable[..., None], int, int]
@@ -278,10 +372,80 @@ async def _bare_sse(url: str, events: int) -> None:
                 break
 
 
-async def _bare_posts(port: int, values: int) -> None:
+async def _bare_posts(port: int, values: int, *, is_signed: bool = False) -> None:
     async with httpx.AsyncClient() as client:
-        for _ in range(values):
-            (await client.post(f"http://127.0.0.1:{port}/", content=BODY)).raise_for_status()
+        for number in range(values):
+            headers = {"X-GitHub-Delivery": str(number), "X-Hub-Signature-256": _signature(BODY)} if is_signed else {}
+            (await client.post(f"http://127.0.0.1:{port}/", content=BODY, headers=headers)).raise_for_status()
+
+
+def _signature(body: bytes) -> str:
+    return "sha256=" + hmac.new(SECRET.encode(), body, "sha256").hexdigest()
+
+
+class Verified:
+    """Requests that arrive together are stored together, and answered when they are durable."""
+
+    def __init__(self, log: PlainLog) -> None:
+        self._log = log
+        self._waiting: list[bytes] = []
+        self._durable = asyncio.Event()
+
+    async def serve(self, scope: Any, receive: Any, send: Any) -> None:
+        body, headers = await _body(receive), dict(scope["headers"])
+        assert hmac.compare_digest(headers[b"x-hub-signature-256"].decode(), _signature(body))
+        if not self._waiting:
+            self._durable = asyncio.Event()
+            asyncio.get_running_loop().call_soon(self._keep, self._durable)
+        self._waiting.append(body)
+        await self._durable.wait()
+        await _answer(send, b"")
+
+    def _keep(self, durable: asyncio.Event) -> None:
+        self._log.append(self._waiting)
+        self._log.sync()
+        self._waiting = []
+        durable.set()
+
+
+async def _bare_ws_client(log: PlainLog, url: str, events: int) -> None:
+    received: list[bytes] = []
+    async with connect(url, compression=None) as connection:
+        async for message in connection:
+            received.append(cast("bytes", message))
+            if len(received) == STORED_AT_ONCE or log.events + len(received) == events:
+                log.append(received)
+                received.clear()
+                if log.events == events:
+                    break
+
+
+async def _bare_ws_sender(url: str, events: int) -> None:
+    async with connect(url, compression=None) as connection:
+        for _ in range(events):
+            await connection.send(BODY)
+
+
+async def _bare_ws_serving(port: int, events: int) -> None:
+    async def send(connection: ServerConnection) -> None:
+        for _ in range(events):
+            await connection.send(BODY)
+
+    async with serve(send, "127.0.0.1", port, compression=None):
+        with process(follow_messages, port, events) as following:
+            await _sent(following)
+
+
+async def _bare_sse_serving(port: int, events: int) -> None:
+    async def stream(_: Any, __: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for number in range(events):
+            event = b"id: %d\ndata: %b\n\n" % (number, BODY)
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    await _bare_http(port, stream, (follow_events, port, events))
 
 
 _MAIL = {"host": "127.0.0.1", "encryption": "off", "sender": "a@example.org", "to": ["b@example.org"], "subject": "x"}
@@ -314,6 +478,16 @@ async def _sent(sending: Any) -> None:
     await asyncio.to_thread(sending.join, SECONDS_MAX)
     if sending.exitcode != 0:
         raise RuntimeError("the peer has not sent everything: see its error above")
+
+
+def _with_peer(peer: Peer, work: Callable[[], None]) -> None:
+    with process(*peer):
+        asyncio.run(listening(peer[1]))
+        work()
+
+
+def _keeping_beside(peer: Peer, work: Callable[[PlainLog], Coroutine[Any, Any, None]]) -> None:
+    _with_peer(peer, lambda: _keeping(work))
 
 
 def _beside(peer: Peer, work: Coroutine[Any, Any, None]) -> None:
@@ -398,9 +572,63 @@ def _send_over(port: int, request: bytes, connections: int, each: int) -> None:
     uvloop.run(run())
 
 
-def _request(path: str, kind: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+def _request(path: str, kind: str, body: bytes, more: str = "") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
     return head.encode() + body
+
+
+def send_deliveries(port: int, requests: int) -> None:
+    request = _request("/", "application/json", BODY, f"X-Hub-Signature-256: {_signature(BODY)}\r\n")
+    _send_over(port, request, CONNECTIONS, requests // CONNECTIONS)
+
+
+def pour_messages(port: int, events: int) -> None:
+    """All at once, in frames that are made once. Keeps the connection open."""
+
+    async def pour(connection: ServerConnection) -> None:
+        message = b"\x82" + bytes([len(BODY)]) + BODY
+        for start in range(0, events, STORED_AT_ONCE):
+            connection.transport.write(message * min(STORED_AT_ONCE, events - start))
+            await asyncio.sleep(0)
+        await connection.wait_closed()
+
+    asyncio.run(_serving(pour, port))
+
+
+def take_messages(port: int, _: int) -> None:
+    async def take(connection: ServerConnection) -> None:
+        async for _ in connection:
+            """Only the sender is measured."""
+
+    asyncio.run(_serving(take, port))
+
+
+async def _serving(handler: Callable[[ServerConnection], Awaitable[None]], port: int) -> None:
+    async with serve(handler, "127.0.0.1", port, compression=None):
+        await asyncio.Event().wait()
+
+
+def follow_messages(port: int, events: int) -> None:
+    async def follow() -> None:
+        async with connect(f"ws://127.0.0.1:{port}/", compression=None) as connection:
+            for _ in range(events):
+                await connection.recv()
+
+    asyncio.run(listening(port))
+    asyncio.run(follow())
+
+
+def follow_events(port: int, events: int) -> None:
+    """Counts the ends of events, across the pieces of the response."""
+    asyncio.run(listening(port))
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(b"GET /events HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n")
+        found = 0
+        rest = b""
+        while found < events:
+            data = rest + sock.recv(1 << 16)
+            found += data.count(b"data: ")
+            rest = data[-5:]
 
 
 def send_requests(port: int, requests: int) -> None:
