@@ -1,7 +1,8 @@
 """Each error of a store, as a store sends it, by who must act on it."""
 
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -98,17 +99,20 @@ def test_an_answer_that_never_comes(store: ScriptedStore, call: Callable[[Bucket
     assert len(store.requests) <= 1, "nothing is retried"
 
 
-def test_after_a_time_out_a_large_body_gets_more_time(store: ScriptedStore) -> None:
-    """16 MiB on a slow line would otherwise time out for ever. A small body is not slow because of the line."""
-
+def late_store(store: ScriptedStore, seconds: float) -> None:
     def answer_late(handler: BaseHTTPRequestHandler) -> None:
-        store.closed.wait(0.5)
+        store.closed.wait(seconds)
         handler.send_response(200)
         handler.send_header("ETag", '"1"')
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
     store.respond = answer_late
+
+
+def test_after_a_time_out_a_large_body_gets_more_time(store: ScriptedStore) -> None:
+    """16 MiB on a slow line would otherwise time out for ever. A small body is not slow because of the line."""
+    late_store(store, 0.5)
     bucket, done = open_bucket("s3://bucket/prefix", timeout=0.2), []
     for _ in range(9):
         with suppress(BucketTimedOut):
@@ -116,6 +120,35 @@ def test_after_a_time_out_a_large_body_gets_more_time(store: ScriptedStore) -> N
     assert 0 < len(done) < 9, "the first one is not waited for so long"
     with pytest.raises(BucketTimedOut):
         bucket.create("small", [b"1"])
+
+
+def test_when_large_bodies_are_fast_again_a_lost_connection_is_soon_given_up(store: ScriptedStore) -> None:
+    bucket = open_bucket("s3://bucket/prefix", timeout=0.5)
+    late_store(store, 0.8)
+    with pytest.raises(BucketTimedOut):
+        bucket.create("a", [bytes(8 << 20)])
+    bucket.create("b", [bytes(8 << 20)])
+    store.answer(200, ETag='"1"')
+    for _ in range(50):  # on a machine that is busy some are slow
+        bucket.create("c", [bytes(8 << 20)])
+    late_store(store, 0.8)
+    with pytest.raises(BucketTimedOut):
+        bucket.create("d", [bytes(8 << 20)])
+
+
+def test_a_connection_that_is_never_accepted_says_nothing_about_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.bucket.stores.CONNECT_SECONDS_MAX", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as waiting:
+        for _ in range(4):  # more than it has room for: the system ignores others
+            connection = waiting.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(listener.getsockname())
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        with pytest.raises(BucketUnreachable, match="no connection in time") as caught:
+            open_bucket("s3://bucket/prefix").create("a", [bytes(2 << 20)])
+    assert not isinstance(caught.value, BucketTimedOut)
 
 
 @each_call

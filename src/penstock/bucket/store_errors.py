@@ -30,6 +30,7 @@ _CAUSE = re.compile(
     r"kind: (?:Uncategorized|Other|InvalidData),\s+error: \"([^\"]{1,200})\"|message: \"([^\"]{1,200})\""
 )
 _NO_ANSWER = "no answer in time"
+_NO_CONNECTION = "no connection in time"
 _METADATA_SERVICES = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "/latest/api/token")
 """A machine in a cloud gets its credentials there. Elsewhere nothing answers, which means that there are none."""
 
@@ -96,7 +97,7 @@ class StoreAnswer(NamedTuple):
 def _cause(text: str) -> str:
     """Why there was no answer, in a few words."""
     if "kind: Timeout" in text or "TimedOut" in text:
-        return _NO_ANSWER
+        return _NO_CONNECTION if "ConnectError(" in text else _NO_ANSWER
     if causes := _CAUSE.findall(text):
         return "no connection: " + "".join(causes[-1])
     if "IncompleteMessage" in text or "kind: Interrupted" in text or "IncompleteBody" in text:

@@ -6,6 +6,7 @@ BucketUnavailable must look before it writes again.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from penstock.bucket.aws_files import aws_settings
 from penstock.bucket.file_bucket import FileBucket
 from penstock.bucket.objects import Bucket, ListedObject, NoSuchObject, StoredObject
 from penstock.bucket.store_errors import means_absent, means_beyond_the_end, translate
+from penstock.bucket.write_times import LARGE_FACTOR, WriteTimes
 from penstock.core.errors import BucketForbidden, BucketTimedOut, RequestError
 from penstock.core.suggestions import suggestion
 from penstock.core.types import Buffer
@@ -33,17 +35,6 @@ TIMEOUT_SECONDS = 30.0
 
 CONNECT_SECONDS_MAX = 5.0
 """A store that does not accept a connection by then is unreachable."""
-
-LARGE_BYTES = 16 * 2**20
-"""Objects above this size get more time."""
-
-LARGE_FACTOR = 10
-"""How much more. Reads of any size get it too, as long as bytes keep coming."""
-
-_BULKY_BYTES = 1 << 20
-"""Writes above this size get twice as much time after each that was too slow, up to that of large ones. A connection
-that hangs, and is no slow line, is thus given up soon at first.
-"""
 
 PAGE_OBJECTS = 1000
 """Objects in one answer to a list request: the most that S3 sends."""
@@ -117,6 +108,7 @@ def _folder(parts: SplitResult) -> Path:
 class _Clients:
     """One store several times, with different time-outs."""
 
+    timeout: float
     reads: "ObjectStore"
     writes: "ObjectStore"
     make: "Callable[[int], ObjectStore]"
@@ -135,6 +127,7 @@ def _clients(make: "Callable[[ClientConfig], ObjectStore]", timeout: float, base
     whole = timedelta(seconds=timeout)
     common: ClientConfig = {**base, "connect_timeout": timedelta(seconds=min(timeout, CONNECT_SECONDS_MAX))}
     return _Clients(
+        timeout=timeout,
         reads=make({**common, "timeout": whole * LARGE_FACTOR, "read_timeout": whole}),
         writes=make({**common, "timeout": whole}),
         make=lambda factor: make({**common, "timeout": whole * factor}),
@@ -198,12 +191,12 @@ def _open_az(url: str, container: str, prefix: str, timeout: float) -> Bucket:
         return ObjectStoreBucket(url, prefix, _clients(make, timeout, {}), "e_tag")
 
 
-def _open_memory(url: str, name: str, prefix: str, _: float) -> Bucket:
+def _open_memory(url: str, name: str, prefix: str, timeout: float) -> Bucket:
     from obstore.store import MemoryStore
 
     with _memory_lock:
         store = _memory_stores.setdefault(name, MemoryStore())
-    return ObjectStoreBucket(url, prefix, _Clients(store, store, lambda _: store), "e_tag")
+    return ObjectStoreBucket(url, prefix, _Clients(timeout, store, store, lambda _: store), "e_tag")
 
 
 _OPENERS: dict[str, Callable[[str, str, str, float], Bucket]] = {
@@ -224,7 +217,7 @@ class ObjectStoreBucket:
         self._clients = clients
         self._version = version
         self._has_answered = False
-        self._bulky_factor = 1
+        self._times = WriteTimes(clients.timeout)
 
     def get(self, key: str) -> StoredObject:
         with self._translated(key):
@@ -248,24 +241,20 @@ class ObjectStoreBucket:
         """
         # Joined, since obstore takes twice as long with a sequence, and a memory:// store would keep the buffers.
         data = b"".join(buffers)
-        factor = self._factor(len(data))
+        factor, began = self._times.factor(len(data)), time.monotonic()
         try:
             with self._translated(key):
-                return self._clients.writing(factor).put(self._base + key, data, mode="create")[self._version] or ""
+                done = self._clients.writing(factor).put(self._base + key, data, mode="create")
         except BucketTimedOut:
-            if len(data) > _BULKY_BYTES:
-                self._bulky_factor = min(2 * factor, LARGE_FACTOR)
+            self._times.timed_out(len(data), factor)
             raise
         except NoSuchObject as error:  # a proxy's answer, or that of another server: nothing was looked for
             message = f"{self.url}: the store answered 404 Not Found when an object was to be created"
             raise BucketForbidden(
                 message, "Check the bucket's name and the endpoint, and what is in between."
             ) from error
-
-    def _factor(self, size: int) -> int:
-        if size > LARGE_BYTES:
-            return LARGE_FACTOR
-        return self._bulky_factor if size > _BULKY_BYTES else 1
+        self._times.done(len(data), time.monotonic() - began)
+        return done[self._version] or ""
 
     def replace(self, key: str, data: bytes, version: str) -> str:
         with self._translated(key):
