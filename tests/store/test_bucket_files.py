@@ -14,6 +14,7 @@ from penstock.core.errors import (
     BucketFailed,
     BucketForbidden,
     BucketFull,
+    BucketThrottled,
     BucketUnreachable,
     Damaged,
     StoreFailed,
@@ -23,8 +24,10 @@ from penstock.core.errors import (
 )
 from penstock.store import log_object
 from penstock.store.bucket_files import _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
+from penstock.store.bucket_log import Patience, ShardLog
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
+from penstock.store.log_object import LogObject
 from penstock.store.part_cache import BLOCK_BYTES
 from penstock.store.settings import KIB, BucketSettings
 from penstock.store.shard_directory import ORPHANS_SECONDS
@@ -284,6 +287,42 @@ class TestTakeOver:
         client.before_each = refuse
         with pytest.raises(type(error)):
             BucketFiles(client, MemoryFiles())
+
+
+class TestAStartOnASlowLine:
+    """Each request takes ten seconds."""
+
+    def slow_log(self, objects: Objects, fail: Callable[[str, int], bool]) -> ShardLog:
+        """`fail`: whether a request fails, by what it is and how many there were before it."""
+        now, made = 0.0, 0
+
+        def answer(request: str) -> None:
+            nonlocal now, made
+            now, made = now + 10, made + 1
+            if fail(request, made):
+                raise BucketThrottled("503")
+
+        client = FaultyBucket(objects)
+        client.before_each = answer
+        patience = Patience(lambda _: None, lambda: now)
+        return ShardLog(client, log_object.shard_prefix(0), b"w" * 16, patience)
+
+    def test_progress_is_waited_for_however_long_it_takes(self) -> None:
+        objects = Objects()
+        owner = opened(objects)
+        for number in range(20):
+            put(owner, str(number), b"0123").sync()
+        found: list[LogObject] = []
+        log = self.slow_log(objects, lambda _, number: number % 3 == 0)
+        log.take_over("worker two", lambda _: found.clear(), found.append)
+        assert len(found) == 20
+        assert log.term == 2
+
+    @pytest.mark.parametrize("kind", ["get", "create"])
+    def test_a_request_that_always_fails_is_given_up_though_others_are_answered(self, kind: str) -> None:
+        log = self.slow_log(Objects(), lambda request, _: request.startswith(kind))
+        with pytest.raises(BucketThrottled):
+            log.take_over("worker two", lambda _: None, lambda _: None)
 
 
 def _give_up(error: Exception) -> Callable[[float], None]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Event
 from typing import Any, NoReturn, TypeVar
 
@@ -44,13 +45,24 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 OPENING_SECONDS_MAX = 30.0
-"""How long a start waits for a store that cannot be reached."""
+"""How long a start repeats one request to a store that cannot be reached. A start that makes progress may take longer:
+200 MB on a line of 10 Mbit/s take 160 s.
+"""
 
 _REQUESTS = RetryPolicy(0.05, 5.0)
 _FAILURES_LOGGED = 3
 """One failure or two are nothing unusual."""
 _READ_AHEAD = 16
 """Objects that a take-over requests at a time. A request takes some 10 ms, most of it waiting."""
+
+
+@dataclass(slots=True)
+class Failures:
+    """Of one request, in a row."""
+
+    count: int = 0
+    since: float = 0.0
+    """When the first one was known."""
 
 
 class Patience:
@@ -60,16 +72,19 @@ class Patience:
     `stop` is called.
     """
 
-    def __init__(self, sleep: Callable[[float], object] | None = None) -> None:
+    def __init__(
+        self, sleep: Callable[[float], object] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`sleep` replaces the waiting."""
         self.problem = ""
         """Why requests are repeated; "" if they are answered."""
         self.stopped = Event()
         self._sleep = sleep or self.stopped.wait
-        self._opening_until: float | None = time.monotonic() + OPENING_SECONDS_MAX
+        self._clock = clock
+        self._is_opening = True
 
     def opened(self) -> None:
-        self._opening_until = None
+        self._is_opening = False
 
     def stop(self) -> None:
         """A request that waits fails instead."""
@@ -79,22 +94,26 @@ class Patience:
         """After this many failures in a row."""
         self._sleep(_REQUESTS.pause(failures))
 
-    def wait(self, failures: int, error: BucketFailed) -> None:
-        """Returns when the request that has failed may be repeated; raises to give up."""
-        if self._opening_until is not None and (
-            not isinstance(error, BucketUnavailable) or time.monotonic() > self._opening_until
-        ):
+    def wait(self, failures: Failures, error: BucketFailed) -> None:
+        """Counts the failure, and returns when the request may be repeated; raises to give up."""
+        now = self._clock()
+        failures.count += 1
+        if failures.count == 1:
+            failures.since = now
+        is_hopeless = not isinstance(error, BucketUnavailable) or now - failures.since > OPENING_SECONDS_MAX
+        if self._is_opening and is_hopeless:
             raise error
-        if failures == _FAILURES_LOGGED:
-            log.warning("the object store has failed %d times in a row; retrying: %s", failures, error)
+        if failures.count == _FAILURES_LOGGED:
+            log.warning("the object store has failed %d times in a row; retrying: %s", failures.count, error)
         self.problem = f"{error}. {error.hint}"
-        self.pause(failures)
+        self.pause(failures.count)
         if self.stopped.is_set():
             raise StoreFailed(f"the worker stops while the object store does not answer: {error}", error.hint)
 
-    def answered(self) -> None:
-        """A request that had failed is answered."""
-        self.problem = ""
+    def answered(self, failures: Failures) -> None:
+        """A request is answered, after these failures."""
+        if failures.count:
+            self.problem = ""
 
 
 class _Superseded(Exception):
@@ -309,12 +328,12 @@ class ShardLog:
         return Place(self.keys.log(found.number), found.skip, found.checksum)
 
     def _create(self, number: int, buffers: Sequence[Buffer]) -> None:
-        failures = 0
+        failures = Failures()
         while not self._try_to_create(number, buffers, failures):
-            failures += 1
-        self._note_answer(failures)
+            pass
+        self._patience.answered(failures)
 
-    def _try_to_create(self, number: int, buffers: Sequence[Buffer], failures: int) -> bool:
+    def _try_to_create(self, number: int, buffers: Sequence[Buffer], failures: Failures) -> bool:
         """False if the number is still free."""
         try:
             self.bucket.create(self.keys.log(number), buffers)
@@ -322,10 +341,10 @@ class ShardLog:
             if not self._is_ours(number):
                 raise TakenOver(f"another worker has taken over {self.bucket.url}") from None
         except (BucketForbidden, BucketFull) as error:
-            self._patience.wait(failures + 1, error)
+            self._patience.wait(failures, error)
             return False
         except BucketFailed as error:
-            self._patience.wait(failures + 1, error)
+            self._patience.wait(failures, error)
             return self._is_ours(number)
         return True
 
@@ -402,23 +421,18 @@ class ShardLog:
 
     def _asked(self, request: Callable[[], T]) -> T:
         """Repeat a request until it is answered. For requests that may be repeated."""
-        failures = 0
+        failures = Failures()
         while True:
             try:
                 answer = request()
             except BucketFailed as error:
-                failures += 1
                 self._patience.wait(failures, error)
             except (NoSuchObject, ObjectExists, VersionChanged):  # these are answers, too
-                self._note_answer(failures)
+                self._patience.answered(failures)
                 raise
             else:
-                self._note_answer(failures)
+                self._patience.answered(failures)
                 return answer
-
-    def _note_answer(self, failures: int) -> None:
-        if failures:
-            self._patience.answered()
 
     def get_part(self, key: str, checksum: int) -> bytes:
         """The whole object. Raises NoSuchObject and Damaged."""
