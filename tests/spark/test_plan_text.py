@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from cProfile import Profile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,25 +42,42 @@ b)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["another thread", "another profiler"])
-def test_a_writer_that_nobody_saw_being_made_is_refused_with_a_hint(spark: SparkSession, how: str) -> None:
+def test_a_writer_is_known_in_any_thread_and_under_any_profiler(spark: SparkSession) -> None:
     made: list[Any] = []
-    frame = spark.readStream.format("rate").load()
-    profiler = sys.getprofile()
-    with following_writers() as written:
-        assert written.of(writer := frame.writeStream) is frame
-        if how == "another thread":
-            thread = threading.Thread(target=lambda: made.append(frame.writeStream))
-            thread.start()
-            thread.join()
-        else:
-            sys.setprofile(None)
-            made.append(frame.writeStream)
-    assert writer is not made[0]
-    assert sys.getprofile() is profiler
-    with pytest.raises(RequestError, match="it is not known which frame the writer writes") as refused:
-        written.of(made[0])
-    assert "set no profiler" in str(refused.value.hint)
+    frame, own = spark.readStream.format("rate").load(), vars(type(spark.range(0)))["writeStream"]
+    other = frame.where("value > 1")
+    profiler = Profile()
+    with following_writers() as written, following_writers() as also:
+        thread = threading.Thread(target=lambda: made.append(frame.writeStream))
+        thread.start()
+        thread.join()
+        profiler.enable()
+        try:
+            made.append(other.writeStream.format("noop"))
+        finally:
+            profiler.disable()
+    assert [written.of(one) for one in made] == [also.of(one) for one in made] == [frame, other]
+    assert vars(type(frame))["writeStream"] is own, "nothing of Spark's stays replaced"
+
+
+def test_a_pipeline_that_writes_in_a_thread_is_planned_under_a_profiler(spark: SparkSession) -> None:
+    @pipeline
+    def elsewhere(events: DataFrame) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: events.groupBy("stream").count().writeStream.format("noop")).result()
+
+    from penstock.spark.run.attempt import plan_of
+
+    profiler = Profile()
+    planned = profiler.runcall(plan_of, spark, elsewhere)
+    assert [one.name for one in planned.state.operators] == ["groupBy"]
+
+
+def test_a_writer_that_was_made_before_the_function_is_refused_with_a_hint(spark: SparkSession) -> None:
+    writer = spark.readStream.format("rate").load().writeStream
+    with following_writers() as written, pytest.raises(RequestError, match="it is not known which frame") as refused:
+        written.of(writer)
+    assert "Call writeStream inside the function" in str(refused.value.hint)
 
 
 def test_a_plan_is_read_from_the_text_that_spark_prints() -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from io import StringIO, TextIOBase
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from penstock.core.errors import RequestError
@@ -370,9 +369,9 @@ def _until_closed(text: str) -> str:
 # What a DataStreamWriter writes.
 
 
-_UNKNOWN_WRITER_HINT = (
-    "Call writeStream inside the function, in its own thread, and set no profiler in it: a profiler of Python notes it."
-)
+_UNKNOWN_WRITER_HINT = "Call writeStream inside the function, or in a thread that the function waits for."
+
+_WRITE_STREAM = "writeStream"
 
 
 class WriterFrames:
@@ -388,18 +387,70 @@ class WriterFrames:
                 return frame
         raise RequestError("it is not known which frame the writer writes", _UNKNOWN_WRITER_HINT)
 
-    def note(self, caller: FrameType, event: str, returned: Any) -> None:
-        """As Python calls a profiler."""
-        if event == "return" and caller.f_code.co_name == "writeStream" and returned is not None:
-            self._made.append((returned, caller.f_locals["self"]))
+    def note(self, writer: object, frame: DataFrame) -> None:
+        self._made.append((writer, frame))
+
+
+class _FollowedProperty:
+    """The public property `DataFrame.writeStream` of every class of frames, replaced by one that also notes what it
+    returns, in whichever thread, while anybody follows.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._followers: tuple[WriterFrames, ...] = ()
+        self._replaced: list[tuple[type[DataFrame], Any]] = []
+
+    def add(self, frames: WriterFrames) -> None:
+        with self._lock:
+            if not self._followers:
+                self._replace()
+            self._followers = (*self._followers, frames)
+
+    def remove(self, frames: WriterFrames) -> None:
+        with self._lock:
+            self._followers = tuple(one for one in self._followers if one is not frames)
+            if not self._followers:
+                self._restore()
+
+    def _replace(self) -> None:
+        from pyspark.sql import DataFrame
+
+        for kind in _with_subclasses(DataFrame):  # Spark's own frames, and those of Spark Connect
+            if (own := vars(kind).get(_WRITE_STREAM)) is not None:
+                self._replaced.append((kind, own))
+                setattr(kind, _WRITE_STREAM, self._noting(own))
+
+    def _restore(self) -> None:
+        for kind, own in self._replaced:
+            setattr(kind, _WRITE_STREAM, own)
+        self._replaced = []
+
+    def _noting(self, own: Any) -> property:
+        def made(frame: DataFrame) -> Any:
+            writer = own.__get__(frame, type(frame))
+            for frames in self._followers:
+                frames.note(writer, frame)
+            return writer
+
+        return property(made, doc=own.__doc__)
+
+
+def _with_subclasses(kind: type[DataFrame]) -> Iterator[type[DataFrame]]:
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _with_subclasses(derived)
+
+
+_followed = _FollowedProperty()
 
 
 @contextmanager
 def following_writers() -> Iterator[WriterFrames]:
-    """Notes what `frame.writeStream` returns in this thread, for which frame."""
-    frames, before = WriterFrames(), sys.getprofile()
-    sys.setprofile(frames.note)
+    """Notes what `frame.writeStream` returns, for which frame."""
+    frames = WriterFrames()
+    _followed.add(frames)
     try:
         yield frames
     finally:
-        sys.setprofile(before)
+        _followed.remove(frames)
