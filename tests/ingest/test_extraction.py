@@ -270,6 +270,17 @@ async def test_the_content_type_of_an_event_decides_how_its_time_is_found(scene:
     assert [event.event_time for event in await scene.events()] == [NOON + n * SECOND for n in (1, 2, 3, 4)]
 
 
+async def test_metadata_with_any_keys_say_how_a_time_is_found(scene: Scene) -> None:
+    host = await scene.host(segments=1, event_time=replace(FIELD, codec_map={"text/*": "csv"}, column=1))
+    stream = await host.open_stream("peer")
+    given = {"content_type": "text/csv", "headers": {b"k": "v", 7: 8}}
+    await stream.put([b"a,1769860802", b"a,soon"], metadata=[given, given])
+    (event,) = await scene.events()
+    assert (event.event_time, event.metadata["headers"]) == (NOON + 2 * SECOND, {"k": "v", "7": 8})
+    (untimed,) = await scene.events("source.err")
+    assert (untimed.payload, untimed.metadata["headers"]) == (b"a,soon", {"k": "v", "7": 8})
+
+
 async def test_a_plugin_finds_the_times_of_another_codec(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         dist = None

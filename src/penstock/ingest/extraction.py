@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +16,7 @@ from penstock.protocol.connector.bulk.columns import HEAD_SIZE, Columns
 from penstock.protocol.event_time.field import SCANNED_CODECS, EventTimeField
 from penstock.protocol.stored.bulk import Bytes
 from penstock.protocol.stored.event import NO_TIME
+from penstock.protocol.stored.metadata import known_metadata
 
 if TYPE_CHECKING:
     from penstock.protocol.event_time.extractor import Block
@@ -83,7 +83,7 @@ class Extraction:
 
     def _chosen(self, metadata: bytes) -> str | None:
         """The codec of events with this metadata."""
-        found = msgpack.unpackb(metadata).get(CONTENT_TYPE) if metadata else None
+        found = known_metadata(metadata).get(CONTENT_TYPE)
         if not isinstance(found, str):
             return self.spec.codec
         kind = found.partition(";")[0].strip().lower()

@@ -32,6 +32,7 @@ from penstock.protocol.connector import NOTHING_YET, stream_id_of
 from penstock.protocol.stored.dead_letters import MESSAGE_ID, REASON
 from penstock.protocol.stored.event import SHORT_MAX, SOURCE, STREAM
 from penstock.protocol.stored.head import Mark, MarkKind
+from penstock.protocol.stored.metadata import known_metadata
 from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, SYSTEM_PREFIX, SYSTEM_STREAMS, partition_of
 from penstock.store.store import SegmentStore
 
@@ -229,7 +230,7 @@ class DeadLetters:
 
     def _metadata(self, event: Untimed, most: int) -> bytes:
         """The event's own, and at most this many bytes more: then names give way, which the stream's id identifies."""
-        own = msgpack.unpackb(event.metadata) if event.metadata else {}
+        own = known_metadata(event.metadata)
         more = {SOURCE: self._connector, STREAM: event.stream, MESSAGE_ID: event.event_id, REASON: event.reason}
         for added in (own | more, own | {REASON: event.reason}, {REASON: "no event time"}):
             data: bytes = msgpack.packb(added)

@@ -19,6 +19,7 @@ from penstock.connectors.interceptors.chain import OutgoingChain
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, encode
 from penstock.protocol.stored.dead_letters import REASON
 from penstock.protocol.stored.event import KEY_START, NO_TIME, SHORT_MAX
+from penstock.protocol.stored.metadata import known_metadata
 
 WANTED = Wanted(metadata=True)
 
@@ -159,7 +160,7 @@ def encode_dead_letters(rows: Sequence[Row], reason: str) -> bytes:
 
 
 def _with_reason(metadata: bytes, reason: str) -> bytes:
-    packed: bytes = msgpack.packb({**_unpacked(metadata), REASON: reason})
+    packed: bytes = msgpack.packb({**known_metadata(metadata), REASON: reason})
     return packed if len(packed) <= SHORT_MAX else metadata
 
 
@@ -185,16 +186,11 @@ def size_of(rows: Iterable[Row]) -> int:
 
 def metadata_of(rows: Rows) -> Sequence[Mapping[str, Any]]:
     """The metadata, unpacked on access: most connectors never use it."""
-    return _LazyMetadata(rows.metadata, _unpacked)
+    return _LazyMetadata(rows.metadata, known_metadata)
 
 
 def times_of(rows: Rows) -> Sequence[int | None]:
     return [None if time == NO_TIME else time for time in rows.times] if NO_TIME in rows.times else rows.times
-
-
-def _unpacked(metadata: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = msgpack.unpackb(metadata, unicode_errors="replace") if metadata else {}
-    return found
 
 
 class _LazyMetadata(Sequence[Mapping[str, Any]]):

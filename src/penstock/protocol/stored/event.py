@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from struct import Struct, error
 from typing import Any
 
-import msgpack
-
 from penstock.core.errors import ProtocolError
 from penstock.core.types import Buffer
 from penstock.protocol.segment.frame import HEADER_SIZE, PAYLOAD_SIZE_MAX
+from penstock.protocol.stored.metadata import unpack_metadata
 
 # The bytes of a stored event: the one definition of its layout.
 #
@@ -76,7 +75,7 @@ def parse_event(data: Buffer) -> StoredEvent | None:
         stream_id, event_id, time = _NUMBERS.unpack_from(view)
         key, rest = _short(view[_NUMBERS.size :])
         metadata, payload = _short(rest)
-        fields = msgpack.unpackb(metadata, unicode_errors="replace") if metadata else {}
+        fields = unpack_metadata(metadata)
     except (ValueError, error) as reason:
         raise ProtocolError(f"not a valid stored event: {reason}") from None
     return StoredEvent(stream_id, event_id, None if time == NO_TIME else time, bytes(key), fields, bytes(payload))

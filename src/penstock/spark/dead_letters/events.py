@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.protocol.stored.dead_letters import DERIVED, with_added
 from penstock.protocol.stored.event import SHORT_MAX
+from penstock.protocol.stored.metadata import known_metadata
 from penstock.spark.python_worker import link
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ def with_reasons(events: pa.RecordBatch, reasons: Sequence[dict[str, Any]]) -> p
 
 def _packed(added: dict[str, Any], segment: str | None, offset: int | None, own: bytes | None) -> bytes:
     added = added | ({DERIVED: True} if segment is None else {"segment": segment, "offset": offset})
-    before = _unpacked(own)
+    before = known_metadata(own)
     packed: bytes = msgpack.packb(with_added(before, added), datetime=True)
     if len(packed) <= SHORT_MAX:
         return packed
@@ -117,15 +118,6 @@ def _packed(added: dict[str, Any], segment: str | None, offset: int | None, own:
     short = {name: before[name] for name in ("content_type",) if name in before}
     packed = msgpack.packb({**short, **added})
     return packed if len(packed) <= SHORT_MAX else msgpack.packb(added)
-
-
-def _unpacked(own: bytes | None) -> dict[str, Any]:
-    """An event's metadata, as far as they are what a reader of stored events takes: a program may send any bytes."""
-    try:
-        found = msgpack.unpackb(own, strict_map_key=False, unicode_errors="replace") if own else {}
-    except (ValueError, TypeError, msgpack.UnpackException):
-        return {}
-    return {key: value for key, value in found.items() if isinstance(key, str)} if isinstance(found, dict) else {}
 
 
 def _batch(columns: list[Any]) -> pa.RecordBatch:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +28,9 @@ from penstock.core.retry import Pauses
 from penstock.protocol.api.pipelines import Range
 from penstock.protocol.stored.bulk import Bytes, Column, Events, Wanted, decode
 from penstock.protocol.stored.event import NO_TIME, SOURCE, STREAM
+from penstock.protocol.stored.metadata import known_metadata
 from penstock.protocol.stored.names import Form, Source, kind_of, partition_of
+from penstock.spark.codecs.scalars import with_names
 from penstock.spark.python_worker import coordinator, freeze, hinted, journal_files, link, places_of
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import SegmentRanges
@@ -107,33 +108,31 @@ def content_types(metadata: Any) -> Any:
 
 
 def metadata_json(metadata: Any) -> Any:
-    """The map as a JSON object, without the event's origin; null if nothing else is in it. Bytes are in base64."""
+    """The map as a JSON object, without the event's origin; null if nothing else is in it. Bytes are in base64, and
+    NaN and infinities are their names.
+    """
     return _each(metadata, _as_json)
 
 
-def _each(metadata: Any, make: Callable[[Mapping[Any, Any]], str | None]) -> Any:
+def _each(metadata: Any, make: Callable[[Mapping[str, Any]], str | None]) -> Any:
     distinct = metadata.dictionary_encode()
-    texts = pa.array([make(_unpacked(one)) for one in distinct.dictionary.to_pylist()], pa.string())
+    texts = pa.array([make(known_metadata(one)) for one in distinct.dictionary.to_pylist()], pa.string())
     return pc.take(texts, distinct.indices)
 
 
-def _unpacked(data: bytes) -> Mapping[Any, Any]:
-    """Empty if it is not a valid map."""
-    try:
-        found = msgpack.unpackb(data, strict_map_key=False) if data else {}
-    except (ValueError, msgpack.UnpackException):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _content_type(metadata: Mapping[Any, Any]) -> str | None:
+def _content_type(metadata: Mapping[str, Any]) -> str | None:
     found = metadata.get(CONTENT_TYPE)
     return found if isinstance(found, str) else None
 
 
-def _as_json(metadata: Mapping[Any, Any]) -> str | None:
-    others = {str(key): value for key, value in metadata.items() if key not in _ORIGIN}
-    return json.dumps(others, default=_plain) if others else None
+def _as_json(metadata: Mapping[str, Any]) -> str | None:
+    others = {key: value for key, value in metadata.items() if key not in _ORIGIN}
+    if not others:
+        return None
+    try:
+        return json.dumps(with_names(others), default=_plain, allow_nan=False)
+    except RecursionError:  # as deep as nothing that JSON is read with
+        return None
 
 
 def _plain(value: object) -> str:
