@@ -139,7 +139,7 @@ async def test_a_worker_admits_it_by_a_listed_certificate_and_refuses_another(
 ) -> None:
     monkeypatch.delenv("PENSTOCK_TOKEN_FILE")
     CA.cert_pem.write_to_path(tmp_path / "ca.pem")
-    options = ["--strict", "--noEmit", "--skipLibCheck", "--module", "node16", "--target", "es2022"]
+    options = [*server_files(tmp_path), "--tls-client-ca", str(tmp_path / "ca.pem")]
     with WorkerProcess(tmp_path / "data", *options) as worker:
         AccessFile(worker.data).add(StoredGrant("machine", "write", certificate="machine.example.org"))
         address = f"127.0.0.1:{worker.connector_port}"
