@@ -94,9 +94,9 @@ RATES = RatesStatus(
 )
 
 
-def sink(name: str) -> SinkStatus:
+def sink(name: str, pipeline: str = "p") -> SinkStatus:
     plain = {"port": "out", "guarantee": "at-least-once", "votes": False, "state": "READY", "reason": ""}
-    return SinkStatus(pipeline="p", sink=name, url=name, at=0, sent=0, parked=0, **plain)  # type: ignore[arg-type]
+    return SinkStatus(pipeline=pipeline, sink=name, url=name, at=0, sent=0, parked=0, **plain)  # type: ignore[arg-type]
 
 
 def connector(name: str, state: str, reason: str = "") -> ConnectorStatus:
@@ -126,6 +126,13 @@ def test_who_waits_for_a_sink_is_not_to_blame() -> None:
     shown = flow_of(status(starting=[StartingPipeline("p", [], None)], sinks=[sink("files")], blockages=[blockage]))
     assert [key for key, box in shown.boxes.items() if box.trouble] == ["sink:p/files"]
     assert shown.boxes["pipeline:p"].text == "waits for sink files"
+
+
+def test_a_sink_of_another_pipeline_with_the_same_name_is_not_to_blame() -> None:
+    blockage = Blockage(kind="sink", link="sink file", text="blocked by sink file", pipeline="p")
+    starting = [StartingPipeline("p", [], None), StartingPipeline("q", [], None)]
+    shown = flow_of(status(starting=starting, sinks=[sink("file"), sink("file", "q")], blockages=[blockage]))
+    assert [key for key, box in shown.boxes.items() if box.trouble] == ["sink:p/file"]
 
 
 def test_sources_that_have_no_box_are_listed() -> None:

@@ -88,6 +88,7 @@ class _Picture:
     def __init__(self, status: WorkerStatus) -> None:
         self._status = status
         blocking = [one for one in status.blockages if one.is_blocking]
+        self._blocking = blocking
         self._blamed = {one.link for one in blocking}
         self._pipelines = {one.pipeline for one in blocking if not one.link.startswith("sink ")}
         self._connectors = {one.name: one for one in status.connectors}
@@ -180,7 +181,8 @@ class _Picture:
         self._found.lines.append(Line(f"pipeline:{sink.pipeline}", key, label, trouble))
 
     def _is_sink_blamed(self, sink: SinkStatus) -> bool:
-        return f"sink {sink.sink}" in self._blamed or bool(sink.reason) or self._is_connector_blamed(sink.url)
+        is_blamed = any(one.is_at_sink(sink.pipeline, sink.sink) for one in self._blocking)
+        return is_blamed or bool(sink.reason) or self._is_connector_blamed(sink.url)
 
     def _inputs(self, name: str, sources: Iterable[str]) -> Iterable[Line]:
         read, trouble = [*sources], name in self._pipelines

@@ -151,8 +151,9 @@ async def sink(session: Session, pipeline_name: str, name: str) -> None:
         undelivered = await session.ask(lambda client: client.epochs(pipeline_name))
         body.clear()
         with body:
-            links = f"sink {name}", f"connector {found.url}"
-            troubles(str(one) for one in status.blockages if one.link in links and one.is_blocking)
+            blocking = [one for one in status.blockages if one.is_blocking]
+            at, of = (pipeline_name, name), f"connector {found.url}"
+            troubles(str(one) for one in blocking if one.is_at_sink(*at) or one.link == of)
             facts([*sink_facts(found, status)])
         show_chart(rows, charts.over_time(history, {f"{key}/rows": "rows"}, "delivered, rows/s"))
         lacking = [one for one in undelivered if any(each.sink == name for each in one.waiting)]

@@ -34,7 +34,8 @@ SIZE = (80, 24)
 
 @dataclass
 class Filled:
-    """A worker with a source, a pipeline that has delivered two epochs, and one whose sink refuses a third."""
+    """A worker with a source, a pipeline that has delivered two epochs, and one whose sink refuses a third. Each has a sink
+    `web`."""
 
     process: WorkerProcess
 
@@ -59,7 +60,8 @@ def _filled(process: WorkerProcess, folder: Path) -> Iterator[None]:
     subprocess.run([*command, "--data", str(process.data)], check=True, capture_output=True)
     address = local_worker(process.data).http
     with CoordinatorClient(address, 5) as client, SegmentClient(process.address) as segments:
-        client.bind("orders", {"files": SinkSpec("out", f"file:{folder / 'out'}")})
+        files = {name: SinkSpec("out", f"file:{folder / name}") for name in ("files", "web")}
+        client.bind("orders", files)
         orders = Merging(client, segments, "orders")
         orders.epoch([b"one"])
         orders.epoch([b"two", b"three"])
@@ -164,6 +166,17 @@ async def test_a_sink_shows_the_epochs_that_it_lacks_and_an_epoch_what_it_waits_
         await terminal.mark("! " + next(line for line in terminal.lines if line.split()[:2] == ["!", "0"])[2:])
         await pilot.press("enter")
         await terminal.until(lambda: "! sink web (out): " in terminal.text and "attempts" in terminal.text)
+
+
+async def test_a_sink_is_not_blamed_for_one_of_the_same_name_of_another_pipeline(worker: Filled) -> None:
+    app = top(worker)
+    async with app.run_test(size=SIZE) as pilot:
+        terminal = Terminal(app, pilot)
+        await terminal.mark("  web")
+        assert "orders" in terminal.marked
+        await pilot.press("enter")
+        await terminal.until(lambda: terminal.starts("sink web of orders"))
+        assert "blocked by sink web" not in terminal.text
 
 
 async def test_a_source_shows_its_facts(worker: Filled) -> None:

@@ -18,7 +18,7 @@ from penstock.dashboard.facts import pipeline_facts, sink_facts, source_facts
 from penstock.dashboard.flow_picture import show_rate
 from penstock.protocol.api.history import EpochTimes
 from penstock.protocol.api.pipelines import PipelineStatus
-from penstock.protocol.api.status import SessionStatus, WorkerStatus
+from penstock.protocol.api.status import Blockage, SessionStatus, WorkerStatus
 
 ROWS_MAX = 300
 """Rows of one table. Rows that need attention come first; a last line counts those that are left out."""
@@ -121,7 +121,7 @@ def _source(status: WorkerStatus, seen: Seen, width: int) -> Iterator[Line]:
     if name not in status.sources and connector is None:
         yield Line(Text(f"there is no source {printable(name)} now; it appears with its first event"))
         return
-    yield from _troubles(status, width, link=f"source {name}")
+    yield from _troubles(status, width, lambda one: one.link == f"source {name}")
     yield from _facts(source_facts(status, name, seen.newest), width)
     yield from _chart(seen, "events/s", f"source/{name}/events", width)
     yield from _chart(seen, "bytes/s", f"source/{name}/bytes", width)
@@ -172,7 +172,7 @@ def _pipeline(status: WorkerStatus, seen: Seen, width: int) -> Iterator[Line]:
     if found is None:
         yield Line(Text(f"there is no pipeline {printable(name)} now; it appears when it starts"))
         return
-    yield from _troubles(status, width, pipeline=name)
+    yield from _troubles(status, width, lambda one: one.pipeline == name)
     yield from _facts(pipeline_facts(found, status), width)
     for title, series in (("rows/s in", "rows_in"), ("rows/s out", "rows_out"), ("lag", "lag_bytes")):
         yield from _chart(seen, title, f"pipeline/{name}/{series}", width)
@@ -276,7 +276,7 @@ def _sink(status: WorkerStatus, seen: Seen, width: int) -> Iterator[Line]:
     if found is None:
         yield Line(Text(f"{printable(place.pipeline)} has no sink {printable(place.name)} now"))
         return
-    yield from _troubles(status, width, link=f"sink {place.name}", pipeline=place.pipeline)
+    yield from _troubles(status, width, lambda one: one.is_at_sink(place.pipeline, place.name))
     yield Line(
         Text(f"sink {printable(place.name)} of {printable(place.pipeline)}", "bold"), Place("pipeline", place.pipeline)
     )
@@ -289,10 +289,10 @@ def _sink(status: WorkerStatus, seen: Seen, width: int) -> Iterator[Line]:
 # Parts of pages.
 
 
-def _troubles(status: WorkerStatus, width: int, *, link: str = "", pipeline: str = "") -> Iterator[Line]:
+def _troubles(status: WorkerStatus, width: int, concerns: Callable[[Blockage], bool]) -> Iterator[Line]:
     """What blocks it, or what it blocks."""
     for one in status.blockages:
-        if one.is_blocking and (one.link == link if link else one.pipeline == pipeline):
+        if one.is_blocking and concerns(one):
             yield from _sentence(f"{_MARK}{printable(str(one))}", "red", width)
 
 

@@ -378,6 +378,10 @@ class Blockage(Part, frozen=True, kw_only=True):
         """Whether anything that could proceed does not: otherwise everything waits for events, time, or a start."""
         return self.kind not in ("unheard", "starting", "windows", "idle")
 
+    def is_at_sink(self, pipeline: str, name: str) -> bool:
+        """Whether this sink is what blocks. Sinks of other pipelines may have the same name."""
+        return (self.pipeline, self.link) == (pipeline, f"sink {name}")
+
     def __str__(self) -> str:
         return f"{self.text}. {self.hint}" if self.hint else self.text
 
