@@ -1,6 +1,7 @@
 """Charts, from a worker's history."""
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.dashboard.charts import EPOCHS_SHOWN, TIMELINE_EPOCHS, epoch_bars, over_time, phases, timeline
 from penstock.protocol.api.history import EpochTimes, WorkerHistory
@@ -24,6 +25,15 @@ def test_a_chart_without_a_series_says_so() -> None:
     options = over_time(HISTORY, {"missing": "x"}, "events/s")
     assert (options["title"]["text"], options["title"]["subtext"]) == ("events/s", "nothing in the last hour")
     assert options["series"] == []
+
+
+def test_a_chart_says_which_series_the_worker_has_no_room_for() -> None:
+    full = replace(HISTORY, not_kept=["x", "y"])
+    assert over_time(full, {"a": "first"}, "events/s")["title"]["text"] == "events/s"
+    some = over_time(full, {"a": "first", "x": "second", "y": "third"}, "events/s")
+    assert some["title"]["text"] == "events/s (2 more are not kept)"
+    none = over_time(full, {"x": "second"}, "events/s")
+    assert none["title"]["subtext"] == "not kept: the worker has more series than its history has room for"
 
 
 @pytest.mark.parametrize(

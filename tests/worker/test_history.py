@@ -43,6 +43,21 @@ def test_it_is_bounded_in_time_and_in_names() -> None:
     assert {len(values) for values in reply.series.values()} == {SAMPLES_MAX}
 
 
+def test_what_is_not_kept_is_named_to_who_asks_for_it() -> None:
+    measured = Measured()
+    history = measured.history()
+    measured.values = {f"source/{number}/events": 1.0 for number in range(SERIES_MAX + 7)}
+    history.sample()
+    kept, left_out = "source/0/events", f"source/{SERIES_MAX}/events"
+    reply = history.reply(None, [kept, left_out, "source/gone/events"])
+    assert ([*reply.series], reply.not_kept) == ([kept], [left_out])
+    assert joined([reply, reply]).not_kept == [left_out]
+    assert visible_history(reply, Principal("me", Role.READ, ("0",))).not_kept == []
+    measured.values = {}
+    history.sample()
+    assert history.reply(None, [left_out]).not_kept == []
+
+
 def test_what_is_gone_for_an_hour_is_forgotten() -> None:
     measured = Measured()
     history = measured.history()

@@ -18,6 +18,8 @@ _PHASES = ("until the cut", "Spark", "delivery")
 _MERGE = "merge"
 """A mark: then the epoch is committed."""
 
+_NOT_KEPT = "not kept: the worker has more series than its history has room for"
+
 _GREY = "#848484"
 """A contrast of about 4.5 to 1, on the light page and on the dark one."""
 _SHORTEST_SPAN_MS = 60_000
@@ -67,7 +69,7 @@ def _nothing(title: str, why: str) -> dict[str, Any]:
 
 def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, unit: str = "") -> dict[str, Any]:
     """A line for each series that the history has, under the name given here. The title shows the unit; for bytes, the
-    unit fits the largest value.
+    unit fits the largest value. Series for which the worker has no room are counted.
     """
     found = {name: history.series[key] for key, name in series.items() if key in history.series}
     most = max((value for values in found.values() for value in values if value is not None), default=0.0)
@@ -87,8 +89,11 @@ def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, uni
         for (name, values), dash, symbol in styles
     ]
     shown = f"{title}, {unit}" if unit else title
+    not_kept = len({*series}.intersection(history.not_kept))
     if not lines:
-        return _nothing(title, "nothing in the last hour")
+        return _nothing(title, _NOT_KEPT if not_kept else "nothing in the last hour")
+    if not_kept:
+        shown += f" ({not_kept:,} more are not kept)"
     options = _framed(shown)
     options["legend"]["show"] = len(lines) > 1
     options["grid"]["top"] = 52 if len(lines) > 1 else 30

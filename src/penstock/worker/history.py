@@ -27,6 +27,8 @@ class History:
         self._times = array("d")
         self._series: dict[str, array[float]] = {}
         """A value for each time; NaN where there was none."""
+        self._not_kept: frozenset[str] = frozenset()
+        """Names in the last sample that have no series."""
 
     def sample(self) -> None:
         """Every SAMPLE_SECONDS."""
@@ -34,6 +36,7 @@ class History:
         for name in values:
             if name not in self._series and len(self._series) < SERIES_MAX:
                 self._series[name] = array("d", [nan]) * len(self._times)
+        self._not_kept = frozenset(values.keys() - self._series.keys())
         self._times.append(self._clock() // SAMPLE_SECONDS * SAMPLE_SECONDS)
         for name, known in self._series.items():
             known.append(round(values.get(name, nan), 3))
@@ -57,6 +60,7 @@ class History:
                 if not wanted or name in wanted
             },
             epochs={} if flow is None else self._epochs(flow, {_pipeline_of(name) for name in wanted}),
+            not_kept=sorted(self._not_kept.intersection(wanted)),
         )
 
     def _epochs(self, flow: Flow, wanted: Collection[str]) -> dict[str, list[EpochTimes]]:
@@ -93,4 +97,5 @@ def joined(histories: Sequence[WorkerHistory]) -> WorkerHistory:
         times=times,
         series={name: [known.get(time) for time in times] for name, known in series.items()},
         epochs={name: found for one in histories for name, found in one.epochs.items()},
+        not_kept=sorted({name for one in histories for name in one.not_kept} - series.keys()),
     )

@@ -48,6 +48,7 @@ def visible_history(history: WorkerHistory, principal: Principal) -> WorkerHisto
         history,
         series={key: found for key, found in history.series.items() if principal.may(Role.READ, _name_in(key))},
         epochs={name: found for name, found in history.epochs.items() if principal.may(Role.READ, name)},
+        not_kept=[key for key in history.not_kept if principal.may(Role.READ, _name_in(key))],
     )
 
 

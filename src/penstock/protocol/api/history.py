@@ -19,7 +19,7 @@ class EpochTimes(msgspec.Struct, frozen=True, array_like=True):
     """When the sinks had it."""
 
 
-class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The reply to GET /history: how fast everything has flowed in the last hour, and the last epochs."""
 
     seconds: float
@@ -33,6 +33,8 @@ class WorkerHistory(msgspec.Struct, frozen=True, kw_only=True):
     `open_windows` (one for each key and window)."""
     epochs: Mapping[str, Sequence[EpochTimes]]
     """By pipeline: the last ones that are complete, oldest first."""
+    not_kept: Sequence[str] = ()
+    """Of the series that were asked for: those that exist, but for which the worker has no room."""
 
 
 class SegmentPage(msgspec.Struct, frozen=True, kw_only=True):
