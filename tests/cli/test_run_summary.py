@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.cli.catch_up import catch_up_text, lag_text
 from penstock.cli.overview import sentences
 from penstock.cli.run_summary import Counts, summary
 from penstock.client.coordinator import PipelineStatus, SinkStatus
+from penstock.dashboard.catch_up import catch_up_text, lag_text
+from penstock.dashboard.facts import pipeline_facts
 from penstock.protocol.api.status import PipelineRates, RatesStatus, SourceRates, WorkerStatus
 from penstock.worker.cluster_status import combined
 
@@ -17,9 +18,15 @@ def pipeline(name: str = "orders", **more: Any) -> PipelineStatus:
     epochs: dict[str, Any] = dict.fromkeys(
         ("incarnation", "generation", "planned", "merged", "delivered", "complete", "proved"), 1
     )
-    about: dict[str, Any] = {"lag_bytes": 0, "undelivered_bytes": 0, "watermark": None, "blocked": None}
+    about: dict[str, Any] = {
+        "state": "RUNNING",
+        "lag_bytes": 0,
+        "undelivered_bytes": 0,
+        "watermark": None,
+        "blocked": None,
+    }
     about |= {"heartbeat_age_seconds": 0.0, "inputs": {"in": ["shops"]}, "outputs": ["out", "err", "late"]}
-    return PipelineStatus(name=name, state="RUNNING", **epochs, **(about | more))
+    return PipelineStatus(name=name, **epochs, **(about | more))
 
 
 def rates(
@@ -69,6 +76,18 @@ def test_the_time_to_catch_up_counts_what_arrives_meanwhile() -> None:
 )
 def test_a_pipeline_that_keeps_up_has_no_time_to_catch_up(lag: int, now: RatesStatus) -> None:
     assert catch_up_text(pipeline(lag_bytes=lag), now) == ""
+
+
+def test_a_pipeline_that_does_not_run_never_catches_up() -> None:
+    assert catch_up_text(pipeline(lag_bytes=4_000_000, state="STOPPED"), rates()) == ""
+
+
+def test_its_page_says_how_long_it_takes() -> None:
+    """In `penstock top` and in the dashboard."""
+    behind = pipeline(lag_bytes=4_000_000)
+    facts = dict(pipeline_facts(behind, replace(status(behind), rates=rates())))
+    assert facts["Behind"] == "3.8 MiB to read (40 s at this rate), 0 B to deliver"
+    assert dict(pipeline_facts(pipeline(), status()))["Behind"] == "0 B to read, 0 B to deliver"
 
 
 def test_the_output_of_another_pipeline_arrives_too() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.text import Text
 
-from penstock.cli.catch_up import catch_up_text
 from penstock.cli.screen import Column, Level, Row, Section
-from penstock.cli.texts import printable, show_clock_time, show_epoch, show_seconds
+from penstock.cli.texts import printable, show_clock_time, show_epoch
+from penstock.core.durations import show_seconds
 from penstock.core.sizes import show_size
+from penstock.dashboard.catch_up import backlogs
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.api.status import (
@@ -109,7 +110,7 @@ def sentences(status: WorkerStatus, named: int | None = NAMED) -> list[tuple[str
     troubles = [(f"! {sentence}", style) for sentence, style in _status_sentences(status, named)]
     is_well = not troubles and all(one.kind == "idle" for one in status.blockages)
     well = [(_NOTHING_BLOCKED, "green")] if is_well and status.pipelines else []
-    notes = [*_notes(status.blockages, named), *_backlogs(status, named)]
+    notes = [*_notes(status.blockages, named), *backlogs(status, named)]
     return [*troubles, *well, *((printable(note), "") for note in notes)]
 
 
@@ -214,16 +215,6 @@ def _notes(blockages: Sequence[Blockage], named: int | None) -> Iterator[str]:
     yield from (str(one) for one in idle[:named])
     if more := {one.pipeline for one in idle[len(idle) if named is None else named :]}:
         yield f"{len(more)} more {'pipelines wait' if len(more) > 1 else 'pipeline waits'} for events"
-
-
-def _backlogs(status: WorkerStatus, named: int | None) -> Iterator[str]:
-    """How long pipelines that are behind need to catch up."""
-    texts = {one.name: catch_up_text(one, status.rates) for one in status.pipelines if one.state == "RUNNING"}
-    behind = [one for one in status.pipelines if texts.get(one.name)]
-    for one in behind[:named]:
-        yield f"pipeline {one.name}: lag {show_size(one.lag_bytes)}, {texts[one.name]}"
-    if more := len(behind[len(behind) if named is None else named :]):
-        yield f"{more} more {'pipelines are' if more > 1 else 'pipeline is'} behind"
 
 
 def _named(pipelines: Sequence[PipelineStatus]) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from penstock.cli.texts import printable, show_seconds
+from penstock.cli.texts import printable
 from penstock.client.coordinator import CoordinatorClient, SinkStatus
+from penstock.core.durations import show_seconds
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import show_size
 from penstock.protocol.api.pipelines import PipelineStatus

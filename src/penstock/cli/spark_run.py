@@ -16,7 +16,6 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.catch_up import lag_text
 from penstock.cli.class_archive import BackgroundCreation
 from penstock.cli.embedded_worker import FoundWorker
 from penstock.cli.open_windows import report_staying_open
@@ -25,6 +24,7 @@ from penstock.cli.texts import printable, show_time
 from penstock.cli.waiting import waiting
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
 from penstock.core.errors import PenstockError
+from penstock.dashboard.catch_up import lag_text
 from penstock.protocol.api.status import Blockage, ConnectorStatus, RatesStatus
 from penstock.spark import codecs
 from penstock.spark.run.driver import SparkDriver, spark_driver

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.core import sizes
+from penstock.core.durations import show_seconds
 from penstock.core.errors import RequestError
 from penstock.core.types import NO_EPOCH
 from penstock.protocol.api.pipelines import PipelineStatus
@@ -98,14 +99,3 @@ def watermark_table(pipelines: Sequence[PipelineStatus]) -> Table:
 
 def show_epoch(epoch: int) -> str:
     return "-" if epoch == NO_EPOCH else str(epoch)
-
-
-def show_seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

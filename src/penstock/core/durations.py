@@ -65,3 +65,15 @@ def format_duration(length_us: int) -> str:
         if length_us and length_us % _UNITS_US[unit] == 0:
             return f"{length_us // _UNITS_US[unit]}{unit}"
     return f"{length_us}µs"
+
+
+def show_seconds(seconds: float | None) -> str:
+    """A measured time, for people: 7 s, 2 min 5 s, 3 h 20 min."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

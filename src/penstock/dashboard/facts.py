@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from penstock.core.sizes import show_size
+from penstock.dashboard.catch_up import catch_up_text
 from penstock.dashboard.flow_picture import show_rate
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.protocol.api.pipelines import PipelineStatus
@@ -95,7 +96,8 @@ def pipeline_facts(one: PipelineStatus, status: WorkerStatus) -> Iterable[tuple[
         )
     if rates is not None and rates.latency_seconds is not None:
         yield "Latency", f"{rates.latency_seconds:.3g} s from arrival to completion (last epoch)"
-    yield "Behind", f"{show_size(one.lag_bytes)} to read, {show_size(one.undelivered_bytes)} to deliver"
+    until = f" ({catching_up})" if (catching_up := catch_up_text(one, status.rates)) else ""
+    yield "Behind", f"{show_size(one.lag_bytes)} to read{until}, {show_size(one.undelivered_bytes)} to deliver"
     if one.watermark is not None:
         yield "Watermark", f"{clock(one.watermark)}, {_ago(one.watermark)}"
     if (blocker := one.watermark_blocked_by) is not None:

@@ -8,6 +8,7 @@ from nicegui import ui
 from penstock.core.errors import RequestError
 from penstock.core.sizes import show_size
 from penstock.dashboard import charts
+from penstock.dashboard.catch_up import backlogs
 from penstock.dashboard.facts import clock, machine_facts, source_facts
 from penstock.dashboard.flow_picture import BOXES_MAX, drawn, graph, link, show_rate
 from penstock.dashboard.frame import (
@@ -81,14 +82,20 @@ async def _go_to_source(row: Mapping[str, Any]) -> None:
     ui.navigate.to(link("source", name=row["source"]))
 
 
+_BACKLOGS_NAMED = 5
+"""Pipelines that are behind; each has its own page."""
+
+
 def _say(status: WorkerStatus) -> None:
-    """What blocks the flow, or else what it waits for."""
+    """What blocks the flow, or else what it waits for; and how long what is behind takes to catch up."""
     blocking = [str(one) for one in status.blockages if one.is_blocking]
     troubles([*status.problems, *blocking])
     if not blocking and not status.problems:
         ui.label("✓ Nothing is blocked.")
         for one in status.blockages:
             ui.label(str(one)).classes("quiet")
+    for sentence in backlogs(status, _BACKLOGS_NAMED):
+        ui.label(sentence)
 
 
 # A source.

@@ -34,8 +34,9 @@ SIZE = (80, 24)
 
 @dataclass
 class Filled:
-    """A worker with a source, a pipeline that has delivered two epochs, and one whose sink refuses a third. Each has a sink
-    `web`."""
+    """A worker with a source, a pipeline that has delivered two epochs, and one whose sink refuses a third. Each has a
+    sink `web`.
+    """
 
     process: WorkerProcess
 

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from penstock.cli.overview import limited, sections, sentences, shard_lines, worker_line
 from penstock.cli.screen import STYLES, Column, Level, Row, Section, rendered
-from penstock.cli.texts import printable, show_seconds
+from penstock.cli.texts import printable
 from penstock.cli.top.feed import Place, Seen
 from penstock.client.coordinator import EpochStatus
+from penstock.core.durations import show_seconds
 from penstock.core.sizes import show_size
 from penstock.dashboard.charts import phases
 from penstock.dashboard.facts import pipeline_facts, sink_facts, source_facts

@@ -1,9 +1,11 @@
 """How long a pipeline that is behind needs to catch up at its current rates. Pure."""
 
-from penstock.cli.texts import show_seconds
+from collections.abc import Iterator
+
+from penstock.core.durations import show_seconds
 from penstock.core.sizes import show_size
 from penstock.protocol.api.pipelines import PipelineStatus
-from penstock.protocol.api.status import PipelineRates, RatesStatus
+from penstock.protocol.api.status import PipelineRates, RatesStatus, WorkerStatus
 
 _LEAST_SECONDS = 2.0
 """A lag that is read in less time does not count as a backlog."""
@@ -24,10 +26,25 @@ def lag_text(one: PipelineStatus, rates: RatesStatus) -> str:
     return f"{show_size(one.lag_bytes)}, {rest}" if rest else show_size(one.lag_bytes)
 
 
+def backlogs(status: WorkerStatus, named: int | None) -> Iterator[str]:
+    """A sentence for each pipeline that is behind, for at most so many; None: for all."""
+    texts = {one.name: catch_up_text(one, status.rates) for one in status.pipelines}
+    behind = [one for one in status.pipelines if texts.get(one.name)]
+    for one in behind[:named]:
+        yield f"pipeline {one.name}: lag {show_size(one.lag_bytes)}, {texts[one.name]}"
+    if more := len(behind[len(behind) if named is None else named :]):
+        yield f"{more} more {'pipelines are' if more > 1 else 'pipeline is'} behind"
+
+
 def catch_up_text(one: PipelineStatus, rates: RatesStatus) -> str:
-    """Empty if the pipeline keeps up, reads nothing now, or has not completed an epoch yet."""
+    """Empty if the pipeline keeps up, does not run, reads nothing now, or has not completed an epoch yet."""
     reading = rates.pipelines.get(one.name, PipelineRates())
-    if one.lag_bytes < _LEAST_BYTES or not reading.bytes_in_per_second or reading.epoch_seconds is None:
+    if (
+        one.state != "RUNNING"
+        or one.lag_bytes < _LEAST_BYTES
+        or not reading.bytes_in_per_second
+        or reading.epoch_seconds is None
+    ):
         return ""
     seconds = one.lag_bytes / reading.bytes_in_per_second
     if seconds < max(_LEAST_SECONDS, _EPOCHS * reading.epoch_seconds):
