@@ -74,6 +74,58 @@ def test_the_slowest_stream_sets_the_watermark(spark: SparkSession) -> None:
     assert (result.late, result.windows) == ([], [])
 
 
+TIMED = """
+connector:
+  - id: orders
+    type: http-server
+    config: {port: 8080}
+    codec: json
+    schema: shop STRING, amount DOUBLE
+    event_time: {field: at, format: s}
+
+pipeline:
+  - id: per-shop
+    spark: shop.py:per_shop
+
+binding:
+  id: main
+  links:
+    connector/orders/out: pipeline/per-shop/in
+"""
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Path:
+    """An application that finds event times in the data."""
+    (tmp_path / "shop.py").write_bytes((EXAMPLES / "shop.py").read_bytes())
+    file = tmp_path / "shop.yaml"
+    file.write_text(TIMED)
+    return file
+
+
+def test_what_has_no_event_time_in_its_data_is_a_dead_letter_of_its_epoch(spark: SparkSession, timed: Path) -> None:
+    at_one, untimed = {"shop": "north", "amount": 1.0, "at": 1}, {"shop": "north", "amount": 2.0}
+    epochs = [[at_one, Event(data=untimed, key="k")], [untimed], [{**at_one, "at": "soon"}, {**at_one, "at": 12}]]
+    result = run_pipeline(timed, {"orders": epochs}, spark=spark)
+    assert [[one.value for one in epoch.dead_letters] for epoch in result.epochs] == [
+        [b'{"shop":"north","amount":2.0}'],
+        [b'{"shop":"north","amount":2.0}'],
+        [b'{"shop":"north","amount":1.0,"at":"soon"}'],
+        [],
+    ]
+    first, _, last = result.dead_letters
+    assert (first.source, first.stream, first.key, first.segment) == ("orders", "test", b"k", None)
+    assert first.reason == 'no event time: the field "at" is missing'
+    assert "\"at\" ('soon')" in last.reason
+    assert [one.values["total"] for one in result.windows] == [1.0, 1.0]
+
+
+def test_an_event_time_beside_the_data_is_refused_where_the_data_have_it(spark: SparkSession, timed: Path) -> None:
+    with pytest.raises(RequestError, match="takes it from the field 'at' of the data") as refused:
+        run_pipeline(timed, {"orders": [order(1, at=5)]}, spark=spark)
+    assert "in the format 's'" in str(refused.value.hint)
+
+
 @pipeline(outputs=["large", "small"])
 def by_size(numbers: DataFrame) -> dict[str, DataFrame]:
     """Raw bytes in, as a program's source sends them."""

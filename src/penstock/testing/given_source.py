@@ -8,9 +8,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from penstock.connectors.api import About, Capabilities, Connector, Options, Stream
+from penstock.core.errors import RequestError
 from penstock.core.types import Guarantee
 from penstock.ingest.out_ports.host import SourceHost
 from penstock.protocol.api.deployment import ConnectorSpec
+from penstock.protocol.stored.event import NO_TIME
 
 if TYPE_CHECKING:
     from penstock.testing.events import StoredForm
@@ -56,7 +58,10 @@ class GivenSource:
         return self._streams[stream]
 
     async def send(self, events: Sequence[StoredForm]) -> None:
-        """In this order. A stream is opened by its first event."""
+        """In this order. A stream is opened by its first event. Raises RequestError, before anything is stored, for an
+        event time beside the data of a connector that finds it in a field of them.
+        """
+        self._check_times(events)
         for name, run in groupby(events, lambda event: event.stream):
             given = [*run]
             stream = await self.open(name)
@@ -67,6 +72,16 @@ class GivenSource:
                 metadata=[event.metadata for event in given],
             )
         await self._worker.sources.durability.caught_up()
+
+    def _check_times(self, events: Sequence[StoredForm]) -> None:
+        field = self._host.spec.event_time
+        if field is not None and any(event.time_us != NO_TIME for event in events):
+            raise RequestError(
+                f"an event of {self.name!r} has an event time, but this connector takes it from the field "
+                f"{field.field!r} of the data",
+                f"Write it there, in the format {field.format!r}; a document with a field `event_time` is "
+                "Event(data={…}).",
+            )
 
     async def declare_watermark(self, time_us: int) -> None:
         """For all open streams."""

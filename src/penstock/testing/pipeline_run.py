@@ -21,7 +21,8 @@ from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.dead_letters import DeadLetter
 from penstock.protocol.stored import parse_event
 from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, ERR, LATE, dead_letter_of
-from penstock.protocol.stored.names import output_segment
+from penstock.protocol.stored.event import StoredEvent
+from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, output_segment, source_dead_letters
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.settings import MIB, StoreSettings
 from penstock.testing.events import DEFAULT_STREAM, Event, Time, datetime_of, epochs_of, stored_form, time_us
@@ -134,7 +135,7 @@ class _Run:
     folder: Path
     sources: Mapping[str, GivenSource]
     read: dict[str, int] = field(default_factory=dict)
-    """Port → up to where its output was read."""
+    """Segment → up to where it was read."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -230,8 +231,9 @@ class _Run:
         rows: dict[str, list[Row]] = {port: [] for port in ports if port not in DEAD_LETTER_PORTS}
         dead_letters: dict[str, list[DeadLetter]] = {port: [] for port in DEAD_LETTER_PORTS}
         with SegmentClient(self.worker.address) as client:
+            dead_letters[ERR] += self._dead_letters_of_sources(client)
             for port in dict.fromkeys((*ports, *DEAD_LETTER_PORTS)):
-                for start, end, event in self._new_events(client, name, port):
+                for start, end, event in self._new_events(client, output_segment(name, port)):
                     if port in DEAD_LETTER_PORTS:
                         dead_letter = dead_letter_of(start, end, event)
                         dead_letters[port].append(DeadLetter.of(port, dead_letter, replayed=False, with_value=True))
@@ -239,10 +241,17 @@ class _Run:
                         rows[port].append(Row(port, event, has_fields=port in fields))
         return EpochOutputs(rows, dead_letters[ERR], dead_letters[LATE], datetime_of(mark))
 
-    def _new_events(self, client: SegmentClient, name: str, port: str) -> Iterator[tuple[int, int, Any]]:
+    def _dead_letters_of_sources(self, client: SegmentClient) -> Iterator[DeadLetter]:
+        """What never became an event, as it has no event time."""
+        for source in self.sources:
+            if source + DEAD_LETTERS_SUFFIX not in self.sources:  # else it is an input, whose events the test provides
+                for start, end, event in self._new_events(client, source_dead_letters(source)):
+                    yield DeadLetter.of_source(dead_letter_of(start, end, event), with_value=True)
+
+    def _new_events(self, client: SegmentClient, segment: str) -> Iterator[tuple[int, int, StoredEvent]]:
         try:
-            for stored in client.events(output_segment(name, port), self.read.get(port, 0)):
-                self.read[port] = stored.end
+            for stored in client.events(segment, self.read.get(segment, 0)):
+                self.read[segment] = stored.end
                 if (event := parse_event(stored.data)) is not None:
                     yield stored.offset, stored.end, event
         except NoSuchSegment:

@@ -76,7 +76,9 @@ class Outputs:
     ports: Mapping[str, list[Row]]
     """Port → its rows. A port without rows is there as well."""
     dead_letters: list[DeadLetter]
-    """What left through `err`: each with its bytes (`value`), `reason`, `segment` and `offset`."""
+    """What left through `err`: each with its bytes (`value`), `reason`, `segment` and `offset`. First those of the
+    connectors: events without an event time, which have no position.
+    """
     late: list[DeadLetter]
     """What left through `late`, likewise; with the `watermark` that it missed."""
 
