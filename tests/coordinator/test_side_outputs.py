@@ -296,6 +296,54 @@ async def test_a_second_query_of_the_same_generation_registers_again(scene: Scen
     assert offsets(scene) == [2]
 
 
+async def test_a_query_that_is_older_than_the_worker_keeps_what_it_has_registered_in_its_epoch() -> None:
+    """As with a second job in `foreachBatch`, which plans the epoch once more after a restart of the worker."""
+    files = FaultyFiles(Random(1))
+    scene = Scene(files)
+    await scene.open()
+    await scene.ingest(A, {1: 5})
+    await begun(scene)
+    await register(scene, 7)
+    await scene.start(outputs=("out",))
+    start = await scene.initial()
+    await scene.attach("first")
+    end = (await scene.cut(start, load="first")).offset
+    await scene.coordinator.sides.plan("p", 2, 0, PLAN)
+    await register(scene, 1)
+    await scene.durable()
+    assert scene.names("staging/p/1/") == []
+    await scene.close()
+    again = Scene(files)
+    await again.open()
+    await again.coordinator.cuts.reading("p", 2, "in", start, end)
+    assert [one.key.partition for one in await again.coordinator.sides.missing("p", 2, 0)] == [0, 1]
+    for part in (0, 1):
+        await register(again, operator="in/json", partition=part, reader=True, generation=2)
+    await register(again, 2, operator="another", generation=2)
+    await again.merge(0)
+    assert sorted(map(str, offsets(again))) == ["1", "2"]
+    await again.close()
+
+
+async def test_a_query_that_begins_after_a_restart_of_the_worker_counts_alone() -> None:
+    files = FaultyFiles(Random(1))
+    scene = Scene(files)
+    await scene.open()
+    await scene.ingest(A, {1: 5})
+    end = await begun(scene)
+    start = await scene.initial()
+    await register(scene, 1)
+    await scene.start(outputs=("out",))
+    await scene.attach("first")
+    await scene.durable()
+    await scene.close()
+    again = Scene(files)
+    await again.open()
+    await again.coordinator.cuts.reading("p", 2, "in", start, end)
+    assert again.names("staging/p/1/") == []
+    await again.close()
+
+
 async def test_a_task_of_an_epoch_that_is_over_registers_nothing(scene: Scene) -> None:
     end = await scene.epoch((await begun(scene), await scene.initial())[1], 0, b"a")
     await scene.ingest(A, {1: 6})

@@ -52,6 +52,8 @@ class Query:
     """Loads of earlier queries of the same generation."""
     planned: int = NO_EPOCH
     """The last epoch that the query has planned."""
+    began_before: bool = True
+    """No load of it has attached since the worker was started: it may be in the middle of an epoch."""
 
 
 class Queries:
@@ -69,6 +71,7 @@ class Queries:
         query = self.of(name, generation)
         if is_new_query:
             query = self._queries[name] = Query(generation, past=query.past | query.loads)
+        query.began_before = False
         known = query.sources.setdefault(key, tuple(sources))
         if known != tuple(sources):
             raise PipelineError(
@@ -340,12 +343,13 @@ class Cuts:
 
     async def _planned(self, name: str, generation: int, start: int, end: int) -> None:
         """A query runs the epochs after `start` for the first time: side outputs of earlier tries no longer count, as
-        the user may have changed the function in between.
+        the user may have changed the function in between. If the query is older than the worker, this may not be the
+        first time, as with a second job in `foreachBatch`: what its own generation has registered still counts.
         """
         query = self._queries.of(name, generation)
         if end > max(start, query.planned):
             query.planned = end
-            await self._sides.drop_after(name, start)
+            await self._sides.drop_after(name, start, keep=generation if query.began_before else None)
             pipeline = self._shared.state.pipelines[name]
             self._sides.plan_buried(epoch_prefix(name, generation, end), pipeline, start, end)
 

@@ -207,11 +207,14 @@ class SideOutputs:
                 staged += [piece for piece, _ in await self._distinct.of(prefix, sides.by_operator())]
         return ([] if missing else staged), missing
 
-    async def drop_after(self, name: str, epoch: int) -> None:
-        """The epochs after this one are planned again: what was registered for them no longer counts. What a batch
-        without new input has staged may belong to an earlier epoch.
+    async def drop_after(self, name: str, epoch: int, *, keep: int | None = None) -> None:
+        """The epochs after this one are planned again: what was registered for them no longer counts, except by the
+        generation to keep. What a batch without new input has staged may belong to an earlier epoch.
         """
-        found = [prefix + SIDE for _, some in self._epochs(name, lambda number: number > epoch) for prefix in some]
+        found = []
+        for number, prefixes in self._epochs(name, lambda number: number > epoch):
+            own = () if keep is None else (epoch_prefix(name, keep, number), epoch_prefix(name, None, number))
+            found += [prefix + SIDE for prefix in prefixes if prefix not in own]
         if not found:
             return
         sides = [await self._sides(prefix) for _, some in self._pending(name, epoch) for prefix in some]
