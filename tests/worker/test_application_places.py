@@ -1,7 +1,7 @@
 """What other shards learn of an application: nothing of one that is refused, and all of one that is saved."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -13,7 +13,7 @@ from penstock.bucket.objects import Bucket
 from penstock.bucket.stores import open_bucket
 from penstock.cluster.places import Kind, Places, Thing
 from penstock.connectors.permissions import UNLIMITED
-from penstock.core.errors import ConditionFailed, RequestError, Unavailable
+from penstock.core.errors import ConditionFailed, RequestError, TakenOver, Unavailable
 from penstock.core.retry import RetryPolicy
 from penstock.protocol.api.deployment import PASSTHROUGH, ConnectorSpec, Deployment, PipelineSpec
 from penstock.protocol.api.shards import Declared
@@ -43,9 +43,12 @@ class FakeRuntime:
     elsewhere: Any = None
     is_elsewhere: Any = None
 
-    async def apply(self, deployment: Deployment, name: str, expected_revision: int | None) -> str:
+    async def apply(
+        self, deployment: Deployment, name: str, _: int | None, claim: Callable[[], Awaitable[None]]
+    ) -> str:
         if self.refuses:
             raise RequestError("refused")
+        await claim()
         self.save(replace(self.application, revision=self.application.revision + 1, deployment=deployment))
         return name
 
@@ -68,13 +71,13 @@ class FakeWire:
 
 
 class Scene:
-    def __init__(self, bucket: Bucket | None = None, application: Application | None = None) -> None:
+    def __init__(self, bucket: Bucket | None = None, application: Application | None = None, term: int = 1) -> None:
         self.bucket: Bucket = bucket or open_bucket(f"memory://{uuid4().hex}")
         for shard in () if bucket is not None else (0, 1):
             self.bucket.create(f"cluster/shards/{shard}", [b"{}"])
         self.runtime, self.wire = FakeRuntime(application or Application()), FakeWire()
         self.directory = Directory(self.bucket, 0)
-        self.places = ApplicationPlaces(self.directory, self.wire, UNLIMITED, self.runtime)  # type: ignore[arg-type]
+        self.places = ApplicationPlaces(self.directory, self.wire, UNLIMITED, self.runtime, term)  # type: ignore[arg-type]
 
     async def apply(self, *specs: ConnectorSpec, expected_revision: int | None = None) -> None:
         deployment = Deployment(connectors={one.name: one for one in specs})
@@ -107,9 +110,38 @@ async def test_an_application_that_is_refused_changes_nothing_for_other_shards(s
             await scene.apply(wrong)
         await eventually(lambda: scene.places._publisher.is_current)
         assert scene.disorder("orders") == 1
+    new = replace(ORDERS, name="new", id="new")
     with pytest.raises(RequestError, match="refused"):
-        await scene.apply(replace(ORDERS, name="new", id="new"))
-    await eventually(lambda: scene.disorder("new") is None)
+        await scene.apply(new)
+    assert not await scene.directory.placed_partitions("new")
+    scene.runtime.refuses = False
+    await scene.apply(replace(new, partitions=1))
+
+
+async def test_an_application_claims_no_place_if_it_cannot_have_all_of_them(scene: Scene) -> None:
+    new, large = (replace(ORDERS, name=name, id=name) for name in ("new", "large"))
+    with pytest.raises(RequestError, match="'large' is to have 3 partitions, and the cluster has only 2 shards"):
+        await scene.apply(new, replace(large, partitions=3))
+    Places(scene.bucket).get(Thing(Kind.PIPELINE, "p"), wanted=1)
+    pipeline = PipelineSpec(name="p", id="p", instance="01", spark=PASSTHROUGH)
+    with pytest.raises(RequestError, match="pipeline 'p' is in shard 1"):
+        await scene.places.apply(Deployment(connectors={"new": new}, pipelines={"p": pipeline}), "app")
+    assert not await scene.directory.placed_partitions("new")
+    await scene.apply(replace(new, partitions=1))
+
+
+async def test_what_a_successor_declares_is_not_changed_by_an_owner_that_was_replaced(scene: Scene) -> None:
+    await scene.apply(ORDERS)
+    await eventually(lambda: scene.places._publisher.is_current)
+    successor = Scene(scene.bucket, scene.runtime.application, term=2)
+    task = asyncio.create_task(successor.places.run())
+    await successor.apply(replace(ORDERS, max_disorder_us=2), HITS)
+    await eventually(lambda: successor.places._publisher.is_current)
+    task.cancel()
+    with pytest.raises(TakenOver):
+        await scene.places._publisher._publish()
+    assert scene.disorder("orders") == 2
+    assert scene.listens("hits")
 
 
 async def test_an_application_for_another_revision_claims_no_place(scene: Scene) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.application.validation import check_deployment
+from penstock.bucket.stores import open_bucket
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.client import ApplicationClient
+from penstock.cluster.places import Kind, Places, Thing
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import End, Link
 from tests.support.ports import free_port
@@ -60,6 +62,20 @@ def test_clients_reach_every_worker_and_each_event_is_in_the_source_once(tmp_pat
         application.drain()
         until(lambda: not clients.post(), made.said)
         until(lambda: f"{SOURCE}#1" not in states(), made.said)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_an_application_that_the_worker_refuses_claims_no_place(tmp_path: Path) -> None:
+    """For the address of another connector, or its port."""
+    spec = listening(free_port())
+    exposed = {**spec.config, "port": free_port(), "host": "0.0.0.0"}
+    with hosts(tmp_path, 2) as made, ApplicationClient(f"127.0.0.1:{made.all[0].http_port}", 5) as application:
+        for config, why in ((exposed, "0\\.0"), (spec.config, "same port")):
+            other = replace(spec, name="o", id="o", config=config, partitions=1, listen="one-worker")
+            with pytest.raises(RequestError, match=why):
+                application.apply(replace(deployed(spec), connectors={SOURCE: spec, "o": other}))
+            assert not Places(open_bucket(made.url)).find_partitions(Thing(Kind.SOURCE, SOURCE))
 
 
 def test_a_worker_without_a_cluster_refuses_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -211,11 +211,16 @@ class Runtime:
     # For operators.
 
     async def apply(
-        self, deployment: Deployment, name: str = "", expected_revision: int | None = None
+        self,
+        deployment: Deployment,
+        name: str = "",
+        expected_revision: int | None = None,
+        claim: Callable[[], Awaitable[None]] | None = None,
     ) -> dict[str, Any]:
         """Returns the changes. Applying the same deployment again starts connectors that have failed, and, if it was
-        drained, all of it. Raises RequestError if anything in it is not valid, a connector cannot be built, or the
-        driver cannot run a pipeline, and ConditionFailed as `Application.check_revision`; then nothing has changed.
+        drained, all of it. `claim` is called when nothing else can refuse the deployment, and may raise. Raises
+        RequestError if anything in it is not valid, a connector cannot be built, or the driver cannot run a pipeline,
+        and ConditionFailed as `Application.check_revision`; then nothing has changed.
         """
         check_deployment(deployment)
         async with self._changing:
@@ -232,6 +237,8 @@ class Runtime:
             pipelines = pipeline_changes(old, deployment)
             if is_running and now.deployment.pipelines and now.deployment != deployment:
                 await self.driver.check(deployment)
+            if claim is not None:
+                await claim()
             is_same = now.is_deployed and is_running and now.deployment == deployment
             if not is_same or todo.start or self._failure:
                 await self._save(now.with_deployment(deployment, name))

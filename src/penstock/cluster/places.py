@@ -127,13 +127,7 @@ class Places:
         """
         if (found := self._find(thing)) is not None:
             return found
-        shards = self.shards()
-        if count > len(shards):
-            raise RequestError(
-                f"{thing} is to have {count} partitions, and the cluster has only {len(shards)} shards",
-                "Start more workers first (--shards), or declare fewer partitions: their number never changes.",
-            )
-        ranked = _ranked(thing, shards)
+        ranked = _ranked(thing, self._enough_shards(thing, count))
         if wanted is not None:
             ranked = [wanted, *(one for one in ranked if one != wanted)]
         if count > 1:
@@ -146,6 +140,20 @@ class Places:
             assert existing is not None, "places are not deleted"
             record = existing[0]
         return self._remember(thing, record)
+
+    def check_count(self, thing: Thing, count: int) -> None:
+        """Whether `partitions` could place it. Writes nothing. Raises like that."""
+        if self._find(thing) is None:
+            self._enough_shards(thing, count)
+
+    def _enough_shards(self, thing: Thing, count: int) -> list[int]:
+        shards = self.shards()
+        if count > len(shards):
+            raise RequestError(
+                f"{thing} is to have {count} partitions, and the cluster has only {len(shards)} shards",
+                "Start more workers first (--shards), or declare fewer partitions: their number never changes.",
+            )
+        return shards
 
     def _spread(self, ranked: list[int]) -> list[int]:
         """In turn one of each host, as far as the shards are assigned now."""

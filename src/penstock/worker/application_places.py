@@ -2,14 +2,15 @@
 So are sources of programs that had a place before the application had one: what programs send needs nothing of it but
 the source's settings, and pipelines read sources of any shard.
 
-An application that is refused changes nothing: places that exist are compared first, and what other shards know of its
-sources is published when it is saved. Only a source that has no place yet is published before that, because from then
-on programs may join it anywhere.
+An application that is refused changes nothing: places that exist are compared first, new ones are claimed when nothing
+else can refuse it, and what other shards know of its sources is published when it is saved. Only a source that has no
+place yet is published just before it gets one, because from then on programs may join it anywhere.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from penstock.application.deployments import Phase
@@ -22,7 +23,7 @@ from penstock.coordinator.shards import ShardWire
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.protocol.api.deployment import ConnectorSpec, Deployment
-from penstock.worker.declared_sources import Declaration, SourcePublisher
+from penstock.worker.declared_sources import Declaration, SourcePublisher, Version
 from penstock.worker.directory import Directory
 
 log = logging.getLogger(__name__)
@@ -54,11 +55,16 @@ def _is_of_programs(spec: ConnectorSpec) -> bool:
 class ApplicationPlaces:
     """Of a shard of a cluster."""
 
-    def __init__(self, directory: Directory, wire: ShardWire, permissions: Permissions, runtime: Runtime) -> None:
+    def __init__(
+        self, directory: Directory, wire: ShardWire, permissions: Permissions, runtime: Runtime, term: int
+    ) -> None:
+        """`term`: of this owner of the shard; durable."""
         self._directory = directory
         self._permissions = permissions
         self._runtime = runtime
-        self._publisher = SourcePublisher(directory, wire, self._declared)
+        self._publisher = SourcePublisher(
+            directory, wire, self._declared, lambda: Version(term, runtime.application.revision)
+        )
         self._applying = asyncio.Lock()
         self._elsewhere: set[str] = set()
         """Sources of programs whose first partition is in another shard. Places never change."""
@@ -106,8 +112,9 @@ class ApplicationPlaces:
             self._runtime.application.check_revision(expected_revision, deployment)
             self._publisher.forget_answers()  # other shards start what has failed, as the runtime does
             try:
-                await self._claim(deployment)
-                return await self._runtime.apply(deployment, name, expected_revision)
+                new = await self._without_place(deployment)
+                claim = partial(self._claim, deployment, new)
+                return await self._runtime.apply(deployment, name, expected_revision, claim)
             finally:
                 self._publisher.settle()
 
@@ -133,15 +140,26 @@ class ApplicationPlaces:
         except PenstockError:  # the runtime reports it; what its type says is right for nearly all
             return CONNECTORS.get(spec.type).about.capabilities.own_event_times
 
-    async def _claim(self, deployment: Deployment) -> None:
+    async def _without_place(self, deployment: Deployment) -> list[ConnectorSpec]:
+        """The connectors that are to get a place, which never changes, so all that can be wrong is found before."""
         self._check_partitions(deployment.connectors.values())
-        own, new = self._directory.shard, list[ConnectorSpec]()
+        new = list[ConnectorSpec]()
         for spec in deployment.connectors.values():
             shards = await self._directory.placed_partitions(spec.name)
             if shards:
                 self._check_place(spec, shards)
             else:
+                await self._directory.check_count(spec.name, spec.partitions)
                 new.append(spec)
+        for name in deployment.pipelines:
+            thing = Thing(Kind.PIPELINE, name)
+            if (shard := await self._directory.placed(thing)) is not None:
+                self._check_shard(thing, shard)
+        return new
+
+    async def _claim(self, deployment: Deployment, new: Iterable[ConnectorSpec]) -> None:
+        """Checked again: somebody else may have been faster."""
+        own = self._directory.shard
         declarations = self._declarations(deployment, is_running=True)
         for spec in new:
             if spec.name in declarations:

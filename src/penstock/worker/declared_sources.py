@@ -2,23 +2,24 @@
 partitions: `cluster/sources/NAME` in the bucket.
 
 The application is in one shard. That shard writes the settings before the source gets its place, so that no partition
-stores an event without them, and again when they have changed. Other shards read them before the first program joins,
-and then every LOOK_SECONDS; the one that has partition 0, or the whole source, is notified. The connector of a source
-that every worker listens for (`listen: every-worker`) is in them as a whole: other shards run it as well, and are
-notified when it changes.
+stores an event without them, and again when they have changed. A record names the term of its writer: a process that
+was replaced as the owner of that shard, and does not know it yet, changes nothing that its successor has written. Other
+shards read them before the first program joins, and then every LOOK_SECONDS; the one that has partition 0, or the whole
+source, is notified. The connector of a source that every worker listens for (`listen: every-worker`) is in them as a
+whole: other shards run it as well, and are notified when it changes.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, VersionChanged
+from penstock.bucket.objects import Bucket, NoSuchObject, ObjectExists, StoredObject, VersionChanged
 from penstock.coordinator.shards import ShardWire
-from penstock.core.errors import Damaged, PenstockError, Unavailable, UnreadableFormat
+from penstock.core.errors import Damaged, PenstockError, TakenOver, Unavailable, UnreadableFormat
 from penstock.core.retry import Pauses, RetryPolicy
 from penstock.ingest.settings import DeclaredSource, Listener, settings_of
 from penstock.protocol.api.codec import Done
@@ -51,24 +52,44 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.listen == "every-worker"
 
 
+class Version(NamedTuple):
+    """Of what is declared. A later one replaces an earlier one."""
+
+    term: int
+    """Of the owner of the application's shard."""
+    revision: int
+    """Of the application."""
+
+
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
+    term: int = 0
+    """With the revision: see Version. 0 in records of earlier releases, which every owner replaces."""
+    revision: int = 0
     own_event_times: bool | None = None
     spec: dict[str, Any] | None
     """None: no application declares it any more."""
     listener: Listener | None = None
+
+    @property
+    def version(self) -> Version:
+        return Version(self.term, self.revision)
 
 
 def _key(source: str) -> str:
     return f"{SOURCES}{quote(source, safe='')}"
 
 
-def publish(bucket: Bucket, declaration: Declaration) -> None:
-    """Whichever of two writes at the same time is later counts. Raises what the store raises."""
+def publish(bucket: Bucket, declaration: Declaration, version: Version) -> None:
+    """Raises what the store raises, Unavailable if the record has changed meanwhile, and TakenOver if it has a later
+    version.
+    """
     spec = declaration.spec
     plain = ConnectorSpec(**{name: getattr(spec, name) for name in _KEPT})
     is_listening = declaration.listens and declaration.is_running
     record = _Record(
+        term=version.term,
+        revision=version.revision,
         own_event_times=declaration.own_event_times,
         spec=msgspec.to_builtins(plain),
         listener=Listener(spec, declaration.has_out) if is_listening else None,
@@ -76,24 +97,47 @@ def publish(bucket: Bucket, declaration: Declaration) -> None:
     _write(bucket, spec.name, record)
 
 
-def withdraw(bucket: Bucket, source: str) -> None:
-    """No application declares the source any more. Raises what the store raises."""
-    _write(bucket, source, _Record(spec=None))
+def withdraw(bucket: Bucket, source: str, version: Version) -> None:
+    """No application declares the source any more. Raises like `publish`."""
+    _write(bucket, source, _Record(term=version.term, revision=version.revision, spec=None))
 
 
 def _write(bucket: Bucket, source: str, record: _Record) -> None:
-    key, data = _key(source), msgspec.json.encode(record)
+    key = _key(source)
     try:
         found = bucket.get(key)
-        if found.data != data:
-            bucket.replace(key, data, found.version)
     except NoSuchObject:
         try:
-            bucket.create(key, [data])
+            bucket.create(key, [msgspec.json.encode(record)])
         except ObjectExists:
             _write(bucket, source, record)
+    else:
+        _replace(bucket, key, found, record)
+
+
+def _replace(bucket: Bucket, key: str, found: StoredObject, record: _Record) -> None:
+    """A new owner writes its term even if nothing else is new: stores compare contents, and a write that its
+    predecessor has begun must not find the content that it has read.
+    """
+    known = _readable(found.data)
+    if known is not None:
+        if known.version > record.version:
+            raise TakenOver(f"{bucket.url}/{key} was written for {known.version}, after {record.version}")
+        if found.data == msgspec.json.encode(msgspec.structs.replace(record, revision=known.revision)):
+            return
+    try:
+        bucket.replace(key, msgspec.json.encode(record), found.version)
     except VersionChanged:
-        raise Unavailable(f"the settings of source {source!r} are being changed by another process") from None
+        raise Unavailable(f"{bucket.url}/{key} is being changed by another process") from None
+
+
+def _readable(data: bytes) -> _Record | None:
+    """None for what applying the application again is to replace."""
+    try:
+        record = msgspec.json.decode(data, type=_Record)
+    except msgspec.MsgspecError:
+        return None
+    return record if record.format == FORMAT else None
 
 
 def published(bucket: Bucket) -> list[str]:
@@ -141,9 +185,9 @@ class PublishedSources(Protocol):
 
     async def published_sources(self) -> list[str]: ...
 
-    async def publish_source(self, declaration: Declaration) -> None: ...
+    async def publish_source(self, declaration: Declaration, version: Version) -> None: ...
 
-    async def withdraw_source(self, source: str) -> None: ...
+    async def withdraw_source(self, source: str, version: Version) -> None: ...
 
     async def placed_partitions(self, source: str) -> tuple[int, ...]: ...
 
@@ -152,11 +196,17 @@ class SourcePublisher:
     """Of the application's shard: publishes what is declared, until everybody who needs it has it."""
 
     def __init__(
-        self, directory: PublishedSources, wire: ShardWire, declared: Callable[[], Mapping[str, Declaration]]
+        self,
+        directory: PublishedSources,
+        wire: ShardWire,
+        declared: Callable[[], Mapping[str, Declaration]],
+        version: Callable[[], Version],
     ) -> None:
+        """`version`: of what is declared at that moment."""
         self._directory = directory
         self._wire = wire
         self._declared = declared
+        self._version = version
         self._announced: set[str] = set()
         self._wanted = asyncio.Event()
         self.is_current = False
@@ -167,10 +217,10 @@ class SourcePublisher:
 
     async def announce(self, declaration: Declaration) -> None:
         """Before the source gets its place. `settle` follows, whether the application is applied or refused. Raises
-        Unavailable.
+        Unavailable and TakenOver.
         """
         self._announced.add(declaration.spec.name)
-        await self._directory.publish_source(declaration)
+        await self._directory.publish_source(declaration, self._version())
 
     async def wanted(self) -> None:
         """Returns when something may be declared."""
@@ -207,13 +257,13 @@ class SourcePublisher:
                 await self._wanted.wait()
 
     async def _publish(self) -> None:
-        declared = dict(self._declared())
+        declared, version = dict(self._declared()), self._version()
         for source in await self._directory.published_sources():
             is_gone = source not in declared and source not in self._announced
             if is_gone and not self._wanted.is_set():  # otherwise it may have been declared meanwhile
-                await self._directory.withdraw_source(source)
+                await self._directory.withdraw_source(source, version)
         for one in declared.values():
-            await self._directory.publish_source(one)
+            await self._directory.publish_source(one, version)
         former = {source for source, _ in self._notified} - declared.keys()
         await self._notify({**dict.fromkeys(former), **declared})
 

@@ -25,7 +25,7 @@ from penstock.protocol.stored.names import (
     partition_of,
 )
 from penstock.worker import declared_sources
-from penstock.worker.declared_sources import Declaration
+from penstock.worker.declared_sources import Declaration, Version
 
 log = logging.getLogger(__name__)
 
@@ -182,15 +182,24 @@ class Directory:
         thing = Thing(Kind.SOURCE, source)
         return await _asked(self.places.partitions, thing, count, wanted)
 
+    async def check_count(self, source: str, count: int) -> None:
+        """Whether `claim_partitions` could place the source. Raises like that."""
+        await _asked(self.places.check_count, Thing(Kind.SOURCE, source), count)
+
+    async def placed(self, thing: Thing) -> int | None:
+        """As `place`; None for what has none. Raises Unavailable."""
+        known = self.places.known(thing)
+        return known if known is not None else await _asked(self.places.find, thing)
+
     async def published_sources(self) -> list[str]:
         return await _asked(declared_sources.published, self._bucket)
 
-    async def publish_source(self, declaration: Declaration) -> None:
-        """All partitions of the source get these settings. Raises Unavailable."""
-        await _asked(declared_sources.publish, self._bucket, declaration)
+    async def publish_source(self, declaration: Declaration, version: Version) -> None:
+        """All partitions of the source get these settings. Raises Unavailable and TakenOver."""
+        await _asked(declared_sources.publish, self._bucket, declaration, version)
 
-    async def withdraw_source(self, source: str) -> None:
-        await _asked(declared_sources.withdraw, self._bucket, source)
+    async def withdraw_source(self, source: str, version: Version) -> None:
+        await _asked(declared_sources.withdraw, self._bucket, source, version)
 
     async def declared_source(self, source: str, quota_bytes: int | None) -> DeclaredSource | None:
         """What an application has declared; None: nothing. Raises Unavailable, Damaged."""

@@ -448,15 +448,15 @@ class Worker:
         self._sources.clock_marks.demand = coordinator.clock_demand.by_source
         self._start_delivery(coordinator, durability)
         if wire is not None:
-            self._start_places(wire)
+            self._start_places(wire, coordinator.remote.term)
 
-    def _start_places(self, wire: HttpShardWire) -> None:
+    def _start_places(self, wire: HttpShardWire, term: int) -> None:
         """Of a shard of a cluster: what its connectors have in others, and those of others here."""
         if self._runtime is not None and self._partitions is not None and self.directory is not None:
             runtime = self._runtime
             self._partitions.listen = runtime.partitions.listen
             self._partitions.is_configured_here = runtime.has_source
-            self._places = ApplicationPlaces(self.directory, wire, self.permissions, self._runtime)
+            self._places = ApplicationPlaces(self.directory, wire, self.permissions, self._runtime, term)
 
     def _start_traces(self) -> None:
         self._trace_exporter: TraceExporter | None = trace_exporter(os.environ)
