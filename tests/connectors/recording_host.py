@@ -93,8 +93,11 @@ class RecordingStream:
 
 
 class RecordingHost:
-    def __init__(self, name: str = "tested", *, has_in: bool = True, has_out: bool = True) -> None:
+    def __init__(
+        self, name: str = "tested", *, has_in: bool = True, has_out: bool = True, shares_port: bool = False
+    ) -> None:
         self.name = name
+        self.shares_port = shares_port
         self.has_in = has_in
         self.has_out = has_out
         self.chains = Chains()
@@ -115,8 +118,6 @@ class RecordingHost:
     @property
     def has_interceptors(self) -> bool:
         return bool(self.chains.towards_us)
-
-    shares_port = False
 
     @property
     def takes_messages(self) -> bool:

@@ -144,6 +144,16 @@ async def test_what_a_successor_declares_is_not_changed_by_an_owner_that_was_rep
     assert scene.listens("hits")
 
 
+@pytest.mark.parametrize(("kind", "config"), [("unix-server", {"path": "/tmp/s"}), ("metronome", {"interval": "1s"})])
+async def test_a_connector_that_cannot_run_everywhere_is_refused(
+    scene: Scene, kind: str, config: dict[str, Any]
+) -> None:
+    with pytest.raises(RequestError, match=f"'hits': one worker runs a connector of the type {kind}") as refused:
+        await scene.apply(replace(HITS, type=kind, config=config))
+    assert "tcp-server" in refused.value.hint
+    assert not await scene.directory.placed_partitions("hits")
+
+
 async def test_an_application_for_another_revision_claims_no_place(scene: Scene) -> None:
     await scene.apply(ORDERS)
     with pytest.raises(ConditionFailed):

@@ -7,6 +7,7 @@ A third party's package names its types in its pyproject.toml:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -139,6 +140,15 @@ def require(type_: type[Connector[Any]]) -> None:
             f"the connector type {type_.about.name} needs {', '.join(missing)}, which is not installed here",
             f"Install it where the worker runs: pip install 'penstock-streams[{extra}]'",
         )
+
+
+def types_of_every_worker() -> str:
+    """For messages: the types whose connectors every worker of a cluster can listen with."""
+    found = []
+    for name in CONNECTORS.names():
+        with suppress(RequestError):  # a broken package
+            found += [name] if CONNECTORS.get(name).about.capabilities.every_worker else []
+    return ", ".join(found)
 
 
 def _is_installed(module: str) -> bool:

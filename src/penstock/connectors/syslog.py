@@ -161,7 +161,9 @@ class Syslog(Connector[SyslogOptions]):
         name="syslog",
         text="Receives syslog messages over UDP, TCP and TLS.",
         options=SyslogOptions,
-        capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, own_event_times=False, sends_messages=True),
+        capabilities=Capabilities(
+            source=Guarantee.AT_MOST_ONCE, own_event_times=False, sends_messages=True, every_worker=True
+        ),
         example={"host": "127.0.0.1", "port": 5514},
         shown_by=ShownBy(
             source="tests/connectors/conformance/test_programs.py::TestSyslog",
@@ -216,7 +218,7 @@ class Syslog(Connector[SyslogOptions]):
         self.addresses = []
         with listening_at(options.host, options.port):
             if options.transport != "tcp":
-                datagrams = await bound(options.host, port, options.receive_buffer)
+                datagrams = await bound(options.host, port, options.receive_buffer, reuse_port=host.shares_port)
                 self.addresses.append(datagrams.address)
                 port = datagrams.sock.getsockname()[1]
             try:
@@ -235,6 +237,7 @@ class Syslog(Connector[SyslogOptions]):
             port,
             ssl=server_context(options.tls),
             backlog=_BACKLOG,
+            reuse_port=host.shares_port or None,
         )
         self.addresses += [address_of(sock.getsockname()) for sock in server.sockets]
         return server

@@ -125,12 +125,14 @@ class DatagramSocket:
         self.sock.close()
 
 
-async def bound(host: str, port: int, receive_buffer: int) -> DatagramSocket:
+async def bound(host: str, port: int, receive_buffer: int, *, reuse_port: bool = False) -> DatagramSocket:
     """Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, where = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(where)
         return DatagramSocket(sock, receive_buffer)
     except BaseException:
@@ -202,7 +204,9 @@ class UdpServer(Connector[UdpServerOptions]):
         name="udp-server",
         text="Receives UDP datagrams. Each is an event.",
         options=UdpServerOptions,
-        capabilities=Capabilities(source=Guarantee.AT_MOST_ONCE, own_event_times=False, sends_messages=True),
+        capabilities=Capabilities(
+            source=Guarantee.AT_MOST_ONCE, own_event_times=False, sends_messages=True, every_worker=True
+        ),
         example={"host": "127.0.0.1", "port": 8125},
         shown_by=ShownBy(
             source="tests/connectors/conformance/test_programs.py::TestUdpServer",
@@ -229,7 +233,7 @@ class UdpServer(Connector[UdpServerOptions]):
     async def run(self, host: Host) -> None:
         options = self.options
         with listening_at(options.host, options.port):
-            source = await bound(options.host, options.port, options.receive_buffer)
+            source = await bound(options.host, options.port, options.receive_buffer, reuse_port=host.shares_port)
         self.addresses = [source.address]
         log.info("%s listens on udp %s", host.name, self.mask.text(source.address))
         try:

@@ -78,7 +78,7 @@ class UnixServer(LocalServer[UnixServerOptions]):
         name="unix-server",
         text="Listens on a Unix socket. Each connection is a stream; a reply goes to the connection of its event.",
         options=UnixServerOptions,
-        capabilities=PEER_CAPABILITIES,
+        capabilities=replace(PEER_CAPABILITIES, every_worker=False),  # a path belongs to one process of one machine
         example={"path": "/run/app/events.sock", "mode": "660"},
         shown_by=ShownBy(
             source="tests/connectors/conformance/test_programs.py::TestUnixServer",

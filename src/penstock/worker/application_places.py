@@ -18,7 +18,7 @@ from penstock.application.instance import build, build_all
 from penstock.application.runtime import Runtime
 from penstock.cluster.places import Kind, Thing
 from penstock.connectors.permissions import Permissions
-from penstock.connectors.registry import CONNECTORS
+from penstock.connectors.registry import CONNECTORS, types_of_every_worker
 from penstock.coordinator.shards import ShardWire
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.retry import Pauses, RetryPolicy
@@ -174,7 +174,10 @@ class ApplicationPlaces:
         for built in build_all(several, self._permissions).values():
             spec, known = built.spec, built.capabilities
             if spec.listen == "every-worker" and not known.every_worker:
-                raise RequestError(f"connector {spec.name!r} does not listen", "Leave listen out.")
+                raise RequestError(
+                    f"connector {spec.name!r}: one worker runs a connector of the type {spec.type}",
+                    f"Leave listen out. Possible for: {types_of_every_worker()}.",
+                )
             if spec.listen == "one-worker" and not known.partitions:
                 raise RequestError(f"connector {spec.name!r} cannot have partitions", "Leave partitions out.")
 

@@ -13,6 +13,7 @@ from penstock.application.config.references import KeyPath, UnreadFile
 from penstock.application.config.sections import ConnectorSection, InterceptorSection
 from penstock.application.config.types import Types
 from penstock.connectors.api import Capabilities
+from penstock.connectors.registry import types_of_every_worker
 from penstock.connectors.secrets import NoSecret, UnsetVariable
 from penstock.core.ddl import parse_ddl
 from penstock.core.errors import RequestError
@@ -101,9 +102,8 @@ class ConnectorCheck:
     def _check_listen(self, section: ConnectorSection, capabilities: Capabilities) -> None:
         what, path = f"{self._item.what}: listen: every-worker", (*self._item.path, "listen")
         if not capabilities.every_worker:
-            self._document.complain(
-                path, f"{what} is not possible: {section.type} does not listen", "Leave listen out."
-            )
+            text = f"{what} is not possible: one worker runs a connector of the type {section.type}"
+            self._document.complain(path, text, f"Leave listen out. Possible for: {types_of_every_worker()}.")
         elif section.partitions == 1:
             self._document.complain(
                 path, f"{what} needs partitions", "Add partitions: the number of shards that listen, on all workers."

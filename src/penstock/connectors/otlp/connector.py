@@ -154,8 +154,11 @@ class GrpcReceiver:
         from penstock.connectors.otlp import records
 
         options = self._options
-        limits = [("grpc.max_receive_message_length", options.body_bytes_max), ("grpc.so_reuseport", 0)]
-        self._server = grpc.aio.server(options=limits, maximum_concurrent_rpcs=options.connections_max)
+        server_options = [
+            ("grpc.max_receive_message_length", options.body_bytes_max),
+            ("grpc.so_reuseport", int(self._host.shares_port)),
+        ]
+        self._server = grpc.aio.server(options=server_options, maximum_concurrent_rpcs=options.connections_max)
         for signal in records.SIGNALS:
             handler = grpc.unary_unary_rpc_method_handler(partial(self._export, signal))
             handlers = grpc.method_handlers_generic_handler(signal.service, {"Export": handler})
@@ -275,7 +278,7 @@ class Otlp(HttpListener[OtlpOptions]):
         "otlp",
         "Receives OpenTelemetry's logs, metrics and traces, over HTTP and gRPC.",
         OtlpOptions,
-        Capabilities(source=Guarantee.AT_LEAST_ONCE, own_event_times=True, interceptors=frozenset()),
+        Capabilities(source=Guarantee.AT_LEAST_ONCE, own_event_times=True, interceptors=frozenset(), every_worker=True),
         extra="otlp",
         example={"port": 4318, "grpc_port": 4317},
         shown_by=ShownBy(

@@ -139,7 +139,7 @@ class WebhookServer(HttpListener[WebhookServerOptions]):
         "webhook-server",
         "Receives webhooks: verifies signatures, and stores each delivery before it is answered.",
         WebhookServerOptions,
-        Capabilities(source=Guarantee.AT_LEAST_ONCE, own_event_times=False, sends_messages=True),
+        Capabilities(source=Guarantee.AT_LEAST_ONCE, own_event_times=False, sends_messages=True, every_worker=True),
         example={
             "port": 8080,
             "path": "/hooks",
