@@ -12,7 +12,7 @@ from penstock.protocol.segment import DOCUMENT, VERSIONED, Decoder, Dialect, Hel
 from penstock.segment_server.server import SegmentServer
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.file_journal import Committer, FileJournal
-from penstock.store.files import RealFiles
+from penstock.store.files import Files, RealFiles
 from penstock.store.journal import Durability
 from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
@@ -78,7 +78,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     started: list[tuple[SegmentServer, Committer, FileJournal]] = []
 
     async def start(
-        store_settings: StoreSettings = SMALL, files: type[RealFiles] = RealFiles, **settings: object
+        store_settings: StoreSettings = SMALL, files: Callable[[Path], Files] = RealFiles, **settings: object
     ) -> Running:
         journal = FileJournal(files(tmp_path / "journal"), store_settings)
         store = SegmentStore(journal, store_settings)

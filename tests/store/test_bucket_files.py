@@ -572,6 +572,32 @@ class TestReading:
         with pytest.raises(Unavailable, match="cannot be read now"):
             files.open("a").read(BLOCK_BYTES, 1)
 
+    def test_it_is_known_what_needs_a_request(self) -> None:
+        objects = Objects()
+        settled(opened(objects), "a", bytes(3 * BLOCK_BYTES))
+        files = opened(objects)
+        assert not files.is_here("a", 0, 1)
+        files.open("a").read(BLOCK_BYTES, 1)
+        with requests_of(files) as made:
+            for offset, length in ((BLOCK_BYTES, BLOCK_BYTES), (BLOCK_BYTES - 1, 2), (2 * BLOCK_BYTES - 1, 2)):
+                made.clear()
+                is_here = files.is_here("a", offset, length)
+                assert not made
+                files._shard.read(files._nodes["a"].id, offset, length)
+                assert is_here == (not made)
+                files._shard.forget_cached(files._nodes["a"].id)
+                files.open("a").read(BLOCK_BYTES, 1)
+
+    def test_bytes_that_only_the_bucket_has_are_not_here(self) -> None:
+        files = opened(Objects(), replace(PLACING, held_bytes_max=0))
+        file = put(files, "a", b"in the local copy")
+        file.sync()
+        file.write(20, [bytes(200)])
+        assert files.is_here("a", 0, 220)
+        file.sync()
+        assert not files.is_here("a", 0, 220)
+        assert files.is_here("a", 0, 20)
+
     def test_a_part_that_is_missing_is_damage(self) -> None:
         objects = Objects()
         settled(opened(objects), "a", b"0123")

@@ -60,6 +60,12 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
 
 
 class TestFile:
+    def test_what_was_written_here_is_here(self, files: Files) -> None:
+        file = put(files, "a", b"0123456789")
+        assert files.is_here("a", 2, 5)
+        file.sync()
+        assert files.is_here("a", 2, 5)
+
     def test_a_read_returns_the_bytes_at_the_offset(self, files: Files) -> None:
         assert put(files, "a", b"0123456789").read(3, 4) == b"3456"
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from penstock.access.principals import certificate_names
 from penstock.access.refusals import Port
@@ -59,7 +60,10 @@ from penstock.segment_server.appends import Appending, failure
 from penstock.segment_server.caller import Caller
 from penstock.segment_server.requests import SegmentRequests
 from penstock.segment_server.state import Locate, ServerState
-from penstock.store.reader import Located
+from penstock.store.index import ClosedIndex
+from penstock.store.reader import IndexNotLoaded, Located
+
+T = TypeVar("T")
 
 # Replies are sent in the order of their requests, each when it is allowed.
 
@@ -351,7 +355,10 @@ class SegmentConnection(asyncio.BufferedProtocol):
         length = min(max(request.suggested_length, 1), self._settings.read_bytes_max)
         try:
             self._caller.check(request)
-            located = self._store.locate(request.segment, request.offset, length)
+            located = self._store.locate(request.segment, request.offset, length, loaded_only=True)
+        except IndexNotLoaded as missing:
+            self._load_index(missing.chapter, request, slot, may_wait=may_wait)
+            return
         except PenstockError as error:
             self._refused(error)
             self._refuse_read(request, slot, error)
@@ -374,33 +381,47 @@ class SegmentConnection(asyncio.BufferedProtocol):
 
         self._tail_reads[key] = self._server.tail.wait(request.segment, answer)
 
+    def _load_index(self, chapter: Position, request: ReadSegment, slot: Slot, *, may_wait: bool) -> None:
+        def loaded(index: ClosedIndex) -> None:
+            self._store.indexes.put(chapter, index)
+            self._read(request, slot, may_wait=may_wait)
+
+        self._in_thread(self._server.fetch_pool, lambda: self._store.indexes.load(chapter), loaded, request, slot)
+
     def _fetch(self, request: ReadSegment, located: Located, slot: Slot) -> None:
-        self._fetching += 1
-
-        def fetched(future: "asyncio.Future[list[memoryview]]") -> None:
-            self._fetching -= 1
-            self._fetched(request, located, slot, future)
-            self.throttle()
-
-        loop, pool = self._server.loop, self._server.read_pool
-        loop.run_in_executor(pool, self._store.fetch, located).add_done_callback(fetched)
-
-    def _fetched(
-        self, request: ReadSegment, located: Located, slot: Slot, future: "asyncio.Future[list[memoryview]]"
-    ) -> None:
-        try:
-            data = b"".join(future.result())
-        except LookupError:  # moved or truncated meanwhile
-            self._read(request, slot, may_wait=False)
-        except PenstockError as error:
-            self._refuse_read(request, slot, error)
-        except Exception as error:  # an answer that never comes would keep the client waiting forever
-            log.exception("a read of segment %r failed", request.segment)
-            self._refuse_read(request, slot, Unavailable(f"the worker cannot read: {type(error).__name__}"))
-        else:
+        def fetched(found: list[memoryview]) -> None:
+            data = b"".join(found)
             self._server.counters.reads += 1
             self._server.counters.read_bytes += len(data)
             self._fill(slot, _segment_read(request, located, data))
+
+        pool = self._server.read_pool if self._store.is_here(located) else self._server.fetch_pool
+        self._in_thread(pool, lambda: self._store.fetch(located), fetched, request, slot)
+
+    def _in_thread(
+        self,
+        pool: Executor,
+        read: Callable[[], T],
+        use: Callable[[T], None],
+        request: ReadSegment,
+        slot: Slot,
+    ) -> None:
+        self._fetching += 1
+
+        def done(future: "asyncio.Future[T]") -> None:
+            self._fetching -= 1
+            try:
+                use(future.result())
+            except LookupError:  # moved or truncated meanwhile
+                self._read(request, slot, may_wait=False)
+            except PenstockError as error:
+                self._refuse_read(request, slot, error)
+            except Exception as error:  # an answer that never comes would keep the client waiting forever
+                log.exception("a read of segment %r failed", request.segment)
+                self._refuse_read(request, slot, Unavailable(f"the worker cannot read: {type(error).__name__}"))
+            self.throttle()
+
+        self._server.loop.run_in_executor(pool, read).add_done_callback(done)
 
     def _refuse_read(self, request: ReadSegment, slot: Slot, error: PenstockError) -> None:
         if isinstance(error, Damaged):

@@ -89,7 +89,8 @@ class SegmentServer:
         for connection in list(state.connections):
             connection.abort()
         await asyncio.sleep(0)
-        state.read_pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (state.read_pool, state.fetch_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def status(self) -> SegmentServerStatus:
         return self._state.status()

@@ -61,6 +61,9 @@ class ServerSettings:
     read_threads: int = 4
     """Threads that fetch from the disk, so that a slow read does not delay appends."""
 
+    fetch_threads: int = 4
+    """Threads that wait for an object store, so that one that does not answer does not delay reads of what is here."""
+
     tail_wait_seconds: float = 20.0
     """How long a read at the tail waits for data; clients expect an answer within 30 s."""
 

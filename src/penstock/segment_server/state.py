@@ -137,6 +137,7 @@ class ServerState:
         self.durability.after_each_group(self._after_group)
         self.tail = TailReads(self.loop, settings.tail_wait_seconds)
         self.read_pool = ThreadPoolExecutor(settings.read_threads, "penstock-read")
+        self.fetch_pool = ThreadPoolExecutor(settings.fetch_threads, "penstock-fetch")
         self.connections: set[Connection] = set()
         self._limits = ConnectionLimits(settings.connections_max, settings.address_max)
         self.refusal_pace = RefusalPace()

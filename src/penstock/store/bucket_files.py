@@ -286,6 +286,18 @@ class BucketFiles:
             parts = (RemotePart(part.start, part.end, url, part.key, part.start - part.skip) for part in entry.parts)
             return RemoteFile(tuple(sorted(parts)))
 
+    def is_here(self, name: str, offset: int, length: int) -> bool:
+        with self._state:
+            node = self._nodes.get(name)
+        if node is None:
+            return True  # to read it fails at once
+        local = node.local
+        if local is None and self._cache.local(node.local_name) is not None:
+            return True
+        if local is not None and local.is_here(offset, length):
+            return True
+        return self._shard.is_cached(node.id, offset, length)
+
     def mend(self, name: str) -> bool:
         """The cache's disk is not trusted: what it has lost is read from the bucket, and what may be evicted is
         forgotten. Raises Unavailable.

@@ -127,6 +127,10 @@ class OpenChapters:
     def remote(self, base: Position) -> RemoteFile | None:
         return self._files.remote(chapter_name(base))
 
+    def is_here(self, base: Position, position: Position, length: int) -> bool:
+        """Whether these bytes can be read without waiting for a network."""
+        return self._files.is_here(chapter_name(base), file_offset(base, position), length)
+
     def mend(self, base: Position) -> bool:
         """What was read from it fails its checksum. Returns whether it is worth reading again."""
         return self._files.mend(chapter_name(base))
@@ -214,6 +218,9 @@ class ChapterReads:
 
     def read_index(self, chapter: Position) -> bytes:
         return self._open.read_index(chapter)
+
+    def is_here(self, chapter: Position, position: Position, length: int) -> bool:
+        return self._open.is_here(chapter, position, length)
 
     def mend(self, chapter: Position) -> bool:
         return self._open.mend(chapter)

@@ -144,6 +144,10 @@ class Files(Protocol):
         """The settled file as other machines see it; None if they cannot, or if there is none."""
         ...
 
+    def is_here(self, name: str, offset: int, length: int) -> bool:
+        """Whether these bytes can be read without waiting for a network. They may be gone when they are read."""
+        ...
+
     def mend(self, name: str) -> bool:
         """What was read from the file fails its checksum. If its bytes are somewhere else, too, read them from there
         from now on. Returns whether it is worth reading again.
@@ -303,6 +307,9 @@ class RealFiles:
 
     def remote(self, name: str) -> None:
         """A disk is seen by one machine."""
+
+    def is_here(self, name: str, offset: int, length: int) -> bool:  # noqa: ARG002
+        return True
 
     def mend(self, name: str) -> bool:  # noqa: ARG002
         """There is no other copy."""

@@ -100,6 +100,10 @@ class Journal(Protocol):
         """A closed chapter's index. Raises Damaged."""
         ...
 
+    def is_here(self, chapter: Position, position: Position, length: int) -> bool:
+        """Whether these bytes of a chapter can be read without waiting for a network."""
+        ...
+
     def mend(self, chapter: Position) -> bool:
         """What was read from the chapter fails its checksum. Returns whether it is worth reading again, because there
         is another copy of it.

@@ -130,6 +130,10 @@ class LocalCopy:
 
     # Reading.
 
+    def is_here(self, offset: int, length: int) -> bool:
+        """Whether `read` needs not fetch these bytes. Does not wait for a call that does."""
+        return not any(_overlap(one, offset, offset + length) for one in [*self._given_up])
+
     def read(self, offset: int, length: int) -> bytes:
         """May be shorter, if the rest is zeros. Raises what `fetch` raises."""
         with self._lock:

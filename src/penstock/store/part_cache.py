@@ -58,6 +58,11 @@ class PartCache:
             at += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def has(self, key: str, offset: int, length: int) -> bool:
+        """Whether `read` needs no request, unless blocks are removed before it reads them."""
+        numbers = range(offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES + 1)
+        return all(_block(key, number) in self._sizes for number in numbers)
+
     def _piece(self, key: str, at: int, end: int) -> bytes:
         """Some of the bytes from `at` on: those of one block that is here, of which only they are read, or of several
         that are fetched.

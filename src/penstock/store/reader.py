@@ -32,6 +32,14 @@ class Piece(NamedTuple):
     take: int
 
 
+class IndexNotLoaded(Exception):
+    """The index of a chapter is not in memory."""
+
+    def __init__(self, chapter: Position) -> None:
+        super().__init__(chapter)
+        self.chapter = chapter
+
+
 class Indexes:
     """The index of any chapter: the open one is in memory, closed ones come from a cache of bounded size."""
 
@@ -46,18 +54,26 @@ class Indexes:
         self.open = OpenIndex()
 
     def of(self, chapter: Position) -> ChapterIndex:
+        """Reads it if it is not in memory."""
+        try:
+            return self.loaded(chapter)
+        except IndexNotLoaded:
+            return self.put(chapter, self.load(chapter))
+
+    def loaded(self, chapter: Position) -> ChapterIndex:
+        """Raises IndexNotLoaded."""
         if chapter == self._journal.chapter:
             return self.open
-        if chapter in self._cached:
-            self._cached.move_to_end(chapter)
-            return self._cached[chapter]
-        return self._put(chapter, self._load(chapter))
+        if chapter not in self._cached:
+            raise IndexNotLoaded(chapter)
+        self._cached.move_to_end(chapter)
+        return self._cached[chapter]
 
     def close_chapter(self, encoded: bytes) -> None:
         """The open chapter has been closed with this index, and the next one started."""
         chapter = self._journal.chapters[-2]
         self._pinned[chapter] = self._journal.end
-        self._put(chapter, ClosedIndex(encoded))
+        self.put(chapter, ClosedIndex(encoded))
         self.open = OpenIndex()
 
     def forget(self, chapter: Position) -> None:
@@ -77,7 +93,8 @@ class Indexes:
         """Where the row can be read now."""
         return self._moved.get(row.position, (chapter, row)) if self._moved else (chapter, row)
 
-    def _load(self, chapter: Position) -> ClosedIndex:
+    def load(self, chapter: Position) -> ClosedIndex:
+        """Read it, in any thread; `put` keeps it."""
         try:
             return self._read_index(chapter)
         except (Damaged, ValueError):
@@ -91,7 +108,7 @@ class Indexes:
                 raise
         return ClosedIndex(self._journal.read_index(chapter))
 
-    def _put(self, chapter: Position, index: ClosedIndex) -> ClosedIndex:
+    def put(self, chapter: Position, index: ClosedIndex) -> ClosedIndex:
         self.forget(chapter)
         self._cached[chapter] = index
         self._size += index.size_bytes
@@ -125,8 +142,13 @@ def add_rows(index: OpenIndex, entry: Entry) -> None:
         data = Position(data + data_length(operation))
 
 
-def pieces(indexes: Indexes, segment: Segment, start: Offset, end: Offset) -> Iterator[Piece]:
-    """The segment's bytes [start, end), row by row. Raises Damaged where some are missing."""
+def pieces(
+    indexes: Indexes, segment: Segment, start: Offset, end: Offset, *, loaded_only: bool = False
+) -> Iterator[Piece]:
+    """The segment's bytes [start, end), row by row. Raises Damaged where some are missing; with `loaded_only`,
+    IndexNotLoaded instead of reading an index.
+    """
+    index_of = indexes.loaded if loaded_only else indexes.of
     number = segment.runs.find(start)
     while start < end:
         if number < 0:
@@ -134,7 +156,7 @@ def pieces(indexes: Indexes, segment: Segment, start: Offset, end: Offset) -> It
         run = segment.runs[number]
         run_end = min(segment.runs.end(number, segment.length), end)
         shift = run.start - run.key_start
-        for row in indexes.of(run.chapter).rows(run.key, Offset(start - shift)):
+        for row in index_of(run.chapter).rows(run.key, Offset(start - shift)):
             skip = start - shift - row.offset
             take = min(row.end + shift, run_end) - start
             if skip < 0 or take <= 0:
@@ -158,6 +180,16 @@ def fetch(journal: Journal, located: list[Piece]) -> list[memoryview]:
     if a chapter was dropped in the meantime: locate the bytes again.
     """
     return [view[piece.row.head_length + piece.skip :][: piece.take] for piece, view in fetch_rows(journal, located)]
+
+
+def is_here(journal: Journal, located: list[Piece]) -> bool:
+    """Whether `fetch` need not wait for a network."""
+    for span in _spans(located, _is_same_chapter):
+        first, last = span[0].row, span[-1].row
+        length = last.position + last.head_length + last.length - first.position
+        if not journal.is_here(span[0].chapter, first.position, length):
+            return False
+    return True
 
 
 def fetch_heads(journal: Journal, located: list[Piece]) -> list[tuple[Offset, memoryview]]:
@@ -231,6 +263,10 @@ def _spans(located: list[Piece], near: Callable[[list[Piece], Piece], bool]) -> 
         span.append(piece)
     if span:
         yield span
+
+
+def _is_same_chapter(span: list[Piece], piece: Piece) -> bool:
+    return piece.chapter == span[-1].chapter and piece.row.position >= span[-1].row.position
 
 
 def _near(span: list[Piece], piece: Piece) -> bool:

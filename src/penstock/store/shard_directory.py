@@ -287,6 +287,17 @@ class ShardDirectory:
                 data[start - offset : end - offset] = self._read_part(file, part, start, end)
         return bytes(data)
 
+    def is_cached(self, file: int, offset: int, length: int) -> bool:
+        """Whether `read` needs no request."""
+        with self.lock:
+            entry = self.content.entries.get(file)
+            parts = [] if entry is None else [*entry.parts]
+        for part in parts:
+            start, end = max(part.start, offset), min(part.end, offset + length)
+            if start < end and not self._cache.has(part.key, part.skip + start - part.start, end - start):
+                return False
+        return True
+
     def _read_part(self, file: int, part: Part, start: int, end: int) -> bytes:
         at = part.skip + start - part.start
         try:

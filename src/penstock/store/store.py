@@ -42,6 +42,7 @@ from penstock.store.plan import (
 from penstock.store.reader import (
     Appended,
     Indexes,
+    IndexNotLoaded,
     Located,
     Piece,
     Record,
@@ -49,6 +50,7 @@ from penstock.store.reader import (
     fetch,
     fetch_heads,
     info_of,
+    is_here,
     pieces,
 )
 from penstock.store.record import Entry
@@ -322,9 +324,12 @@ class SegmentStore:
             self._sealing = {number: at for number, at in self._sealing.items() if at > durable}
         self.indexes.settle(durable)
 
-    def locate(self, name: str, offset: int, length: int, rows_max: int | None = None) -> Located:
+    def locate(
+        self, name: str, offset: int, length: int, rows_max: int | None = None, *, loaded_only: bool = False
+    ) -> Located:
         """Where to find about `length` durable bytes at `offset`, in whole appends, at most `rows_max` of them; none at
-        the tail. Raises SegmentTruncated below the start, ConditionFailed beyond the end, Damaged.
+        the tail. Raises SegmentTruncated below the start, ConditionFailed beyond the end, Damaged. With `loaded_only`,
+        no index is read: raises IndexNotLoaded if the first bytes need one.
         """
         self._settle()
         segment = self._segment(name)
@@ -337,13 +342,17 @@ class SegmentStore:
             raise Damaged(f"segment {name!r} may have lost bytes from {segment.length} on: {segment.damage.reason}")
         located: list[Piece] = []
         taken = 0
-        for piece in self._readable(segment, offset, segment.durable):
-            if located and taken + piece.take > length:
-                break
-            located.append(piece._replace(take=min(piece.take, length)))
-            taken += located[-1].take
-            if taken >= length or len(located) == rows_max:
-                break
+        try:
+            for piece in self._readable(segment, offset, segment.durable, loaded_only=loaded_only):
+                if located and taken + piece.take > length:
+                    break
+                located.append(piece._replace(take=min(piece.take, length)))
+                taken += located[-1].take
+                if taken >= length or len(located) == rows_max:
+                    break
+        except IndexNotLoaded:
+            if not located:
+                raise
         at_tail = offset + taken >= segment.durable and not doubtful
         return Located(located, at_tail, at_tail and self._sealed(segment))
 
@@ -351,15 +360,19 @@ class SegmentStore:
         """Whether the segment is sealed, and that and all its bytes are durable."""
         return segment.sealed and segment.id not in self._sealing
 
-    def _readable(self, segment: Segment, offset: int, end: int) -> Iterator[Piece]:
+    def _readable(self, segment: Segment, offset: int, end: int, *, loaded_only: bool = False) -> Iterator[Piece]:
         try:
-            yield from pieces(self.indexes, segment, Offset(offset), Offset(end))
+            yield from pieces(self.indexes, segment, Offset(offset), Offset(end), loaded_only=loaded_only)
         except LookupError as error:
             raise Damaged(f"segment {segment.name!r} at {offset}: {error}") from None
 
     def fetch(self, located: Located) -> list[memoryview]:
         """The located bytes. Raises Damaged, or LookupError if they were moved or truncated in the meantime."""
         return fetch(self.journal, located.pieces)
+
+    def is_here(self, located: Located) -> bool:
+        """Whether `fetch` need not wait for a network."""
+        return is_here(self.journal, located.pieces)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         return b"".join(self.fetch(self.locate(name, offset, length)))
