@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.connectors.registry import make_chains
 from penstock.core.ddl import parse_ddl
+from penstock.core.errors import RequestError
 from penstock.core.kinds import arrow_field
 from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.spark.codecs.codec import CODECS, with_options
@@ -353,6 +354,168 @@ def test_rows_of_all_types_round_trip(name: str, descriptors: Path, data: st.Dat
 
 def test_every_codec_is_in_a_round_trip_or_writes_nothing_of_its_own() -> None:
     assert {*CODECS} - {*CASES, *WIDE_CASES} == {"binary", "grok", "null", "regex"}
+
+
+# Formats of lines, with what they separate parts by inside of these parts.
+
+ODD = (
+    st.text(st.sampled_from('ab1 \t\n\r\\,;:|=@#!-_.[]{}"\x1c\u00a0\u2028\ufeffé'), max_size=5)
+    | st.text(max_size=5)
+    | st.sampled_from(["_e{1,1}:a", "_sc", "CEF:0|", "foo[1]: x", "b: x", " k=v", "a|@0.1", '1"][x y="', "\\n", "nan"])
+    | st.integers(1, 300).map(lambda count: "x" * count)
+)
+ODD_MAP = st.dictionaries(ODD | WORD, ODD | WORD, max_size=2)
+WORD_OR_ODD = WORD | ODD
+ODD_NUMBER = st.floats(allow_nan=False) | NUMBER
+ODD_TIME = (
+    st.none()
+    | TIME
+    | st.datetimes(datetime(1900, 1, 1), timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0))
+)
+ODD_CASES: dict[str, tuple[dict[str, Any], Columns]] = {
+    "graphite": ({}, {"path": WORD_OR_ODD, "number": ODD_NUMBER, "time": ODD_TIME, "tags": ODD_MAP}),
+    "statsd": (
+        {},
+        {
+            "name": WORD_OR_ODD,
+            "kind": st.sampled_from(["c", "g", "s"]) | ODD,
+            "number": st.none() | ODD_NUMBER,
+            "text": st.none() | st.sampled_from(["1", "+2.5"]) | ODD,
+            "rate": st.none() | ODD_NUMBER,
+        },
+    ),
+    "dogstatsd": (
+        {},
+        {
+            "kind": st.sampled_from(["c", "s", "event", "check"]) | ODD,
+            "name": WORD_OR_ODD,
+            "numbers": st.none() | st.lists(ODD_NUMBER, max_size=2),
+            "text": st.none() | st.sampled_from("0123") | ODD,
+            "rate": st.none() | ODD_NUMBER,
+            "tags": ODD_MAP,
+            "attributes": st.dictionaries(st.sampled_from(["T", "m", "c"]) | ODD, st.just("12") | ODD, max_size=2),
+        },
+    ),
+    "influx": (
+        {},
+        {
+            "measurement": WORD_OR_ODD,
+            "tags": ODD_MAP,
+            "fields": st.dictionaries(
+                WORD_OR_ODD, st.integers(-(2**65), 2**65) | st.floats(allow_nan=False, allow_infinity=False) | ODD
+            ).map(json.dumps),
+            "time": ODD_TIME,
+        },
+    ),
+    "logfmt": ({}, {"data": ODD_MAP}),
+    "gelf": (
+        {},
+        {
+            "version": st.just("1.1"),
+            **dict.fromkeys(("host", "short_message", "full_message"), ODD),
+            "time": ODD_TIME,
+            "level": st.none() | INTEGER,
+            "extra": ODD_MAP,
+        },
+    ),
+    "cef": ({}, {"header": ODD, **dict.fromkeys(HEADER, ODD), "version": st.just("1") | ODD, "extension": ODD_MAP}),
+    "syslog": (
+        {},
+        {
+            "facility": st.integers(0, 23),
+            "severity": st.integers(0, 7),
+            "time": ODD_TIME,
+            "time_text": st.none(),
+            **dict.fromkeys(("host", "app", "procid", "msgid"), st.none() | WORD_OR_ODD),
+            "structured": st.dictionaries(WORD_OR_ODD, ODD_MAP, max_size=2),
+            "message": ODD,
+        },
+    ),
+    "syslog of RFC 3164": (
+        {"write": "3164"},
+        {
+            "facility": st.integers(0, 23),
+            "severity": st.integers(0, 7),
+            "time": st.none(),
+            "time_text": st.sampled_from(["Jan  2 12:00:00", "Dec 31 00:00:00"]) | ODD,
+            **dict.fromkeys(("host", "app", "procid"), st.none() | WORD_OR_ODD),
+            "msgid": st.none() | WORD_OR_ODD,
+            "structured": st.just({}) | st.dictionaries(WORD, MAP, max_size=1),
+            "message": ODD,
+        },
+    ),
+}
+
+
+def meant(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    """With what the format has for nothing."""
+    match name.split():
+        case ["cef"]:
+            return row | {"header": row["header"] or None, "version": row["version"] or "0"}
+        case ["dogstatsd"]:
+            text = row["text"] or "" if row["kind"] == "event" else row["text"]
+            return row | {"text": text, "numbers": row["numbers"] or None}
+        case ["syslog", *old]:
+            names = {key: row[key] if row[key] not in ("", "-") else None for key in ("host", "app", "procid", "msgid")}
+            return row | names | ({} if old else {"time_text": None})
+        case ["statsd"] if row["kind"] != "s":
+            text = row["text"] or str(pa.array([row["number"]]).cast(pa.string())[0])
+            return row | {"number": float(text), "text": text}
+    return row
+
+
+@pytest.mark.parametrize("name", ODD_CASES)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_row_with_delimiters_round_trips_or_is_refused(name: str, data: st.DataObject) -> None:
+    config, columns = ODD_CASES[name]
+    tested = codec(with_options(name.split()[0], config))
+    kinds = pa.schema([arrow_field(field) for field in tested.fields(None)])
+    row = data.draw(st.fixed_dictionaries(columns))
+    batch = pa.RecordBatch.from_pylist([row], schema=kinds)
+    try:
+        written = tested.encoder(kinds)(batch)
+    except RequestError:
+        return
+    found = tested.decoder(None)(written)
+    assert found.failed == {}, written
+    (again,) = pa.RecordBatch.from_arrays([*found.arrays], schema=kinds).to_pylist(maps_as_pydicts="strict")
+    if name == "syslog":
+        again["time_text"] = None
+    if name == "influx":
+        again["fields"], row["fields"] = json.loads(again["fields"]), json.loads(row["fields"])
+    assert again == meant(name, row), written
+
+
+FORGED = [
+    ("dogstatsd", {"kind": "c", "name": "n", "numbers": [1.0], "tags": {"k": "a,b"}}, "'a,b'"),
+    ("dogstatsd", {"kind": "c", "name": "n", "numbers": [1.0], "tags": {"k": "a|@0.1"}}, "0.1"),
+    ("dogstatsd", {"kind": "c", "name": "a:b", "numbers": [1.0]}, "'a:b'"),
+    ("dogstatsd", {"kind": "x", "name": "a", "numbers": [1.0]}, "'x'"),
+    ("dogstatsd", {"kind": "c", "name": "a", "numbers": [1.0], "attributes": {"T": "now"}}, "T:now"),
+    ("statsd", {"name": "a:b", "kind": "c", "number": 1.0}, "'a:b'"),
+    ("statsd", {"name": "a", "kind": "counter", "number": 1.0}, "'counter'"),
+    ("statsd", {"name": "a", "kind": "c", "number": 1.0, "text": "2"}, "'2'"),
+    ("statsd", {"name": "a", "kind": "c", "number": float("inf")}, "'inf'"),
+    ("statsd", {"name": "a", "kind": "c", "number": float("nan")}, "'nan'"),
+    ("graphite", {"path": "a;b=c", "number": 1.0}, "a;b=c"),
+    ("graphite", {"path": "a", "number": 1.0, "tags": {"x": "y;z=w"}}, "y;z=w"),
+    ("syslog", {"facility": 1, "severity": 1, "structured": {"x": {'k="1"][evil x': "2"}}}, "evil"),
+    ("syslog", {"facility": 1, "severity": 1, "structured": {"a b": {}}}, "a b"),
+    ("syslog", {"facility": 1, "severity": 1, "host": "h" * 300}, "hhh"),
+    ("cef", {"extension": {"b=c": "v"}}, "b=c"),
+    ("cef", {"extension": {"b": "v  "}}, "'v  '"),
+    ("influx", {"measurement": "#a", "fields": '{"x": 1}'}, "#a"),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "shown"), FORGED, ids=str)
+def test_what_would_be_read_as_something_else_is_refused(name: str, row: dict[str, Any], shown: str) -> None:
+    tested = codec(name)
+    kinds = pa.schema([arrow_field(field) for field in tested.fields(None)])
+    with pytest.raises(RequestError) as refused:
+        tested.encoder(kinds)(pa.RecordBatch.from_pylist([row], schema=kinds))
+    assert shown in str(refused.value)
 
 
 SPECIAL = st.text(st.sampled_from("a\\^\"',|\t é\r\n"), max_size=8)

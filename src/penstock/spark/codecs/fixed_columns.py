@@ -121,13 +121,17 @@ class Given:
             raise self._wrong(name, "an array")
         return without_empty(joined(column, self._as_texts(name, column.flatten()), between=between))
 
-    def one_line(self, lines: pa.StringArray) -> pa.StringArray:
-        """Returns them. Raises RequestError if one has a line end."""
-        self.refuse(lines, pc.match_substring(lines, "\n"), "It has no form for line ends.")
-        return lines
+    def fitting(self, texts: pa.StringArray, pattern: str, hint: str) -> pa.StringArray:
+        """Returns them. Raises RequestError if one, as a whole, is not what the pattern of RE2 describes: this format's
+        decoder would read something else.
+        """
+        self.refuse(texts, pc.invert(pc.match_substring_regex(texts, rf"(?s)\A(?:{pattern})\z")), hint)
+        return texts
 
     def refuse(self, texts: pa.StringArray, are_bad: pa.BooleanArray, hint: str) -> None:
-        """Raises RequestError with the first text that is bad."""
+        """Raises RequestError with the first text that is bad. Null never is."""
+        if texts.null_count:
+            are_bad = pc.and_(are_bad, texts.is_valid())
         if (at := pc.index(are_bad, value=True).as_py()) >= 0:
             raise RequestError(f"{self._codec} cannot write {texts[at].as_py()[:100]!r}", hint)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -50,6 +51,8 @@ _UNESCAPED = re.compile(r"\\([,= \\])")
 _IN_TEXT = re.compile(r'\\(["\\])')
 _TRUE, _FALSE = ("t", "T", "true", "True", "TRUE"), ("f", "F", "false", "False", "FALSE")
 _INTEGER = re.compile(r"-?\d{1,19}[iu]")
+_WRITABLE = re.compile(r"[^\t\n\f\r]+")
+"""A name, or the value of a tag. Of blanks, only spaces can be escaped."""
 _PLAIN_DIGITS = {"ns": 19, "us": 17, "ms": 14, "s": 11}
 
 
@@ -104,9 +107,12 @@ class Influx(FixedColumns):
 
     def write(self, rows: Given) -> pa.StringArray:
         names = escaped(_named(rows, rows.needed("measurement")), "\\, ")
+        rows.refuse(names, pc.starts_with(names, "#"), "The line would be a comment.")
         tags = rows.pairs("tags", lambda keys, items: concat(",", _key(rows, keys), "=", _key(rows, items)), "")
         fields = pa.array([*map(_written_fields, _documents(rows))], pa.string())
-        return concat(names, tags, " ", fields, optional(" ", rows.since_1970("time", self.options.precision)))
+        times = rows.since_1970("time", self.options.precision)
+        times = rows.fitting(times, f"-?(?:{_TIMES[self.options.precision]})", "The time is out of range.")
+        return concat(names, tags, " ", fields, optional(" ", times))
 
 
 def _key(rows: Given, texts: pa.StringArray) -> pa.StringArray:
@@ -114,8 +120,7 @@ def _key(rows: Given, texts: pa.StringArray) -> pa.StringArray:
 
 
 def _named(rows: Given, names: pa.StringArray) -> pa.StringArray:
-    rows.refuse(names, pc.or_(pc.equal(names, ""), pc.match_substring(names, "\n")), "It has no form for this name.")
-    return names
+    return rows.fitting(names, _WRITABLE.pattern, "It has no form for this name.")
 
 
 def _documents(rows: Given) -> list[dict[str, Any]]:
@@ -163,7 +168,7 @@ _SPECIAL = str.maketrans({sign: f"\\{sign}" for sign in "\\,= "})
 
 
 def _escaped(name: str) -> str:
-    if not name or "\n" in name:
+    if not _WRITABLE.fullmatch(name):
         raise RequestError(f"influx cannot write {name!r}", "It has no form for this name.")
     return name.translate(_SPECIAL)
 
@@ -172,11 +177,14 @@ def _influx_value(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case int():
+        case int() if -(1 << 63) <= value < 1 << 63:
             return f"{value}i"
-        case float():
+        case float() if math.isfinite(value):
             return repr(value)
         case str():
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')
             return f'"{escaped}"'
-    raise RequestError(f"influx cannot write the field {value!r}", "Fields are numbers, texts and booleans.")
+    raise RequestError(
+        f"influx cannot write the field {value!r}",
+        "Fields are texts, booleans, whole numbers of 64 bits and finite numbers.",
+    )

@@ -41,20 +41,26 @@ from penstock.spark.codecs.variants import BAD
 
 _PRIORITY = r"<(?P<pri>\d{1,3})>"
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)"
+_TIME_OF_DAY = r"\d\d:\d\d:\d\d"
+_OLD_TIME = rf"[A-Z][a-z]{{2}} [ \d]\d {_TIME_OF_DAY}"
 _NAME = r'[^ \t\n\f\r=\]"]'
 _ELEMENT = rf'\[{_NAME}{{1,64}}(?: {_NAME}{{1,64}}="(?:[^"\\\]]|\\.)*")*\]'
 _NEW = (
     rf"(?s)\A<\d{{1,3}}>1 (?:-|{_TIME}) \S{{1,255}} \S{{1,48}} \S{{1,128}} \S{{1,32}} "
     rf"(?:-|(?:{_ELEMENT})+)(?: .*)?\z"
 )
+_SIZES = {"host": 255, "app": 48, "procid": 128, "msgid": 32}
+"""How many characters a name in the header may have, in its order."""
 _BEHIND_HEADER = rf"(?s)\A(?P<structured>-|(?:{_ELEMENT.replace('{1,64}', '+')})+)(?: (?P<message>.*))?\z"
+_OLD_APP, _OLD_PROCID = r"[^\s:\[\]]{1,48}", r"[^\]\s]{1,128}"
 _OLD = (
-    rf"{_PRIORITY}(?P<time>[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d) (?P<host>\S+) "
-    r"(?:(?P<app>[^\s:\[\]]{1,48})(?:\[(?P<procid>[^\]\s]{1,128})\])?: ?)?(?P<message>.*)"
+    rf"{_PRIORITY}(?P<time>{_OLD_TIME}) (?P<host>\S+) "
+    rf"(?:(?P<app>{_OLD_APP})(?:\[(?P<procid>{_OLD_PROCID})\])?: ?)?(?P<message>.*)"
 )
 _QUOTED = r'[^"\\\]]*+(?:\\.[^"\\\]]*+)*+'
 """Possessive, unlike in patterns of RE2: Python would take a hundred bytes of memory for each character."""
 _PARAMETER = re.compile(rf' ({_NAME}+)="({_QUOTED})"', re.DOTALL)
+_WHOLE_NAME = re.compile(rf"{_NAME}{{1,64}}")
 _OF_ELEMENT = re.compile(rf'\[{_NAME}++(?: {_NAME}++="{_QUOTED}")*+\]', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\\]])')
 _STRUCTURED = Kind("map", of=(STRING, TAGS))
@@ -193,11 +199,32 @@ def _elements(text: str | None) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def _rfc5424(rows: Given) -> pa.StringArray:
     times = rows.instants("time").cast(pa.timestamp("us")).cast(pa.string())
-    times = pc.fill_null(concat(pc.replace_substring(times, " ", "T"), "Z"), "-")
-    head = [pc.fill_null(without_empty(rows.texts(name)), "-") for name in ("host", "app", "procid", "msgid")]
-    names = pc.binary_join_element_wise(*head, " ")
-    rows.refuse(names, pc.match_substring_regex(names, r"[\t\n\f\r]| .* .* .* "), "Names in a header have no blanks.")
-    return concat("1 ", times, " ", names, " ", _written_structured(rows), optional(" ", rows.texts("message")))
+    times = concat(pc.replace_substring(times, " ", "T"), "Z")
+    times = rows.fitting(times, _TIME, "A time has a year of four digits.")
+    names = [pc.fill_null(_header_name(rows, name), "-") for name in _SIZES]
+    return concat(
+        "1 ",
+        pc.fill_null(times, "-"),
+        " ",
+        *(part for name in names for part in (name, " ")),
+        _written_structured(rows),
+        optional(" ", _message(rows)),
+    )
+
+
+def _header_name(rows: Given, name: str) -> pa.StringArray:
+    hint = f"`{name}` has at most {_SIZES[name]} characters, and no blanks."
+    return rows.fitting(without_empty(rows.texts(name)), rf"\S{{1,{_SIZES[name]}}}", hint)
+
+
+def _message(rows: Given) -> pa.StringArray:
+    """Whose reader removes one byte order mark, and one line end: a message that has these gets them twice."""
+    texts = rows.texts("message")
+    if pc.any(pc.starts_with(texts, _BOM)).as_py():
+        texts = pc.replace_substring_regex(texts, rf"\A{_BOM}", _BOM * 2)
+    if pc.any(pc.ends_with(texts, "\n")).as_py():
+        texts = pc.replace_substring_regex(texts, r"\n\z", "\n\n")
+    return texts
 
 
 def _written_structured(rows: Given) -> pa.StringArray:
@@ -209,9 +236,18 @@ def _written_structured(rows: Given) -> pa.StringArray:
 
 def _written_elements(elements: Mapping[str, Mapping[str, str | None] | None] | None) -> str:
     return "".join(
-        f"[{name}{''.join(f' {key}={_quoted(value)}' for key, value in (values or {}).items())}]"
+        f"[{_named(name)}{''.join(f' {_named(key)}={_quoted(value)}' for key, value in (values or {}).items())}]"
         for name, values in (elements or {}).items()
     )
+
+
+def _named(name: str) -> str:
+    if not _WHOLE_NAME.fullmatch(name):
+        raise RequestError(
+            f"syslog cannot write the name {name[:100]!r} of structured data",
+            'It has 1 to 64 characters, no blanks, and none of `= ] "`.',
+        )
+    return name
 
 
 def _quoted(value: str | None) -> str:
@@ -223,10 +259,25 @@ def _rfc3164(rows: Given) -> pa.StringArray:
     instants = pc.floor_temporal(rows.instants("time"), unit="second").cast(pa.timestamp("s", "UTC"))
     without_year = pc.strftime(instants, format="%b %e %H:%M:%S", locale="C")
     times = rows.complete("time", pc.coalesce(without_year, rows.texts("time_text")))
-    process = optional("[", without_empty(rows.texts("procid")), "]")
-    tag = optional(without_empty(rows.texts("app")), process, ": ")
-    host = pc.fill_null(without_empty(rows.texts("host")), "-")
-    return concat(times, " ", host, " ", tag, pc.fill_null(rows.texts("message"), ""))
+    rows.fitting(times, _OLD_TIME, "A time of RFC 3164 looks like `Jan  2 12:00:00`.")
+    app, procid = (without_empty(rows.texts(name)) for name in ("app", "procid"))
+    rows.fitting(app, _OLD_APP, "`app` has at most 48 characters, no blanks, and none of `: [ ]`.")
+    rows.fitting(procid, _OLD_PROCID, "`procid` has at most 128 characters, no blanks, and no `]`.")
+    rows.refuse(procid, app.is_null(), "A `procid` stands behind an `app`.")
+    _refuse_new_parts(rows)
+    host = rows.fitting(pc.fill_null(without_empty(rows.texts("host")), "-"), r"\S+", "`host` has no blanks.")
+    message = pc.fill_null(_message(rows), "")
+    is_tagged = pc.match_substring_regex(message, rf"\A{_OLD_APP}(?:\[{_OLD_PROCID}\])?:")
+    rows.refuse(message, pc.and_(is_tagged, app.is_null()), "Its beginning would be the `app`: set one.")
+    return concat(times, " ", host, " ", optional(app, optional("[", procid, "]"), ": "), message)
+
+
+def _refuse_new_parts(rows: Given) -> None:
+    hint = "RFC 3164 has no place for it: let it be null, or write RFC 5424."
+    msgid = without_empty(rows.texts("msgid"))
+    rows.refuse(msgid, msgid.is_valid(), hint)
+    structured = _written_structured(rows)
+    rows.refuse(structured, pc.not_equal(structured, "-"), hint)
 
 
 # CEF
@@ -239,7 +290,8 @@ _CEF = re.compile(
     + r"\|(?P<extension>.*)",
     re.DOTALL,
 )
-_CEF_KEY = re.compile(r"(?:^|(?<=\s))([\w.\[\]-]+)=")
+_CEF_NAME = re.compile(r"[\w.\[\]-]+")
+_CEF_KEY = re.compile(rf"(?:^|(?<=\s))({_CEF_NAME.pattern})=")
 _CEF_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _CEF_MEANT = {"n": "\n", "r": "\r"}
 
@@ -281,11 +333,19 @@ class Cef(FixedColumns):
             pc.fill_null(rows.texts("header"), ""),
             pc.fill_null(without_empty(rows.texts("version")), "0"),
         )
+        rows.refuse(header, pc.match_substring(header, "CEF:"), "The message would begin there.")
+        rows.fitting(version, r"\d{1,3}", "A version has at most three digits.")
         parts = [_one_lined(escaped(pc.fill_null(rows.texts(name), ""), "\\|")) for name in _HEADER[1:]]
-        extension = rows.pairs(
-            "extension", lambda keys, items: concat(keys, "=", _one_lined(escaped(items, "\\="))), " "
-        )
+        extension = rows.pairs("extension", lambda keys, items: _written_cef_pairs(rows, keys, items), " ")
         return concat(header, "CEF:", pc.binary_join_element_wise(version, *parts, extension, "|"))
+
+
+def _written_cef_pairs(rows: Given, keys: pa.StringArray, items: pa.StringArray) -> pa.StringArray:
+    for key in keys.unique().to_pylist():
+        if not _CEF_NAME.fullmatch(key):
+            raise RequestError(f"cef cannot write the key {key[:100]!r}", "A key has letters, digits, and `_ . - [ ]`.")
+    rows.refuse(items, pc.ends_with(items, " "), "CEF has no form for blanks at the end of a value.")
+    return concat(keys, "=", _one_lined(escaped(items, "\\=")))
 
 
 def _one_lined(texts: pa.StringArray) -> pa.StringArray:
@@ -339,7 +399,10 @@ class Gelf(FixedColumns):
         parts = [concat('{"version":', version)]
         parts += [concat(f',"{name}":', strings(rows.needed(name))) for name in ("host", "short_message")]
         parts += [optional(',"full_message":', strings(rows.texts("full_message")))]
-        seconds = pc.divide(rows.instants("time").cast(pa.int64()).cast(pa.float64()), 1_000_000)
+        micros = rows.instants("time").cast(pa.int64())
+        is_bad = pc.or_(pc.less(micros, 0), pc.greater_equal(micros, _EXACT_SECONDS * 1_000_000))
+        rows.refuse(rows.instants("time").cast(pa.string()), is_bad, "Times are those of 1970 to 2241.")
+        seconds = pc.divide(micros.cast(pa.float64(), safe=False), 1_000_000)
         parts += [optional(',"timestamp":', seconds.cast(pa.string())), optional(',"level":', rows.texts("level"))]
         extra = rows.pairs(
             "extra", lambda keys, items: concat(",", strings(concat("_", keys)), ":", strings(items)), ""
@@ -350,6 +413,8 @@ class Gelf(FixedColumns):
 _GELF = msgspec.json.Decoder(dict[str, Any]).decode
 _SECONDS_MAX = 253_402_300_800
 """The year 10000."""
+_EXACT_SECONDS = 1 << 33
+"""A number with more of them does not keep microseconds."""
 
 
 def _gelf(value: bytes) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.errors import RequestError
 from penstock.core.kinds import STRING, Field, Kind, arrow_type
 from penstock.spark.codecs.api import Columns
 from penstock.spark.codecs.codec import CODECS
@@ -30,15 +31,18 @@ from penstock.spark.codecs.packing import python_values
 from penstock.spark.codecs.patterns import extract
 from penstock.spark.codecs.scalars import Misfit
 
-_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?"
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _DIGITS = r"\d{1,11}"
 """Of seconds: years to 5138."""
+_NOT_A_NUMBER = "It is not a number that this format has."
 
 
 # Graphite: path;tag=value number time
 
+_PATH = r"[^\s;]+"
+_TAG_NAME = r"[^\s;=!]+"
 _GRAPHITE = (
-    rf"(?P<path>[^\s;]+)(?P<tags>(?:;[^\s;=!]+=[^\s;]+)*)[ \t]+(?P<number>{_NUMBER}|[nN]a[nN])[ \t]+"
+    rf"(?P<path>{_PATH})(?P<tags>(?:;{_TAG_NAME}={_PATH})*)[ \t]+(?P<number>{_NUMBER}|[nN]a[nN])[ \t]+"
     rf"(?P<time>{_DIGITS}|-1|[nN])?(?:\.\d+)?"
 )
 
@@ -60,16 +64,29 @@ class Graphite(FixedColumns):
         return Columns(arrays, found.failed)
 
     def write(self, rows: Given) -> pa.StringArray:
-        tags = rows.pairs("tags", lambda keys, items: concat(";", keys, "=", items), "")
-        path = concat(rows.needed("path"), tags)
-        rows.refuse(path, pc.match_substring_regex(path, r"[ \t\n\f\r]"), "A path and its tags have no blanks.")
-        times = pc.fill_null(rows.since_1970("time", "s"), "-1")
-        return concat(path, " ", rows.needed("number"), " ", times)
+        hint = "A path, and the value of a tag, have neither blanks nor `;`."
+        path = rows.fitting(rows.needed("path"), _PATH, hint)
+        tags = rows.pairs(
+            "tags",
+            lambda keys, items: concat(
+                ";",
+                rows.fitting(keys, _TAG_NAME, "The name of a tag has no blanks, and none of `; = !`."),
+                "=",
+                rows.fitting(items, _PATH, hint),
+            ),
+            "",
+        )
+        number = rows.fitting(rows.needed("number"), f"{_NUMBER}|[nN]a[nN]", _NOT_A_NUMBER)
+        times = rows.fitting(rows.since_1970("time", "s"), _DIGITS, "Times are those of 1970 to 5138.")
+        return concat(path, tags, " ", number, " ", pc.fill_null(times, "-1"))
 
 
 # StatsD: name:value|kind|@rate
 
-_STATSD = rf"(?P<name>[^:|@\s]+):(?P<text>[^|\n]+)\|(?P<kind>c|g|ms|h|s|m)(?:\|@(?P<rate>{_NUMBER}))?"
+_STATSD_NAME = r"[^:|@\s]+"
+_MEMBER = r"[^|\n]+"
+_STATSD_KIND = "c|g|ms|h|s|m"
+_STATSD = rf"(?P<name>{_STATSD_NAME}):(?P<text>{_MEMBER})\|(?P<kind>{_STATSD_KIND})(?:\|@(?P<rate>{_NUMBER}))?"
 
 
 class Statsd(FixedColumns):
@@ -100,9 +117,23 @@ class Statsd(FixedColumns):
         return Columns([names, kinds, numbers, texts, rates.cast(pa.float64())], failed)
 
     def write(self, rows: Given) -> pa.StringArray:
-        text = rows.complete("number", pc.coalesce(rows.texts("text"), rows.texts("number")))
-        rate = optional("|@", rows.texts("rate"))
-        return rows.one_line(concat(rows.needed("name"), ":", text, "|", rows.needed("kind"), rate))
+        name = rows.fitting(rows.needed("name"), _STATSD_NAME, "A name has no blanks, and none of `: | @`.")
+        kind = rows.fitting(rows.needed("kind"), _STATSD_KIND, f"A kind is one of {_STATSD_KIND.replace('|', ', ')}.")
+        rate = rows.fitting(rows.texts("rate"), _NUMBER, _NOT_A_NUMBER)
+        return concat(name, ":", _statsd_texts(rows, pc.equal(kind, "s")), "|", kind, optional("|@", rate))
+
+
+def _statsd_texts(rows: Given, is_set: pa.BooleanArray) -> pa.StringArray:
+    """`text`, which has the sign of a difference, or else `number`, which has to be the same."""
+    texts, numbers = rows.texts("text"), rows.texts("number")
+    rows.refuse(numbers, is_set, "The member of a set (`s`) is in `text`: let `number` be null.")
+    found = rows.complete("number", pc.coalesce(texts, numbers))
+    rows.fitting(found, _MEMBER, "A member of a set has neither `|` nor line ends.")
+    rows.fitting(pc.if_else(is_set, None, found), _NUMBER, _NOT_A_NUMBER)
+    values = pc.if_else(is_set, None, found).cast(pa.float64())
+    differ = pc.not_equal(values, pc.if_else(is_set, None, numbers).cast(pa.float64()))
+    rows.refuse(found, differ, "`number` is another one: let one of the two be null.")
+    return found
 
 
 # DogStatsD: name:value:value|kind|@rate|#tags|…   _e{…}:title|text|…   _sc|name|status|…
@@ -114,6 +145,7 @@ _PLAIN_DOGSTATSD = (
 )
 _NUMBERS = Kind("array", of=(DOUBLE,))
 _KINDS = frozenset(("c", "g", "ms", "h", "s", "d", "m"))
+_KIND_PATTERN = "c|g|ms|h|s|d|m|event|check"
 _EVENT = re.compile(r"_e\{(\d{1,6}),(\d{1,6})\}:", re.DOTALL)
 _LINE_END = re.compile(r"\r?\n\Z")
 _TIME_PART = re.compile(rf"T{_DIGITS}", re.ASCII)
@@ -160,27 +192,52 @@ class DogStatsd(FixedColumns):
         return merged(parts, {})
 
     def write(self, rows: Given) -> pa.StringArray:
-        kind, name, text = rows.needed("kind"), rows.needed("name"), rows.texts("text")
-        is_event, is_check = pc.equal(kind, "event"), pc.equal(kind, "check")
-        values = pc.coalesce(rows.elements("numbers", ":"), text)
-        rows.complete("text", pc.if_else(is_event, "", pc.if_else(is_check, text, values)))
-        head = concat(name, ":", values, "|", kind)
-        if pc.any(is_check).as_py():
-            head = pc.if_else(is_check, concat("_sc|", name, "|", text), head)
-        if pc.any(is_event).as_py():
-            head = pc.if_else(is_event, _event_head(name, pc.fill_null(text, "")), head)
+        hint = f"A kind is one of {_KIND_PATTERN.replace('|', ', ')}."
+        kind = rows.fitting(rows.needed("kind"), _KIND_PATTERN, hint)
         more, last = _attributes(rows.column("attributes"))
-        tags = rows.pairs(
-            "tags", lambda keys, items: pc.if_else(pc.equal(items, ""), keys, concat(keys, ":", items)), ","
-        )
+        rate = rows.fitting(rows.texts("rate"), _NUMBER, _NOT_A_NUMBER)
+        tags = rows.pairs("tags", lambda keys, items: _written_dog_tags(rows, keys, items), ",")
         shown_tags = pc.if_else(pc.equal(tags, ""), "", concat("|#", tags))
-        return rows.one_line(concat(head, optional("|@", rows.texts("rate")), more, shown_tags, last))
+        return concat(_heads(rows, kind), optional("|@", rate), more, shown_tags, last)
 
 
-def _event_head(title: pa.StringArray, text: pa.StringArray) -> pa.StringArray:
+def _heads(rows: Given, kind: pa.StringArray) -> pa.StringArray:
+    """The part with the name and the value."""
+    name, text, numbers = rows.needed("name"), rows.texts("text"), rows.elements("numbers", ":")
+    has_text = pc.is_in(kind, pa.array(["s", "event", "check"]))
+    rows.refuse(numbers, has_text, "Sets, events and checks have a `text`: let `numbers` be null.")
+    rows.refuse(text, pc.invert(has_text), "`text` is that of sets, events and checks: let it be null.")
+    rows.fitting(numbers, f"{_NUMBER}(?::{_NUMBER})*", _NOT_A_NUMBER)
+    rows.complete("numbers", pc.if_else(has_text, "", numbers))
+    is_event, is_check = pc.equal(kind, "event"), pc.equal(kind, "check")
+    metric = pc.if_else(pc.or_(is_event, is_check), None, name)
+    rows.fitting(metric, r"[^:|\n]+", "A name has neither `:` and `|` nor line ends.")
+    rows.refuse(metric, pc.starts_with(metric, "_e{"), "The line would be an event.")
+    if not pc.any(has_text).as_py():
+        return concat(name, ":", numbers, "|", kind)
+    rows.complete("text", pc.if_else(is_event, "", pc.if_else(has_text, text, "")))
+    rows.fitting(pc.if_else(pc.equal(kind, "s"), text, None), _MEMBER, "A member has neither `|` nor line ends.")
+    rows.fitting(pc.if_else(is_check, name, None), r"[^|\n]+", "A name has neither `|` nor line ends.")
+    rows.fitting(pc.if_else(is_check, text, None), "[0-3]", "The status of a check is 0, 1, 2 or 3.")
+    titles = (pc.if_else(is_event, of, "") for of in (name, pc.fill_null(text, "")))
+    head = pc.if_else(is_event, _event_head(rows, *titles), concat(name, ":", pc.coalesce(numbers, text), "|", kind))
+    return pc.if_else(is_check, concat("_sc|", name, "|", text), head)
+
+
+def _event_head(rows: Given, title: pa.StringArray, text: pa.StringArray) -> pa.StringArray:
+    for each in (title, text):
+        rows.refuse(
+            each, pc.match_substring(each, "\\n"), r"A title and a text have no `\n`, which is a line end there."
+        )
     title, text = (pc.replace_substring(each, "\n", "\\n") for each in (title, text))
     sizes = [pc.binary_length(each).cast(pa.string()) for each in (title, text)]
     return concat("_e{", sizes[0], ",", sizes[1], "}:", title, "|", text)
+
+
+def _written_dog_tags(rows: Given, keys: pa.StringArray, items: pa.StringArray) -> pa.StringArray:
+    rows.fitting(keys, r"[^,:|\n]+", "The name of a tag has none of `, : |`, and no line end.")
+    rows.fitting(items, r"[^,|\n]*", "The value of a tag has neither `,` and `|` nor line ends.")
+    return pc.if_else(pc.equal(items, ""), keys, concat(keys, ":", items))
 
 
 def _attributes(column: pa.Array) -> tuple[pa.StringArray, pa.StringArray]:
@@ -188,11 +245,24 @@ def _attributes(column: pa.Array) -> tuple[pa.StringArray, pa.StringArray]:
     more, last = [""] * len(column), [""] * len(column)
     for row, given in enumerate(python_values(column)):
         for key, value in (given or {}).items():
+            part = _attribute(key, "" if value is None else str(value))
             if key == "m":
-                last[row] = f"|m:{value}"
+                last[row] = part
             else:
-                more[row] += f"|T{value}" if key == "T" else f"|{key}:{value}"
+                more[row] += part
     return pa.array(more, pa.string()), pa.array(last, pa.string())
+
+
+def _attribute(key: str, value: str) -> str:
+    """Raises RequestError for one that is read as another part."""
+    if key == "T" and _TIME_PART.fullmatch(f"T{value}"):
+        return f"|T{value}"
+    if key == "T" or not _NAMED_PART.fullmatch(f"{key}:") or "|" in value or "\n" in value:
+        raise RequestError(
+            f"dogstatsd cannot write the attribute {f'{key}:{value}'[:100]!r}",
+            "Its name is a word, its value has neither `|` nor line ends, and `T` is a number of seconds.",
+        )
+    return f"|{key}:{value}"
 
 
 def _dogstatsd(value: bytes) -> tuple[Any, ...]:
