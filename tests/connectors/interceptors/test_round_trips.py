@@ -1,6 +1,7 @@
 """Every chain of up to three interceptors: what one side writes, the other reads, however the bytes are cut."""
 
 import re
+from collections import deque
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.connectors.interceptors import records
+from penstock.connectors.interceptors.api import BadBytes, Rejected
 from penstock.connectors.interceptors.chain import IncomingChain
 from penstock.connectors.registry import INTERCEPTORS, make_chains
 from penstock.protocol.api.deployment import InterceptorSpec
@@ -74,6 +76,48 @@ def test_every_chain_round_trips_under_arbitrary_chopping(names: tuple[str, ...]
         assert found == values
     else:
         assert b"".join(found) == b"".join(values)
+
+
+BEHIND_FRAMES = [
+    InterceptorSpec(type="split", config={"delimiter": ","}),
+    InterceptorSpec(type="split", config={"delimiter": ",", "skip_empty": False, "separates": True}),
+    InterceptorSpec(type="split", config={"delimiter": ",", "unterminated": "dead-letter"}),
+    InterceptorSpec(type="collect", config={"delimiter": ","}),
+    InterceptorSpec(type="length-prefixed", config={"length_bytes": 1}),
+    InterceptorSpec(type="base64"),
+    InterceptorSpec(type="remove-empty"),
+]
+
+
+def results(chain: IncomingChain, pieces: list[bytes]) -> tuple[list[bytes], bytes, list[Rejected]]:
+    """All records, the bytes of a dead letter, and what was rejected."""
+    found: list[bytes] = []
+    left = deque(pieces)
+    try:
+        while left:
+            found += chain.feed(left.popleft())
+        found += chain.finish()
+    except BadBytes as bad:
+        return found + bad.records, b"".join((bad.data, *left)), chain.take_rejected()
+    return found, b"", chain.take_rejected()
+
+
+@given(
+    st.lists(st.sampled_from(BEHIND_FRAMES), max_size=2),
+    st.lists(st.text("a,\1=", max_size=6).map(str.encode), max_size=5),
+    st.sampled_from([b"", b"\x05xy", b"\x09too long"]),
+    st.lists(st.integers(0, 50), max_size=6),
+)
+@settings(max_examples=300, deadline=None)
+def test_bad_bytes_behind_whole_records_are_a_dead_letter_alone(
+    behind: list[InterceptorSpec], frames: list[bytes], bad: bytes, places: list[int]
+) -> None:
+    """Whatever stands behind the framing, and holds records back."""
+    framing = InterceptorSpec(type="length-prefixed", config={"length_bytes": 1, "record_bytes_max": 8})
+    chains = make_chains([framing, *behind], [])
+    whole = b"".join(bytes([len(frame)]) + frame for frame in frames)
+    records, rest, rejected = results(chains.incoming(), [whole])
+    assert results(chains.incoming(), cut(whole + bad, places)) == (records, rest + bad, rejected)
 
 
 @given(st.data())

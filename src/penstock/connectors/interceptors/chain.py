@@ -64,18 +64,13 @@ class IncomingChain:
         return min((stage.feed_bytes for stage in self._stages), default=FEED_BYTES)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the records that are complete now. Raises BadBytes with the records before the bad bytes, and with
-        everything that is left: nothing is fed afterwards.
+        """Returns the records that are complete now. Raises BadBytes with the records before the bad bytes, also those
+        that later interceptors have buffered, and with everything that is left: nothing is fed afterwards.
         """
         if self._only is not None and (found := self._only.feed_whole([data])) is not None:
             self._passed(len(data), self._only)
             return found
-        records, failures = [data], {}
-        for number, stage in enumerate(self._stages):
-            records, bad = _fed(stage, self._entered(number, records))
-            if bad is not None:
-                failures[number] = bad
-        records = self._entered(len(self._stages), records)
+        records, failures = self._through([data], is_end=False)
         if failures:
             raise self._failure(records, failures)
         return self._released(records)
@@ -125,19 +120,24 @@ class IncomingChain:
         """The peer has sent everything: what is buffered becomes records, as far as possible. Raises BadBytes with the
         rest, and with the records. The chain is empty afterwards, and may be fed again.
         """
-        records: list[bytes] = []
-        failures: dict[int, BadBytes] = {}
-        for number, stage in enumerate(self._stages):
-            records, bad = _fed(stage, self._entered(number, records))
-            if bad is None and not failures:
-                last, bad = _finished(stage)
-                records += last
-            if bad is not None:
-                failures[number] = bad
-        records = self._entered(len(self._stages), records)
+        records, failures = self._through([], is_end=True)
         if failures:
             raise self._failure(records, failures)
         return self._let_go(records)
+
+    def _through(self, records: list[bytes], *, is_end: bool) -> tuple[list[bytes], dict[int, BadBytes]]:
+        """The records behind the last interceptor, and the failures by the interceptors' numbers. Behind a failure the
+        stream has ended, too: what later interceptors have buffered came before the bad bytes, and is handed on.
+        """
+        failures: dict[int, BadBytes] = {}
+        for number, stage in enumerate(self._stages):
+            records, bad = _fed(stage, self._entered(number, records))
+            if bad is None and (is_end or failures):
+                last, bad = _finished(stage)
+                records = records + last
+            if bad is not None:
+                failures[number] = bad
+        return self._entered(len(self._stages), records), failures
 
     def cut_off(self) -> tuple[list[bytes], bytes]:
         """There is no more, perhaps in the middle of a record: returns the whole records that the interceptors have
