@@ -107,7 +107,8 @@ def test_the_command_line_adds_to_what_is_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [("stdout:", "of which pipeline"), ("three/out=stdout:", "pipeline 'three' not found")]
+    ("given", "said"),
+    [("stdout:", "is ambiguous: the file has several pipelines"), ("three/out=stdout:", "pipeline 'three' not found")],
 )
 def test_with_several_pipelines_one_must_be_named(given: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
@@ -120,7 +121,10 @@ def test_run_reports_all_mistakes_before_anything_is_started() -> None:
     with pytest.raises(RequestError) as caught:
         check_sinks(pipelines, worker_is_here=True)
     assert 'pipeline one, sink fil: unknown sink type "fil"' in str(caught.value)
-    assert "pipeline two, sink stdout: the sink 'stdout' is bound to the port 'lat'" in str(caught.value)
+    assert (
+        "pipeline two, sink stdout: the sink 'stdout' is bound to port 'lat', which the pipeline does not have"
+        in str(caught.value)
+    )
     check_sinks(bound_to([one, two], []), worker_is_here=True)
 
 

@@ -113,7 +113,7 @@ def test_all_stored_events_are_processed_once_and_then_the_run_ends(bench: Bench
 
 def test_a_sink_of_an_unknown_port_is_reported_and_nothing_is_bound(bench: Bench) -> None:
     misbound = pipeline(name="misbound", sinks={"uot": "stdout:"})(copy.function)
-    with pytest.raises(RequestError, match="is bound to the port 'uot', which is not there") as caught:
+    with pytest.raises(RequestError, match="is bound to port 'uot', which the pipeline does not have") as caught:
         bench.run_all(misbound)
     assert 'Did you mean "out"?' in caught.value.hint
     with CoordinatorClient(bench.http) as client:

@@ -88,7 +88,7 @@ def list_principals(data: DataOption = OWN_DATA, as_json: JsonOption = False) ->
     if as_json:
         typer.echo(json.dumps([_as_json(grant) for grant in grants]))
         return
-    table = Table("principal", "role", "names", "proved by", "quota")
+    table = Table("principal", "role", "names", "authenticated by", "quota")
     for grant in grants:
         names = ", ".join(f"{prefix}…" for prefix in grant.prefixes) or "all"
         quota = "" if grant.quota_bytes is None else show_size(grant.quota_bytes)

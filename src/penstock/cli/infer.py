@@ -51,9 +51,9 @@ def infer_schema(
 ) -> None:
     """Propose a schema for the events of a source, from events that are stored.
 
-    Prints lines for the connector in the application's YAML. Comments tell
-    what the events did not agree on, which fields some of them lack, and
-    which fields may be the event time.
+    Prints lines for the connector in the application's YAML. Comments list
+    fields whose types differ between events, fields that some events lack,
+    and fields that may be the event time.
     """
     address = worker_to_read(worker, data)
     with CoordinatorClient(address, _RETRY_SECONDS) as coordinator, segment_client(address) as segments:

@@ -67,7 +67,8 @@ def _placed(text: str, names: Sequence[str]) -> tuple[str, str, str]:
     name, port, url = (match[1], match[2], match[3]) if match else (None, DEFAULT_PORT, text)
     if name is None and len(names) > 1:
         raise RequestError(
-            f"--sink {port}=…: of which pipeline?", f"Write --sink NAME/{port}=URL, with one of: {', '.join(names)}."
+            f"--sink {port}=… is ambiguous: the file has several pipelines",
+            f"Write --sink NAME/{port}=URL, with one of: {', '.join(names)}.",
         )
     if name is not None and name not in names:
         raise RequestError(f"--sink: pipeline {name!r} not found", f"Available: {', '.join(names)}.")

@@ -212,8 +212,11 @@ class DeadLetters:
         if pipeline.replayed.get(_checked_port(port), 0) == upto > after:
             return await self._sorted_all(name, port, after, upto, key)
         check_replay(pipeline, Replay(name, port, after, upto, {}))
-        if upto > self._shared.records.end(output_segment(name, port)):
-            raise PipelineError(f"port {port!r} of pipeline {name!r} has nothing up to {upto}")
+        if upto > (end := self._shared.records.end(output_segment(name, port))):
+            raise PipelineError(
+                f"port {port!r} of pipeline {name!r} ends at offset {end}: no dead letter ends at {upto}",
+                f"List them: penstock dead-letters list {name} --port {port}",
+            )
         async with self._copying(name) as copies:
             found = await self._sorted_all(name, port, after, upto, key, copies)
             if not found.count:

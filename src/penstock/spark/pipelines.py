@@ -68,7 +68,9 @@ def check_ports(sinks: Mapping[str, SinkSpec], ports: Sequence[str]) -> None:
                 if ports
                 else "It has no ports: it writes with Spark's own writer."
             )
-            raise RequestError(f"the sink {name!r} is bound to the port {spec.port!r}, which is not there", hint)
+            raise RequestError(
+                f"the sink {name!r} is bound to port {spec.port!r}, which the pipeline does not have", hint
+            )
 
 
 def _several(given: object) -> Sequence[object]:

@@ -82,7 +82,8 @@ _KEEP_FILES_SECONDS = 1.0
 """Between two looks whether a command has changed a file that belongs to the shard."""
 _LATE_SESSION_SECONDS = 12.0
 """While the lease is late, a source may wait here for so long before it has to look for another worker. Longer than the
-connection that makes a source believe that the worker is well: during an outage of the store, sources give up nowhere.
+connection that makes a source believe that the worker is well: during an outage of the store, no source gives up on its
+worker.
 """
 
 _PORTS = (SEGMENT, CONNECTOR, HTTP)

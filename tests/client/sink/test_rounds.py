@@ -245,7 +245,7 @@ def test_no_data_and_no_other_round_while_one_is_open(serve: Serve, output: Outp
             assert worker.expect_error() == "MESSAGE is not legal in state Voted"
         with session(address, (b"p:1:1",)) as worker:
             worker.write([b"second"])
-            assert "MESSAGE: transaction b'p:1:1' is in doubt, its PHASE2 comes first" in worker.expect_error()
+            assert "MESSAGE: transaction b'p:1:1' is in doubt: expected its PHASE2" in worker.expect_error()
         with session(address, (b"p:1:1",)) as worker:
             worker.send(Phase1(b"p:2:1"))
             assert "PHASE1: transaction b'p:1:1' is in doubt" in worker.expect_error()

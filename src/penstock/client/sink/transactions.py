@@ -82,7 +82,7 @@ class Transactions:
     def write(self, given: list[Received]) -> Steps[None]:
         """Write messages of the output. Skips those already received; raises ProtocolError for a gap."""
         if self.uncommitted:
-            raise ProtocolError(f"MESSAGE: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
+            raise ProtocolError(f"MESSAGE: transaction {self.uncommitted[0]!r} is in doubt: expected its PHASE2")
         messages, received, size = self._sort_out(given)
         if size > self._uncommitted_bytes_max:
             raise ProtocolError(
@@ -155,7 +155,7 @@ class Transactions:
                 f"PHASE1: transaction id has {len(frame.txn_id)} bytes, expected 1 to {TXN_ID_BYTES_MAX}"
             )
         if self.uncommitted:
-            raise ProtocolError(f"PHASE1: transaction {self.uncommitted[0]!r} is in doubt, its PHASE2 comes first")
+            raise ProtocolError(f"PHASE1: transaction {self.uncommitted[0]!r} is in doubt: expected its PHASE2")
         if self._log.state.end_of(frame.txn_id) is not None:
             raise ProtocolError(f"PHASE1: the transaction id {frame.txn_id!r} was already used")
         start, end = _whole(frame) if frame.ranges else (self.received, self.received)

@@ -68,7 +68,8 @@ def check_position(last_id: int, last_sequence: int, where: str) -> None:
         raise Lost(
             f"{where} ends at sequence {last_sequence}, but {last_id} was read from it before: the server has lost "
             "messages, or was restored from an older backup",
-            "Its next messages would seem to be read already. Create the stream again, or rename the connector.",
+            "The connector would skip its next messages as already read. Create the stream again, or rename the "
+            "connector.",
         )
 
 

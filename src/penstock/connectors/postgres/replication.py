@@ -211,7 +211,7 @@ class Session:
             except errors.ObjectInUse as error:
                 raise Lost(
                     f"{self._where}: {error.diag.message_primary}",
-                    "Another program uses the slot, or the server has not noticed yet that the last one is gone.",
+                    "Another program uses the slot, or the server still considers the previous connection open.",
                 ) from error
             assert cursor.pgresult is not None
             assert cursor.pgresult.status == ExecStatus.COPY_BOTH

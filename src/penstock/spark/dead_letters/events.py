@@ -72,7 +72,7 @@ def without_lost(
         try:
             return left, _originals(worker, tls, rows.take(left)), lost
         except LostBytes as error:
-            log.warning("%s: the rows that were made of them leave instead", error)
+            log.warning("%s: the original events are lost; their derived rows go to the port instead", error)
             places = zip(*(rows.column(name).take(left).to_pylist() for name in PLACE), strict=True)
             gone = {row for row, (segment, at) in zip(left, places, strict=True) if error.has(segment, at)}
             left, lost = [row for row in left if row not in gone], [*lost, *sorted(gone)]
