@@ -18,9 +18,9 @@ from penstock.testing.seaweedfs import SeaweedFS
 @pytest.mark.parametrize(
     ("url", "message", "hint"),
     [
-        ("s4://bucket", "s4:// is not a kind of store", 'Did you mean "s3"?'),
-        ("gcs://bucket", "gcs:// is not a kind of store", 'Did you mean "gs"?'),
-        ("https://host/x", "https:// is not a kind of store", "Use one of: az, file, gs, memory, s3."),
+        ("s4://bucket", "s4:// is not a supported kind of store", 'Did you mean "s3"?'),
+        ("gcs://bucket", "gcs:// is not a supported kind of store", 'Did you mean "gs"?'),
+        ("https://host/x", "https:// is not a supported kind of store", "Use one of: az, file, gs, memory, s3."),
         ("/srv/bucket", "'/srv/bucket' is not the URL of a store", "For a directory: file:///srv/bucket"),
         ("s3:///prefix", "names no bucket", "Write it like s3://bucket/prefix"),
         ("file://host/x", "is not the URL of a directory", "file:///srv/bucket"),

@@ -262,7 +262,7 @@ async def test_worker_and_sink_of_the_same_copy_continue(site: Site) -> None:
 async def test_a_sink_that_matches_the_ledger_is_not_rewound(site: Site) -> None:
     async with site.running():
         await site.deliver(0)
-        with pytest.raises(PipelineError, match="has what the ledger has: there is nothing to rewind"):
+        with pytest.raises(PipelineError, match="agrees with the ledger: there is nothing to rewind"):
             await site.delivery.rewind(PIPELINE, "s", GAP)
 
 

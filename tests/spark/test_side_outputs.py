@@ -332,7 +332,7 @@ def test_the_options_of_a_load_define_its_codecs() -> None:
     options = SourceOptions.parse({**given, "codecMap": '{"text/csv": "csv"}'})
     assert options.branches == (Branch("csv", "n int", "", "text/csv"), Branch("json", "n int"))
     for wrong, said in [
-        ({"schema": "n int"}, "a schema without a codec"),
+        ({"schema": "n int"}, "the option schema needs the option codec"),
         ({"codecMap": "[1]"}, "does not map content types"),
         ({"codecMap": "{"}, "is not JSON"),
     ]:

@@ -88,7 +88,7 @@ export class Reconnecting {
     try {
       this.addresses = distinct([parseAddress(text), ...this.seeds]);
     } catch {
-      throw new ProtocolError(`RESTART: the worker at ${show(this.address)} sent us to ${JSON.stringify(text)}, not an address`);
+      throw new ProtocolError(`RESTART: the worker at ${show(this.address)} redirects to ${JSON.stringify(text)}, which is not an address`);
     }
   }
 

@@ -63,7 +63,7 @@ def _expect(bucket: Bucket, key: str, data: bytes) -> None:
     except NoSuchObject:
         raise _unsuitable(bucket, "does not find an object that was just written") from None
     if found != data:
-        raise _unsuitable(bucket, "returns something else than was just written")
+        raise _unsuitable(bucket, "returns something other than what was just written")
 
 
 def _unsuitable(bucket: Bucket, what: str) -> BucketUnsuitable:

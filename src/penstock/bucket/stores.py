@@ -88,7 +88,9 @@ def _parse(url: str) -> SplitResult:
             f"{url!r} is not the URL of a store", f"For a directory: {Path(url or '.').absolute().as_uri()}"
         )
     if parts.scheme not in SCHEMES:
-        raise RequestError(f"{parts.scheme}:// is not a kind of store", suggestion(parts.scheme, SCHEMES, "Use one of"))
+        raise RequestError(
+            f"{parts.scheme}:// is not a supported kind of store", suggestion(parts.scheme, SCHEMES, "Use one of")
+        )
     if parts.scheme != "file" and not parts.netloc:
         raise RequestError(f"{url!r} names no bucket", _EXAMPLE)
     return parts

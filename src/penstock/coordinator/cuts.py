@@ -361,7 +361,7 @@ class Cuts:
         pipeline = known(shared.state, name) if generation is None else shared.living(name, generation)
         start, end = pipeline.running
         if start not in pipeline.cuts:
-            raise PipelineError(f"pipeline {name!r} runs no batch", "Its query has not asked for a cut yet.")
+            raise PipelineError(f"pipeline {name!r} is not running a batch", "Its query has not asked for a cut yet.")
         watermarks = pipeline.cuts[start].watermark, pipeline.cuts[end].watermark
         return Running(start, end, *watermarks, tuple(sorted(pipeline.sources)))
 

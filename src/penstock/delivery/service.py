@@ -349,12 +349,12 @@ def _size(pipeline: Pipeline, number: int, batch: MergedEpoch) -> int:
 def _nothing_to_rewind(name: str, key: str, sink: Sink, status: SlotStatus) -> PipelineError:
     where = f"sink {key!r} of pipeline {name!r}"
     if not sink.votes:
-        return PipelineError(f"{where} does not vote: it does not record what it has", _SEE_SINKS)
+        return PipelineError(f"{where} does not vote, so it has no record of what it has received", _SEE_SINKS)
     if status.state in (SlotState.WAITING, SlotState.CONNECTING):
         return PipelineError(
-            f"{where} has not reported what it has: {status.reason or 'it is being opened'}", _SEE_SINKS
+            f"{where} has not reported what it has received: {status.reason or 'it is being opened'}", _SEE_SINKS
         )
-    return PipelineError(f"{where} has what the ledger has: there is nothing to rewind", _SEE_SINKS)
+    return PipelineError(f"{where} agrees with the ledger: there is nothing to rewind", _SEE_SINKS)
 
 
 def _unknown_rows(name: str, port: str, pipeline: Pipeline) -> RequestError:

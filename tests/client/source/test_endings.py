@@ -192,8 +192,8 @@ def test_after_a_reconnect_the_worker_reports_where_to_continue(make_source: Mak
 @pytest.mark.parametrize(
     ("frame", "text"),
     [
-        (NotifyAck(True, 1, 0), "is not one of ours"),
-        (Ack(1, ((Acked(1, 0)),)), "is not one of ours"),
+        (NotifyAck(True, 1, 0), "was not opened by this program"),
+        (Ack(1, ((Acked(1, 0)),)), "was not opened by this program"),
         (Ok(1), "OK is not legal"),
         (Restart("nowhere:at:all"), "RESTART"),
     ],

@@ -146,7 +146,7 @@ class StoreContract(KillContract):
         first, second = example(2)
         with opened(store) as sink:
             first.deliver(sink)
-            with pytest.raises(SinkLost, match=r"no vote on orders:1:1"):
+            with pytest.raises(SinkLost, match=r"it has not voted on orders:1:1"):
                 sink.commit(second.transaction)
         assert store.found() == store.expected([first])
 

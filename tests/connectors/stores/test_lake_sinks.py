@@ -355,7 +355,7 @@ def test_engines_write_the_location_of_an_iceberg_table_differently() -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: ParquetOptions(path="ftp://x/y"), "ftp:// is not a kind of store"),
+        (lambda: ParquetOptions(path="ftp://x/y"), "ftp:// is not a supported kind of store"),
         (lambda: ParquetOptions(path="s3://me:secret@x/y"), "must not contain credentials"),
         (lambda: DeltaOptions(path="x", partition_by=("a", "a")), "names a column twice"),
         (lambda: DeltaOptions(path="x", columns="id INTT"), "expected the type"),

@@ -82,7 +82,7 @@ def test_credits_come_back_for_what_is_settled_and_no_earlier() -> None:
 def test_a_message_without_credit_is_a_protocol_error() -> None:
     session = opened()
     session.messages(WHOLE, 100_000, 100, 0.0)
-    with pytest.raises(ProtocolError, match="MESSAGE: 1 came, and there was credit for 0"):
+    with pytest.raises(ProtocolError, match="MESSAGE: 1 received, with credit for 0"):
         session.messages(1, 100, 100, 0.0)
     assert session.available == 0
 

@@ -127,7 +127,7 @@ class Reconnecting:
             target = parse_address(text)
         except RequestError:
             raise ProtocolError(
-                f"RESTART: the worker at {self.address} sent us to {text!r:.100}, not an address"
+                f"RESTART: the worker at {self.address} redirects to {text!r:.100}, which is not an address"
             ) from None
         self._addresses = deque(dict.fromkeys((target, *self._seeds)))
 
@@ -341,7 +341,7 @@ class SourceSession:
     def _track(self, frame: Frame, stream_id: int) -> _Track:
         track = self._tracks.get(stream_id)
         if track is None:
-            raise ProtocolError(f"{frame.wire_name}: stream {stream_id} is not one of ours")
+            raise ProtocolError(f"{frame.wire_name}: stream {stream_id} was not opened by this program")
         return track
 
     def _answered(self, track: _Track, answer: NotifyAck, now: float) -> None:

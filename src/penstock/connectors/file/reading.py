@@ -230,7 +230,7 @@ class Tailing:
                 candidates = await asyncio.to_thread(rotated_files, self._pattern, followed, self._allows)
                 if candidates is None:
                     log.warning(
-                        "%s: no directory of %s is there: nothing is known of its files", host.name, self._pattern
+                        "%s: no directory of %s exists: its rotated files cannot be found", host.name, self._pattern
                     )
                     return
                 name, position = await self._last_life(rest, host)
@@ -276,8 +276,8 @@ class Tailing:
         """Its stream must not block the watermark."""
         host.count("vanished_files")
         log.error(
-            "%s: a file that was read up to byte %d has vanished while nobody followed it (inode %d, stream %s): %s. "
-            "What was not read of it is lost",
+            "%s: a file that was read up to byte %d vanished while the connector was stopped (inode %d, stream %s): "
+            "%s. The rest of it is lost",
             host.name,
             position,
             rest.inode.number,

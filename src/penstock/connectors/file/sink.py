@@ -224,7 +224,9 @@ class FileSink:
                 _commit(log, transaction.id)
             self._written_at, self._begun_at = self._begun_at or self._written_at, None
         elif last is None or last.txn_id != transaction.id:
-            raise SinkLost(f"{self._path}: no vote on {transaction.id.decode()}", _RESTORED)
+            raise SinkLost(
+                f"{self._path}: it has not voted on {transaction.id.decode()}, which is to be committed", _RESTORED
+            )
 
     def abort(self) -> None:
         log = self._opened()

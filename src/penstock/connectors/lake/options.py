@@ -61,7 +61,9 @@ class LakeOptions(Options):
     def _check(self) -> Self:
         parts = urlsplit(self.path)
         if "://" in self.path and parts.scheme not in (*BUCKET_SCHEMES, "file"):
-            raise ValueError(f"{parts.scheme}:// is not a kind of store: write a directory, s3://, gs:// or az://")
+            raise ValueError(
+                f"{parts.scheme}:// is not a supported kind of store: write a directory, s3://, gs:// or az://"
+            )
         if "@" in parts.netloc:
             raise ValueError("the address of a bucket must not contain credentials: they come from the environment")
         if len({*self.partition_by}) < len(self.partition_by):

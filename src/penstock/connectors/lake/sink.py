@@ -156,7 +156,9 @@ class LakeSink:
             if in_doubt is not None and in_doubt.is_of(transaction):
                 self._finish(in_doubt)
             elif record.state.transaction.encode() != transaction.id:
-                raise SinkLost(f"{self._where}: no vote on {transaction.id.decode()}", _RESTORED)
+                raise SinkLost(
+                    f"{self._where}: it has not voted on {transaction.id.decode()}, which is to be committed", _RESTORED
+                )
 
     def abort(self) -> None:
         self._opened()

@@ -255,7 +255,9 @@ class PostgresSink:
             if self._in_doubt(connection) == transaction:
                 self._move(connection, transaction)
             elif connection.execute(self._sql.is_done(transaction)).fetchone() is None:
-                raise SinkLost(f"{self._where}: no vote on {transaction.id.decode()}", _RESTORED)
+                raise SinkLost(
+                    f"{self._where}: it has not voted on {transaction.id.decode()}, which is to be committed", _RESTORED
+                )
 
     def abort(self) -> None:
         connection = self._opened()

@@ -149,7 +149,9 @@ class SqliteSink:
             if self._in_doubt(database) == transaction:
                 self._move(database, transaction)
             elif not self._is_done(database, transaction):
-                raise SinkLost(f"{self._where}: no vote on {transaction.id.decode()}", _RESTORED)
+                raise SinkLost(
+                    f"{self._where}: it has not voted on {transaction.id.decode()}, which is to be committed", _RESTORED
+                )
 
     def abort(self) -> None:
         database = self._opened()

@@ -136,7 +136,7 @@ class Credits:
         them.
         """
         if count > max(self._available, 0):
-            raise ProtocolError(f"MESSAGE: {count} came, and there was credit for {max(self._available, 0)}")
+            raise ProtocolError(f"MESSAGE: {count} received, with credit for {max(self._available, 0)}")
         self._largest.saw(largest, now)
         self._available -= count
         self._in_flight += count

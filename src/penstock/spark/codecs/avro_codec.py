@@ -246,7 +246,7 @@ def _kind(schema: Any, named: dict[str, Any]) -> tuple[Kind, bool]:
         return _kind(others[0], named)[0], len(others) < len(schema)
     if isinstance(schema, str):
         if schema in named and named[schema] is None:
-            raise RequestError(f"the Avro record {schema} contains itself, and types of Spark cannot", _HINT)
+            raise RequestError(f"the Avro record {schema} contains itself, which no type of Spark can", _HINT)
         return _kind(named[schema], named) if schema in named else (_plain(schema, {}), False)
     match schema["type"]:
         case "record":
@@ -273,7 +273,7 @@ def _plain(name: str, schema: dict[str, Any]) -> Kind:
 
 def _no_type(schema: Any) -> RequestError:
     return RequestError(
-        f"no type of Spark is like {json.dumps(schema)[:100]} of the Avro schema",
+        f"Spark has no type for {json.dumps(schema)[:100]} of the Avro schema",
         _HINT,
     )
 
@@ -350,7 +350,7 @@ class Registry:
         """That of the schema, which is registered if it is new. Raises PenstockError."""
         found = self._asked(f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
         if found is None:
-            raise RequestError(f"the registry {self._address} does not take the schema of {subject}")
+            raise RequestError(f"the registry {self._address} rejects the schema of {subject}")
         return int(found["id"])
 
     def _asked(self, path: str, body: Any = None) -> Any:

@@ -120,7 +120,7 @@ def _key(rows: Given, texts: pa.StringArray) -> pa.StringArray:
 
 
 def _named(rows: Given, names: pa.StringArray) -> pa.StringArray:
-    return rows.fitting(names, _WRITABLE.pattern, "It has no form for this name.")
+    return rows.fitting(names, _WRITABLE.pattern, "Line protocol cannot represent this name.")
 
 
 def _documents(rows: Given) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ _SPECIAL = str.maketrans({sign: f"\\{sign}" for sign in "\\,= "})
 
 def _escaped(name: str) -> str:
     if not _WRITABLE.fullmatch(name):
-        raise RequestError(f"influx cannot write {name!r}", "It has no form for this name.")
+        raise RequestError(f"influx cannot write {name!r}", "Line protocol cannot represent this name.")
     return name.translate(_SPECIAL)
 
 

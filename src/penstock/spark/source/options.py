@@ -138,7 +138,7 @@ class SourceOptions:
         """Names are case-insensitive, as in Spark. Raises RequestError, which names the option."""
         given = _Given(options)
         if given.get("generation", _number) is not None and not given.has("pipeline"):
-            raise RequestError("a generation without a pipeline", "Set the option pipeline too.")
+            raise RequestError("the option generation needs the option pipeline", "Set the option pipeline too.")
         buckets = _control_buckets(given)
         reads_events = buckets is None or given.has("fused")
         worker = given.get("worker", _address) or default_worker()
@@ -228,7 +228,7 @@ def _branches(given: _Given) -> tuple[Branch, ...]:
     codec, schema = given.get("codec", str), given.get("schema", str)
     if codec is None and not given.has("codecMap"):
         if schema is not None:
-            raise RequestError("a schema without a codec", "Set the option codec too.")
+            raise RequestError("the option schema needs the option codec", "Set the option codec too.")
         return ()
     coding = Coding("", codec, given.get("codecMap", _codec_map) or {}, schema)
     return tuple(branches({"": coding}))
@@ -261,7 +261,7 @@ def _control_buckets(given: _Given) -> tuple[int, ...] | None:
     buckets = given.get("buckets", _numbers)
     if not given.get("rows", _is_control):
         if buckets is not None or given.has("fused"):
-            raise RequestError("buckets without rows=control", "Leave it out: events have no buckets.")
+            raise RequestError("the option buckets needs rows=control", "Leave it out: events have no buckets.")
         return None
     if not given.has("pipeline") or (given.has("columns") and not given.has("fused")):
         raise RequestError("rows=control is for a pipeline, and has its own columns", "Leave it to Penstock.")
