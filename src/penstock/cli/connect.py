@@ -209,10 +209,7 @@ def host_of(worker: str) -> str:
 
 
 def _status(address: str, retry_seconds: float) -> WorkerStatus:
-    for attempt in retrying(retry_seconds, Unavailable):
-        with attempt:
-            return worker_status(address)
-    raise AssertionError("tenacity returns or raises")
+    return retrying(retry_seconds, Unavailable)(worker_status, address)
 
 
 def _serves(status: WorkerStatus, data: Path) -> bool:

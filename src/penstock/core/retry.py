@@ -30,11 +30,13 @@ class RetryPolicy:
         return uniform(longest * (1 - self.jitter), longest)
 
     def retrying(self, seconds_max: float, *on: type[Exception]) -> Retrying:
-        """Iterate over it: each attempt is a context manager. Raises the last error when the time is up."""
+        """Call it with a function and its arguments, or iterate over it: each attempt is a context manager. Raises the
+        last error when the time is up.
+        """
         return Retrying(**self._arguments(seconds_max, on))
 
     def async_retrying(self, seconds_max: float, *on: type[Exception]) -> AsyncRetrying:
-        """Like `retrying`, for `async for`."""
+        """Like `retrying`, for coroutine functions and `async for`."""
         return AsyncRetrying(**self._arguments(seconds_max, on))
 
     def _arguments(self, seconds_max: float, on: tuple[type[Exception], ...]) -> dict[str, Any]:

@@ -359,7 +359,4 @@ class WorkerClient:
         return _decoded(self._ask("POST", path, encode(request), wait_seconds), reply)
 
     def _ask(self, method: str, path: str, body: bytes | None, wait_seconds: float = 0.0) -> bytes:
-        for attempt in retrying(self._retry_seconds, Interrupted):
-            with attempt:
-                return self._connection.ask(method, path, body, wait_seconds)
-        raise AssertionError("tenacity returns or raises")
+        return retrying(self._retry_seconds, Interrupted)(self._connection.ask, method, path, body, wait_seconds)

@@ -202,11 +202,8 @@ class SegmentClient(_ClientBase[BlockingConnection]):
         return run_steps(operation, self._call)
 
     def _call(self, call: Call[T]) -> T:
-        attempts = Attempts(call)
-        for attempt in retrying(self._retry_seconds, Interrupted):
-            with attempt:
-                return self._try(attempts)
-        raise AssertionError("tenacity returns or raises")
+        reply: T = retrying(self._retry_seconds, Interrupted)(self._try, Attempts(call))
+        return reply
 
     def _try(self, attempts: Attempts[T], hops: int = HOPS_MAX) -> T:
         if self._connection is None:
@@ -333,11 +330,8 @@ class AsyncSegmentClient(_ClientBase[AsyncConnection]):
         return await run_steps_async(operation, self._call)
 
     async def _call(self, call: Call[T]) -> T:
-        attempts = Attempts(call)
-        async for attempt in async_retrying(self._retry_seconds, Interrupted):
-            with attempt:
-                return await self._try(attempts)
-        raise AssertionError("tenacity returns or raises")
+        reply: T = await async_retrying(self._retry_seconds, Interrupted)(self._try, Attempts(call))
+        return reply
 
     async def _try(self, attempts: Attempts[T], hops: int = HOPS_MAX) -> T:
         connection = await self._connected()
