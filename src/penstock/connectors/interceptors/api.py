@@ -4,13 +4,15 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import AfterValidator
 
 from penstock.connectors.api import Options
 from penstock.core.errors import PenstockError, RequestError
-from penstock.protocol.stored.bulk import Bytes
+
+if TYPE_CHECKING:
+    from penstock.protocol.stored.bulk import Bytes  # here: kernels take a second to import
 
 
 class BadBytes(PenstockError):
@@ -61,7 +63,7 @@ class Incoming(ABC):
         """As `feed` of each of them, if it can be sure that none raises BadBytes; None: it was not fed."""
         return None
 
-    def feed_columns(self, data: bytes) -> Bytes | None:  # noqa: ARG002
+    def feed_columns(self, data: bytes) -> "Bytes | None":  # noqa: ARG002
         """As `feed`, without an object for each record, if it can be sure that it does not raise BadBytes; None: it was
         not fed.
         """

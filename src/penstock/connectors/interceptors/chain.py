@@ -7,6 +7,7 @@ peer ◀── last ◀── … ◀── first ◀── events            Ou
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from penstock.connectors.interceptors.api import (
     FEED_BYTES,
@@ -15,7 +16,9 @@ from penstock.connectors.interceptors.api import (
     OutgoingInterceptor,
     Rejected,
 )
-from penstock.protocol.stored.bulk import Bytes
+
+if TYPE_CHECKING:
+    from penstock.protocol.stored.bulk import Bytes  # here: kernels take a second to import
 
 WAITING_BYTES_MAX = 16 << 20
 """Whole records that a stream that resumes may buffer until there is a position between records in its raw bytes."""
@@ -90,7 +93,7 @@ class IncomingChain:
         for stage in self._stages:
             stage.expire()
 
-    def feed_columns(self, data: bytes) -> Bytes | None:
+    def feed_columns(self, data: bytes) -> "Bytes | None":
         """As `feed`, if its only interceptor can return columns; None: it was not fed."""
         found = self._only.feed_columns(data) if self._only is not None else None
         if found is not None and self._only is not None:
