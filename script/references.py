@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 import msgspec
 from prometheus_client.core import Metric
 
+from penstock.core.sizes import MIB
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.status import TraceStatus
 from penstock.segment_server.settings import ServerSettings
-from penstock.store.settings import MIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.testing.running_worker import RunningWorker
 from penstock.worker import metrics as worker_metrics
 from penstock.worker.api_route import ApiRoute

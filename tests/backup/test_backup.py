@@ -14,9 +14,9 @@ from penstock.backup.manifest import Manifest
 from penstock.client import Message, Source
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import Damaged, DiskFull, RequestError, StoreInUse
+from penstock.core.sizes import MIB
 from penstock.protocol.connector import stream_id_of
 from penstock.store.chapters import chapter_name
-from penstock.store.settings import MIB
 from tests.client.source.stored import stored_messages
 from tests.support.http import get
 from tests.support.running_worker import RunningWorker, running_worker

@@ -26,10 +26,11 @@ from penstock.core.errors import (
     StoreInUse,
     Unavailable,
 )
+from penstock.core.sizes import KIB
 from penstock.store.bucket_files import BucketFiles
 from penstock.store.chapters import INCOMPLETE, chapter_bases
 from penstock.store.files import Files, RealFiles
-from penstock.store.settings import KIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.testing.faulty_bucket import FaultyBucket
 from tests.delivery.merging import Merging
 from tests.support.running_worker import RunningWorker, running_worker

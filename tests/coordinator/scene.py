@@ -13,6 +13,7 @@ from penstock.coordinator.settings import NO_CONNECTORS, Connectors, Coordinator
 from penstock.coordinator.shards import ShardDirectory, ShardWire
 from penstock.coordinator.traces import Traces
 from penstock.core.errors import StoreFailed, Unavailable
+from penstock.core.sizes import KIB
 from penstock.core.types import Buffer, Position
 from penstock.protocol.api.pipelines import (
     Cut,
@@ -29,7 +30,7 @@ from penstock.protocol.stored.head import Mark, StreamColumns, encode_head
 from penstock.store.file_journal import FileJournal
 from penstock.store.files import Files
 from penstock.store.journal import Durability
-from penstock.store.settings import KIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.testing.memory_files import MemoryFiles

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.durations import format_duration, parse_duration_ms, parse_duration_us
+from penstock.core.durations import format_duration, parse_duration_ms, parse_duration_us, show_latency, show_seconds
 from penstock.core.errors import RequestError
 
 
@@ -59,3 +59,9 @@ def test_durations_are_read_as_people_and_as_spark_write_them() -> None:
     for text in ("", "5", "s", "1 fortnight", "-1s"):
         with pytest.raises(RequestError, match="is not a valid duration"):
             parse_duration_ms(text)
+
+
+def test_they_are_shown_to_people_in_two_units() -> None:
+    lengths = {None: "", 0.4: "0 s", 59.9: "59 s", 185: "3 min 5 s", 7800: "2 h 10 min"}
+    assert {seconds: show_seconds(seconds) for seconds in lengths} == lengths
+    assert [show_latency(seconds) for seconds in (None, 0.44, 59.9, 185)] == ["", "0.4 s", "59.9 s", "3 min 5 s"]

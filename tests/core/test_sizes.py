@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.core.errors import RequestError
-from penstock.core.sizes import format_size, parse_size
+from penstock.core.sizes import format_size, parse_size, show_size, size_unit
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,9 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
 
 def test_sizes_are_written_in_the_largest_unit_they_are_a_whole_number_of() -> None:
     assert [*map(format_size, (1 << 30, 3 << 20, 1536, 1000))] == ["1GiB", "3MiB", "1536", "1000"]
+
+
+def test_people_read_sizes_in_units_of_1024() -> None:
+    sizes = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 40 << 20: "40.0 MiB", 3 << 50: "3072.0 TiB"}
+    assert {size: show_size(size) for size in sizes} == sizes
+    assert [size_unit(size) for size in (0.0, 2048.0, 5 << 60)] == [(1, "B"), (1024, "KiB"), (1 << 40, "TiB")]

@@ -11,9 +11,10 @@ from penstock.client.coordinator import CoordinatorClient, SinkStatus
 from penstock.client.segments import SegmentClient
 from penstock.coordinator.settings import CoordinatorSettings
 from penstock.core.retry import RetryPolicy
+from penstock.core.sizes import KIB
 from penstock.delivery import backoff
 from penstock.store.files import Files
-from penstock.store.settings import KIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from tests.coordinator.driver import Checkpoint
 from tests.operate.driver import SOURCE, CopyDriver
 from tests.support.http import ask

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.core.errors import DiskFull, NoRoom
-from penstock.store.settings import MIB
+from penstock.core.sizes import MIB
 from tests.coordinator.driver import Checkpoint
 from tests.operate.restores import made_places
 from tests.operate.site import RETAINS, STORE, Sender, Site, running_site

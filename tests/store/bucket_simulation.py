@@ -14,12 +14,13 @@ from random import Random
 import pytest
 
 from penstock.core.errors import DiskFull, StoreFailed, TakenOver, Unavailable
+from penstock.core.sizes import KIB
 from penstock.core.types import Position
 from penstock.store.bucket_files import BucketFiles
 from penstock.store.bucket_verify import verify_bucket
 from penstock.store.compaction import Compactor
 from penstock.store.file_journal import FileJournal
-from penstock.store.settings import KIB, BucketSettings
+from penstock.store.settings import BucketSettings
 from penstock.store.store import SegmentStore
 from penstock.store.verify import verify
 from penstock.testing.faulty_bucket import BucketFaults, FaultyBucket, Objects

@@ -20,6 +20,7 @@ from penstock.core.errors import (
     SegmentTruncated,
     StoreFailed,
 )
+from penstock.core.sizes import KIB
 from penstock.core.types import QUOTA, Position
 from penstock.store.chapters import file_offset
 from penstock.store.compaction import Compactor
@@ -28,7 +29,7 @@ from penstock.store.operations import Index, pack
 from penstock.store.plan import AttributeUpdate
 from penstock.store.record import RECORD_HEADER_BYTES, TRAILER_BYTES, checksum
 from penstock.store.segment import Segment
-from penstock.store.settings import KIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.spares import spare_names
 from penstock.store.store import SegmentStore
 from penstock.store.verify import verify

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+from penstock.core.sizes import KIB
 from penstock.core.types import Position
 from penstock.store.chapters import chapter_name, file_offset
 from penstock.store.compaction import Compactor
 from penstock.store.file_journal import FileJournal
 from penstock.store.files import Files
 from penstock.store.record import Entry
-from penstock.store.settings import KIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
 

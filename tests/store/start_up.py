@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from penstock.core.sizes import MIB
 from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import File, Files, RealFiles
-from penstock.store.settings import MIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 
 SEGMENTS = 100

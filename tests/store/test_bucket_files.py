@@ -22,6 +22,7 @@ from penstock.core.errors import (
     Unavailable,
     UnreadableFormat,
 )
+from penstock.core.sizes import KIB
 from penstock.store import log_object
 from penstock.store.bucket_files import _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
 from penstock.store.bucket_log import Patience, ShardLog
@@ -29,7 +30,7 @@ from penstock.store.bucket_verify import verify_bucket
 from penstock.store.local_copy import LocalCopy
 from penstock.store.log_object import LogObject
 from penstock.store.part_cache import BLOCK_BYTES
-from penstock.store.settings import KIB, BucketSettings
+from penstock.store.settings import BucketSettings
 from penstock.store.shard_directory import ORPHANS_SECONDS
 from penstock.testing.faulty_bucket import FaultyBucket, Objects
 from penstock.testing.memory_files import MemoryFile, MemoryFiles

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import DiskFull
+from penstock.core.sizes import KIB, MIB
 from penstock.store.compaction import Compactor
 from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import RealFiles
-from penstock.store.settings import KIB, MIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from tests.store.small import compact_step, journal_of
 from tests.support.small_disks import directory_for_images, fill_disk, make_image, mounted, run

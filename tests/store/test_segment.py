@@ -5,9 +5,9 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.sizes import MIB
 from penstock.core.types import Offset, Position, SegmentId
 from penstock.store.segment import Run, Runs, Segment
-from penstock.store.settings import MIB
 from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import next_chapter, open_store
 

@@ -7,7 +7,7 @@ import msgpack
 import pytest
 
 from penstock.core.errors import DiskFull
-from penstock.store.settings import MIB
+from penstock.core.sizes import MIB
 from penstock.store.store import SegmentStore
 from penstock.store.table import EncodedRows, _to_row
 from penstock.testing.faulty_files import FaultyFiles

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.sizes import KIB
 from penstock.store.files import RealFiles
-from penstock.store.settings import KIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.memory_files import MemoryFiles
 from tests.store.small import commit, open_store

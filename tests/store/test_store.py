@@ -15,10 +15,10 @@ from penstock.core.errors import (
     SegmentTruncated,
     StoreFailed,
 )
+from penstock.core.sizes import KIB
 from penstock.core.types import NO_VALUE, QUOTA
 from penstock.store.compaction import Compactor
 from penstock.store.plan import AttributeUpdate
-from penstock.store.settings import KIB
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles
 from penstock.testing.memory_files import MemoryFiles

@@ -8,10 +8,11 @@ from ssl import SSLContext
 from penstock.access.file import AccessControl, Open
 from penstock.bucket.objects import Bucket
 from penstock.coordinator.settings import CoordinatorSettings
+from penstock.core.sizes import MIB
 from penstock.ingest.settings import GatewaySettings, SourceSettings
 from penstock.segment_server.settings import ServerSettings
 from penstock.store.files import Files
-from penstock.store.settings import MIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.testing.running_worker import RunningWorker
 from penstock.worker.settings import WorkerSettings
 

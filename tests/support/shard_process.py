@@ -126,9 +126,10 @@ def _write(path: Path, value: Any) -> None:
 async def _serve(data: Path, directory: FileDirectory, host: str, connector_port: int) -> None:
     from penstock.access.file import AccessFile, Open, WithCluster
     from penstock.coordinator.settings import CoordinatorSettings
+    from penstock.core.sizes import MIB
     from penstock.ingest.settings import GatewaySettings
     from penstock.segment_server.settings import ServerSettings
-    from penstock.store.settings import MIB, StoreSettings
+    from penstock.store.settings import StoreSettings
     from penstock.worker.settings import WorkerSettings
     from penstock.worker.worker import Worker
 

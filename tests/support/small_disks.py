@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.settings import MIB
+from penstock.core.sizes import MIB
 
 
 def run(*command: str | Path) -> None:

@@ -111,7 +111,7 @@ def test_a_sink_that_accepts_nothing_reports_why_once() -> None:
 
 
 def test_a_slow_object_store_is_not_called_a_disk() -> None:
-    waits = "40 MiB of 64 MiB wait for it"
+    waits = "40.0 MiB of 64.0 MiB wait for it"
     (disk,) = blockages(Facts(slow_disk=waits))
     (store,) = blockages(Facts(slow_disk=waits, is_on_bucket=True))
     assert str(disk).startswith(f"blocked by the disk: it is slow, {waits}, so sources get fewer credits. ")

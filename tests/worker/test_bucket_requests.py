@@ -13,8 +13,9 @@ import pytest
 from penstock.bucket.counted_bucket import CountedBucket
 from penstock.cli.connect import get_json
 from penstock.cluster.records import ShardRecord, WorkerRecord, encode, shard_key, worker_key
+from penstock.core.sizes import KIB
 from penstock.store.bucket_files import OWNER_SECONDS, BucketFiles
-from penstock.store.settings import KIB, BucketSettings
+from penstock.store.settings import BucketSettings
 from penstock.testing.faulty_bucket import FaultyBucket
 from penstock.testing.memory_files import MemoryFiles
 from penstock.worker.cluster import Cluster

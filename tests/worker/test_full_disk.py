@@ -14,8 +14,8 @@ import pytest
 from penstock.client import Message, Source
 from penstock.client.segments import SegmentClient
 from penstock.core.errors import DiskFull
+from penstock.core.sizes import MIB
 from penstock.protocol.connector import stream_id_of
-from penstock.store.settings import MIB
 from tests.client.source.stored import stored_messages
 from tests.support.http import ask, get
 from tests.support.small_disks import directory_for_images, fill_disk, make_image, mounted

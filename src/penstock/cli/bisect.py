@@ -34,6 +34,7 @@ from penstock.cli.texts import printable, shortened, show_time
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.coordinator.client import ApplicationClient
 from penstock.client.credentials import OWN_DATA
+from penstock.core.counts import show_count
 from penstock.core.errors import PipelineError, RequestError
 from penstock.core.logs import set_up_logging
 from penstock.core.sizes import show_size
@@ -104,7 +105,7 @@ def bisect(
     with worker_for_change(worker, data, yes=False) as address, CoordinatorClient(address, _RETRY_SECONDS) as client:
         events = _events(client, address, name)
         pipeline = _pipeline(name, file, address)
-        typer.echo(f"epoch {events.epoch.epoch} of {name} has {_counted(len(events))}", err=as_json)
+        typer.echo(f"epoch {events.epoch.epoch} of {name} has {show_count(len(events), 'event')}", err=as_json)
         log = tempfile.gettempdir() if worker is not None else str(data or OWN_DATA)
         with _spark(name, master, conf_of(conf or []), Path(log)) as session:
             found, is_over = _search(session, pipeline, address, events, limit)
@@ -283,7 +284,7 @@ class _Screen:
         def tried(start: int, end: int, but: Sequence[int]) -> Failure | None:
             self._trials += 1
             count = end - start - sum(start <= one < end for one in but)
-            what = f"trial {self._trials}: {_counted(count)}"
+            what = f"trial {self._trials}: {show_count(count, 'event')}"
             self._progress.update(self._task, description=what)
             failure = attempt(start, end, but)
             self._check()
@@ -295,7 +296,11 @@ class _Screen:
         return tried
 
     def found(self, place: EventPlace, one: Failing[Failure]) -> None:
-        what = f"found {printable(str(place))}" if one.is_single else f"found {_counted(one.end - one.start)} together"
+        what = (
+            f"found {printable(str(place))}"
+            if one.is_single
+            else f"found {show_count(one.end - one.start, 'event')} together"
+        )
         self._console.print(what, markup=False, soft_wrap=True)
         self._progress.update(self._task, total=self._trials + self._expected)
 
@@ -379,7 +384,7 @@ def _print(singles: Sequence[_Described], together: Sequence[Failing[Failure]], 
     for one in together:
         first, last = events.place(one.start), events.place(one.end - 1)
         typer.echo(printable(f"\n{first} to {last}").lstrip("\\n"))
-        typer.echo(f"  {_counted(one.end - one.start)}: none of them fails alone, but together they do")
+        typer.echo(f"  {show_count(one.end - one.start, 'event')}: none of them fails alone, but together they do")
         typer.echo("\n".join(_indented(one.how.text)))
 
 
@@ -392,7 +397,7 @@ def _conclude(name: str, found: int, count: int, limit: int, *, is_over: bool) -
     if is_over:
         typer.echo("interrupted: other events may fail, too")
     elif found == limit:
-        typer.echo(f"stopped after {_counted(found)} (--limit): others may fail, too")
+        typer.echo(f"stopped after {show_count(found, 'event')} (--limit): others may fail, too")
     elif found:
         typer.echo(f"all other events pass ({count - found:,})")
     else:
@@ -407,14 +412,10 @@ def _offer(client: CoordinatorClient, name: str, found: Sequence[_Described], *,
     if not found:
         return
     places = [one.place for one in found]
-    if bury or (ask and sys.stdin.isatty() and typer.confirm(f"Bury {_counted(len(found))} of {name}?")):
+    if bury or (ask and sys.stdin.isatty() and typer.confirm(f"Bury {show_count(len(found), 'event')} of {name}?")):
         reasons = [shortened(printable(one.failure.summary), _REASON_CHARACTERS_MAX) for one in found]
         done = [client.bury(name, [place], reason) for place, reason in zip(places, reasons, strict=True)]
         report_bury(name, len(places), BuryDone(sum(one.changed for one in done), any(one.waits for one in done)))
     elif ask:
         at = " ".join(f"--at {place}" for place in places)
         typer.echo(f"To bury: penstock dead-letters bury {name} {printable(at)}")
-
-
-def _counted(count: int) -> str:
-    return "1 event" if count == 1 else f"{count:,} events"

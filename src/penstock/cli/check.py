@@ -19,6 +19,7 @@ from penstock.cli.executors import check_cluster
 from penstock.cli.pipeline_sinks import CheckedSink, SinkOption, bound_to, checked
 from penstock.cli.run_setup import AdvertisedOption, ConfOption, conf_of
 from penstock.cli.texts import printable
+from penstock.core.counts import show_count
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import PASSTHROUGH
 from penstock.protocol.stored.names import Form, Source
@@ -221,7 +222,7 @@ def _check_file(file: Path, sink: list[str] | None) -> None:
         mistakes += sum(len(one.mistakes) for one in sinks)
         console.print(_pipeline(pipeline, sinks), soft_wrap=True)
     if mistakes:
-        console.print(f"{mistakes} {'mistake' if mistakes == 1 else 'mistakes'}", style="bold red")
+        console.print(show_count(mistakes, "mistake"), style="bold red")
         raise typer.Exit(1)
 
 

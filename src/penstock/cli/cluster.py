@@ -16,6 +16,7 @@ from penstock.cli.connect import DataOption, JsonOption, WorkerOption, get_json,
 from penstock.client.coordinator.connection import connection_to
 from penstock.client.credentials import parse_worker
 from penstock.cluster.lease_state import LEASE_TIMING
+from penstock.core.counts import show_count
 from penstock.core.errors import RequestError, Unavailable
 from penstock.protocol.api.cluster import ClusterStatus, Drain, Member, Move, MoveShard, Place
 from penstock.protocol.api.codec import Empty
@@ -66,10 +67,10 @@ def _summary(found: ClusterStatus) -> str:
     if not found.shards:
         return "no worker owns a shard"
     hosts = [one for one in found.workers if one.wants is not None]
-    shards = "1 shard" if len(found.shards) == 1 else f"{len(found.shards)} shards"
+    shards = show_count(len(found.shards), "shard")
     workers = len(hosts) or len(found.workers)
     leader = f", led by {found.leader}" if found.leader else ""
-    return f"{shards} on {'1 worker' if workers == 1 else f'{workers} workers'}{leader}"
+    return f"{shards} on {show_count(workers, 'worker')}{leader}"
 
 
 def _print_whole(table: Table, console: Console) -> None:

@@ -15,6 +15,7 @@ from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption
 from penstock.cli.embedded_worker import worker_for_change
 from penstock.cli.texts import is_plain, printable, shortened, show_time
 from penstock.client.coordinator import CoordinatorClient, DeadLetter, DeadLetterPort, PipelineStatus
+from penstock.core.counts import show_count
 from penstock.core.errors import Forbidden, PipelineError, RequestError
 from penstock.core.sizes import show_size
 from penstock.protocol.api.dead_letters import BuriedEvent, BuryDone, DeadLetterList, EventPlace, Replayed
@@ -257,7 +258,7 @@ def replay(
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
-    dead_letters = "1 dead letter" if found.count == 1 else f"{found.count:,} dead letters"
+    dead_letters = show_count(found.count, "dead letter")
     typer.echo(f"replayed {dead_letters} of {pipeline}/{port}: they arrive with its next epoch")
     if found.left_out:
         typer.echo(f"{found.left_out:,} left out: no input of {pipeline} reads their source")
@@ -324,7 +325,7 @@ def bury(
 
 def report_bury(pipeline: str, asked: int, done: BuryDone, *, undo: bool = False) -> None:
     """`asked`: how many events."""
-    what = f"{'1 event' if done.changed == 1 else f'{done.changed:,} events'} of {pipeline}"
+    what = f"{show_count(done.changed, 'event')} of {pipeline}"
     typer.echo(f"{what} will be read again" if undo else f"buried {what}")
     if done.changed < asked:
         typer.echo(f"{asked - done.changed:,} {'were not buried' if undo else 'were buried already'}")

@@ -24,6 +24,7 @@ from penstock import __version__
 from penstock.cli.connect import WorkerOption, local_worker, worker_status
 from penstock.cli.embedded_worker import DEFAULT_PORTS
 from penstock.client.credentials import DEFAULT_WORKER, OWN_DATA, LocalWorker, default_worker, ports_file
+from penstock.core.counts import show_count
 from penstock.core.errors import PenstockError
 from penstock.core.platforms import limitations, sync_data
 from penstock.core.sizes import show_size
@@ -118,13 +119,9 @@ def _print(found: list[Finding]) -> None:
     warnings = sum(one.level == "warning" for one in found)
     console.print()
     if errors or warnings:
-        console.print(f"{_counted(errors, 'problem')}, {_counted(warnings, 'warning')}")
+        console.print(f"{show_count(errors, 'problem')}, {show_count(warnings, 'warning')}")
     else:
         console.print("Everything is in order.")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 # The machine.

@@ -11,6 +11,7 @@ import typer
 from penstock.cli.connect import DataOption, JsonOption, WorkerOption, segment_client, worker_to_read
 from penstock.client.coordinator import CoordinatorClient
 from penstock.client.segments import SegmentClient
+from penstock.core.counts import show_count
 from penstock.core.errors import RequestError
 from penstock.core.kinds import ddl
 from penstock.protocol.api.pipelines import Range
@@ -123,7 +124,7 @@ def _by_content_type(samples: Sequence[tuple[str | None, bytes]]) -> str | None:
 
 
 def _lines(source: str, found: Inferred) -> Iterator[str]:
-    count = "1 event" if found.samples == 1 else f"{found.samples:,} events"
+    count = show_count(found.samples, "event")
     yield f"# {count} of {source}" + (
         f"; {found.unreadable:,} not readable as {found.codec}" if found.unreadable else ""
     )

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from penstock.cli.screen import Column, Level, Row, Section
 from penstock.cli.texts import printable, show_clock_time, show_epoch
-from penstock.core.durations import show_seconds
+from penstock.core.counts import show_count
+from penstock.core.durations import show_latency, show_seconds
 from penstock.core.sizes import show_size
 from penstock.dashboard.catch_up import backlogs
 from penstock.protocol.api.delivery import SinkStatus
@@ -324,7 +325,7 @@ def sink_section(sinks: Sequence[SinkStatus], rates: Mapping[str, Mapping[str, S
 
 def _sink(one: SinkStatus, rates: SinkRates) -> Row:
     level = Level.BAD if one.state in _BAD_SINKS else Level.WARNING if one.lacking and one.reason else Level.OK
-    behind = "" if not one.lacking else "1 epoch" if one.lacking == 1 else f"{one.lacking:,} epochs"
+    behind = show_count(one.lacking, "epoch") if one.lacking else ""
     rate = show_rate(rates.rows_per_second)
     return Row((one.sink, one.pipeline, one.state, rate, behind, one.url, str(one.parked or "")), level)
 
@@ -351,9 +352,3 @@ def show_rate(value: float) -> str:
             break
         value /= 1000
     return f"{value:.1f}{unit}" if unit and value < 100 else f"{value:.0f}{unit}"
-
-
-def show_latency(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{seconds:.1f} s" if seconds < 60 else show_seconds(seconds)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.cli.texts import printable
 from penstock.client.coordinator import CoordinatorClient, SinkStatus
+from penstock.core.counts import show_count
 from penstock.core.durations import show_seconds
 from penstock.core.errors import PenstockError
 from penstock.core.sizes import show_size
@@ -71,15 +72,11 @@ def summary(names: Collection[str], before: Mapping[str, Counts], status: Worker
 
 
 def _line(one: PipelineStatus, counts: Counts) -> str:
-    parts = [_counted(counts.events_in, "event in", "events in")]
+    parts = [show_count(counts.events_in, "event in", "events in")]
     if one.outputs != []:  # Spark's own sinks do not say how much they write
-        parts.append(_counted(counts.rows_out, "row out", "rows out"))
-    parts.append(_counted(counts.dead_letters, "dead letter", "dead letters"))
+        parts.append(show_count(counts.rows_out, "row out", "rows out"))
+    parts.append(show_count(counts.dead_letters, "dead letter"))
     return f"{one.name}: {', '.join(parts)}, {counts.late:,} late"
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {several}"
 
 
 def _left(one: PipelineStatus, sinks: Sequence[SinkStatus]) -> Iterator[str]:
@@ -89,7 +86,7 @@ def _left(one: PipelineStatus, sinks: Sequence[SinkStatus]) -> Iterator[str]:
     for sink in sinks:
         if sink.pipeline == one.name and sink.lacking:
             why = f" ({sink.reason})" if sink.reason else ""
-            yield f"{_counted(sink.lacking, 'epoch', 'epochs')} of {one.name} to {sink.sink}{why}"
+            yield f"{show_count(sink.lacking, 'epoch')} of {one.name} to {sink.sink}{why}"
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from penstock.cli.connect import (
     worker_to_read,
 )
 from penstock.client.coordinator import CoordinatorClient, Rewound, SinkSpec, SinkStatus
+from penstock.core.counts import show_count
 from penstock.core.errors import PipelineError
 from penstock.core.sizes import show_size
 from penstock.spark.pipelines import DEFAULT_PORT, with_sinks
@@ -194,7 +195,7 @@ def rewind(
 def _rewound(done: Rewound) -> str:
     if done.accepted:
         return f"the sink continues from what it has; accepted, and recorded in the ledger: {done.accepted}"
-    return "delivering 1 epoch again" if done.again == 1 else f"delivering {done.again} epochs again"
+    return f"delivering {show_count(done.again, 'epoch')} again"
 
 
 @app.command("remove")

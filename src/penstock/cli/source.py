@@ -9,6 +9,7 @@ from penstock.cli.connect import DataOption, JsonOption, WorkerOption, YesOption
 from penstock.cli.event_times import parse_event_time
 from penstock.cli.texts import show_time
 from penstock.client.coordinator import CoordinatorClient
+from penstock.core.counts import show_count
 
 _RETRY_SECONDS = 3.0
 """How long to wait for a worker that is about to start: a person is waiting."""
@@ -58,4 +59,4 @@ def watermark(
     if as_json:
         typer.echo(json.dumps({"source": name, "watermark_us": time_us, "streams": count}))
         return
-    typer.echo(f"{name}: no more events before {show_time(time_us)} UTC on {count} stream{'' if count == 1 else 's'}")
+    typer.echo(f"{name}: no more events before {show_time(time_us)} UTC on {show_count(count, 'stream')}")

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from penstock.connectors.api import About, Capabilities, Connector, Host, Lost, Options, Outgoing, ShownBy, Stream
 from penstock.connectors.streams import DRAINED, ready_or_draining, until_draining
 from penstock.connectors.values import Size, SomeSeconds
+from penstock.core.sizes import format_size
 from penstock.core.types import Guarantee
 
 log = logging.getLogger(__name__)
@@ -212,7 +213,7 @@ def lines_of(path: Path) -> list[bytes]:
     """The lines of a file that is not too large. Raises OSError, and Lost if there are none."""
     if path.stat().st_size > _REPLAYED_BYTES_MAX:
         raise Lost(
-            f"{path} has more than {_REPLAYED_BYTES_MAX >> 20} MiB", "Use a part of it: the file is kept in memory."
+            f"{path} has more than {format_size(_REPLAYED_BYTES_MAX)}", "Use a part of it: the file is kept in memory."
         )
     found = [line for line in path.read_bytes().splitlines() if line]
     if not found:

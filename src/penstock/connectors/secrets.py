@@ -21,6 +21,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from penstock.connectors.permissions import UNLIMITED, Permissions
 from penstock.core.errors import PenstockError, RequestError
 from penstock.core.logs import any_of, hide_in_logs
+from penstock.core.sizes import format_size
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ def _content(path: Path, permissions: Permissions) -> str:
     try:
         return read_bounded(path, SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
     except TooLarge:
-        raise NoSecret(f"{path} is too large for a secret", f"At most {SECRET_BYTES_MAX >> 20} MiB.") from None
+        raise NoSecret(f"{path} is too large for a secret", f"At most {format_size(SECRET_BYTES_MAX)}.") from None
     except OSError as error:
         raise NoSecret(f"{path} cannot be read: {error.strerror}", "It is named by ${file:…}.") from None
     except UnicodeDecodeError:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.coordinator.machine.state import COMPLETE, Retention
+from penstock.core.sizes import MIB
 
-MIB = 1 << 20
 GIB = 1 << 30
 
 

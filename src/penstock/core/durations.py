@@ -68,7 +68,7 @@ def format_duration(length_us: int) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """A measured time, for people: 7 s, 2 min 5 s, 3 h 20 min."""
+    """The duration for people, in its two largest units: 12 s, 3 min 5 s, 2 h 10 min. Nothing for None."""
     if seconds is None:
         return ""
     whole = int(seconds)
@@ -77,3 +77,8 @@ def show_seconds(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def show_latency(seconds: float | None) -> str:
+    """As `show_seconds`, with tenths of a second under a minute."""
+    return f"{seconds:.1f} s" if seconds is not None and seconds < 60 else show_seconds(seconds)

@@ -4,6 +4,9 @@ import re
 
 from penstock.core.errors import RequestError
 
+KIB = 1 << 10
+MIB = 1 << 20
+
 _UNITS = {
     "": 1,
     "b": 1,
@@ -39,11 +42,15 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 """The units that people read; each is 1024 times the one before."""
 
 
+def size_unit(count: float) -> tuple[int, str]:
+    """The bytes of the unit in which people read such a size, and its name."""
+    power = 0
+    while count >= 1024 ** (power + 1) and power + 1 < len(UNITS):
+        power += 1
+    return 1024**power, UNITS[power]
+
+
 def show_size(count: int) -> str:
     """The size for people, rounded to a tenth of its unit."""
-    size = float(count)
-    for unit in UNITS[:-1]:
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} {UNITS[-1]}"
+    scale, unit = size_unit(count)
+    return f"{count} B" if scale == 1 else f"{count / scale:.1f} {unit}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from penstock.core.sizes import UNITS
+from penstock.core.sizes import size_unit
 from penstock.protocol.api.history import EpochTimes, WorkerHistory
 
 EPOCHS_SHOWN = 40
@@ -73,7 +73,7 @@ def over_time(history: WorkerHistory, series: Mapping[str, str], title: str, uni
     """
     found = {name: history.series[key] for key, name in series.items() if key in history.series}
     most = max((value for values in found.values() for value in values if value is not None), default=0.0)
-    scale, unit = _size_unit(most) if unit == "B" else (1.0, unit)
+    scale, unit = size_unit(most) if unit == "B" else (1, unit)
     times = [round(time * 1000) for time in history.times]
     styles = zip(found.items(), cycle(_DASHES), cycle(_SYMBOLS), strict=False)
     lines = [
@@ -107,15 +107,8 @@ def _span(history: WorkerHistory) -> float:
     return history.times[-1] - history.times[0] if history.times else 0.0
 
 
-def _size_unit(most: float) -> tuple[float, str]:
-    at = 0
-    while most >= 1024 ** (at + 1) and at + 1 < len(UNITS):
-        at += 1
-    return float(1024**at), UNITS[at]
-
-
 def _scaled(value: float | None, scale: float) -> float | None:
-    return value if value is None or scale == 1.0 else round(value / scale, 2)
+    return value if value is None or scale == 1 else round(value / scale, 2)
 
 
 def epoch_bars(epochs: Sequence[EpochTimes]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from penstock.core.counts import show_count
+from penstock.core.durations import show_seconds
 from penstock.core.sizes import show_size
 from penstock.dashboard.catch_up import catch_up_text
 from penstock.dashboard.flow_picture import show_rate
@@ -28,7 +30,7 @@ def machine_facts(status: WorkerStatus) -> list[tuple[str, object]]:
     state = f" ({application.state})" if application is not None and application.revision else ""
     found: list[tuple[str, object]] = [
         ("Application", f"{named}{state}"),
-        ("Worker", f"{status.version}, up {_duration(status.uptime_seconds)}"),
+        ("Worker", f"{status.version}, up {show_seconds(status.uptime_seconds)}"),
         ("Stored", f"{show_size(status.store.live_bytes)} in {status.store.segments:,} segments"),
         ("Free disk", show_size(status.store.disk_free_bytes)),
         ("Streams", f"{status.source_totals.active_streams:,} active"),
@@ -39,15 +41,6 @@ def machine_facts(status: WorkerStatus) -> list[tuple[str, object]]:
             ("Bucket", f"{bucket.url}, {bucket.objects:,} objects, {bucket.requests_per_second:.1f} requests/s")
         )
     return found
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours = int(seconds // 60) % 60, int(seconds // 3600)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 def source_facts(status: WorkerStatus, name: str, newest: int | None) -> Iterable[tuple[str, object]]:
@@ -63,9 +56,9 @@ def source_facts(status: WorkerStatus, name: str, newest: int | None) -> Iterabl
         yield "Now", f"{show_rate(rate.events_per_second)} events/s, {show_size(int(rate.bytes_per_second))}/s"
     if found is None:
         return
-    yield "Stored", f"{_counted(found.messages, 'event')} since the start; {show_size(found.retained_bytes)} retained"
+    yield "Stored", f"{show_count(found.messages, 'event')} since the start; {show_size(found.retained_bytes)} retained"
     yield "Streams", f"{found.streams:,}, {found.idle_streams:,} of them idle"
-    yield "Programs", f"{found.sessions:,} connected, which may send {_counted(found.credits, 'message')} (credits)"
+    yield "Programs", f"{found.sessions:,} connected, which may send {show_count(found.credits, 'message')} (credits)"
     yield "Waiting", f"{show_size(found.waiting_bytes)} durable and not acknowledged yet (ack: {found.ack})"
     yield "Last arrival", clock(found.last_event_us) or "none"
     for pipeline in status.pipelines:
@@ -129,13 +122,13 @@ def sink_facts(one: SinkStatus, status: WorkerStatus) -> Iterable[tuple[str, obj
     else:
         yield "Connector", _connector_state(connector)
         if connector.breaker:
-            tripped = f", {_counted(connector.tripped_count, 'stream')} tripped" if connector.tripped_count else ""
+            tripped = f", {show_count(connector.tripped_count, 'stream')} tripped" if connector.tripped_count else ""
             yield "Breaker", connector.breaker + tripped
         yield "Outbox", f"{show_size(connector.outbox_bytes)}, retained for tripped streams"
         yield "Dead letters", f"{connector.dead_letters:,}"
     yield "Guarantee", f"{one.guarantee}; {votes}"
     yield "Port", f"{one.port} of {one.pipeline}"
     yield "Delivered", show_size(one.sent)
-    yield "Lacks", f"{_counted(one.lacking, 'epoch')}; {one.parked:,} parked"
+    yield "Lacks", f"{show_count(one.lacking, 'epoch')}; {one.parked:,} parked"
     if one.silent_seconds is not None:
         yield "Silent", f"it has not answered for {one.silent_seconds:.0f} s"

@@ -6,6 +6,7 @@ most an eighth of the remainder at a time. So none of them starves, and a new on
 """
 
 from penstock.core.errors import NoRoom
+from penstock.core.sizes import show_size
 
 PORTS_MAX = 1000
 """The number of `out` ports, beside the sessions, that have a guaranteed share; further ones can only borrow."""
@@ -39,7 +40,7 @@ class InFlightBudget:
 
     @property
     def text(self) -> str:
-        return f"{self.in_flight_bytes >> 20} MiB of {self.bytes_max >> 20} MiB wait for it"
+        return f"{show_size(self.in_flight_bytes)} of {show_size(self.bytes_max)} wait for it"
 
     def share(self) -> "Share":
         return Share(self)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.core.sizes import MIB
 from penstock.protocol.api.deployment import ConnectorSpec
 from penstock.protocol.connector.credits import SMALL_WINDOW_BYTES, WINDOW_BYTES
 from penstock.protocol.connector.frames import EventTimeUnit
@@ -16,7 +17,6 @@ from penstock.protocol.event_time.field import EventTimeField
 PORT = 7100
 """The default connector port of a worker."""
 
-MIB = 1 << 20
 
 QUOTA_BYTES = 10 << 30
 """The default quota of a source: about a day of 100 KB per second that no pipeline reads. A source without readers

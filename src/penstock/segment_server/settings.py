@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from ssl import SSLContext
 
-MIB = 1 << 20
+from penstock.core.sizes import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
+from penstock.core.sizes import KIB, MIB
 from penstock.store.bucket_directory import PLACED_BYTES_MIN
 from penstock.store.log_object import OBJECT_BYTES_MAX
-
-KIB = 1024
-MIB = 1024 * KIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.segments import SegmentClient
 from penstock.core.durations import Duration, parse_duration_us
 from penstock.core.errors import NoSuchSegment, RequestError, Unavailable
+from penstock.core.sizes import MIB
 from penstock.ingest.settings import GatewaySettings
 from penstock.protocol.api.dead_letters import DeadLetter
 from penstock.protocol.stored import parse_event
@@ -24,7 +25,7 @@ from penstock.protocol.stored.dead_letters import DEAD_LETTER_PORTS, ERR, LATE, 
 from penstock.protocol.stored.event import StoredEvent
 from penstock.protocol.stored.names import DEAD_LETTERS_SUFFIX, output_segment, source_dead_letters
 from penstock.segment_server.settings import ServerSettings
-from penstock.store.settings import MIB, StoreSettings
+from penstock.store.settings import StoreSettings
 from penstock.testing.events import DEFAULT_STREAM, Event, Time, datetime_of, epochs_of, stored_form, time_us
 from penstock.testing.given_source import GivenSource
 from penstock.testing.memory_files import MemoryFiles

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.access.principals import certificate_names
 from penstock.core.connection_limits import ConnectionLimits, address_of
 from penstock.core.errors import LimitExceeded, Unavailable
+from penstock.core.sizes import MIB
 from penstock.core.tls_handshakes import HandshakeLimits, TlsHandshakes
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def _with_names(app: "ASGI3Application", names: tuple[str, ...]) -> "ASGI3Applic
 
 # The limits.
 
-MIB = 1 << 20
 
 T = TypeVar("T")
 

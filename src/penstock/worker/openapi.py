@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 import penstock
+from penstock.core.sizes import format_size
 from penstock.protocol.api.codec import Done, Failure
 from penstock.protocol.api.status import Health
 from penstock.worker import host_routes, http
@@ -104,7 +105,7 @@ def _operation(route: ApiRoute, schemas: Mapping[Any, Any]) -> dict[str, Any]:
         found["parameters"] = parameters
     if contract.body is not None:
         content = {"application/json": {"schema": schemas[contract.body]}}
-        most = f"At most {contract.body_bytes_max >> 20} MiB."
+        most = f"At most {format_size(contract.body_bytes_max)}."
         found["requestBody"] = {"required": True, "description": most, "content": content}
     return found
 

@@ -66,7 +66,7 @@ def laughs() -> str:
         ("connector: " + "[" * 2000 + "]" * 2000, "the file is nested too deeply"),
         ("connector: " + "[" * 60 + "]" * 60, "an alias contains itself, or expands to too much"),
         (laughs(), "an alias contains itself, or expands to too much"),
-        ("#" * (1 << 20) + "\nconnector: []\n", "the file is larger than 1 MiB"),
+        ("#" * (1 << 20) + "\nconnector: []\n", "the file is larger than 1MiB"),
     ],
     ids=["too deep for the parser", "too deep", "aliases of aliases", "too large"],
 )

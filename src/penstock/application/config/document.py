@@ -13,6 +13,7 @@ from pydantic import Field
 from penstock.application.config.references import KeyPath, References, are_kept
 from penstock.connectors.secrets import has_references
 from penstock.core.errors import RequestError
+from penstock.core.sizes import format_size
 
 # Mistakes in an application's file, with their places. All of them are reported together.
 
@@ -57,7 +58,7 @@ class ConfigErrors(RequestError):
 
 FILE_BYTES_MAX = 1 << 20
 """An application is a few pages. A larger file was named by mistake."""
-TOO_LARGE = f"the file is larger than {FILE_BYTES_MAX >> 20} MiB"
+TOO_LARGE = f"the file is larger than {format_size(FILE_BYTES_MAX)}"
 VALUES_MAX = 100_000
 """Aliases of aliases can expand a small file to a large value."""
 DEPTH_MAX = 50

@@ -12,7 +12,7 @@ from penstock.cli.screen import STYLES, Column, Level, Row, Section, rendered
 from penstock.cli.texts import printable
 from penstock.cli.top.feed import Place, Seen
 from penstock.client.coordinator import EpochStatus
-from penstock.core.durations import show_seconds
+from penstock.core.durations import show_latency, show_seconds
 from penstock.core.sizes import show_size
 from penstock.dashboard.charts import phases
 from penstock.dashboard.facts import pipeline_facts, sink_facts, source_facts
@@ -233,7 +233,8 @@ def _undelivered(epochs: Sequence[EpochStatus]) -> Section:
 
 def _past(epochs: Sequence[EpochTimes]) -> Section:
     rows = [
-        Row((str(one.number), _clock(one.cut), *(_seconds(part) for part in phases(one)))) for one in epochs[:_PAST_MAX]
+        Row((str(one.number), _clock(one.cut), *(show_latency(part) for part in phases(one))))
+        for one in epochs[:_PAST_MAX]
     ]
     return Section("epoch", _PAST_COLUMNS, rows)
 
@@ -262,10 +263,10 @@ def _epoch_facts(one: EpochTimes) -> Iterator[tuple[str, object]]:
     waited, spark, delivery = phases(one)
     if one.arrived is not None:
         yield "First arrival", _clock(one.arrived)
-    yield "Cut", f"{_clock(one.cut)}, after {_seconds(waited)} of waiting"
+    yield "Cut", f"{_clock(one.cut)}, after {show_latency(waited)} of waiting"
     if one.merged is not None:
-        yield "Merged", f"{_clock(one.merged)}, after {_seconds(spark)} in Spark"
-    yield "Complete", f"{_clock(one.complete)}, after {_seconds(delivery)} of delivery"
+        yield "Merged", f"{_clock(one.merged)}, after {show_latency(spark)} in Spark"
+    yield "Complete", f"{_clock(one.complete)}, after {show_latency(delivery)} of delivery"
 
 
 # A sink.
@@ -351,7 +352,3 @@ def _value(value: float, *, is_size: bool) -> str:
 
 def _clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S")
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 60 else show_seconds(value)

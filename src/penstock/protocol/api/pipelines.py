@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 
+from penstock.core.counts import show_count
 from penstock.core.errors import RequestError
 from penstock.protocol.api.codec import Count, Epoch, Positive, Request, Time
 from penstock.protocol.stored.names import Form, Source
@@ -425,14 +426,9 @@ class PipelineStatus:
         """A sentence about open windows; None: no window is open, as far as the worker knows."""
         if self.open_windows_wait is None:
             return None
-        windows, events = _counted(self.open_windows, "window"), _counted(self.buffered_events, "event")
-        held = [f"{windows} open"] if windows else []
-        held += [f"{events} buffered"] if events else []
-        return f"{self.name}: {' and '.join(held) or 'windows may be open'}, {self.open_windows_wait}"
-
-
-def _counted(count: int | None, what: str) -> str:
-    return f"1 {what}" if count == 1 else f"{count:,} {what}s" if count else ""
+        contents = [f"{show_count(self.open_windows, 'window')} open"] if self.open_windows else []
+        contents += [f"{show_count(self.buffered_events, 'event')} buffered"] if self.buffered_events else []
+        return f"{self.name}: {' and '.join(contents) or 'windows may be open'}, {self.open_windows_wait}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
