@@ -3,7 +3,7 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jsonschema
@@ -96,12 +96,20 @@ def test_its_schemas_are_valid() -> None:
     jsonschema.Draft202012Validator.check_schema({"$defs": DOCUMENT["components"]["schemas"]})
 
 
+def source_of(handler: Callable[..., Any]) -> str:
+    """With that of the functions of its module that it calls."""
+    source = inspect.getsource(handler)
+    functions = inspect.getmembers(inspect.getmodule(handler), inspect.isfunction)
+    called = [function for name, function in functions if re.search(rf"(?<![\w.]){name}\(", source)]
+    return "".join([source, *map(inspect.getsource, called)])
+
+
 def test_every_route_says_what_it_does_takes_and_replies() -> None:
     for route in ROUTES:
         contract, where = route.contract, f"{route.method} {route.path}"
         assert re.fullmatch(r"[A-Z].*\.", contract.summary), f"{where}: write a docstring for the handler"
         assert contract.reply_type is not Any, f"{where}: annotate the handler with what it returns"
-        source = inspect.getsource(contract.handler)
+        source = source_of(contract.handler)
         assert ("query_params" in source) == bool(contract.query), f"{where}: list the parameters of the query"
         assert all(f'"{one.name}"' in source for one in contract.query), where
 
