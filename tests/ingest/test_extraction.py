@@ -1,17 +1,20 @@
 """Event times from the data of messages and of connectors' events, and what happens to events without one."""
 
 import json
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import msgpack
 import pytest
 
 from penstock.connectors import event_times
-from penstock.core.errors import NoRoom, StoreFailed
+from penstock.connectors.event_times import codecs_with_plugins
+from penstock.core.errors import NoRoom, RequestError, StoreFailed
 from penstock.ingest.batch import Batch
 from penstock.ingest.settings import SourceSettings
 from penstock.ingest.worker_sources import DeadLetters, Untimed
@@ -281,20 +284,54 @@ async def test_metadata_with_any_keys_say_how_a_time_is_found(scene: Scene) -> N
     assert (untimed.payload, untimed.metadata["headers"]) == (b"a,soon", {"k": "v", "7": 8})
 
 
-async def test_a_plugin_finds_the_times_of_another_codec(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Point:
-        dist = None
+PLUGIN = {
+    "prefixed_times.py": """
+class PrefixedTimes:
+    def __init__(self, field):
+        self.prefix = field.encode()
 
-        def load(self) -> object:
-            return lambda field: lambda events: [int(event.removeprefix(field.encode())) for event in events]
+    def __call__(self, events):
+        return [int(event.removeprefix(self.prefix)) for event in events]
+""",
+    "prefixed-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: prefixed\nVersion: 1.0\n",
+    "prefixed-1.0.dist-info/entry_points.txt": """
+[penstock.event_times]
+prefixed = prefixed_times:PrefixedTimes
+broken = prefixed_times:Nothing
+""",
+}
+"""A package with event times of its own codec, as pip installs it."""
 
-    monkeypatch.setattr(event_times, "_installed", lambda: {"prefixed": Point()})
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, text in PLUGIN.items():
+        file = tmp_path / "site" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    event_times.installed.cache_clear()
+    yield
+    event_times.installed.cache_clear()
+    sys.modules.pop("prefixed_times", None)
+
+
+@pytest.mark.usefixtures("plugin")
+async def test_a_plugin_finds_the_times_of_another_codec(scene: Scene) -> None:
+    assert {"broken", "prefixed"} <= {*codecs_with_plugins()}
     host = await scene.host(segments=1, event_time=replace(FIELD, codec="prefixed"))
     stream = await host.open_stream("peer")
     await stream.put([b"t1769860800", b"t1769860801", b"oops"])
     assert [event.event_time for event in await scene.events()] == [NOON, NOON + SECOND]
     (event,) = await scene.events("source.err")
     assert event.metadata["reason"] == "no event time: the event is not valid prefixed"
+
+
+@pytest.mark.usefixtures("plugin")
+async def test_a_plugin_that_cannot_be_loaded_is_named_with_its_package(scene: Scene) -> None:
+    with pytest.raises(RequestError, match="the event times of codec broken cannot be loaded") as refused:
+        await scene.host(segments=1, event_time=replace(FIELD, codec="broken"))
+    assert refused.value.hint == "Install it again: pip install prefixed"
 
 
 async def test_many_dead_letters_with_long_names_fit_into_one_record(running: RunningGateway) -> None:

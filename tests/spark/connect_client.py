@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import penstock.spark
 from penstock import dead_letters, windows
+from penstock.spark.pipeline_context import current_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,13 +37,18 @@ class Place:
 
 
 @contextmanager
-def _started(place: Place, name: str, source: str, build: Build, **options: str) -> Iterator[Any]:
-    """A query that processes everything that is stored, an event in each epoch."""
+def _started(
+    place: Place, name: str, source: str, build: Build, *, is_input: bool = False, **options: str
+) -> Iterator[Any]:
+    """A query that processes everything that is stored, an event in each epoch. `is_input`: the frame is known as an
+    input of the pipeline.
+    """
     spark, checkpoint = place.spark, str(place.folder / name)
     with penstock.begin(
         name, worker=place.worker, inputs={"in": source}, checkpoint=checkpoint, max_rows_per_epoch=2
     ) as run:
-        frame = spark.readStream.format("penstock").options(**run.input("in"), **options).load()
+        plain = spark.readStream.format("penstock").options(**run.input("in"), **options)
+        frame = run.load(spark, "in", **options) if is_input else plain.load()
         with penstock.session(spark, pipeline=run):
             built = build(frame)
         writer = built.writeStream.format("penstock").options(**run.output()).option("checkpointLocation", checkpoint)
@@ -54,9 +60,9 @@ def _started(place: Place, name: str, source: str, build: Build, **options: str)
             query.stop()
 
 
-def _run(place: Place, name: str, source: str, build: Build, **options: str) -> int:
+def _run(place: Place, name: str, source: str, build: Build, *, is_input: bool = False, **options: str) -> int:
     """Returns how many epochs it took."""
-    with _started(place, name, source, build, **options) as query:
+    with _started(place, name, source, build, is_input=is_input, **options) as query:
         assert query.awaitTermination(SECONDS_MAX)
         return sum(any(source["numInputRows"] for source in report["sources"]) for report in query.recentProgress)
 
@@ -84,6 +90,47 @@ def count(place: Place) -> int:
         return _as_json(counted.selectExpr("stream", "unix_micros(window_start) as start", "n"))
 
     return _run(place, "count", "clicks", per_minute)
+
+
+def count_fused(place: Place) -> int:
+    """The readers compute what the windows need: their frame is an input itself."""
+
+    def per_minute(frame: DataFrame) -> DataFrame:
+        counted = windows.aggregate(
+            frame,
+            windows.tumbling("1 minute"),
+            keys=["stream"],
+            where="message_id > 0",
+            select={"size": "message_id + 1"},
+            n=windows.count(),
+            largest=windows.max("size"),
+            buckets=2,
+        )
+        (note,) = current_pipeline("a test").notes
+        assert note.not_fused is None, note
+        return _as_json(counted.selectExpr("stream", "unix_micros(window_start) as start", "n", "largest"))
+
+    return _run(place, "count", "clicks", per_minute, is_input=True)
+
+
+def mistaken(place: Place) -> str:
+    from penstock.core.errors import RequestError
+
+    def per_minute(frame: DataFrame) -> DataFrame:
+        return windows.aggregate(frame, windows.tumbling("1 minute"), where="amount > 1", n=windows.count())
+
+    try:
+        _run(place, "mistaken", "clicks", per_minute, is_input=True)
+    except RequestError as error:
+        return str(error)
+    return "there is such a column"
+
+
+def in_order(place: Place) -> int:
+    def ordered(frame: DataFrame) -> DataFrame:
+        return windows.ordered(frame, keys=["stream"], buckets=2).select("value")
+
+    return _run(place, "order", "clicks", ordered)
 
 
 def distinct(place: Place) -> int:

@@ -141,6 +141,10 @@ def test_events_are_decoded_and_dead_letters_leave(worker: RunningWorker, run: R
     assert letter.metadata["reason"]
 
 
+def rows(worker: RunningWorker, pipeline: str) -> list[Any]:
+    return [json.loads(one) for one in payloads(worker, pipeline)]
+
+
 MINUTE_MS = 60_000
 
 
@@ -159,6 +163,33 @@ def test_windows_close_and_a_late_event_leaves(worker: RunningWorker, run: Run) 
     )
     assert found == [(minute, stream, 1) for minute in (0, 1, 2) for stream in ("a", "b")]
     assert payloads(worker, "count", "late") == [b"late"]
+
+
+def test_windows_on_an_input_itself_are_computed_by_its_readers(worker: RunningWorker, run: Run) -> None:
+    with Feed(worker, "clicks", ["a"]) as feed:
+        feed.say("a", (1, b"0"), (2, b"0"), (MINUTE_MS + 1, b"1"))
+        run(connect_client.count_fused)
+        feed.say("a", (5, b"late"), (2 * MINUTE_MS, b"2"))
+        run(connect_client.count_fused)
+    found = [(one["start"] // (1000 * MINUTE_MS), one["n"], one["largest"]) for one in rows(worker, "count")]
+    assert found == [(0, 2, 3), (1, 1, 4)]
+    assert payloads(worker, "count", "late") == [b"late"]
+
+
+def test_a_mistake_in_what_readers_would_compute_is_found_before_the_query_starts(run: Run) -> None:
+    assert run(connect_client.mistaken).startswith("where= or select= cannot be computed: [UNRESOLVED_COLUMN")
+
+
+def test_the_events_of_a_key_are_in_order_and_a_late_one_leaves(worker: RunningWorker, run: Run) -> None:
+    with Feed(worker, "clicks", ["a", "b"]) as feed:
+        feed.say_all({"a": [(3, b"a3"), (1, b"a1"), (2, b"a2")], "b": [(9, b"b9"), (5, b"b5")]})
+        run(connect_client.in_order)
+        feed.say_all({"a": [(2, b"late"), (20, b"a20")], "b": [(30, b"b30")]})
+        run(connect_client.in_order)
+    found = payloads(worker, "order")
+    assert [one for one in found if one.startswith(b"a")] == [b"a1", b"a2", b"a3"]
+    assert [one for one in found if one.startswith(b"b")] == [b"b5", b"b9"]
+    assert payloads(worker, "order", "late") == [b"late"]
 
 
 def test_duplicates_are_dropped_by_the_pipelines_watermark_and_a_late_event_leaves(

@@ -19,17 +19,18 @@ GROUP = "penstock.event_times"
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
+def installed() -> dict[str, EntryPoint]:
+    """Codec → its plugin. Read once: packages are installed before a worker starts."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def codecs_with_plugins() -> tuple[str, ...]:
-    return tuple(sorted(_installed()))
+    return tuple(sorted(installed()))
 
 
 def field_values(codec: str, field: str) -> Callable[[Sequence[bytes]], Sequence[object]] | None:
     """The plugin of this codec for this field; None if there is none. Raises RequestError if it cannot be loaded."""
-    point = _installed().get(codec)
+    point = installed().get(codec)
     if point is None:
         return None
     try:

@@ -74,7 +74,9 @@ class Request:
         try:
             frame = frame if self.where is None else frame.where(F.expr(self.where))
             computed = {name: F.expr(text) for name, text in self.select.items()}
-            return frame.withColumns(computed) if computed else frame
+            rows = frame.withColumns(computed) if computed else frame
+            _ = rows.isStreaming  # a session of Spark Connect analyzes nothing before it has to
+            return rows
         except AnalysisException as error:
             raise RequestError(
                 f"where= or select= cannot be computed: {str(error).splitlines()[0]}",
