@@ -27,6 +27,7 @@ from penstock.store import log_object
 from penstock.store.bucket_files import _BESIDE_ROOM_BYTES, BucketFile, BucketFiles
 from penstock.store.bucket_log import Patience, ShardLog
 from penstock.store.bucket_verify import verify_bucket
+from penstock.store.chapters import chapter_name
 from penstock.store.local_copy import LocalCopy
 from penstock.store.log_object import LogObject
 from penstock.store.part_cache import BLOCK_BYTES
@@ -815,6 +816,21 @@ class TestFilesThatChangeDuringAFold:
 
 class TestACacheOnABadDisk:
     """Only bytes that are verified get a new checksum in the bucket."""
+
+    def test_a_start_reads_from_the_bucket_what_the_disk_has_lost_already(self) -> None:
+        """No later record proves the last one durable: it would count as a torn tail."""
+        objects = Objects()
+        store = open_store(opened(objects))
+        store.create("s")
+        for data in (b"first", b"second", b"last"):
+            store.append("s", [data])
+            commit(store)
+        files = opened(objects)
+        chapter = chapter_name(store.journal.chapter)
+        local_file = files._cache_files.open(files._nodes[chapter].local_name)
+        at = local_file.read(0, local_file.size()).rindex(b"last")
+        local_file.write(at, [b"lost"])
+        assert open_store(files).read("s", 0, 100) == b"firstsecondlast"
 
     DATA = b"acknowledged " * 100
 

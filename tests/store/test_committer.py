@@ -4,15 +4,18 @@ import errno
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock.core.errors import StoreFailed, StoreInUse
+from penstock.store.bucket_files import BucketFiles
 from penstock.store.file_journal import Committer, FileJournal
 from penstock.store.files import RealFile, RealFiles
 from penstock.store.store import SegmentStore
-from penstock.testing.memory_files import os_error
+from penstock.testing.faulty_bucket import FaultyBucket
+from penstock.testing.memory_files import MemoryFiles, os_error
 from tests.store.small import SETTINGS, entries, journal_of
 from tests.support.waiting import SECONDS_MAX
 
@@ -135,6 +138,50 @@ def test_stopping_writes_and_proves_what_is_queued(tmp_path: Path) -> None:
         assert journal.durable >= position
         assert journal.proved
         journal.close()
+
+
+def test_in_a_bucket_a_lone_append_is_one_object_and_all_that_comes_meanwhile_another() -> None:
+    client, began, gate = FaultyBucket(), threading.Event(), threading.Event()
+    gate.set()
+
+    def hold(request: str) -> None:
+        if request.startswith("create shards/0/log"):
+            began.set()
+            assert gate.wait(SECONDS_MAX)
+
+    journal = FileJournal(BucketFiles(client, MemoryFiles()), SETTINGS)
+    store = SegmentStore(journal, SETTINGS)
+    committer = Committer(journal, idle_proof_seconds=None)
+    committer.start()
+    journal.wait(store.create("a"), SECONDS_MAX)
+    client.before_each = hold
+    for _ in range(3):
+        with new_objects(client) as sizes:
+            journal.wait(store.append("a", [b"alone"]).position, SECONDS_MAX)
+        assert len(sizes) == 1
+    with new_objects(client) as sizes:
+        gate.clear()
+        began.clear()
+        positions = [store.append("a", [b"the first"]).position]
+        assert began.wait(SECONDS_MAX), "it waits for no company"
+        positions += [store.append("a", [b"company"]).position for _ in range(40)]
+        gate.set()
+        journal.wait(positions[-1], SECONDS_MAX)
+    assert len(sizes) == 2
+    assert sizes[1] > 10 * sizes[0]
+    committer.stop()
+    assert journal.proved
+    journal.close()
+
+
+@contextmanager
+def new_objects(client: FaultyBucket) -> Iterator[list[int]]:
+    """The sizes of the objects of the log that are created meanwhile, in order."""
+    sizes: list[int] = []
+    before = dict(client.objects.objects)
+    yield sizes
+    created = sorted(key for key in client.objects.objects.keys() - before if key.startswith("shards/0/log"))
+    sizes += [len(client.objects.objects[key].data) for key in created]
 
 
 def test_a_second_process_is_refused(store: SegmentStore, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from penstock.testing.memory_files import MemoryFiles
 from penstock.worker.cluster import Cluster
 from penstock.worker.cluster_access import LOOK_SECONDS
 from tests.store.small import commit, open_store
+from tests.support.open_stream import open_stream
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess
 
@@ -54,6 +56,31 @@ def test_an_idle_worker_makes_at_most_one_put_and_one_get_every_two_seconds(tmp_
     looks = seconds / LOOK_SECONDS + 1
     assert after["get"] - before["get"] <= seconds / OWNER_SECONDS + 1 + 2 * looks  # the access list, the owner's token
     assert after["list"] == before["list"]
+
+
+@pytest.mark.process
+def test_a_lone_append_is_one_group_and_nothing_follows_it(tmp_path: Path) -> None:
+    with WorkerProcess(tmp_path / "data", "--shard", "0", "--store", (tmp_path / "bucket").as_uri()) as worker:
+
+        def bucket() -> Any:
+            return get_json(f"127.0.0.1:{worker.http_port}", "/status")["store"]["bucket"]
+
+        with open_stream(worker.connector_port, "letters", "one") as stream:
+            stream.send(1, 1)
+            until(lambda: stream.acked() == 1)
+            quiet_for_two_renewals(bucket)
+            before = bucket()["log_objects"]
+            for number in (2, 3):
+                stream.send(number, number)
+                until(lambda: stream.acked() == number)  # noqa: B023
+                quiet_for_two_renewals(bucket)
+            assert bucket()["log_objects"] == before + 2
+
+
+def quiet_for_two_renewals(bucket: Callable[[], Any]) -> None:
+    """Some four seconds, in which the lease is renewed."""
+    began = bucket()["requests"]["put"]
+    until(lambda: bucket()["requests"]["put"] >= began + 2)
 
 
 @pytest.mark.process

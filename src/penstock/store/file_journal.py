@@ -436,7 +436,8 @@ class Committer:
     records durable.
     """
 
-    def __init__(self, journal: FileJournal, idle_proof_seconds: float) -> None:
+    def __init__(self, journal: FileJournal, idle_proof_seconds: float | None) -> None:
+        """`idle_proof_seconds`: None where no record can be torn, so that nothing has to be proved while it runs."""
         self._journal = journal
         self._idle_proof_seconds = idle_proof_seconds
         self._stop = threading.Event()

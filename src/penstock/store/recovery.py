@@ -78,6 +78,8 @@ def recover(files: Files, capacity: int) -> Opened | None:
     if not bases:
         return None
     chapters = _read_from_snapshot(files, bases)
+    if _is_mended(files, chapters):
+        chapters = _read_from_snapshot(files, bases)
     found, last = chapters[-1], _without_torn_tail(chapters[-1])
     chapters[-1] = last
     is_torn = len(last.found) < len(found.found)
@@ -118,6 +120,12 @@ def _read_from_snapshot(files: Files, bases: list[Position]) -> list[_Chapter]:
     while chapters[0].base and not _begins_with_snapshot(chapters[0]):
         chapters.insert(0, _read_before(files, bases, chapters[0]))
     return chapters
+
+
+def _is_mended(files: Files, chapters: list[_Chapter]) -> bool:
+    """Nothing counts as torn or damaged that there is another copy of."""
+    mended = [files.mend(chapter.name) for chapter in chapters if not all(map(is_sound, chapter.found))]
+    return any(mended)
 
 
 def _read(files: Files, base: Position) -> _Chapter:

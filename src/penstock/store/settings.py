@@ -54,7 +54,7 @@ class StoreSettings:
     """A write that is not on disk after this long is reported as a problem: a healthy disk takes milliseconds."""
 
     idle_proof_seconds: float = 0.05
-    """Silence after which the journal proves its last records durable with an empty one."""
+    """Silence after which the journal on a disk proves its last records durable with an empty one."""
 
     @property
     def reserve_chapters(self) -> int:

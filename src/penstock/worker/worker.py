@@ -184,7 +184,8 @@ class Worker:
         self._store = SegmentStore(self._journal, settings)
         self.backups = Backups(self._journal, time.monotonic)
         self._compactor = Compactor(self._store, self.backups.chapters)
-        self._committer = Committer(self._journal, settings.idle_proof_seconds)
+        # In a bucket the proof would be a PUT of its own, and each object has a checksum of its own.
+        self._committer = Committer(self._journal, settings.idle_proof_seconds if self._shard is None else None)
         self._committer.start()
         if self._shard is not None:
             self._shard.on_lost = self._journal.fail
