@@ -116,20 +116,22 @@ async def dead_letters(session: Session, name: str, kind: str) -> None:
     status = await session.ask(lambda client: client.status())
     choices = {f"pipeline {one.name}": _Place(one.name, True) for one in status.pipelines}
     choices |= {f"source {one.name}": _Place(one.name, False) for one in status.connectors if one.guarantee.get("out")}
+    wanted = f"{kind} {name}" if name else ""
+    if wanted and wanted not in choices:
+        raise RequestError(f"there is no {kind} {name!r}", "It appears when it starts. Others are on: Dead letters.")
     if not choices:
         ui.label("There are no pipelines and no connectors yet.").classes("quiet")
         return
-    wanted = f"{kind} {name}" if name else await _first_with_some(session, choices)
-    await _DeadLetters(session, choices).build(wanted)
+    await _DeadLetters(session, choices).build(wanted or await _first_with_some(session, choices))
 
 
 async def _first_with_some(session: Session, choices: Mapping[str, _Place]) -> str:
-    """The first pipeline with dead letters that were not replayed yet."""
+    """The first pipeline with dead letters that were not replayed yet, or else what is listed first."""
     for text, place in [*choices.items()][:_LOOKED_AT_MAX]:
         found = await session.ask(partial(place.listed, limit=1))
         if place.is_pipeline and any(one.waiting for one in found.ports):
             return text
-    return ""
+    return next(iter(choices))
 
 
 class _DeadLetters:
@@ -142,8 +144,8 @@ class _DeadLetters:
         self._before: dict[str, int] = {}
         """Where the listed ones end, by port; empty for the newest."""
 
-    async def build(self, wanted: str) -> None:
-        first = wanted if wanted in self._choices else next(iter(self._choices))
+    async def build(self, first: str) -> None:
+        """Begin with this one."""
         title(
             "Dead letters",
             "Events that could not be processed or were too late, with their bytes and the reason. Fix the cause, then "
@@ -368,12 +370,15 @@ class _Segments:
         name, self._title.text = self._name, self._name
         self._shown.clear()
         try:
-            start = await self._start()
-            events = await self._session.read(lambda client: events_at(client, name, start))
+            wanted = await self._start()
+            start, events = await self._session.read(lambda client: events_at(client, name, wanted))
         except PenstockError as error:
             told(error)
             return
         with self._shown:
+            if wanted is not None and wanted < start:
+                gone = f"Events before offset {start:,} are not retained any more."
+                ui.label(gone).classes("quiet")
             self._show(events)
 
     def _show(self, events: Sequence["ShownEvent"]) -> None:
@@ -390,10 +395,12 @@ class _Segments:
         self._offset.value, self._time.value = offset, ""
         await self._look()
 
-    async def _start(self) -> int:
-        """Where to read: at the offset, or where the event times reach a time."""
-        name, time, offset = self._name, self._time.value or "", int(self._offset.value or 0)
-        return await self._session.ask(lambda client: _at_time(client, name, time)) if time else offset
+    async def _start(self) -> int | None:
+        """Where to read: at the offset, or where the event times reach a time; None: from the start."""
+        name, time, offset = self._name, self._time.value or "", self._offset.value
+        if time:
+            return await self._session.ask(lambda client: _at_time(client, name, time))
+        return None if offset is None else int(offset)
 
 
 def _segment_row(one: Any) -> dict[str, Any]:
@@ -426,12 +433,17 @@ class ShownEvent:
         return cls(f"{event.offset}: {as_text(value[:100])}", about, value[:_BYTES_SHOWN], len(value), event.end)
 
 
-def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVENTS_SHOWN) -> list[ShownEvent]:
-    """The events from there on. Raises RequestError if none starts there."""
+def events_at(
+    client: SegmentClient, segment: str, wanted: int | None, most: int = _EVENTS_SHOWN
+) -> tuple[int, list[ShownEvent]]:
+    """The events from there on, or from the segment's start, which moves up as events are removed; and where that is.
+    Raises RequestError if no event starts there.
+    """
     found: list[ShownEvent] = []
     info = client.info(segment)
-    if not info.start <= start <= info.length:
+    if wanted is not None and wanted > info.length:
         raise RequestError(f"{segment} has the offsets {info.start} to {info.length}", "Choose one of them.")
+    start = max(info.start, wanted or 0)
     is_stored = kind_of(segment).kind is Kind.STORED
     for event in client.events(segment, start):
         if not is_stored:
@@ -446,4 +458,4 @@ def events_at(client: SegmentClient, segment: str, start: int, most: int = _EVEN
             found.append(ShownEvent.of(event, about, stored.payload))
         if len(found) == most:
             break
-    return found
+    return start, found
