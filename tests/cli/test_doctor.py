@@ -1,12 +1,14 @@
 """`penstock doctor`: on this machine, and on machines that lack something."""
 
 import errno
+import importlib.metadata
 import json
 import os
 import socket
 import stat
 import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import msgspec
@@ -88,6 +90,28 @@ def test_a_machine_without_java_is_told_where_to_get_one(monkeypatch: pytest.Mon
     [finding] = doctor.java()
     assert (finding.level, finding.text) == ("error", "Spark needs Java 17 or newer, and there is none")
     assert finding.hint
+    monkeypatch.setattr(doctor, "version", _missing)
+    without_spark = [("note", "Spark needs Java 17 or newer, and there is none; nothing else needs it")]
+    assert found(doctor.java()) == without_spark
+
+
+def _missing(name: str) -> str:
+    raise PackageNotFoundError(name)
+
+
+def test_a_machine_without_spark_can_send_and_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", _missing)
+    [finding] = doctor.spark()
+    assert (finding.level, finding.text) == ("note", "pyspark is not installed")
+    assert "pip install 'penstock-streams[spark]'" in finding.hint
+
+
+def test_a_package_that_spark_needs_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        return _missing(name) if name == "pandas" else importlib.metadata.version(name)
+
+    monkeypatch.setattr(doctor, "version", version)
+    assert ("error", "pandas is not installed") in found(doctor.spark())
 
 
 def test_what_the_platform_lacks_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

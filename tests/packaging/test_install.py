@@ -68,6 +68,7 @@ def test_the_command_runs_from_an_environment_that_has_the_wheel_alone(plain: En
     assert "app.yaml is valid" in plain.run("penstock", "check", "house/app.yaml", cwd=tmp_path).stdout
     plain.run("penstock", "init", "--example", "shop", "shop", cwd=tmp_path)
     assert "shop.yaml is valid" in plain.run("penstock", "check", "shop/shop.yaml", cwd=tmp_path).stdout
+    assert "pyspark is not installed" in plain.run("penstock", "doctor", cwd=tmp_path).stdout
 
 
 def test_the_plain_install_sends_and_receives_without_spark_and_names_the_pip_command_for_the_rest(

@@ -32,6 +32,7 @@ from penstock.core.sizes import show_size
 Level = Literal["ok", "note", "warning", "error"]
 
 _PACKAGE = "penstock-streams"
+_SPARK = "pyspark"
 _FREE_MIN = 1 << 30
 """Below this much free disk a worker soon refuses appends: chapters have 64 MiB each, and compaction needs room."""
 _MEMORY_MIN = 2 << 30
@@ -144,14 +145,23 @@ def java() -> Iterator[Finding]:
     try:
         found = find_java()
     except PenstockError as error:
-        yield Finding("error", "Java", str(error), error.hint)
+        if _is_installed(_SPARK):
+            yield Finding("error", "Java", str(error), error.hint)
+        else:
+            yield Finding("note", "Java", f"{error}; nothing else needs it")
     else:
         yield Finding("ok", "Java", f"{found.version}" + (f", in {found.home}" if found.home else ", on PATH"))
 
 
 def spark() -> Iterator[Finding]:
-    """The packages of the extra `spark`, in the versions that it asks for."""
-    hint = f"Install it: pip install '{_PACKAGE}[spark]'. Sending and receiving events does not need Spark."
+    """The packages of the extra `spark`, in the versions that it asks for. Programs that send and receive work without
+    it.
+    """
+    install = f"pip install '{_PACKAGE}[spark]'"
+    if not _is_installed(_SPARK):
+        hint = f"Sending and receiving events does not need it. To run pipelines here: {install}"
+        yield Finding("note", "Spark", f"{_SPARK} is not installed", hint)
+        return
     problems, shown = [], []
     for need in _needs("spark"):
         try:
@@ -163,7 +173,7 @@ def spark() -> Iterator[Finding]:
         if not need.specifier.contains(have, prereleases=True):
             problems.append(f"{need.name} {have} is installed, but {need.specifier} is needed")
     if problems:
-        yield Finding("error", "Spark", "; ".join(problems), hint)
+        yield Finding("error", "Spark", "; ".join(problems), f"Install what pipelines need: {install}")
     else:
         yield Finding("ok", "Spark", ", ".join(shown))
 
