@@ -1,5 +1,6 @@
 """`penstock check`: what a file's pipelines read and where they go, and all mistakes at once."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -155,5 +156,27 @@ def test_without_a_file_or_a_cluster_there_is_nothing_to_check() -> None:
     assert "there is nothing to check" in str(CliRunner().invoke(app, []).exception)
 
 
-def test_json_is_for_executors(tmp_path: Path) -> None:
-    assert "--json is for executors" in str(check(tmp_path, GOOD, "--json").exception)
+def test_json_has_everything_that_is_shown(tmp_path: Path) -> None:
+    result = check(tmp_path, GOOD, "--json")
+    assert result.exit_code == 0
+    copy, other = json.loads(result.stdout)["pipelines"]
+    assert (copy["name"], copy["inputs"], copy["ports"]) == ("copy", {"lines": ["a", "b"]}, ["good", "late"])
+    assert copy["watermarks"][0].startswith("watermark of a, b: the slowest stream")
+    assert [(one["port"], one["to"], one["guarantee"], one["is_transactional"]) for one in copy["sinks"]] == [
+        ("good", "file:results", "exactly-once", True),
+        ("late", "stdout:", "at-least-once", False),
+    ]
+    assert (other["ports"], other["sinks"]) == (None, [])
+
+
+def test_json_has_every_mistake_and_it_ends_with_1(tmp_path: Path) -> None:
+    result = check(tmp_path, GOOD.replace('"file:results"', '"fil:results"'), "--json")
+    assert result.exit_code == 1
+    good, late = json.loads(result.stdout)["pipelines"][0]["sinks"]
+    assert ([one["text"] for one in good["mistakes"]], good["guarantee"]) == (['unknown sink type "fil"'], None)
+    assert late["mistakes"] == []
+
+
+def test_json_is_about_one_thing(tmp_path: Path) -> None:
+    both = check(tmp_path, GOOD, "--json", "--master", "spark://127.0.0.1:1")
+    assert "--json is for a file or for executors" in str(both.exception)

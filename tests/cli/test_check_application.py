@@ -1,5 +1,6 @@
 """`penstock check app.yaml`: what would be deployed, or every mistake; nothing from outside is printed."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,32 @@ def test_it_shows_connectors_with_their_guarantee_pipelines_and_links(tmp_path: 
         ["pipeline/passthrough.example/err", "connector/my-ws-server/in"],
         [str(tmp_path / "app.yaml"), "is", "valid"],
     ]
+
+
+def test_json_has_what_would_be_deployed(tmp_path: Path) -> None:
+    result = check(tmp_path, RFC, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    [connector] = found["connectors"]
+    assert (connector["name"], connector["source"], connector["sink"]) == (
+        "my-ws-server",
+        "at-most-once",
+        "at-most-once",
+    )
+    assert (connector["codecs"], connector["interceptors"]) == (["json"], ["in: split", "out: join"])
+    assert found["pipelines"] == [
+        {"name": "passthrough.example", "function": "system::passthrough", "settings": {}},
+    ]
+    first = {"from": "connector/my-ws-server/out", "to": "pipeline/passthrough.example/in"}
+    assert (found["links"][0], found["mistakes"]) == (first, [])
+
+
+def test_json_has_every_mistake_with_its_place(tmp_path: Path) -> None:
+    result = check(tmp_path, RFC.replace("type: ws-server", "type: ws-servr"), "--json")
+    assert result.exit_code == 1
+    [mistake] = json.loads(result.stdout)["mistakes"]
+    assert mistake["line"] > 1
+    assert "ws-servr" in mistake["text"]
 
 
 def test_it_reports_what_closes_the_windows_over_each_source(tmp_path: Path) -> None:

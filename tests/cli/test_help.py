@@ -18,7 +18,7 @@ from penstock.cli.app import app
 from penstock.cli.examples import EXAMPLES
 
 WITHOUT_JSON = {
-    "they run until they are stopped, and write logs or draw a screen": {"worker", "run", "top", "dashboard"},
+    "they write logs or draw a screen while they run": {"worker", "run", "top", "dashboard"},
     "their output is for programs already": {"schema", "segment cat"},
 }
 

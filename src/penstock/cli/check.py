@@ -2,10 +2,11 @@
 driver to look at the executors of a cluster.
 """
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -28,6 +29,7 @@ from penstock.spark.run.failures import load_pipelines
 
 if TYPE_CHECKING:
     from penstock.application.config import Loaded
+    from penstock.application.config.document import Mistake
     from penstock.protocol.api.deployment import ConnectorSpec, Deployment, End
     from penstock.spark.pipelines import Pipeline
 
@@ -90,12 +92,24 @@ SUFFIXES = (".yaml", ".yml")
 """Suffixes of application files."""
 
 
-def check_application(file: Path) -> None:
-    """Raises ConfigErrors. Nothing in a `config` is printed: it may be secret."""
-    from penstock.application.config import load
+def check_application(file: Path, *, as_json: bool) -> None:
+    """Raises ConfigErrors; as JSON, mistakes are printed like the rest. Nothing in a `config` is printed: it may be
+    secret.
+    """
+    from penstock.application.config import ConfigErrors, load
     from penstock.application.config.types import KnownTypes
 
-    loaded = load(file, KnownTypes(), os.environ)
+    try:
+        loaded = load(file, KnownTypes(), os.environ)
+    except ConfigErrors as error:
+        if not as_json:
+            raise
+        found = [{"line": one.place.line, "column": one.place.column, **_mistake(one)} for one in error.mistakes]
+        typer.echo(json.dumps({"file": str(file), "mistakes": found}))
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), **_as_json(loaded), "mistakes": []}))
+        return
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(width=_WIDTH, highlight=False)
     for table in _tables(loaded):
@@ -107,23 +121,55 @@ def check_application(file: Path) -> None:
     console.print(f"[green]{escape(printable(str(file)))} is valid[/]", soft_wrap=True)
 
 
+def _mistake(one: "Mistake | RequestError") -> dict[str, str]:
+    text = str(one) if isinstance(one, RequestError) else one.text
+    return {"text": text, "hint": one.hint or ""}
+
+
+def _as_json(loaded: "Loaded") -> dict[str, Any]:
+    return {
+        "connectors": [*_connectors(loaded)],
+        "pipelines": [*_pipelines(loaded)],
+        "links": [*_links(loaded.deployment)],
+        "watermarks": [*watermarks_of_connectors(loaded)],
+        "notes": [*loaded.notes],
+    }
+
+
 def _tables(loaded: "Loaded") -> Iterator[Table]:
-    deployment = loaded.deployment
-    if deployment.connectors:
-        yield _connectors(loaded)
-    if deployment.pipelines:
-        yield _pipelines(loaded)
-    if deployment.links:
-        yield _links(deployment)
+    columns = ("connector", "type", "as a source", "as a sink", "codec", "interceptors")
+    yield from _table(columns, _connectors(loaded))
+    yield from _table(("pipeline", "function", "settings"), _pipelines(loaded))
+    yield from _table(("from", "to"), _links(loaded.deployment))
 
 
-def _connectors(loaded: "Loaded") -> Table:
-    table = Table("connector", "type", "as a source", "as a sink", "codec", "interceptors")
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[Table]:
+    """None without rows."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
+    if table.row_count:
+        yield table
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case Mapping():
+            return ", ".join(f"{key}: {one}" for key, one in value.items())
+        case list():
+            return ", ".join(value)
+    return str(value)
+
+
+def _connectors(loaded: "Loaded") -> Iterator[dict[str, object]]:
+    """As a table shows them, from left to right; so are the others."""
     for name, spec in loaded.deployment.connectors.items():
         can = loaded.capabilities[name]
         linked = {end.port for end in _ends(loaded.deployment) if (end.kind, end.name) == ("connector", name)}
-        source = can.source.value if can.source is not None and linked & {"out", "err"} else ""
-        sink = can.sink.value if can.sink is not None and "in" in linked else ""
+        source = can.source.value if can.source is not None and linked & {"out", "err"} else None
+        sink = can.sink.value if can.sink is not None and "in" in linked else None
         others = ", ".join(dict.fromkeys(spec.codec_map.values()))
         codecs = [loaded.shown("connector", name, "codec", name_of(spec.codec or ""))]  # its options may be secret
         codecs.append(loaded.shown("connector", name, "codec_map", others))
@@ -131,28 +177,23 @@ def _connectors(loaded: "Loaded") -> Table:
             f"out: {one.type}" for one in spec.interceptors_out
         ]
         kind = loaded.shown("connector", name, "type", spec.type)
-        table.add_row(name, escape(kind), source, sink, escape(", ".join(filter(None, codecs))), ", ".join(chain))
-    return table
+        codecs = [*filter(None, codecs)]
+        yield {"name": name, "type": kind, "source": source, "sink": sink, "codecs": codecs, "interceptors": chain}
 
 
-def _pipelines(loaded: "Loaded") -> Table:
-    table = Table("pipeline", "function", "settings")
+def _pipelines(loaded: "Loaded") -> Iterator[dict[str, object]]:
     for name, spec in loaded.deployment.pipelines.items():
         shown = {key: loaded.shown("pipeline", name, key, _plain(value)) for key, value in spec.settings.items()}
-        settings = ", ".join(f"{key}: {value}" for key, value in shown.items())
-        table.add_row(name, escape(loaded.shown("pipeline", name, "spark", spec.spark)), escape(settings))
-    return table
+        yield {"name": name, "function": loaded.shown("pipeline", name, "spark", spec.spark), "settings": shown}
 
 
 def _plain(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _links(deployment: "Deployment") -> Table:
-    table = Table("from", "to")
+def _links(deployment: "Deployment") -> Iterator[dict[str, object]]:
     for link in deployment.links:
-        table.add_row(_shown(link.source), _shown(link.target))
-    return table
+        yield {"from": _shown(link.source), "to": _shown(link.target)}
 
 
 def _shown(end: "End") -> str:
@@ -199,31 +240,58 @@ def check(
     """
     if file is None and master is None:
         raise RequestError("there is nothing to check", "Name a file, or a Spark cluster: --master spark://HOST:PORT")
-    if as_json and (file is not None or master is None):
-        raise RequestError("--json is for executors", "Use it with --master, and without a file.")
+    if as_json and file is not None and master is not None:
+        raise RequestError("--json is for a file or for executors", "Check them one after the other.")
     if file is not None:
-        _check_file(file, sink)
+        _check_file(file, sink, as_json=as_json)
     if master is not None:
         check_cluster(master, conf_of(conf or []), worker, data, advertised_worker, as_json=as_json)
 
 
-def _check_file(file: Path, sink: list[str] | None) -> None:
+def _check_file(file: Path, sink: list[str] | None, *, as_json: bool) -> None:
     if file.suffix.lower() in SUFFIXES:
         if sink:
             raise RequestError(
                 "--sink is for Python files", "Name a connector in the file, and link the pipeline to it."
             )
-        check_application(file)
+        check_application(file, as_json=as_json)
         return
-    console = Console(highlight=False)
-    mistakes = 0
-    for pipeline in bound_to(load_pipelines(file), sink or []):
-        sinks = checked(pipeline)
-        mistakes += sum(len(one.mistakes) for one in sinks)
-        console.print(_pipeline(pipeline, sinks), soft_wrap=True)
+    found = [(pipeline, checked(pipeline)) for pipeline in bound_to(load_pipelines(file), sink or [])]
+    mistakes = sum(len(one.mistakes) for _, sinks in found for one in sinks)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "pipelines": [_pipeline_as_json(*one) for one in found]}))
+    else:
+        console = Console(highlight=False)
+        for pipeline, sinks in found:
+            console.print(_pipeline(pipeline, sinks), soft_wrap=True)
+        if mistakes:
+            console.print(show_count(mistakes, "mistake"), style="bold red")
     if mistakes:
-        console.print(show_count(mistakes, "mistake"), style="bold red")
         raise typer.Exit(1)
+
+
+def _pipeline_as_json(pipeline: "Pipeline", sinks: list[CheckedSink]) -> dict[str, Any]:
+    return {
+        "name": pipeline.name,
+        "inputs": {name: [*sources] for name, sources in pipeline.inputs.items()},
+        "ports": None if pipeline.outputs is None else [*pipeline.outputs],
+        "watermarks": [*watermarks_of_programs(pipeline.inputs.values())],
+        "sinks": [_sink_as_json(one) for one in sinks],
+    }
+
+
+def _sink_as_json(sink: CheckedSink) -> dict[str, Any]:
+    from penstock.connectors.urls import named
+
+    return {
+        "name": sink.name,
+        "port": sink.spec.port,
+        "to": named(sink.spec.url) if sink.parsed is None else sink.parsed.shown,
+        "guarantee": None if sink.parsed is None else sink.parsed.guarantee.value,
+        "is_transactional": None if sink.parsed is None else sink.parsed.votes,
+        "notes": [] if sink.unseen is None else [f"{sink.unseen}: {sink.unseen.hint}"],
+        "mistakes": [_mistake(one) for one in sink.mistakes],
+    }
 
 
 def _pipeline(pipeline: "Pipeline", sinks: list[CheckedSink]) -> RenderableType:

@@ -15,7 +15,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock run app.yaml --dashboard-port 7180",
         "penstock run counts.py --sink file:counts --available-now",
     ),
-    "check": ("penstock check app.yaml", "penstock check app.yaml --master spark://master.example.com:7077"),
+    "check": (
+        "penstock check app.yaml",
+        "penstock check app.yaml --json",
+        "penstock check app.yaml --master spark://master.example.com:7077",
+    ),
     "explain": ("penstock explain app.yaml", "penstock explain counts.py per_shop --json"),
     "infer": ("penstock infer orders", "penstock infer orders --codec csv --header"),
     "connectors": ("penstock connectors", "penstock connectors http-server --json"),
