@@ -292,6 +292,25 @@ def test_events_can_be_looked_at(owner: "Page", site: Site) -> None:
     owner.get_by_text("'yesterday' is not a time").wait_for()
 
 
+def test_a_segment_without_its_first_events_can_be_looked_at(owner: "Page", site: Site) -> None:
+    with _segment_client(site.worker) as client:
+        client.create("numbers")
+        with client.appender("numbers") as appender:
+            for number in range(100, 104):
+                appender.append(b"%d" % number)
+        third = [*client.events("numbers")][2].offset
+        client.truncate("numbers", third)
+    owner.goto(f"{site.root}/segments?name=numbers")
+    first = owner.locator(".q-expansion-item").first
+    first.filter(has_text=f"{third}: 102").wait_for()
+    gone = owner.get_by_text(f"Events before offset {third} are not retained any more.")
+    assert gone.count() == 0
+    owner.get_by_label("From offset").fill("0")
+    owner.get_by_role("button", name="Show").click()
+    gone.wait_for()
+    first.filter(has_text=f"{third}: 102").wait_for()
+
+
 def test_a_dead_letter_is_looked_at_and_replayed(owner: "Page", site: Site) -> None:
     owner.goto(f"{site.root}/dead-letters")
     row = owner.get_by_role("row").filter(has=owner.get_by_role("cell", name="reason 2"))
@@ -426,6 +445,41 @@ def _apply(page: "Page") -> None:
     page.get_by_role("dialog").get_by_role("button", name="Apply", exact=True).click()
 
 
+def test_a_pipeline_that_was_removed_is_listed_until_it_is_dropped(owner: "Page", site: Site) -> None:
+    both, one = (_passing(*names) for names in (("new", "old"), ("new",)))
+    owner.goto(f"{site.root}/settings")
+    editor = owner.locator(".cm-content")
+    for text in (both, one):
+        editor.click()
+        editor.fill(text)
+        owner.get_by_role("button", name="Show what would change").click()
+        owner.get_by_text(re.compile(r"[+-] pipeline old:")).wait_for()
+        _apply(owner)
+        owner.get_by_text(re.compile(r"Revision \d+ is deployed")).last.wait_for()
+        owner.get_by_role("button", name="Apply", exact=True).wait_for(state="hidden")
+    owner.get_by_text("Pipelines that the application had before").wait_for()
+    owner.get_by_role("cell", name="old", exact=True).click()
+    owner.get_by_text("Drop pipeline old? It has 0 undelivered epochs and blocks").wait_for()
+    with _client(site.worker) as client:
+        assert "old" in [known.name for known in client.pipelines()]
+        owner.get_by_role("dialog").get_by_role("button", name="Drop").click()
+        owner.get_by_text("old is dropped").wait_for()
+        assert "old" not in [known.name for known in client.pipelines()]
+    owner.get_by_role("cell", name="old", exact=True).wait_for(state="detached")
+
+
+def _passing(*pipelines: str) -> str:
+    """An application with these pipelines."""
+    specs = ", ".join(f"{{id: {name}, spark: 'system::passthrough'}}" for name in pipelines)
+    into = ", ".join(f"pipeline/{name}/in" for name in pipelines)
+    out = ", ".join(f"pipeline/{name}/out: connector/gone/in" for name in pipelines)
+    return (
+        "connector: [{id: ticks, type: metronome, config: {interval: 3h}, codec: json}, "
+        "{id: gone, type: 'null', codec: json}]\n"
+        f"pipeline: [{specs}]\nbinding: {{id: main, links: {{connector/ticks/out: [{into}], {out}}}}}"
+    )
+
+
 def test_text_with_backticks_is_shown_as_it_is(owner: "Page", site: Site) -> None:
     owner.goto(f"{site.root}/settings")
     editor = owner.locator(".cm-content")
@@ -443,7 +497,12 @@ def test_text_with_backticks_is_shown_as_it_is(owner: "Page", site: Site) -> Non
 
 
 def test_what_does_not_exist_has_no_empty_page(owner: "Page", site: Site) -> None:
-    for path, text in (("pipeline?name=gone", "there is no pipeline 'gone'"), ("source", "there is no source ''")):
+    for path, text in (
+        ("pipeline?name=gone", "there is no pipeline 'gone'"),
+        ("source", "there is no source ''"),
+        ("dead-letters?name=gone", "there is no pipeline 'gone'"),
+        ("dead-letters?kind=source&name=nothing", "there is no source 'nothing'"),
+    ):
         owner.goto(f"{site.root}/{path}")
         owner.get_by_text(text).wait_for()
         assert owner.get_by_role("table").count() == 0

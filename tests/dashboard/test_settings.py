@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.application.config import ConfigErrors
-from penstock.dashboard.deployed_pages import as_yaml, checked, difference
+from penstock.dashboard.deployed_pages import as_yaml, checked, difference, folder_of
 from penstock.protocol.api.deployment import BreakerSpec, ConnectorSpec, Deployment, End, Link, PipelineSpec
 
 TICKS = ConnectorSpec(
@@ -65,7 +65,7 @@ def test_secrets_are_masked_in_the_difference() -> None:
     assert "password: '***'" in shown
 
 
-def test_a_file_may_be_anything() -> None:
+def test_a_file_may_be_anything(tmp_path: Path) -> None:
     levels = (f"a{level}: &a{level} [{', '.join(9 * [f'*a{level - 1}'])}]" for level in range(1, 13))
     aliases = "\n".join(["a0: &a0 [x]", *levels])
     for text, mistake in (
@@ -75,7 +75,7 @@ def test_a_file_may_be_anything() -> None:
         ("connector: !!python/object:os.system x", "unknown tag"),
     ):
         with pytest.raises(ConfigErrors, match=mistake):
-            checked(text, "app.yaml")
+            checked(text, "app.yaml", tmp_path)
 
 
 ANY = "binding: {id: b, links: {connector/a/out: pipeline/system::passthrough/in}}"
@@ -95,13 +95,50 @@ def test_files_of_the_dashboard_are_not_read(tmp_path: Path) -> None:
     )
     for text in (in_the_codec, by_a_variable):
         with pytest.raises(ConfigErrors, match="names a file, and none is read here") as error:
-            checked(text, "app.yaml")
+            checked(text, "app.yaml", tmp_path)
         assert "ours" not in str(error.value)
     with pytest.raises(ConfigErrors, match="can only be used in a config"):
-        checked(f"connector: {{id: a, type: metronome, codec: json, schema: '{reference}'}}\n{ANY}", "app.yaml")
+        checked(
+            f"connector: {{id: a, type: metronome, codec: json, schema: '{reference}'}}\n{ANY}", "app.yaml", tmp_path
+        )
 
 
 def test_the_worker_s_own_files_are_left_to_it(tmp_path: Path) -> None:
     config = "{dsn: '${file:/nowhere/on/this/machine}', table: t}"
-    loaded = checked(f"connector: {{id: a, type: postgres, codec: json, config: {config}}}\n{ANY}", "app.yaml")
+    loaded = checked(
+        f"connector: {{id: a, type: postgres, codec: json, config: {config}}}\n{ANY}", "app.yaml", tmp_path
+    )
     assert "${file:/nowhere" in str(loaded.deployment.connectors)
+
+
+FUNCTIONS = """
+from penstock import pipeline
+
+@pipeline(ticks="ticks")
+def count(ticks):
+    return ticks
+"""
+WITH_A_FUNCTION = (
+    "connector: [{id: ticks, type: metronome, config: {interval: 1h}, codec: json},"
+    " {id: gone, type: 'null', codec: json}]\n"
+    "pipeline: {id: count, spark: 'count.py:count'}\n"
+    "binding: {id: b, links: {connector/ticks/out: pipeline/count/ticks, pipeline/count/out: connector/gone/in}}"
+)
+
+
+def test_files_of_functions_are_looked_for_beside_those_of_the_deployed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    (apps / "count.py").write_text(FUNCTIONS)
+    assert folder_of(DEPLOYED) == tmp_path, "/apps/count.py is not on this machine"
+    with pytest.raises(ConfigErrors, match=r"count\.py"):
+        checked(WITH_A_FUNCTION, "app.yaml", tmp_path)
+    found = checked(WITH_A_FUNCTION, "apps/app.yaml", apps).deployment
+    assert folder_of(found) == apps
+    deeper = replace(COUNT, spark=f"{apps / 'deeper' / 'more.py'}:more")
+    (apps / "deeper").mkdir()
+    (apps / "deeper" / "more.py").touch()
+    assert folder_of(replace(found, pipelines={**found.pipelines, "more": deeper})) == apps

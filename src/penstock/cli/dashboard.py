@@ -42,6 +42,16 @@ def dashboard(
     worker: WorkerOption = None,
     data: DataOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for a worker that is about to start.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Where the files of functions are that a changed application names. "
+            "Default: where those of the deployed one are.",
+            show_default=False,
+        ),
+    ] = None,
     beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
 ) -> None:
     """Show a worker or a cluster in a browser, until Ctrl-C.
@@ -68,6 +78,7 @@ def dashboard(
         None if tls_key is None else str(tls_key),
         has_key=sys.stderr.isatty(),  # logs are read by others
         find=None if place is None else lambda: member_address(None, place)[0],
+        folder=None if folder is None else folder.absolute(),
     )
     serve(settings, partial(_print, has_key=settings.has_key, is_beside=beside))
 

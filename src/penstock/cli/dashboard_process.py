@@ -34,9 +34,10 @@ def check_installed() -> None:
 
 
 @contextmanager
-def dashboard_beside(port: int | None, *worker: str) -> Iterator[None]:
+def dashboard_beside(port: int | None, *options: str) -> Iterator[None]:
     """While the body runs, serves the dashboard in a process of its own, so that watching a worker does not slow it
-    down. `worker`: the options that name it; it may still have to start. None: nothing is served.
+    down. `options`: which worker, that may still have to start, and what else is known. Without a port,
+    nothing is served.
     """
     if port is None:
         yield
@@ -44,7 +45,7 @@ def dashboard_beside(port: int | None, *worker: str) -> Iterator[None]:
     check_installed()
     from penstock.cli.embedded_worker import end_with_parent  # here: most workers have no dashboard
 
-    command = [sys.executable, "-m", "penstock", "dashboard", *worker, "--port", str(port), "--wait", "--beside"]
+    command = [sys.executable, "-m", "penstock", "dashboard", *options, "--port", str(port), "--wait", "--beside"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent) as process:  # noqa: PLW1509
         try:
             yield

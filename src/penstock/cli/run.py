@@ -148,6 +148,7 @@ def run(
         prune=prune,
         advertised=advertised_worker,
         dashboard_port=dashboard_port,
+        folder=file.absolute().parent,
     )
     signal.signal(signal.SIGTERM, end_by_sigterm)
     if run_it(file, pipeline or [], sink or [], options) == signal.SIGINT:

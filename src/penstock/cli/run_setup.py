@@ -99,8 +99,14 @@ class RunOptions:
     """Drop pipelines that are no longer in the application."""
     dashboard_port: int | None = None
     """Where to serve the dashboard; None: nowhere."""
+    folder: Path | None = None
+    """Of the application's file."""
     advertised: str | None = None
     """The worker's address as the executors of a cluster reach it; None: as it is reached here."""
+
+    @property
+    def for_dashboard(self) -> list[str]:
+        return [] if self.folder is None else ["--folder", str(self.folder)]
 
     @property
     def spark_log(self) -> Path:
@@ -188,7 +194,7 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
                 "Pass it to penstock worker instead.",
             )
         address = worker_to_change(options.worker, None, yes=True, retry_seconds=_WORKER_SECONDS_MAX)
-        with dashboard_beside(options.dashboard_port, "--worker", address):
+        with dashboard_beside(options.dashboard_port, "--worker", address, *options.for_dashboard):
             yield FoundWorker(address, worker_status(address).ports)
         return
     with embedded_worker(options.place.data, options.worker_options, stdio=stdio, report=print_line) as found:
@@ -201,7 +207,7 @@ def worker_of(options: RunOptions, *, stdio: bool = False) -> Iterator[FoundWork
         print_line(f"the worker on {options.place.data} {how}: {ports}")
         if found.process is None and options.worker_options:
             print_line(f"it keeps the settings it was started with: {' '.join(options.worker_options)} is ignored")
-        with dashboard_beside(options.dashboard_port, "--data", str(options.place.data)):
+        with dashboard_beside(options.dashboard_port, "--data", str(options.place.data), *options.for_dashboard):
             yield found
 
 

@@ -3,9 +3,11 @@
 import asyncio
 import difflib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from textwrap import indent
@@ -18,7 +20,9 @@ from penstock.application.config.document import ConfigErrors
 from penstock.application.config.loading import Loaded, loads
 from penstock.application.config.types import KnownTypes
 from penstock.application.masking import masked
+from penstock.client.coordinator import CoordinatorClient, PipelineStatus
 from penstock.core.errors import ConditionFailed, PenstockError
+from penstock.core.sizes import show_size
 from penstock.dashboard.frame import (
     code,
     complain,
@@ -34,7 +38,7 @@ from penstock.dashboard.frame import (
 )
 from penstock.dashboard.session import Session
 from penstock.protocol.api.cluster import ClusterStatus, Member, Place
-from penstock.protocol.api.deployment import Deployed, Deployment, End
+from penstock.protocol.api.deployment import PASSTHROUGH, Deployed, Deployment, End
 
 log = logging.getLogger(__name__)
 
@@ -162,17 +166,28 @@ def _changed(title: str, old: str | None, new: str | None) -> Iterable[str]:
     yield from (f"{line[0]}   {line[1:]}" for line in without_header if not line.startswith("@@"))
 
 
-def checked(text: str, name: str) -> Loaded:
-    """Files of functions are looked for where the dashboard was started. Nothing of its own environment and of its
-    other files gets into what is shown: variables and secrets in files are left to the worker. Raises ConfigErrors.
+def checked(text: str, name: str, folder: Path) -> Loaded:
+    """Files of functions are looked for in this folder. Nothing of the dashboard's own environment and of its other
+    files gets into what is shown: variables and secrets in files are left to the worker. Raises ConfigErrors.
     """
-    path = Path.cwd() / Path(name).name
+    path = folder / Path(name).name
     return loads(text, path, KnownTypes(), {}, leaves_unset=True, reads_files=False)
 
 
-async def settings(session: Session) -> None:
+def folder_of(deployment: Deployment) -> Path:
+    """Where the deployed functions are, which is where an application's file usually is; without any of them on this
+    machine, where the dashboard was started.
+    """
+    files = (one.spark.rpartition(":")[0] for one in deployment.pipelines.values() if one.spark != PASSTHROUGH)
+    folders = [str(Path(file).parent) for file in files if Path(file).is_file()]
+    return Path(os.path.commonpath(folders)) if folders else Path.cwd()
+
+
+async def settings(session: Session, folder: Path | None) -> None:
+    """`folder`: that of the application's file, if it is known."""
     first = await session.ask_application(lambda client: client.application())
     about = ui.card().classes("w-full")
+    former = _Former(session)
     with ui.expansion("What is deployed").classes("w-full border rounded").props("dense"):
         shown = ui.column().classes("w-full")
     last: Deployed | None = None
@@ -180,6 +195,7 @@ async def settings(session: Session) -> None:
     async def update() -> None:
         nonlocal last
         deployed = await session.ask_application(lambda client: client.application())
+        await former.update(deployed.former)
         if deployed == last:
             return
         last = deployed
@@ -192,25 +208,90 @@ async def settings(session: Session) -> None:
             code(text, "yaml")
 
     if session.may("deploy"):
-        _Change(session, update).build(first.name or "app.yaml")
+        _Change(session, folder, update).build(first)
     else:
         ui.label("Your role can view the settings, but not change them.").classes("quiet")
     await live(update)
 
 
+_FORMER = (
+    ("pipeline", "pipeline"),
+    ("state", "state"),
+    ("epochs", "undelivered epochs#"),
+    ("blocks", "blocks~"),
+    ("sources", "of"),
+)
+_FORMER_MAX = 50
+"""Each is a request, every two seconds. When some are dropped, others take their place."""
+
+
+class _Former:
+    """Pipelines that are no longer in the application, and what they block."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        with ui.column().classes("w-full") as self._body:
+            explained = "They are no longer in it, but stay registered: sources and retention wait for them."
+            may_drop = session.may("deploy")
+            what_to_do = " Deploy them again, or choose one to drop it." if may_drop else ""
+            title("Pipelines that the application had before", explained + what_to_do)
+            self._table = table(_FORMER, "pipeline", self._drop if may_drop else None)
+        self._body.set_visibility(False)
+
+    async def update(self, names: Sequence[str]) -> None:
+        self._body.set_visibility(bool(names))
+        fill(self._table, await self._session.ask(partial(_former_rows, names=names[:_FORMER_MAX])) if names else [])
+
+    async def _drop(self, row: Mapping[str, Any]) -> None:
+        name = row["pipeline"]
+        if row["state"] in _RUN:
+            ui.notify(f"{name} still runs. It can be dropped when it has stopped.")
+            return
+        of = row["sources"] or "no source"
+        holds = f"It has {row['epochs']} undelivered epochs and blocks {row['blocks']} of {of}."
+        if not await confirmed(f"Drop pipeline {name}? {holds}", "Drop"):
+            return
+        try:
+            await self._session.change(lambda client: client.drop(name))
+        except PenstockError as error:
+            told(error)
+        else:
+            ui.notify(f"{name} is dropped", type="positive")
+
+
+_RUN = ("starting", "running")
+
+
+def _former_rows(client: CoordinatorClient, names: Collection[str]) -> list[dict[str, Any]]:
+    return [_former_row(one, len(client.epochs(one.name))) for one in client.pipelines() if one.name in names]
+
+
+def _former_row(one: PipelineStatus, epochs: int) -> dict[str, Any]:
+    return {
+        "pipeline": one.name,
+        "state": one.state.lower(),
+        "epochs": epochs,
+        "blocks": show_size(one.lag_bytes),
+        "sources": ", ".join(dict.fromkeys(source for named in one.inputs.values() for source in named)),
+    }
+
+
 class _Change:
     """A changed application: what would differ, and the button that applies it."""
 
-    def __init__(self, session: Session, update: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, session: Session, folder: Path | None, update: Callable[[], Awaitable[None]]) -> None:
         """`update`: shows what is deployed."""
         self._session = session
+        self._given_folder = folder
         self._update = update
 
-    def build(self, name: str) -> None:
+    def build(self, first: Deployed) -> None:
+        """`first`: what is deployed at the beginning."""
         title("A changed application")
-        hint = f"Paste the whole YAML file. Files that it names are looked for in {Path.cwd()}."
+        self._folder = self._given_folder or folder_of(first.deployment)
+        hint = f"Paste the whole YAML file. Files that it names are looked for in {self._folder}."
         ui.label(hint).classes("quiet")
-        self._name = ui.input("Name", value=name).props("dense outlined")
+        self._name = ui.input("Name", value=first.name or "app.yaml").props("dense outlined")
         with ui.element("div").classes("w-full") as frame:
             self._text = ui.codemirror("", language="YAML", theme="githubLight", line_wrapping=True)
             self._text.classes("w-full h-64 border rounded")
@@ -223,7 +304,7 @@ class _Change:
         given, name = self._text.value, self._name.value or "app.yaml"
         with self._result:
             try:
-                loaded = await asyncio.to_thread(checked, given, name)
+                loaded = await asyncio.to_thread(checked, given, name, self._folder)
             except ConfigErrors as error:
                 for mistake in error.mistakes:
                     ui.label(f"⚠ {mistake}").classes("trouble-text")
@@ -269,6 +350,9 @@ class _Change:
             return
         ui.notify(f"Revision {done['revision']} is deployed", type="positive")
         self._result.clear()
+        with self._result:
+            for sentence in done.get("notes", ()):
+                ui.label(sentence)
         with suppress(PenstockError):  # the page says so, and asks again
             await self._update()
 

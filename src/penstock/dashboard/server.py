@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -62,6 +63,8 @@ class DashboardSettings:
     """The address that is printed has a key, which logs its first user in as the worker's owner."""
     find: Callable[[], str] | None = None
     """Looks for the worker's address again. Raises PenstockError."""
+    folder: Path | None = None
+    """Of the application's file, if it is known."""
 
 
 class SameSite:
@@ -106,7 +109,7 @@ def make_app(settings: DashboardSettings, sessions: Sessions) -> ASGIApp:
     """The whole site."""
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_login(sessions)
-    _add_pages(sessions)
+    _add_pages(sessions, settings.folder)
     ui.run_with(
         api,
         title="Penstock",
@@ -123,7 +126,7 @@ def make_app(settings: DashboardSettings, sessions: Sessions) -> ASGIApp:
     return SameSite(api, [settings.host, *settings.allow_hosts])
 
 
-def _add_pages(sessions: Sessions) -> None:
+def _add_pages(sessions: Sessions, folder: Path | None) -> None:
     board = Dashboard(sessions)
 
     @ui.page("/")
@@ -156,7 +159,7 @@ def _add_pages(sessions: Sessions) -> None:
 
     @ui.page("/settings")
     async def settings() -> None:
-        await board.show("Settings", deployed_pages.settings)
+        await board.show("Settings", lambda session: deployed_pages.settings(session, folder))
 
     @ui.page("/login", title="Log in · Penstock")
     async def login(problem: str = "") -> None:
