@@ -1,6 +1,7 @@
 """Links between pages lead somewhere, the index has every page, and tests that pages name exist."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,3 +82,16 @@ def test_the_files_of_the_walks_exist() -> None:
     files = re.findall(r"`([a-z_/]+\.py)`", walks)
     assert len(files) > 40
     assert [file for file in files if not (ROOT / "src/penstock" / file).is_file()] == []
+
+
+def test_the_folders_are_described_and_are_in_the_order_that_is_enforced() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        [layers, *_] = [
+            one for one in tomllib.load(file)["tool"]["importlinter"]["contracts"] if one["type"] == "layers"
+        ]
+    enforced = [set(re.findall(r"\w+", layer)) for layer in reversed(layers["layers"])]
+    [chain] = re.findall(r"^`core` ←.*?\n\n", text, re.MULTILINE | re.DOTALL)
+    assert [set(re.findall(r"\w+", layer)) for layer in chain.split("←")] == enforced
+    described = re.findall(r"^- (`\w+`(?:, `\w+`)*):", text, re.MULTILINE)
+    assert set(re.findall(r"\w+", " ".join(described))) == set().union(*enforced)
