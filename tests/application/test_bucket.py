@@ -18,7 +18,7 @@ def _java() -> None:
     need_spark()
 
 
-def test_after_a_kill_the_run_in_another_empty_directory_goes_on_and_every_window_is_committed_once(
+def test_after_a_kill_the_run_in_another_empty_directory_continues_and_every_window_is_committed_once(
     tmp_path: Path, s3_url: str
 ) -> None:
     kill_and_move(tmp_path, s3_url, 1, Random(SEED))

@@ -88,7 +88,7 @@ def test_a_problem_lasts_from_the_first_failure_to_the_next_answer() -> None:
     assert bucket.counts().failures == {"unreachable": 2}
 
 
-def test_problems_are_told_apart() -> None:
+def test_problems_are_distinguished() -> None:
     errors = [BucketThrottled(""), BucketForbidden(""), BucketFull(""), BucketFailed(""), BucketThrottled("")]
     bucket = CountedBucket(FailingBucket(*errors))  # type: ignore[arg-type]
     for error in errors:

@@ -31,7 +31,7 @@ def bucket(tmp_path: Path) -> FileBucket:
         (errno.ESTALE, BucketUnreachable),
     ],
 )
-def test_errors_of_the_file_system_are_told_apart(
+def test_errors_of_the_file_system_are_distinguished(
     bucket: FileBucket, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
 ) -> None:
     version = bucket.create("a", [b"1"])

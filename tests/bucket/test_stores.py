@@ -80,7 +80,7 @@ def test_a_memory_store_is_shared_by_name_and_process() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that is the point
-def test_a_forked_child_is_told_that_it_cannot_use_a_store() -> None:
+def test_a_forked_child_cannot_use_a_store() -> None:
     """Its requests would wait for threads that it does not have."""
     bucket = open_bucket("memory://forked")
     assert [in_forked_child(lambda: open_bucket("memory://x")), in_forked_child(lambda: bucket.get("a"))] == [7, 7]

@@ -188,13 +188,13 @@ def test_a_sink_that_was_copied_before_the_backup_gets_exactly_what_it_lacks(
         merging.epoch([b"a"])
         until(lambda: committed(place) == b"a\n")
 
-        def copy_sink_while_it_goes_on(_: str) -> None:
+        def copy_sink_while_it_continues(_: str) -> None:
             shutil.copytree(place, copy)
             merging.epoch([b"b"])
             merging.epoch([b"c"])
             until(lambda: committed(place) == b"a\nb\nc\n")
 
-        monkeypatch.setattr(command, "_run", copy_sink_while_it_goes_on)
+        monkeypatch.setattr(command, "_run", copy_sink_while_it_continues)
         taken = penstock("backup", str(tmp_path / "b"), "--no-checkpoints", "--before", "copy the sink")
         assert "pipeline orders: up to epoch 2" in taken.stdout
         merging.epoch([b"lost with the disk"])

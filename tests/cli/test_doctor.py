@@ -83,7 +83,7 @@ def test_a_worker_that_was_named_and_does_not_answer_is_a_problem(tmp_path: Path
     assert "no worker answers" in result.stdout
 
 
-def test_a_machine_without_java_is_told_where_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_hint_names_where_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("penstock.spark.run.java._packaged", lambda: None)

@@ -58,7 +58,7 @@ def test_a_csv_header_names_the_fields(worker: RunningWorker, send: object) -> N
     assert "schema: a STRING, b STRING" in run(worker, "infer", "rows", "--columns", "a,b").stdout
 
 
-def test_a_source_without_events_that_tell_something_is_an_error(worker: RunningWorker, send: object) -> None:
+def test_a_source_whose_events_show_no_fields_is_an_error(worker: RunningWorker, send: object) -> None:
     with pytest.raises(RequestError, match="source 'nobody' not found"):
         run(worker, "infer", "nobody")
     send("words", "hello", "world")  # type: ignore[operator]

@@ -146,7 +146,7 @@ def is_alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-def test_the_worker_is_told_why_a_pipeline_does_not_run_until_the_successor_runs_it(
+def test_the_worker_knows_why_a_pipeline_does_not_run_until_the_successor_runs_it(
     worker: RunningWorker, client: CoordinatorClient
 ) -> None:
     http = f"127.0.0.1:{worker.ports['http']}"

@@ -191,7 +191,7 @@ def test_a_living_owner_is_not_replaced(bucket: Bucket, acquired: Acquire) -> No
     assert cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"]
 
 
-def test_a_candidate_goes_on_when_the_owner_releases(bucket: Bucket, acquired: Acquire) -> None:
+def test_a_candidate_continues_when_the_owner_releases(bucket: Bucket, acquired: Acquire) -> None:
     lease = acquired(bucket, "a", PATIENT)
     waits: Queue[OwnerSeen] = Queue()
     with ThreadPoolExecutor(1) as pool:
@@ -420,7 +420,7 @@ def test_a_standby_follows_the_owner_from_one_worker_to_the_next(
     assert third.lease().term == 3
 
 
-def test_an_owner_that_cannot_renew_is_told_and_recovers(bucket: Bucket, acquired: Acquire) -> None:
+def test_an_owner_that_cannot_renew_is_notified_and_recovers(bucket: Bucket, acquired: Acquire) -> None:
     store = Fallible(bucket)
     told: list[LeaseState] = []
     timing = LeaseTiming(renew=0.02, late=0.5, expired=SECONDS_MAX)
@@ -520,7 +520,7 @@ def test_a_dead_owner_has_ended_and_others_that_are_dead_have_no_record(bucket: 
     assert cluster(bucket) == ["cluster/shards/0", "cluster/workers/a"]
 
 
-def test_an_owner_that_has_renewed_since_it_was_taken_for_dead_goes_on(bucket: Bucket, acquired: Acquire) -> None:
+def test_an_owner_that_has_renewed_since_it_was_taken_for_dead_continues(bucket: Bucket, acquired: Acquire) -> None:
     lease = acquired(bucket, "a", PATIENT)
     dead = record(bucket, "a")
     until(lambda: revision(bucket, "a") > dead.revision)
@@ -529,7 +529,7 @@ def test_an_owner_that_has_renewed_since_it_was_taken_for_dead_goes_on(bucket: B
     assert lease.state is LeaseState.HELD
 
 
-def test_an_owner_that_was_ended_changes_the_shard_s_record_before_it_goes_on(
+def test_an_owner_that_was_ended_changes_the_shard_s_record_before_it_continues(
     bucket: Bucket, acquired: Acquire
 ) -> None:
     store = Fallible(bucket)

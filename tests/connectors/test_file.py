@@ -247,7 +247,7 @@ async def test_a_new_file_with_the_inode_of_an_old_one_is_recognized_as_new(tmp_
         await have(hosted, b"the first file", b"another file, which is longer")
 
 
-async def test_a_stream_whose_name_the_first_format_has_stored_goes_on(tmp_path: Path) -> None:
+async def test_a_stream_whose_name_the_first_format_has_stored_continues(tmp_path: Path) -> None:
     before, path = stored("streams-1")["tail"], tmp_path / "a.log"
     path.write_text(before["content"])
     status = path.stat()

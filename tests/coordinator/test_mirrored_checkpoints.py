@@ -123,7 +123,7 @@ async def test_drivers_do_not_mirror_into_the_memory_of_a_worker() -> None:
     await scene.close()
 
 
-async def test_an_older_generation_is_told_that_it_was_replaced(scene: Scene, driver: Driver) -> None:
+async def test_an_older_generation_is_refused_because_it_was_replaced(scene: Scene, driver: Driver) -> None:
     await scene.start()
     with pytest.raises(Fenced):
         await driver.known()

@@ -121,7 +121,7 @@ class MemorySink:
         self.is_open = False
 
 
-class MemoryFollower:
+class MemoryNonVotingSink:
     def __init__(self, taken: list[tuple[str, list[bytes]]], script: Script = lambda _: None) -> None:
         self._taken = taken
         self._script = script

@@ -11,7 +11,7 @@ from penstock.protocol.api.pipelines import Staged
 from penstock.protocol.stored.bulk import encode
 from tests.coordinator.scene import Scene
 from tests.delivery.fake_epoch import column
-from tests.delivery.memory_sink import Disk, MemoryFollower, MemorySink, Script
+from tests.delivery.memory_sink import Disk, MemoryNonVotingSink, MemorySink, Script
 
 PIPELINE = "p"
 
@@ -61,7 +61,7 @@ class Stage:
 
         if sink.votes:
             return MemorySink(self.disks.setdefault(name, Disk()), script)
-        return MemoryFollower(self.taken.setdefault(name, []), script)
+        return MemoryNonVotingSink(self.taken.setdefault(name, []), script)
 
     async def bind(self, *, voting: str = "", following: str = "", port: str = "out") -> None:
         sinks = {name: (port, f"memory:{name}", True) for name in voting.split()}

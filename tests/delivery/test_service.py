@@ -21,12 +21,12 @@ from tests.support.waiting import SECONDS_MAX
 
 
 class HangingSink:
-    """A BlockingSink that does not vote until `goes_on` is set."""
+    """A BlockingSink that does not vote until `may_continue` is set."""
 
-    def __init__(self, goes_on: threading.Event) -> None:
+    def __init__(self, may_continue: threading.Event) -> None:
         self.is_asked = threading.Event()
         self.is_closed = threading.Event()
-        self._goes_on = goes_on
+        self._may_continue = may_continue
 
     def open(self, decided: bytes, check: CheckReport = accept_any) -> None: ...
 
@@ -34,7 +34,7 @@ class HangingSink:
 
     def prepare(self, transaction: Transaction) -> Vote:
         self.is_asked.set()
-        self._goes_on.wait(30)
+        self._may_continue.wait(30)
         return YES
 
     def commit(self, transaction: Transaction) -> None: ...
@@ -45,7 +45,7 @@ class HangingSink:
         self.is_closed.set()
 
 
-class HangingFollower:
+class HangingNonVotingSink:
     async def deliver(self, epoch: Epoch) -> None:
         await asyncio.Event().wait()
 
@@ -53,7 +53,7 @@ class HangingFollower:
 
 
 @pytest.fixture
-def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def may_continue(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(service, "LEAVE_SECONDS", 0.05)
     monkeypatch.setattr(sink_slot, "CLOSE_SECONDS", 0.05)
     event = threading.Event()
@@ -69,9 +69,9 @@ def hangs(stage: Stage, name: str, sink: object, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_hanging_voting_sink_is_abandoned_when_it_is_removed(
-    stage: Stage, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, may_continue: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = HangingSink(goes_on)
+    sink = HangingSink(may_continue)
     hangs(stage, "b", Threaded(sink, "b"), monkeypatch)
     await stage.bind(voting="a b")
     await stage.put_out()
@@ -81,15 +81,15 @@ async def test_a_hanging_voting_sink_is_abandoned_when_it_is_removed(
     await stage.delivered()
     assert stage.disks["a"].values == values(0)
     assert not sink.is_closed.is_set()
-    goes_on.set()
+    may_continue.set()
     assert await asyncio.to_thread(sink.is_closed.wait, 30), "it keeps what it has"
 
 
 async def test_a_hanging_non_voting_sink_is_abandoned_when_it_is_bound_elsewhere(
-    stage: Stage, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, may_continue: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not goes_on.is_set()
-    hangs(stage, "f", HangingFollower(), monkeypatch)
+    assert not may_continue.is_set()
+    hangs(stage, "f", HangingNonVotingSink(), monkeypatch)
     await stage.bind(following="f")
     await stage.put_out()
     await stage.shows("DECIDED")

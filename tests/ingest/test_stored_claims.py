@@ -87,7 +87,7 @@ async def test_a_registry_that_ends_inside_an_entry_is_damaged(running: RunningG
         await registry(running)
 
 
-async def test_others_go_on_while_a_large_registry_is_read(running: RunningGateway) -> None:
+async def test_others_continue_while_a_large_registry_is_read(running: RunningGateway) -> None:
     await (await registry(running)).apply([claim(number, 0, number) for number in range(1, 1001)])
     turns = 0
 

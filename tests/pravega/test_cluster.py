@@ -22,7 +22,7 @@ def controller_port(host: BucketWorker) -> int:
     return found
 
 
-def test_writers_and_readers_go_on_while_the_shard_of_the_controller_moves_to_another_worker(tmp_path: Path) -> None:
+def test_writers_and_readers_continue_while_the_shard_of_the_controller_moves_to_another_worker(tmp_path: Path) -> None:
     """The reader group keeps the address that it has got for its table."""
     pytest.importorskip("pravega_client", reason="Pravega's client has wheels for Python 3.11 on Linux alone")
     with hosts(tmp_path, 1, 1, options=("--controller-port", "0")) as made:

@@ -57,7 +57,7 @@ async def connected(port: int) -> Peer:
 
 
 @pytest.mark.parametrize("is_index_loaded", [True, False])
-async def test_reads_from_the_cache_go_on_while_others_wait_for_the_store(
+async def test_reads_from_the_cache_continue_while_others_wait_for_the_store(
     tmp_path: Path,
     s3_url: str,
     proxy: StoreProxy,

@@ -236,7 +236,7 @@ async def test_a_deleted_transient_segment_does_not_count(serve: Serve) -> None:
     await peer.close()
 
 
-async def test_a_request_of_a_later_version_is_unsupported_and_the_connection_goes_on(versioned: Peer) -> None:
+async def test_a_request_of_a_later_version_is_unsupported_and_the_connection_continues(versioned: Peer) -> None:
     versioned.send(bytes.fromhex("00000079 0000000c 0000000000000007 61626364"))
     assert await versioned.reply() == OperationUnsupported("type 121", "", 7)
     versioned.send(bytes.fromhex("00000079 00000002 6162"))

@@ -267,7 +267,7 @@ def test_on_a_cluster_nothing_is_mirrored_though_the_worker_has_a_bucket(
     assert options(CLUSTER)["advertisedWorker"] == "worker:7102"
 
 
-def test_a_mirrored_checkpoint_of_sparks_own_sink_cannot_go_on_where_nothing_is_mirrored(
+def test_a_mirrored_checkpoint_of_sparks_own_sink_cannot_continue_where_nothing_is_mirrored(
     checkpoint: WrittenCheckpoint, mirroring: RunningWorker, tmp_path: Path
 ) -> None:
     """The ledger would name it forever, and another machine could restore it."""

@@ -187,7 +187,7 @@ def pipeline_of(worker: RunningWorker) -> tuple[int, str]:
     return worker.call(look())
 
 
-def test_another_machine_goes_on_with_the_mirrored_checkpoint_and_the_same_one_with_its_own(
+def test_another_machine_continues_with_the_mirrored_checkpoint_and_the_same_one_with_its_own(
     machines: tuple[RunningWorker, list[Machine]], bucket: Bucket, undisturbed: list[bytes]
 ) -> None:
     worker, (first, second, third) = machines
@@ -205,7 +205,7 @@ def test_another_machine_goes_on_with_the_mirrored_checkpoint_and_the_same_one_w
 
 
 @pytest.mark.long
-def test_an_empty_machine_goes_on_exactly_once_wherever_the_last_one_was_killed(
+def test_an_empty_machine_continues_exactly_once_wherever_the_last_one_was_killed(
     machines: tuple[RunningWorker, list[Machine]], bucket: Bucket, undisturbed: list[bytes]
 ) -> None:
     worker, (first, second, third) = machines
@@ -272,7 +272,7 @@ class ArchivingMachine(ArchivingDriver):
 
 
 @pytest.mark.long
-def test_an_empty_machine_goes_on_with_one_of_sparks_own_sinks(tmp_path: Path, bucket: Bucket) -> None:
+def test_an_empty_machine_continues_with_one_of_sparks_own_sinks(tmp_path: Path, bucket: Bucket) -> None:
     rows, bad = list[tuple[int, int]](), list[tuple[int, bytes]]()
     with running_worker(tmp_path / "data", coordinator=SWEPT, bucket=bucket) as worker:
         for epoch in range(8):

@@ -25,12 +25,12 @@ class Jvm:
     def __init__(self) -> None:
         self.answer = Answer("Processing new data", 1, 4)
         self.asked = 0
-        self.goes_on = threading.Event()
-        self.goes_on.set()
+        self.may_continue = threading.Event()
+        self.may_continue.set()
 
     def __call__(self) -> Answer:
         self.asked += 1
-        self.goes_on.wait(60)
+        self.may_continue.wait(60)
         return self.answer
 
 
@@ -64,7 +64,7 @@ def test_the_silence_of_an_unresponsive_jvm_grows() -> None:
     jvm, clock = Jvm(), Clock()
     with probing(jvm, clock) as probe:
         until(lambda: probe.report().tasks == 4)
-        jvm.goes_on.clear()
+        jvm.may_continue.clear()
 
         def is_silent_for(seconds: float) -> bool:
             """An answer that was already sent may still arrive."""
@@ -72,7 +72,7 @@ def test_the_silence_of_an_unresponsive_jvm_grows() -> None:
             return probe.report().jvm_silent_seconds >= seconds
 
         until(lambda: is_silent_for(12))
-        jvm.goes_on.set()
+        jvm.may_continue.set()
         until(lambda: probe.report().jvm_silent_seconds == 0)
 
 

@@ -57,7 +57,7 @@ def wait_for(is_done: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_a_query_goes_on_while_the_shard_of_a_source_is_killed_and_moves(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_continues_while_the_shard_of_a_source_is_killed_and_moves(spark: SparkSession, tmp_path: Path) -> None:
     with ShardProcesses(tmp_path, PLACES) as (home, other):
         expected = produce(other)
         load = spark.readStream.format("penstock").option("maxBytesPerEpoch", "3000")

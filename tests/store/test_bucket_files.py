@@ -663,7 +663,7 @@ class TestDeletionsThatAreRefused:
             file.sync()
 
     @pytest.mark.parametrize("kind", [BucketForbidden, BucketFailed, BucketUnreachable])
-    def test_appends_and_folds_go_on_and_all_is_deleted_later(self, kind: type[BucketFailed]) -> None:
+    def test_appends_and_folds_continue_and_all_is_deleted_later(self, kind: type[BucketFailed]) -> None:
         objects = Objects()
         files = opened(objects, self.SETTINGS)
         maintain(files)

@@ -195,7 +195,7 @@ def test_a_proxy_without_a_store_ends_no_worker(tmp_path: Path, s3_url: str, pro
     ],
     ids=["a revoked key", "a full bucket", "a proxy without a store"],
 )
-def test_what_an_operator_must_change_is_named_and_everything_goes_on_afterwards(
+def test_what_an_operator_must_change_is_named_and_everything_continues_afterwards(
     tmp_path: Path, s3_url: str, proxy: StoreProxy, answer: tuple[int, str], kind: str, says: str
 ) -> None:
     with BucketWorker(tmp_path, s3_url) as worker:

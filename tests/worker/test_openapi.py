@@ -19,7 +19,7 @@ from tests.support.running_worker import RunningWorker, running_worker
 
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(document()))
 ROUTES = described_routes()
-HOST = host_routes.api_routes(cast("host_routes.Hosting", cast("Any", openapi.Unserved())))
+HOST = host_routes.api_routes(cast("host_routes.ServedHost", cast("Any", openapi.Unserved())))
 METHODS = ("get", "post", "put")
 
 

@@ -230,7 +230,7 @@ async def test_what_was_sent_before_the_splice_is_passed_on(standby: Standby) ->
     assert await peer.frame() == Ok(7)
 
 
-async def test_an_end_of_one_direction_is_passed_on_and_the_other_goes_on(standby: Standby) -> None:
+async def test_an_end_of_one_direction_is_passed_on_and_the_other_continues(standby: Standby) -> None:
     peer = await standby.connect()
     peer.send(HELLO)
     reader, writer = await standby.owner.accept()

@@ -60,12 +60,12 @@ class Refusing(DataFile):
 
 
 class Slow(DataFile):
-    def __init__(self, path: Path, goes_on: threading.Event) -> None:
+    def __init__(self, path: Path, may_continue: threading.Event) -> None:
         super().__init__(path)
-        self._goes_on = goes_on
+        self._may_continue = may_continue
 
     def sync(self) -> None:
-        self._goes_on.wait(120)
+        self._may_continue.wait(120)
 
 
 class Unavailable(http.server.BaseHTTPRequestHandler):
@@ -102,13 +102,13 @@ class Stage:
         self.http = f"127.0.0.1:{worker.ports['http']}"
         self.client = stack.enter_context(CoordinatorClient(self.http, 30))
         self.segments = stack.enter_context(SegmentClient(worker.address))
-        self.goes_on = threading.Event()
+        self.may_continue = threading.Event()
         self._drivers: list[threading.Thread] = []
         self._over = threading.Event()
         stack.callback(self._end)
 
     def _end(self) -> None:
-        self.goes_on.set()
+        self.may_continue.set()
         self._over.set()
         for one in self._drivers:
             one.join(60)
@@ -177,7 +177,7 @@ class Stage:
         """The URL of a sink program in a thread."""
         running = RunningSink(Sink("127.0.0.1:0", target, state=self.folder / f"{name}.state"))
         self.stack.callback(running.stop)
-        self.stack.callback(self.goes_on.set)
+        self.stack.callback(self.may_continue.set)
         return f"connector://{running.address}"
 
     def sink_program(self, name: str) -> tuple[str, StagedProgram]:
@@ -235,7 +235,7 @@ def a_driver_is_stopped(stage: Stage) -> None:
     stage.program("driver", stage.http, "frozen", "frozen-source", "asks").stop()
 
 
-def a_driver_is_stopped_and_its_query_goes_on(stage: Stage) -> None:
+def a_driver_is_stopped_and_its_query_continues(stage: Stage) -> None:
     """Spark's JVM needs the driver's process to restart the query, and for nothing else."""
     program = stage.program("driver", stage.http, "orphan", "segment:orphan-input")
     program.stop()
@@ -285,7 +285,7 @@ def a_sink_votes_no(stage: Stage) -> None:
 
 def a_sink_is_slow(stage: Stage) -> None:
     files = f"file:{stage.folder}/files-of-slow"
-    slow = stage.sink(Slow(stage.folder / "slow", stage.goes_on), "slow")
+    slow = stage.sink(Slow(stage.folder / "slow", stage.may_continue), "slow")
     stage.delivering("slow", {"files": files, "late": slow})
 
 
@@ -369,7 +369,11 @@ SITUATIONS = [
     Situation(a_driver_is_killed, "its driver", r"blocked by its driver: no heartbeat for \d+ s", "killed"),
     Situation(a_driver_is_stopped, "its driver", r"blocked by its driver: no heartbeat for \d+ s", "frozen"),
     Situation(
-        a_driver_is_stopped_and_its_query_goes_on, "its driver", r"its query keeps running without it", "orphan", False
+        a_driver_is_stopped_and_its_query_continues,
+        "its driver",
+        r"its query keeps running without it",
+        "orphan",
+        False,
     ),
     Situation(
         a_query_fails, "pipeline failing", r"failed 3 times in a row and restarts in \d+ s: 127.0.0.1:1", "failing"

@@ -37,7 +37,7 @@ def test_a_tenure_lasts_from_a_claim_to_its_relinquish() -> None:
     assert [Tenure(1, 9, 12).has(one) for one in (9, 10, 12, 13)] == [False, True, True, False]
 
 
-def test_a_partition_that_claims_again_goes_on() -> None:
+def test_a_partition_that_claims_again_continues() -> None:
     """Its relinquish was lost, or its shard was taken over."""
     commands: list[Command] = [claim(0, 1), claim(0, 2), Begin(0, 2), relinquish(claim(0, 2), 5, term=2), claim(1, 1)]
     assert tenures_of(journal(commands)) == {STREAM: [Tenure(0, -1, 5), Tenure(1, 5)]}

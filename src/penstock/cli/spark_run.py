@@ -23,6 +23,7 @@ from penstock.cli.run_setup import RunOptions, print_line, report, report_draine
 from penstock.cli.texts import printable, show_time
 from penstock.cli.waiting import waiting
 from penstock.client.coordinator import CoordinatorClient, PipelineStatus, SinkStatus
+from penstock.core.counts import show_count
 from penstock.core.errors import PenstockError
 from penstock.dashboard.catch_up import lag_text
 from penstock.protocol.api.status import Blockage, ConnectorStatus, RatesStatus
@@ -300,9 +301,9 @@ def _seconds_until(monotonic: float | None) -> int:
 
 def _open_windows(known: PipelineStatus) -> str:
     """How many windows are open, and events buffered, and what they wait for."""
-    held = [f"{known.open_windows:,}"] if known.open_windows else []
-    held += [f"{known.buffered_events:,} events"] if known.buffered_events else []
-    return printable(f"{' and '.join(held)}, {known.open_windows_wait}") if held else ""
+    contents = [f"{known.open_windows:,}"] if known.open_windows else []
+    contents += [show_count(known.buffered_events, "event")] if known.buffered_events else []
+    return printable(f"{' and '.join(contents)}, {known.open_windows_wait}") if contents else ""
 
 
 def _shown(running: RunningPipeline) -> list[str]:

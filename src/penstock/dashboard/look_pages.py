@@ -389,9 +389,9 @@ class _Segments:
                 facts(event.facts)
                 bytes_view(event.value, event.size)
         if len(events) == _EVENTS_SHOWN:
-            ui.button("Next events", on_click=lambda: self._go_on(events[-1].end)).props("no-caps outline")
+            ui.button("Next events", on_click=lambda: self._show_next(events[-1].end)).props("no-caps outline")
 
-    async def _go_on(self, offset: int) -> None:
+    async def _show_next(self, offset: int) -> None:
         self._offset.value, self._time.value = offset, ""
         await self._look()
 

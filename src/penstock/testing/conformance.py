@@ -235,7 +235,7 @@ class SinkConformance(Conforming):
                 frame.give(refs[first.stream_id], [record], [first.event_id + number])
             frame.give(refs[second.stream_id], [b"answer"], [second.event_id])
             await frame.until(lambda: quick.received() == b"answer\n", "the answer after the slow line's")
-            slow.go_on_reading()
+            slow.continue_reading()
             await frame.until(lambda: len(slow.received()) == count * 1_000_000, "all of the slow line's", LONG_SECONDS)
             assert frame.dead_letters == 0
 

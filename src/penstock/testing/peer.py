@@ -27,7 +27,7 @@ class Line(Protocol):
     def stop_reading(self) -> None:
         """It is slow from now on: it reads nothing that it is sent."""
 
-    def go_on_reading(self) -> None: ...
+    def continue_reading(self) -> None: ...
 
 
 class Peer:

@@ -51,7 +51,7 @@ from penstock.worker.visibility import shown_principal, visible, visible_history
 _PAGE = 1000
 
 
-class Hosting(Protocol):
+class ServedHost(Protocol):
     """What the routes need from a host."""
 
     registry: CollectorRegistry
@@ -91,7 +91,7 @@ class Hosting(Protocol):
     async def address_of(self, worker: str) -> str: ...
 
 
-def api_routes(host: Hosting) -> list[ApiRoute]:
+def api_routes(host: ServedHost) -> list[ApiRoute]:
     """Those that a host serves itself. Only those that a worker has not are in the OpenAPI document."""
     routes = _HostRoutes(host)
     return [
@@ -116,7 +116,7 @@ def api_routes(host: Hosting) -> list[ApiRoute]:
     ]
 
 
-def host_application(host: Hosting, settings: WorkerSettings) -> Starlette:
+def host_application(host: ServedHost, settings: WorkerSettings) -> Starlette:
     routes = _HostRoutes(host)
     app = Starlette(
         routes=[
@@ -131,7 +131,7 @@ def host_application(host: Hosting, settings: WorkerSettings) -> Starlette:
 
 
 class _HostRoutes:
-    def __init__(self, host: Hosting) -> None:
+    def __init__(self, host: ServedHost) -> None:
         self._host = host
 
     async def status(self, request: Request) -> WorkerStatus:

@@ -43,7 +43,7 @@ class Unserved:
 def described_routes() -> list[ApiRoute]:
     """Those of a worker, and those that only a host of a cluster has, by subject."""
     unserved: Any = Unserved()
-    routes = {route.key: route for route in host_routes.api_routes(cast("host_routes.Hosting", unserved))}
+    routes = {route.key: route for route in host_routes.api_routes(cast("host_routes.ServedHost", unserved))}
     routes |= {route.key: route for route in http.api_routes(cast("http.Watched", unserved))}
     order = [*Subject]
     return sorted(routes.values(), key=lambda route: order.index(route.contract.subject))

@@ -205,7 +205,7 @@ async def test_keys_help_and_end(worker: Filled) -> None:
     assert app.return_code == 0
 
 
-async def test_it_goes_on_when_the_worker_is_back(worker: Filled) -> None:
+async def test_it_continues_when_the_worker_is_back(worker: Filled) -> None:
     app = top(worker)
     async with app.run_test(size=SIZE) as pilot:
         terminal = Terminal(app, pilot)

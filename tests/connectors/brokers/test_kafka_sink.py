@@ -185,7 +185,7 @@ async def test_marks_move_on_so_that_little_is_read_after_a_crash(
     assert {one.split(b":")[2] for one in found} == {b"2", b"3"}
 
 
-async def test_ids_and_a_mark_that_the_first_format_has_written_go_on(
+async def test_ids_and_a_mark_that_the_first_format_has_written_continue(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows of the epoch are there, behind the mark."""

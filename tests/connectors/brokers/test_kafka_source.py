@@ -61,7 +61,7 @@ async def test_a_partition_is_a_stream_and_an_offset_an_id(cluster: KafkaCluster
         assert "headers" not in events[2].metadata
 
 
-async def test_reading_goes_on_after_the_last_stored_event_whatever_kafka_has(
+async def test_reading_continues_after_the_last_stored_event_whatever_kafka_has(
     cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     write(cluster.brokers, topic, [b"a", b"b"])

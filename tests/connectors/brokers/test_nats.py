@@ -302,7 +302,7 @@ async def test_what_is_missing_of_an_epoch_is_published_and_nothing_else(nats_se
         assert sorted(one.data for one in await messages(stream, "S", "out")) == numbered(0, 6)
 
 
-async def test_headers_that_the_first_format_has_written_go_on(nats_server: NatsServer) -> None:
+async def test_headers_that_the_first_format_has_written_continue(nats_server: NatsServer) -> None:
     """Of the epoch, the first and the third row are there."""
     async with jetstream(nats_server) as stream:
         await stream.add_stream(name="S", subjects=["out"])

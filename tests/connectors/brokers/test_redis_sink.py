@@ -76,7 +76,7 @@ async def test_the_rest_of_an_epoch_follows_what_was_written_of_it(
     assert server.values(key) == values
 
 
-async def test_a_mark_that_the_first_format_has_written_goes_on(server: RedisServer) -> None:
+async def test_a_mark_that_the_first_format_has_written_continues(server: RedisServer) -> None:
     """Two rows of the epoch are there."""
     before = stored("redis-1")
     with server.client() as client:

@@ -61,7 +61,7 @@ class TcpLine:
     def stop_reading(self) -> None:
         self._reads.clear()
 
-    def go_on_reading(self) -> None:
+    def continue_reading(self) -> None:
         self._reads.set()
 
     @property

@@ -57,7 +57,7 @@ class WsLine:
     def stop_reading(self) -> None:
         self._reads.clear()
 
-    def go_on_reading(self) -> None:
+    def continue_reading(self) -> None:
         self._reads.set()
 
 

@@ -22,7 +22,7 @@ from tests.delivery.fake_epoch import Row
 from tests.fixtures.peers import statements, stored
 
 
-async def test_the_epochs_of_sql_sinks_go_on(tmp_path: Path) -> None:
+async def test_the_epochs_of_sql_sinks_continue(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:
         database.executescript(statements("sql-1"))
     target = Target(f"sqlite:///{tmp_path}/a.db")
@@ -32,7 +32,7 @@ async def test_the_epochs_of_sql_sinks_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_tables_of_postgres_sinks_go_on(database: Database, commits: bool) -> None:
+def test_the_tables_of_postgres_sinks_continue(database: Database, commits: bool) -> None:
     """Its second epoch is in doubt."""
     database.query(statements("postgres-1"))
     first, second, third = Round(0, []), Round(1, [Row(b"second")], 5), Round(2, [Row(b"third")], 11 if commits else 5)
@@ -48,7 +48,7 @@ def test_the_tables_of_postgres_sinks_go_on(database: Database, commits: bool) -
 
 
 @pytest.mark.process
-async def test_the_stream_of_a_polled_table_goes_on(database: Database, tmp_path: Path) -> None:
+async def test_the_stream_of_a_polled_table_continues(database: Database, tmp_path: Path) -> None:
     database.query("CREATE TABLE t (id bigint PRIMARY KEY)")
     database.query("INSERT INTO t VALUES (3), (7), (8)")
     await plant(tmp_path / "data", events={stored("streams-1")["postgres"]["poll"]: {3: "before", 7: "before"}})
@@ -59,7 +59,7 @@ async def test_the_stream_of_a_polled_table_goes_on(database: Database, tmp_path
 
 
 @pytest.mark.process
-async def test_the_stream_of_a_slot_goes_on(database: Database, tmp_path: Path) -> None:
+async def test_the_stream_of_a_slot_continues(database: Database, tmp_path: Path) -> None:
     names = stored("streams-1")["postgres"]
     database.query("CREATE TABLE t (id bigint PRIMARY KEY)")
     config = database.changes(tables=["t"], snapshot=False)

@@ -267,7 +267,7 @@ async def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path, folder
     assert [file.key for file in found.files] == ["a"]
 
 
-async def test_a_stream_whose_name_the_first_format_has_stored_goes_on(tmp_path: Path, folder: Path) -> None:
+async def test_a_stream_whose_name_the_first_format_has_stored_continues(tmp_path: Path, folder: Path) -> None:
     before = stored("streams-1")["directory"]
     path = folder / before["name"]
     path.write_text(before["content"])

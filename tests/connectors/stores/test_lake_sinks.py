@@ -267,7 +267,7 @@ def test_a_file_that_another_program_removes_meanwhile_does_not_stop_a_sync(
     assert sorted(synced) == ["a", "c"]
 
 
-def test_a_table_that_the_first_format_has_written_goes_on(tmp_path: Path) -> None:
+def test_a_table_that_the_first_format_has_written_continues(tmp_path: Path) -> None:
     """Its second epoch was voted on, and not committed."""
     table = tmp_path / "table"
     shutil.copytree(Path(__file__).parents[2] / "fixtures/lake/1", table)
@@ -280,7 +280,7 @@ def test_a_table_that_the_first_format_has_written_goes_on(tmp_path: Path) -> No
     assert ids(store) == [1, 2, 3]
 
 
-def test_a_delta_table_whose_transaction_the_first_format_has_written_goes_on(tmp_path: Path) -> None:
+def test_a_delta_table_whose_transaction_the_first_format_has_written_continues(tmp_path: Path) -> None:
     """Its second epoch is in the table, and the process ended before the sink's record said so."""
     shutil.copytree(Path(__file__).parents[2] / "fixtures/lake/delta-1", tmp_path / "table")
     store = DeltaStore(str(tmp_path / "table"))
@@ -291,7 +291,7 @@ def test_a_delta_table_whose_transaction_the_first_format_has_written_goes_on(tm
     assert DeltaTable(store.place).transaction_version("penstock/p/s") == 3
 
 
-def test_an_iceberg_table_whose_property_the_first_format_has_written_goes_on(tmp_path: Path) -> None:
+def test_an_iceberg_table_whose_property_the_first_format_has_written_continues(tmp_path: Path) -> None:
     """As above. Its files name directories, so the table itself is made here."""
     stored_before = stored("iceberg-1")
     store = IcebergStore(str(tmp_path / "table"))

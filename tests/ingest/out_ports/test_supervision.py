@@ -38,21 +38,21 @@ class Heard:
 @pytest.mark.parametrize("error", [Lost("the server is down"), ConnectionRefusedError("the server is down")])
 async def test_a_lost_connection_is_retried_and_ends_its_streams(scene: Scene, error: Exception) -> None:
     runs: list[Stream] = []
-    go_on = asyncio.Event()
+    may_continue = asyncio.Event()
 
     async def run(host: Host) -> None:
         runs.append(await host.open_stream(f"connection {len(runs)}"))
         host.connected()
         await runs[-1].send(b"x")
         if len(runs) == 1:
-            await go_on.wait()
+            await may_continue.wait()
             raise error
         await host.draining()
 
     host = await scene.host(run, reconnect=QUICK)
     heard = host.contraflow = Heard()
     await eventually(lambda: host.status().state == "connected")
-    go_on.set()
+    may_continue.set()
     await eventually(lambda: len(runs) == 2 and host.status().state == "connected")
     assert heard.said == ["the server is down", "connected"]
     assert host.status().failures == 1

@@ -229,7 +229,7 @@ async def test_a_program_without_migrate_gets_its_acknowledgements_and_restart_a
     assert frames[-2:] == [Ack(0, (Acked(1, 1),)), Restart("successor:7100")]
 
 
-async def test_programs_that_come_too_late_to_be_told_are_closed_and_reconnect(
+async def test_programs_that_come_too_late_for_a_notice_are_closed_and_reconnect(
     running: RunningGateway, connect: Connect
 ) -> None:
     """One has not sent its HELLO when the shard begins to move; another one has only begun its TLS handshake."""

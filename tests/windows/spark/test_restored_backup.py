@@ -103,7 +103,7 @@ def found(sink: Path) -> list[dict[str, object]]:
     return [json.loads(line) for part in parts for line in part.path.read_bytes()[: part.size].splitlines()]
 
 
-def copying(sink: Path, copy: Path, go_on: Callable[[], None]) -> Callable[[], None]:
+def copying(sink: Path, copy: Path, send_on: Callable[[], None]) -> Callable[[], None]:
     """Copies the sink as docs/operating.md says, its log first; then the pipeline continues."""
 
     def copy_sink() -> None:
@@ -111,7 +111,7 @@ def copying(sink: Path, copy: Path, go_on: Callable[[], None]) -> Callable[[], N
         shutil.copytree(sink / "state", copy / "state")
         for part in sink.glob("part-*"):
             shutil.copy(part, copy)
-        go_on()
+        send_on()
 
     return copy_sink
 
@@ -123,7 +123,7 @@ def test_a_restored_worker_and_checkpoint_continue_exactly_with_a_sink_that_was_
     data, restored, sink, copy = (tmp_path / name for name in ("data", "restored", "sink", "copy"))
     archive, ticks = Archive(tmp_path / "backup"), Ticks(EVENTS // 4)
 
-    def go_on(until_rows: int) -> None:
+    def send_on(until_rows: int) -> None:
         ticks.limit = until_rows * PER_WINDOW + PER_WINDOW
         until(lambda: len(found(sink)) >= until_rows)
 
@@ -134,15 +134,15 @@ def test_a_restored_worker_and_checkpoint_continue_exactly_with_a_sink_that_was_
             data=data,
             worker=http(worker),
             checkpoints=data / "checkpoints",
-            before=copying(sink, copy, lambda: go_on(20)),
+            before=copying(sink, copy, lambda: send_on(20)),
         )
-        ticks_go_on = threading.Thread(target=lambda: go_on(40))
+        later_ticks = threading.Thread(target=lambda: send_on(40))
 
         def on_bytes(_: int) -> None:
             """Epochs are merged and checkpointed while the backup copies."""
-            if not ticks_go_on.ident:
-                ticks_go_on.start()
-                ticks_go_on.join()
+            if not later_ticks.ident:
+                later_ticks.start()
+                later_ticks.join()
 
         taken = back_up(archive, options, on_bytes)
         assert len(found(sink)) >= 40

@@ -226,7 +226,7 @@ class PartitionConsumer:
         return partition.at(at)
 
     def move(self, partition: PartitionName, offset: int) -> None:
-        """Go on at another offset."""
+        """Continue at another offset."""
         with _lost(f"{partition} cannot be read at {offset}"):
             self._consumer.incremental_unassign([partition.at(0)])
             self._consumer.incremental_assign([partition.at(offset)])

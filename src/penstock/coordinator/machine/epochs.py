@@ -142,8 +142,8 @@ def _check_ends(pipeline: Pipeline, command: Plan) -> None:
     epoch, sources = pipeline.planned, pipeline.sources
     before = pipeline.cuts[epoch].watermark
     rises = command.watermark is not None and (before is None or command.watermark > before)
-    goes_on = all(pipeline.position(epoch, name) < end for name, end in command.ends.items())
-    if not goes_on or not (command.ends or rises):
+    advances = all(pipeline.position(epoch, name) < end for name, end in command.ends.items())
+    if not advances or not (command.ends or rises):
         raise PipelineError(f"the cut after epoch {epoch} does not advance in every segment that it names")
     if any(source_of(name) not in sources for name in command.ends):
         raise PipelineError(f"the cut after epoch {epoch} names a segment that the pipeline does not read")

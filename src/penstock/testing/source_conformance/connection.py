@@ -159,7 +159,7 @@ class Connection:
         self._quiet_since = self.now
 
     def advance(self) -> None:
-        """Go on to the first step that still waits for something."""
+        """Continue with the first step that still waits for something."""
         while self._steps:
             step = self._steps[0]
             if not self._has_begun:
