@@ -387,7 +387,7 @@ def _read_program(path: Path, work: Work) -> None:
 
 
 def _keep_lines(file: Any, log: PlainLog) -> None:
-    """Each with the place after it, where a program that was killed goes on."""
+    """Each with the place after it, where a program that was killed continues."""
     lines, places, at = list[bytes](), list[int](), 0
     for line in file:
         at += len(line)

@@ -36,7 +36,7 @@ class Total:
 
 
 def event(program: str, stream: str, number: int) -> Event:
-    """The event of this number: its time goes on with the number, give or take half of the disorder."""
+    """The event of this number: its time grows with the number, give or take half of the disorder."""
     digest = blake2b(f"{program}/{stream}/{number}".encode(), digest_size=8).digest()
     disorder = int.from_bytes(digest[:2], "big") % DISORDER_MS - DISORDER_MS // 2
     return Event(KEYS[digest[2] % len(KEYS)], digest[3], START_MS + number * STEP_MS + disorder)

@@ -13,7 +13,7 @@ from penstock.client import Message, Source
 def main(path: Path, address: str) -> None:
     def lines(after: int | None) -> Iterator[Message]:
         with path.open("rb") as file:
-            file.seek(after or 0)  # a message's id is where its line ends: the place to go on from
+            file.seek(after or 0)  # a message's id is where its line ends: the place to continue from
             while (line := file.readline()).endswith(b"\n"):  # a last line without its end may still grow
                 yield Message(file.tell(), line.rstrip(b"\n"))
 

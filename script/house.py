@@ -22,7 +22,10 @@ SHOWN_MAX = 3
 """The worst places of each kind; the count is of all."""
 
 PACKAGE = "penstock"
-PROSE = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
+PROSE = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/**/*.md"),
+    *("sdk/node/*.md", "sdk/node/src/**/*.ts", "sdk/node/test/**/*.ts", "contrib/**/*", "examples/**/*"),
+)
 COMMANDS = (*PROSE, "src/**/*.py", "tests/**/*.py", "demo/**/*", "examples/**/*", "bench/**/*.py", "script/*")
 
 
@@ -131,6 +134,8 @@ def _round_trip(graph: Mapping[str, set[str]], group: set[str]) -> list[str]:
 
 # The vocabulary
 
+_TEST_NAME = re.compile(r"\bdef (test_\w+)")
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -187,7 +192,10 @@ def _in_docs(root: Path, modules: Mapping[str, Module], phrases: Iterable[str]) 
 def _in_files(root: Path, patterns: Iterable[str], phrases: Iterable[str]) -> Iterator[Finding]:
     expressions = _expressions(phrases)
     for path in sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()}):
-        if path.suffix in (".py", ".md", ".yaml", ".yml", ".toml", ".sh", "") and "__pycache__" not in path.parts:
+        if (
+            path.suffix in (".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".ts", "")
+            and "__pycache__" not in path.parts
+        ):
             yield from _search(str(path.relative_to(root)), 1, path.read_text(), expressions)
 
 
@@ -198,6 +206,17 @@ def _in_messages(root: Path, modules: Mapping[str, Module], phrases: Iterable[st
         place = str(module.path.relative_to(root))
         for line, text in _strings(module.tree):
             yield from _search(place, line, text, expressions)
+
+
+def _in_tests(root: Path, modules: Mapping[str, Module], phrases: Iterable[str]) -> Iterator[Finding]:
+    """The names of tests are sentences."""
+    del modules
+    expressions = _expressions(phrases)
+    for path in sorted((root / "tests").rglob("*.py")):
+        text = path.read_text()
+        for name in _TEST_NAME.finditer(text):
+            line = text.count("\n", 0, name.start()) + 1
+            yield from _search(str(path.relative_to(root)), line, name[1].replace("_", " "), expressions)
 
 
 def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -232,6 +251,7 @@ SECTIONS = {
     "command line": _in_commands,
     "messages": _in_messages,
     "docs": _in_docs,
+    "tests": _in_tests,
 }
 
 

@@ -89,6 +89,9 @@ def test_a_module_with_a_forbidden_name_is_found(tree: Path) -> None:
         ("messages", "src/penstock/store.py", '"""It\nHolds the\nchain."""\n', 2),
         ("docs", "docs/a/page.md", "A sink that\nholds the\nchain.\n", 2),
         ("docs", "README.md", "Holds the chain.\n", 1),
+        ("docs", "CHANGELOG.md", "It holds the chain.\n", 1),
+        ("docs", "sdk/node/src/client.ts", "// holds the chain\n", 1),
+        ("tests", "tests/a/test_it.py", "async def test_who_holds_the_chain() -> None: ...\n", 1),
         ("command line", "README.md", "$ holds the chain\n", 1),
         ("command line", "tests/test_it.py", 'run("holds the chain")\n', 1),
     ],
@@ -102,9 +105,10 @@ def test_a_phrase_is_found_where_its_section_forbids_it(
 
 
 def test_a_phrase_is_whole_words_in_its_own_place(tree: Path) -> None:
-    write(tree, "script/vocabulary.txt", "[messages]\nanew\n[docs]\nhosted:\n")
+    write(tree, "script/vocabulary.txt", "[messages]\nanew\n[docs]\nhosted:\n[tests]\nanew\n")
     write(tree, "src/penstock/store.py", 'x = "canewood"  # anew\nanew = "hosted:"\n')
     write(tree, "docs/page.md", "anew, unhosted:\n")
+    write(tree, "tests/test_it.py", "def anew() -> None: ...\ndef test_canewood() -> None: ...\n")
     assert findings(tree) == []
 
 

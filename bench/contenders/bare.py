@@ -83,7 +83,7 @@ class AppendLoop:
 
 
 def read_loop(listener: socket.socket, fd: int) -> None:
-    """Serve reads for ever, one connection after the other: the file's size once, then the bytes
+    """Serve reads forever, one connection after the other: the file's size once, then the bytes
     of each (offset, length), straight from the page cache.
     """
     while True:

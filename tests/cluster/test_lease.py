@@ -433,7 +433,7 @@ def test_an_owner_that_cannot_renew_is_notified_and_recovers(bucket: Bucket, acq
     assert owner(bucket).term == 1
 
 
-def test_a_take_over_that_was_decided_before_a_late_owner_went_on_fails(bucket: Bucket, acquired: Acquire) -> None:
+def test_a_take_over_that_was_decided_before_a_late_owner_continued_fails(bucket: Bucket, acquired: Acquire) -> None:
     store = Fallible(bucket)
     timing = LeaseTiming(renew=0.02, late=0.5, expired=SECONDS_MAX)
     lease = acquired(store, "a", timing)

@@ -83,7 +83,7 @@ def test_without_hosts_the_shards_are_those_that_were_started(bucket: Bucket) ->
     assert Places(bucket, 3).shards() == [3, 7]
 
 
-def test_the_partitions_of_a_source_are_in_different_shards_for_ever(bucket: Bucket) -> None:
+def test_the_partitions_of_a_source_are_in_different_shards_forever(bucket: Bucket) -> None:
     assign(bucket, 5)
     orders = Thing(Kind.SOURCE, "orders")
     shards = Places(bucket).partitions(orders, 3)

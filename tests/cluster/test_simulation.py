@@ -20,7 +20,7 @@ HUNT_MAX = 300
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *FAILED_ONCE])
-def test_the_invariants_hold_and_everything_comes_to_rest(seed: int) -> None:
+def test_the_invariants_hold_and_everything_settles(seed: int) -> None:
     simulate_cluster(seed)
 
 

@@ -272,11 +272,11 @@ def _pipeline(one: PipelineStatus, rates: PipelineRates, is_blocked: bool) -> Ro
 
 def source_section(status: WorkerStatus, *, is_all: bool) -> Section:
     sources, connectors, rates = status.sources, {one.name: one for one in status.connectors}, status.rates.sources
-    hosted = [name for name, one in connectors.items() if "out" in one.guarantee and name not in sources]
+    silent = [name for name, one in connectors.items() if "out" in one.guarantee and name not in sources]
     names = [name for name in sources if is_all or not name.startswith(SYSTEM_PREFIX)]
     rows = [
         _source(name, sources.get(name), connectors.get(name), rates.get(name, SourceRates()))
-        for name in sorted([*names, *hosted])
+        for name in sorted([*names, *silent])
     ]
     return Section("source", _SOURCE_COLUMNS, rows, "no trouble")
 

@@ -265,7 +265,7 @@ def test_rows_behind_the_open_transaction_of_another_are_found_when_it_has_ended
     assert found_by(polls, monkeypatch) == {0, 1}
 
 
-def test_the_sink_waits_for_the_end_of_an_open_transaction_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sink_waits_for_the_end_of_an_open_transaction_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SinkLost, match="another transaction is open on t/0 at 5") as found:
         found_by([[End(5)], []], monkeypatch)
     assert "transaction.timeout.ms" in found.value.hint
