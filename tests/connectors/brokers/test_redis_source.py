@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connectors.redis.connector import RedisStreams
-from penstock.connectors.redis.source import Bad, BadId, Good, converted, entry_id, event_id
+from penstock.connectors.redis.source import (
+    Bad,
+    BadId,
+    Contents,
+    Good,
+    converted,
+    entry_id,
+    event_id,
+    gap_at_start,
+    gap_while_reading,
+)
 from penstock.connectors.registry import make_connector
 from penstock.core.errors import RequestError
 from penstock.testing.frame import Frame
@@ -81,7 +91,7 @@ async def test_a_group_follows_and_entries_are_trimmed_when_epochs_complete(
             assert client.xlen(key) == 3
             assert client.xinfo_groups(key) == []
             await frame.take()
-            await eventually(lambda: client.xlen(key) == 0)
+            await eventually(lambda: client.xlen(key) == 1)
             (group,) = client.xinfo_groups(key)
             assert (group["name"], group["last-delivered-id"]) == (b"shop", b"3-1")
 
@@ -97,20 +107,141 @@ async def test_latest_starts_at_the_end_and_a_group_remembers_it(server: RedisSe
         assert [event.value for event in await frame.until_stored(1)] == [b"new"]
 
 
-async def test_entries_that_were_trimmed_before_they_were_read_are_suspected(
-    server: RedisServer, key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def _read_one(server: RedisServer, key: str, path: Path) -> None:
+    with server.client() as client:
+        client.xadd(key, {"value": b"a"}, "1-1")
+    async with Frame(path, RedisStreams, config(server, key)) as frame:
+        await frame.until_stored(1)
+        await frame.events()
+
+
+async def test_entries_that_were_perhaps_trimmed_while_it_was_away_are_one_dead_letter(
+    server: RedisServer, key: str, tmp_path: Path
+) -> None:
+    await _read_one(server, key, tmp_path)
+    with server.client() as client:
+        for number in (2, 3):
+            client.xadd(key, {"value": b"b"}, f"{number}-1", maxlen=1, approximate=False)
+    async with Frame(tmp_path, RedisStreams, config(server, key)) as frame:
+        await frame.until_stored(1)
+        assert frame.instance.host.counts["deleted_before_read"] == 1
+        (letter,) = await frame.dead_letter_events()
+        assert json.loads(letter.value) == {"stream": key, "after": "1-1"}
+    async with Frame(tmp_path, RedisStreams, config(server, key)) as frame:
+        await frame.connected()
+        assert len(await frame.dead_letter_events()) == 1
+
+
+async def test_a_stream_that_was_emptied_while_it_was_away_stops_the_source(
+    server: RedisServer, key: str, tmp_path: Path
+) -> None:
+    await _read_one(server, key, tmp_path)
+    with server.client() as client:
+        for _ in range(100):
+            client.xadd(key, {"value": b"b"})
+        client.xtrim(key, maxlen=0, approximate=False)
+    async with Frame(tmp_path, RedisStreams, config(server, key)) as frame:
+        await frame.until(
+            lambda: "has deleted all entries after 1-1" in str(frame.instance.host.status()), "the failure"
+        )
+    async with Frame(tmp_path, RedisStreams, config(server, key, when_deleted="skip")) as frame:
+        await frame.connected()
+        assert frame.instance.host.counts["deleted_before_read"] == 1
+        assert len(await frame.dead_letter_events()) == 1
+        with server.client() as client:
+            client.xadd(key, {"value": b"c"})
+        assert (await frame.until_stored(1))[-1].value == b"c"
+
+
+async def test_entries_that_are_deleted_while_it_reads_stop_it_until_they_may_be_skipped(
+    server: RedisServer, key: str, tmp_path: Path
 ) -> None:
     with server.client() as client:
         client.xadd(key, {"value": b"a"}, "1-1")
         async with Frame(tmp_path, RedisStreams, config(server, key)) as frame:
             await frame.until_stored(1)
-            await frame.events()
-        for number in (2, 3):
-            client.xadd(key, {"value": b"b"}, f"{number}-1", maxlen=1, approximate=False)
-    async with Frame(tmp_path, RedisStreams, config(server, key)) as frame:
-        await frame.until_stored(1)
-        assert frame.instance.host.counts["trimmed"] == 1
-        assert "Redis has deleted all entries up to 1-1" in caplog.text
+            with client.pipeline(transaction=True) as together:
+                for number in range(2, 7):
+                    together.xadd(key, {"value": b"b"}, f"{number}-1")
+                together.xtrim(key, minid="5-1", approximate=False)
+                together.execute()
+            await frame.until(lambda: "has deleted 3 entries" in str(frame.instance.host.status()), "the failure")
+            failures = frame.instance.host.status().failures
+            await frame.until(lambda: frame.instance.host.status().failures > failures, "another attempt")
+            assert len(await frame.events()) == 1
+
+
+async def test_entries_that_are_deleted_while_it_reads_are_counted(
+    server: RedisServer, key: str, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.xadd(key, {"value": b"a"}, "1-1")
+        async with Frame(tmp_path, RedisStreams, config(server, key, when_deleted="skip")) as frame:
+            await frame.until_stored(1)
+            with client.pipeline(transaction=True) as together:
+                for number in range(2, 7):
+                    together.xadd(key, {"value": b"b"}, f"{number}-1")
+                together.xtrim(key, minid="5-1", approximate=False)
+                together.execute()
+            assert [event.value for event in await frame.until_stored(3)][1:] == [b"b", b"b"]
+            await frame.until(lambda: "deleted_before_read" in frame.instance.host.counts, "the gap")
+            assert frame.instance.host.counts["deleted_before_read"] == 3
+            client.xtrim(key, maxlen=0, approximate=False)
+            client.xadd(key, {"value": b"c"}, "7-1")
+            await frame.until_stored(4)
+            assert frame.instance.host.counts["deleted_before_read"] == 3
+
+
+async def test_its_own_trimming_is_no_gap(server: RedisServer, key: str, tmp_path: Path) -> None:
+    with server.client() as client:
+        for _ in range(3):
+            client.xadd(key, {"value": b"a"})
+        async with Frame(tmp_path, RedisStreams, config(server, key, trim=True)) as frame:
+            await frame.until_stored(3)
+            await frame.take()
+            await eventually(lambda: client.xlen(key) == 1)
+        client.xadd(key, {"value": b"b"})
+        async with Frame(tmp_path, RedisStreams, config(server, key, trim=True)) as frame:
+            await frame.until_stored(1)
+            assert "deleted_before_read" not in frame.instance.host.counts
+
+
+def contents(added: int | None, length: int, last: bytes, first: bytes | None, deleted: bytes = b"0-0") -> Contents:
+    return Contents(added, length, last, first, deleted)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_certain"),
+    [
+        (contents(5, 5, b"5-1", b"1-1"), None),
+        (contents(5, 0, b"3-1", None), None),
+        (contents(5, 0, b"5-1", None), True),
+        (contents(None, 0, b"5-1", None), True),
+        (contents(5, 3, b"5-1", b"1-1", b"4-1"), True),
+        (contents(5, 1, b"5-1", b"5-1"), False),
+        (contents(5, 1, b"3-2", b"3-2"), None),  # nothing can have been between
+    ],
+)
+def test_gaps_at_the_start(found: Contents, is_certain: bool | None) -> None:
+    gap = gap_at_start(found, b"3-1")
+    assert (None if gap is None else gap.is_certain) is is_certain
+
+
+@pytest.mark.parametrize(
+    ("found", "count"),
+    [
+        (contents(3, 3, b"3-1", b"1-1"), 0),
+        (contents(3, 0, b"3-1", None), 0),
+        (contents(6, 3, b"6-1", b"4-1"), 0),
+        (contents(6, 1, b"6-1", b"6-1"), 2),
+        (contents(6, 0, b"6-1", None), 3),
+        (contents(None, 0, b"6-1", None), 1),
+        (contents(4, 3, b"3-1", b"1-1"), 1),  # one after the other: XDEL
+    ],
+)
+def test_gaps_while_reading(found: Contents, count: int) -> None:
+    gap = gap_while_reading(found, b"3-1", 3)
+    assert (0 if gap is None else gap.entries) == count
 
 
 # Entries and ids.

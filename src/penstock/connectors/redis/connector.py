@@ -10,6 +10,7 @@ from penstock.connectors.url_forms import UrlForm, redis_stream
 from penstock.core.types import Guarantee
 
 if TYPE_CHECKING:
+    from penstock.connectors.redis.source import Known
     from penstock.connectors.sink_api import NonVotingSink
 
 _ALL = Capabilities(
@@ -43,6 +44,11 @@ class RedisStreams(Connector[RedisOptions]):
         ),
     )
 
+    def __init__(self, options: RedisOptions) -> None:
+        super().__init__(options)
+        self._known: dict[str, Known] = {}
+        """How far streams were read, for the next `run`."""
+
     @classmethod
     def capabilities(cls, options: RedisOptions) -> Capabilities:
         return replace(
@@ -65,4 +71,4 @@ class RedisStreams(Connector[RedisOptions]):
             return
         from penstock.connectors.redis.source import RedisSource
 
-        await RedisSource(self.options, host).run()
+        await RedisSource(self.options, host, self._known).run()

@@ -10,7 +10,7 @@ from penstock.connectors.api import Options
 from penstock.connectors.sockets import ClientTls
 from penstock.connectors.values import SomeSeconds, without_port
 
-_OF_SOURCE = ("group", "start", "timestamps", "trim", "batch_max")
+_OF_SOURCE = ("group", "start", "timestamps", "trim", "when_deleted", "batch_max")
 _OF_SINK = ("key_field", "maxlen", "exact_maxlen", "when_lost")
 
 
@@ -21,8 +21,11 @@ class RedisOptions(Options):
     As a source, each Redis stream is a stream. The id of an event is that of the entry, `MILLISECONDS-SEQUENCE`, as
     MILLISECONDS × 2^20 + SEQUENCE; reading continues after the last stored event. An entry without the field `field`,
     or with a sequence number of 2^20 or more, is a dead letter. The other fields of an entry are the event's metadata.
-    Redis does not report which entries it has trimmed: if all entries up to the last stored event are gone, the source
-    logs a warning that unread entries may be missing, too.
+    Entries that were deleted before they were read stop the source, or are one dead letter (`when_deleted`). They are
+    noticed while it reads, and, when it starts, if nothing after the last stored event is left, or XDEL has deleted
+    such an entry. If XTRIM or MAXLEN has deleted the last stored event itself while the source was away, Redis does
+    not report whether unread entries followed it: then there is a dead letter that says so, and the source continues.
+    Redis before version 7 counts nothing: while the source reads, it notices only if no entry is left.
 
     As a sink, a script writes up to 2,000 rows at a time, together with a mark of the sink's progress in the key
     `STREAM:penstock:PIPELINE/SINK`: rows that are there already are not written again. Redis must not lose what it has
@@ -61,7 +64,11 @@ class RedisOptions(Options):
     timestamps: bool = True
     """Whether the milliseconds of an entry's id are its event's time. Otherwise it is the time of arrival."""
     trim: bool = False
-    """Delete entries from Redis when their epoch is complete. Use it only if nothing else reads them."""
+    """Delete entries from Redis when their epoch is complete, except the last of these. Use it only if nothing else
+    reads them."""
+    when_deleted: Literal["fail", "skip"] = "fail"
+    """If entries were deleted before they were read: `fail` stops the connector; `skip` continues with those that are
+    there, with one dead letter for those that are not."""
     batch_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """How many entries of a stream are read at once."""
     key_field: str = "key"

@@ -17,7 +17,7 @@ from penstock.connectors.api import Host, Lost, Stream
 from penstock.connectors.redis.client import connect
 from penstock.connectors.redis.options import RedisOptions
 from penstock.connectors.streams import DRAINED, CompletedIds, first_of
-from penstock.core.errors import NoRoom
+from penstock.core.errors import NoRoom, PenstockError
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ BLOCK_MS = 200
 """How long a read waits for entries: a stream that may send again is read after this time at the latest."""
 
 COMMIT_SECONDS = 1.0
-"""How often groups are moved and streams are trimmed."""
+"""How often groups are moved and streams are trimmed, and how often a stream without new entries is looked at."""
 
 NOTHING = b"0-0"
 
@@ -47,6 +47,97 @@ def event_id(entry_id: bytes) -> int:
 
 def entry_id(event: int) -> bytes:
     return b"%d-%d" % (event >> SEQUENCE_BITS, event & ((1 << SEQUENCE_BITS) - 1))
+
+
+def _event_up_to(entry: bytes) -> int:
+    """The highest event id that is not after the entry's."""
+    milliseconds, sequence = order(entry)
+    highest = (1 << SEQUENCE_BITS) - 1
+    return min(milliseconds, (1 << 63 - SEQUENCE_BITS) - 1) << SEQUENCE_BITS | min(sequence, highest)
+
+
+def order(raw: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = raw.partition(b"-")
+    return int(milliseconds), int(sequence)
+
+
+# What Redis has deleted before it was read. Pure.
+
+
+class Contents(NamedTuple):
+    """What XINFO STREAM reports."""
+
+    added: int | None
+    """All that were ever added; None before Redis 7."""
+    length: int
+    last: bytes
+    """The id that was added last."""
+    first: bytes | None
+    """Of those that are there."""
+    deleted: bytes
+    """The highest id that XDEL has deleted. XTRIM does not count."""
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> "Contents":
+        first, deleted = info.get("first-entry"), info.get("max-deleted-entry-id")
+        return cls(
+            info.get("entries-added"),
+            int(info.get("length", 0)),
+            info.get("last-generated-id", NOTHING),
+            first[0] if first else None,
+            deleted or NOTHING,
+        )
+
+    def after(self, at: bytes) -> int | None:
+        """How many entries there are after this one; None: not known, because earlier ones are there, too."""
+        if order(self.last) <= order(at):
+            return 0
+        return self.length if self.first is None or order(self.first) > order(at) else None
+
+
+class Gap(NamedTuple):
+    """Entries that were deleted before they were read."""
+
+    reason: str
+    is_certain: bool = True
+    up_to: int | None = None
+    """All up to this event id are gone; None: it is not known which ones."""
+    entries: int = 1
+    """At least as many."""
+
+
+def gap_at_start(contents: Contents, at: bytes) -> Gap | None:
+    """After the entry that was read last, perhaps long ago: how many were added since then is not known."""
+    if order(contents.last) <= order(at):
+        return None
+    since = f"after {at.decode()}, the last one that was read"
+    if contents.first is None:
+        return Gap(f"Redis has deleted all entries {since}", up_to=_event_up_to(contents.last))
+    if order(contents.deleted) > order(at):
+        return Gap(f"an entry {since}, was deleted (XDEL), perhaps several")
+    before = _event_up_to(contents.first) - 1
+    if before <= event_id(at):
+        return None
+    return Gap(
+        f"Redis has deleted all entries up to {at.decode()}, the last one that was read, and perhaps later ones",
+        is_certain=False,
+        up_to=before,
+    )
+
+
+def gap_while_reading(contents: Contents, at: bytes, read: int | None) -> Gap | None:
+    """`read`: of those that were ever added, how many come up to `at`; None: it is not known."""
+    after = contents.after(at)
+    known = None if read is None or contents.added is None or after is None else contents.added - read - after
+    if order(contents.last) > order(at) and not contents.length:
+        return Gap(_deleted(known, at), up_to=_event_up_to(contents.last), entries=max(1, known or 1))
+    return Gap(_deleted(known, at), entries=known) if known is not None and known > 0 else None
+
+
+def _deleted(count: int | None, at: bytes) -> str:
+    return (
+        f"Redis has deleted {'all' if count is None else f'{count:,}'} entries near {at.decode()} before they were read"
+    )
 
 
 # Entries as events.
@@ -96,6 +187,13 @@ def _as_json(raw: bytes, fields: Mapping[bytes, bytes]) -> bytes:
     return json.dumps({"id": raw.decode(), "fields": _texts(fields)}, ensure_ascii=False).encode()
 
 
+class Known(NamedTuple):
+    """How far a stream was read."""
+
+    at: bytes
+    read: int | None
+
+
 class OpenStream:
     """A Redis stream that is being read."""
 
@@ -104,7 +202,22 @@ class OpenStream:
         self.stream = stream
         self.at = at
         """The id of the last entry that was read."""
+        self.read: int | None = None
+        """Of the entries that were ever added, how many come up to `at`; None: it is not known."""
         self.completed = CompletedIds(stream)
+
+    def note(self, contents: Contents, at: bytes, count: int) -> None:
+        """What Redis has when `count` entries up to `at` are about to be stored."""
+        after = contents.after(at)
+        if contents.added is None:
+            self.read = None
+        elif after is not None:
+            self.read = contents.added - after - count
+
+    def after(self, entries: Sequence[Entry]) -> Known:
+        """Once these are stored, too."""
+        at = entries[-1][0] if entries else self.at
+        return Known(at, None if self.read is None else self.read + len(entries))
 
     async def take(self, entries: Sequence[Entry], options: RedisOptions) -> None:
         """Store the entries in order: what cannot become an event is a dead letter between the others."""
@@ -119,7 +232,7 @@ class OpenStream:
             good = []
             await self.stream.dead_letter(found.entry, found.reason, event_id=found.id)
         await self._put(good, options)
-        self.at = entries[-1][0]
+        self.at, self.read = self.after(entries)
         self.completed.stored()
 
     async def _put(self, good: Sequence[Good], options: RedisOptions) -> None:
@@ -133,8 +246,10 @@ class OpenStream:
 class RedisSource:
     """For one `run` of the connector."""
 
-    def __init__(self, options: RedisOptions, host: Host) -> None:
+    def __init__(self, options: RedisOptions, host: Host, known: dict[str, Known]) -> None:
+        """`known`: of streams that an earlier run has read; it is kept up to date."""
         self._options = options
+        self._known = known
         self._host = host
         self._client = connect(options)
         self._streams: dict[str, OpenStream] = {}
@@ -167,9 +282,8 @@ class RedisSource:
         for key in self._options.streams:
             stream = await self._host.open_stream(key, resume=True, metadata={"stream": key})
             at = entry_id(stream.last_id) if stream.last_id else await self._start(key)
-            self._streams[key] = OpenStream(key, stream, at)
-            if stream.last_id:
-                await self._warn_if_trimmed(key, at)
+            one = self._streams[key] = OpenStream(key, stream, at)
+            await self._begin(one)
 
     async def _info(self, key: str) -> Mapping[str, Any]:
         """Empty if there is no such stream."""
@@ -198,30 +312,78 @@ class RedisSource:
         await self._client.xgroup_create(key, self._options.group, at.decode())
         return at
 
-    async def _warn_if_trimmed(self, key: str, at: bytes) -> None:
-        info = await self._info(key)
-        first = info.get("first-entry")
-        removed = int(info.get("entries-added", 0)) - int(info.get("length", 0))
-        if removed and first is not None and _order(first[0]) > _order(at):
-            self._host.count("trimmed")
-            log.warning(
-                "%s: Redis has deleted all entries up to %s, the last one that was read, and perhaps later ones",
-                key,
-                at.decode(),
-            )
+    async def _begin(self, one: OpenStream) -> None:
+        """Compare with what was read before, perhaps long ago."""
+        (contents,) = await self._contents([one.key])
+        if contents is None:
+            return
+        known = self._known.get(one.key)
+        if known is not None and not one.stream.last_id:
+            one.at = known.at
+        if known is not None and known.at == one.at:
+            gap = gap_while_reading(contents, one.at, known.read)
+        else:
+            gap = gap_at_start(contents, one.at) if one.stream.last_id else None
+        if gap is not None:
+            await self._report(one, gap)
+        if not contents.length:
+            one.at = max(one.at, contents.last, key=order)
+        one.note(contents, one.at, 0)
+        self._known[one.key] = Known(one.at, one.read)
+
+    async def _look(self, found: Mapping[str, Sequence[Entry]]) -> None:
+        """Notice what was deleted, before these entries are stored. Raises PenstockError if that is to fail."""
+        for key, contents in zip(found, await self._contents([*found]), strict=True):
+            one, entries = self._streams[key], found[key]
+            if contents is None:
+                one.read = None
+                continue
+            at, read = one.after(entries)
+            if (gap := gap_while_reading(contents, at, read)) is not None:
+                await self._report(one, gap._replace(up_to=_event_up_to(entries[0][0]) - 1) if entries else gap)
+            one.note(contents, one.at if not entries else at, len(entries))
+
+    async def _contents(self, keys: Sequence[str]) -> list[Contents | None]:
+        """None for a stream that does not exist."""
+        async with self._client.pipeline(transaction=False) as asking:
+            for key in keys:
+                asking.xinfo_stream(key)
+            found = await asking.execute(raise_on_error=False)
+        for one in found:
+            if isinstance(one, Exception) and "no such key" not in str(one):
+                raise one
+        return [None if isinstance(one, Exception) else Contents.of(one) for one in found]
+
+    async def _report(self, one: OpenStream, gap: Gap) -> None:
+        if gap.is_certain and self._options.when_deleted == "fail":
+            raise PenstockError(f"{one.key}: {gap.reason}", _HINT)
+        self._host.count("deleted_before_read", gap.entries)
+        log.warning("%s: %s", one.key, gap.reason)
+        up_to = gap.up_to if gap.up_to is not None and gap.up_to > one.stream.last_id else None
+        document = json.dumps({"stream": one.key, "after": one.at.decode()}, ensure_ascii=False)
+        await one.stream.dead_letter(document.encode(), gap.reason, event_id=up_to)
+        if up_to is not None:
+            one.at = entry_id(up_to)
 
     async def _read(self) -> None:
+        looked = 0.0
         while not self._host.is_draining:
             ready = {one.key: one.at for one in self._streams.values() if one.stream.may_send}
             if not ready:
                 waiting = (one.stream.ready() for one in self._streams.values())
                 await first_of(*waiting, self._host.draining())
                 continue
-            found: Any = await self._client.xread(ready, count=self._options.batch_max, block=BLOCK_MS)  # type: ignore[arg-type]
-            for key, entries in found:
-                one = self._streams[key.decode()]
-                if one.stream.may_send:  # else it is read again: nothing may wait for one stream
-                    await one.take(entries, self._options)
+            answer: Any = await self._client.xread(ready, count=self._options.batch_max, block=BLOCK_MS)  # type: ignore[arg-type]
+            found: dict[str, Sequence[Entry]] = {key.decode(): entries for key, entries in answer}
+            # The others are read again: nothing may wait for one stream.
+            found = {key: entries for key, entries in found.items() if self._streams[key].stream.may_send}
+            now = asyncio.get_running_loop().time()
+            if is_due := now - looked >= COMMIT_SECONDS:
+                looked = now
+            await self._look({key: found.get(key, ()) for key in (ready if is_due else found)})
+            for key, entries in found.items():
+                await self._streams[key].take(entries, self._options)
+                self._known[key] = Known(self._streams[key].at, self._streams[key].read)
 
     # What is complete.
 
@@ -236,7 +398,8 @@ class RedisSource:
         if self._options.group:
             await self._move_group(key, entry_id(event).decode())
         if self._options.trim:
-            await self._client.xtrim(key, minid=entry_id(event + 1).decode(), approximate=False)
+            # One stays: if it is gone after a restart, others have deleted entries.
+            await self._client.xtrim(key, minid=entry_id(event).decode(), approximate=False)
 
     async def _move_group(self, key: str, at: str) -> None:
         group = self._options.group
@@ -248,6 +411,4 @@ class RedisSource:
             await self._client.xgroup_create(key, group, at)
 
 
-def _order(raw: bytes) -> tuple[int, int]:
-    milliseconds, _, sequence = raw.partition(b"-")
-    return int(milliseconds), int(sequence)
+_HINT = "Set `when_deleted: skip` to continue with what is there, and trim the stream less, or later."
