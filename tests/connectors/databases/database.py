@@ -57,6 +57,13 @@ class Database:
             self._session.close()
             self._session = None
 
+    def allow_connections(self, *, allow: bool) -> None:
+        """New ones; those that are open stay."""
+        self.query("SELECT 1")
+        with self._connect("postgres") as connection:
+            alter = SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+            connection.execute(alter.format(Identifier(self.name), Literal(allow)))
+
     def drop(self) -> None:
         self.forget()
         with self._connect("postgres") as connection:

@@ -283,6 +283,28 @@ def test_a_slot_whose_changes_the_server_has_removed_is_refused() -> None:
         session._check_slot(Slot("wal2json", "shop", True, "reserved"))
 
 
+async def test_a_slot_that_was_created_again_while_the_connection_was_gone_stops_the_source(
+    database: Database, tmp_path: Path
+) -> None:
+    database.query("CREATE TABLE t (id bigint PRIMARY KEY)")
+    slot = f"slot_{database.name}"
+    async with Frame(tmp_path, Postgres, database.changes(tables=["t"])) as frame:
+        await following(database)
+        database.query("INSERT INTO t VALUES (1)")
+        await until_events(frame, 1)
+        database.allow_connections(allow=False)
+        database.query(f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'")
+        idle = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND NOT active"
+        await eventually(lambda: database.query(idle))
+        database.query(f"SELECT pg_drop_replication_slot('{slot}')")
+        database.query("INSERT INTO t VALUES (2)")
+        database.query(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        database.allow_connections(allow=True)
+        host = frame.instance.host
+        await eventually(lambda: "created again" in str(host.status()), lambda: str(host.status()))
+        assert ids_of(await frame.events()) == [1]
+
+
 def test_a_slot_that_another_program_uses_is_named(database: Database) -> None:
     database.query("CREATE TABLE t (id bigint PRIMARY KEY)")
     options = PostgresOptions(**database.changes(tables=["t"], snapshot=False))

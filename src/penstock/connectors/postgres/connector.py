@@ -48,6 +48,11 @@ class Postgres(Connector[PostgresOptions]):
     )
     has_table = True
 
+    def __init__(self, options: PostgresOptions) -> None:
+        super().__init__(options)
+        self._confirmed = 0
+        """How far the slot's changes were acknowledged, for the next `run`; 0: it is not known."""
+
     @classmethod
     def capabilities(cls, options: PostgresOptions) -> Capabilities:
         if options.mode == "write":
@@ -85,7 +90,11 @@ class Postgres(Connector[PostgresOptions]):
             case "changes":
                 from penstock.connectors.postgres.source import ChangesSource
 
-                await ChangesSource(self.options, host).run()
+                source = ChangesSource(self.options, host, self._confirmed)
+                try:
+                    await source.run()
+                finally:
+                    self._confirmed = source.confirmed
 
     async def _poll(self, host: Host) -> None:
         from penstock.connectors.growing import follow

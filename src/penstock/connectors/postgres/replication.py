@@ -29,6 +29,7 @@ from penstock.connectors.postgres.pgoutput import (
     Keepalive,
     Relation,
     Row,
+    lsn_text,
     parse_copy_data,
     parse_lsn,
     status,
@@ -51,6 +52,8 @@ class Slot(NamedTuple):
     is_here: bool
     """Whether it belongs to the database of this connection."""
     wal_status: str
+    confirmed: int = 0
+    """The LSN from which it sends changes."""
 
 
 class PublishedTable(NamedTuple):
@@ -68,7 +71,10 @@ class Session:
     ended by `end_snapshot`, or with changes. All calls raise Lost.
     """
 
-    def __init__(self, options: PostgresOptions, name: str) -> None:
+    def __init__(self, options: PostgresOptions, name: str, confirmed: int = 0) -> None:
+        """`confirmed`: that of an earlier session; 0: there was none since the worker has started."""
+        self.confirmed = confirmed
+        """What the slot may have as its position at most."""
         self._options = options
         self._name = name
         self._where = f"PostgreSQL, slot {options.slot}"
@@ -89,6 +95,7 @@ class Session:
             slot = _find_slot(connection, self._options.slot)
             if slot is not None:
                 self._check_slot(slot)
+                self.confirmed = max(self.confirmed, slot.confirmed)
                 _drop_if_there(connection, self._snapshot_slot)
                 return False
             return self._create_slot(connection, last_id)
@@ -129,6 +136,12 @@ class Session:
             raise RequestError(
                 f"the server has removed changes that the slot {name} still needed (max_slot_wal_keep_size)",
                 f"They are lost. {_START_OVER.format(name=name)}",
+            )
+        if slot.confirmed > self.confirmed > 0:
+            raise RequestError(
+                f"the slot {name} begins at {lsn_text(slot.confirmed)}, after {lsn_text(self.confirmed)}, up to which "
+                "changes were acknowledged: it was dropped and created again, or moved",
+                f"The changes between are lost. {_START_OVER.format(name=name)}",
             )
 
     def _create_slot(self, connection: psycopg.Connection, last_id: int) -> bool:
@@ -235,6 +248,7 @@ class Session:
         seconds = time.monotonic() - self._reported_at
         if now or flushed > self._flushed or seconds >= REPORT_SECONDS:
             self._flushed, self._reported_at = max(flushed, self._flushed), time.monotonic()
+            self.confirmed = max(self.confirmed, self._flushed)
             connection = self._opened().pgconn
             with lost_if_broken(self._where):
                 connection.put_copy_data(status(self._changes.received, self._flushed, time.time_ns() // 1000))
@@ -299,11 +313,15 @@ def _create(slot: str, snapshot: str) -> Composed:
 def _find_slot(connection: psycopg.Connection, name: str) -> Slot | None:
     # Servers before 13 have no wal_status.
     wanted = SQL("""
-        SELECT plugin, database, database = current_database(), coalesce(to_jsonb(s) ->> 'wal_status', '')
+        SELECT plugin, database, database = current_database(), coalesce(to_jsonb(s) ->> 'wal_status', ''),
+            coalesce(confirmed_flush_lsn::text, '0/0')
         FROM pg_replication_slots s WHERE slot_name = {}
     """)
     found = connection.execute(wanted.format(Literal(name))).fetchone()
-    return None if found is None else Slot(*found)
+    if found is None:
+        return None
+    plugin, database, is_here, wal_status, confirmed = found
+    return Slot(plugin, database, is_here, wal_status, parse_lsn(confirmed))
 
 
 def _drop_if_there(connection: psycopg.Connection, slot: str) -> None:

@@ -44,11 +44,17 @@ class Acknowledgement:
 class ChangesSource:
     """One life of the connection."""
 
-    def __init__(self, options: PostgresOptions, host: Host) -> None:
+    def __init__(self, options: PostgresOptions, host: Host, confirmed: int = 0) -> None:
+        """`confirmed`: that of the life before, or 0."""
         self._options = options
         self._host = host
-        self._session = Session(options, host.name)
+        self._session = Session(options, host.name, confirmed)
         self._thread = OneThread(f"{host.name} (slot {options.slot})")
+
+    @property
+    def confirmed(self) -> int:
+        """The highest position that the slot can have, unless it is not the same one; 0 if it is not known."""
+        return self._session.confirmed
 
     async def run(self) -> None:
         """Until the connector is drained. Raises Lost."""
