@@ -25,7 +25,7 @@ from tests.application.scene import killed_scene
 from tests.connectors.brokers.servers import QUICKLY, need
 from tests.support.ports import free_port
 from tests.support.tls import CA
-from tests.support.waiting import SECONDS_MAX, until
+from tests.support.waiting import SECONDS_MAX, eventually, until
 
 # What needs no broker.
 
@@ -174,6 +174,21 @@ async def test_a_value_whose_key_is_not_a_topic_is_a_dead_letter(mosquitto: Mosq
         epoch = frame.give(None, [b"value without a key"])
         await frame.until(lambda: frame.has_left(epoch))
         assert frame.dead_letters == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_value_that_is_too_large_for_the_broker_is_a_dead_letter(qos: int, tmp_path: Path) -> None:
+    """Of two that differ by one byte, one just fits."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    need(Mosquitto)
+    fits = 1000 - (1 + 2) - (2 + len("out")) - (2 if qos else 0) - 1
+    with Mosquitto(folder, "max_packet_size 1000", free_port=free_port) as server, client_of(server, "out") as peer:
+        async with Frame(tmp_path / "data", Mqtt, options_of(server, topic="out", qos=qos)) as frame:
+            epoch = frame.give(None, [b"x" * (fits + 1), b"y" * fits, b"z"])
+            await frame.until(lambda: frame.has_left(epoch))
+            assert frame.dead_letters == 1
+        await eventually(lambda: [one.payload for one in peer[1]] == [b"y" * fits, b"z"])
 
 
 async def test_a_password_and_tls_are_used(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ class Session:
         self._refused: dict[int, str] = {}
         self._must_wait = False
         self._open_max = OPEN_MAX
+        self._packet_bytes_max: int | None = None
+        """What the broker accepts; None: it has not said so."""
         self._progress = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
         self._descriptor = -1
@@ -258,6 +260,9 @@ class Session:
         for place, (topic, value) in enumerate(values):
             while len(self._open) >= self._open_max:
                 await self._some_progress()
+            if reason := self._too_large(topic, value):
+                self._refused[place] = reason
+                continue
             try:
                 info = self._client.publish(topic, value, qos=self._options.qos, retain=self._options.retain)
             except ValueError as error:
@@ -269,6 +274,17 @@ class Session:
         if self._must_wait:
             raise Lost(f"{self.where} accepts nothing now: quota exceeded")
         return self._refused
+
+    def _too_large(self, topic: str, value: bytes) -> str:
+        """Why the broker would close the connection instead of an answer; "" if it would not."""
+        if self._packet_bytes_max is None:
+            return ""
+        packet_id = 2 if self._options.qos else 0
+        rest = 2 + len(topic.encode()) + packet_id + _NO_PROPERTIES + len(value)
+        size = 1 + _length_bytes(rest) + rest
+        if size <= self._packet_bytes_max:
+            return ""
+        return f"its packet has {size:,} bytes; the broker accepts {self._packet_bytes_max:,} (Maximum Packet Size)"
 
     async def _some_progress(self) -> None:
         self._progress.clear()
@@ -283,6 +299,7 @@ class Session:
     def _has_connected(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if limit := getattr(properties, "ReceiveMaximum", None):
             self._open_max = min(OPEN_MAX, limit)
+        self._packet_bytes_max = getattr(properties, "MaximumPacketSize", None)
         if not self._connected.done():
             self._connected.set_result((bool(flags.session_present), str(reason) if reason.is_failure else ""))
 
@@ -318,6 +335,15 @@ class Session:
         sock = self._client.socket()
         if sock is not None:
             sock.close()
+
+
+_NO_PROPERTIES = 1
+"""The bytes of an empty list of properties."""
+
+
+def _length_bytes(length: int) -> int:
+    """How many bytes a packet's length takes: seven bits in each."""
+    return max(1, -(-length.bit_length() // 7))
 
 
 _RETAIN_NEVER = 2
