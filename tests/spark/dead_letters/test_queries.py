@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -279,6 +279,61 @@ def mended(row: dict[str, Any]) -> dict[str, Any]:
 
 class Stopped(Exception):
     """Raised where a driver could be killed."""
+
+
+def undecided(folder: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function that rejects a row the first time, and accepts it from then on."""
+    rejected = folder / "rejected"
+
+    def share(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"] == 4 and not rejected.exists():
+            rejected.touch()
+            raise LookupError("not this time")
+        return share_of(row)
+
+    return share
+
+
+@pytest.mark.parametrize("persists", [True, False])
+def test_a_batch_that_is_persisted_is_decided_once_and_otherwise_each_time_it_is_computed(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path, *, persists: bool
+) -> None:
+    """What any of the computations has rejected is in `err`: an event may be in the output too, but is never lost."""
+    store_events(worker, "connector/attic/0", [stored(7, n, 1, payload=one) for n, one in enumerate(PAYLOADS, 1)])
+    shares: list[int] = []
+
+    def look(batch: DataFrame, _: int) -> None:
+        rows = batch.persist() if persists else batch
+        rows.count()
+        shares.extend(row["share"] for row in rows.collect())
+        rows.unpersist()
+
+    def counted(attic: DataFrame) -> DataStreamWriter:
+        decided = dead_letters.apply(attic, undecided(tmp_path), "share int", per="row")
+        return decided.writeStream.foreachBatch(look)
+
+    run(spark, worker, tmp_path, replace(pipeline(counted), decoding={"attic": (Branch("json", "n int"),)}))
+    err = sorted(event.payload for event in outputs(worker.address, "counted", "err"))
+    assert err == sorted(PAYLOADS[1:])
+    assert sorted(shares) == ([12] if persists else [3, 12])
+
+
+def test_rows_that_a_column_sends_to_several_ports_are_decided_once(
+    spark: SparkSession, worker: RunningWorker, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812  as PySpark's own documentation writes it
+
+    store_events(worker, "connector/attic/0", [stored(7, n, 1, payload=one) for n, one in enumerate(PAYLOADS, 1)])
+
+    @pipeline(outputs=["one", "other"])
+    def twice(attic: DataFrame) -> DataFrame:
+        decided = dead_letters.apply(attic, undecided(tmp_path), "share int", per="row")
+        return decided.withColumn("port", F.explode(F.array(F.lit("one"), F.lit("other"))))
+
+    run(spark, worker, tmp_path, replace(twice, decoding={"attic": (Branch("json", "n int"),)}))
+    for port in ("one", "other"):
+        assert [json.loads(event.payload) for event in outputs(worker.address, "twice", port)] == [{"share": 12}]
+    assert sorted(event.payload for event in outputs(worker.address, "twice", "err")) == sorted(PAYLOADS[1:])
 
 
 class Own:
