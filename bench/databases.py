@@ -51,7 +51,7 @@ from penstock.protocol.stored.bulk import Bytes, decode, encode
 from penstock.protocol.stored.event import NO_TIME
 from penstock.testing.frame import GivenEpoch
 from tests.connectors.brokers.epochs import epoch
-from tests.connectors.stores.postgres_server import PostgresServer, find
+from tests.support.postgres_server import PostgresServer, find
 
 BLOCK_ROWS = 1000
 """Of an epoch that a sink receives, and rows that a source reads at a time."""

@@ -18,6 +18,7 @@ from penstock.client.segments import SegmentClient
 from penstock.spark.run.class_archive import SWITCH, find_archive
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.support import ports
+from tests.support.postgres_server import PostgresServer, need_postgres
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.tokens import TOKEN_FILE, set_token_variables
 
@@ -129,6 +130,15 @@ def _connections_of_tasks() -> Iterator[None]:
     yield
     if python_worker := sys.modules.get("penstock.spark.python_worker"):
         python_worker.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The PostgreSQL of all tests of this process: each uses names of its own. A test that kills it starts it again."""
+    need_postgres()
+    server = PostgresServer()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.application.example_runs import need_spark
+from tests.support.java import need_spark
 
 NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
 FIRST_STEPS = NOTEBOOKS / "first_steps.ipynb"

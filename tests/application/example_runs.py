@@ -6,20 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-import pytest
-
-from penstock.core.errors import RequestError
-from penstock.spark.run.java import find_java
 from tests.spark.test_run_command import EXAMPLES, Run, is_running, ports
-
-
-def need_spark() -> None:
-    """Skips where it cannot run."""
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
 
 
 def copy_example(name: str, folder: Path, replaced: Mapping[str, object]) -> Path:

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tests.application.example_runs import need_spark
 from tests.application.moved_run import kill_and_move
+from tests.support.java import need_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1500)]
 

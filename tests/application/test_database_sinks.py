@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,10 @@ from penstock.application.config.types import KnownTypes
 from penstock.protocol.api.deployment import Deployment
 from tests.application.scene import Scene, killed_scene, scene_of
 from tests.connectors.brokers.redis_server import RedisServer, need_redis
-from tests.connectors.stores.postgres_server import PostgresServer, find
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import until
 
 NUMBERS = range(2_000)
-
-
-@pytest.fixture(scope="module")
-def postgres_server() -> Iterator[PostgresServer]:
-    if find("postgres") is None or find("initdb") is None:
-        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
-    server = PostgresServer()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -29,17 +29,17 @@ from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
 from penstock.connectors.webhook.signatures import Signature, sign, verify
 from penstock.testing.brokers import Mosquitto
-from tests.application.example_runs import Example, copy_example, need_spark
+from tests.application.example_runs import Example, copy_example
 from tests.connectors.brokers import kafka_topics
 from tests.connectors.brokers.kafka_cluster import KafkaCluster
 from tests.connectors.brokers.servers import need
 from tests.connectors.http_serving import serving as alerts_receiver
-from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
 from tests.connectors.stores.lakes import DeltaStore, ParquetStore
-from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.spark.conftest import spark  # noqa: F401  the fixture
 from tests.spark.test_run_command import EXAMPLES, START_SECONDS_MAX
+from tests.support.java import need_spark
 from tests.support.ports import free_port
+from tests.support.postgres_server import PostgresServer, need_postgres
 from tests.support.running_application import RunningApplication, running_application
 from tests.support.running_worker import RunningWorker
 
@@ -178,8 +178,7 @@ def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Start
 ) -> None:
     need(Mosquitto)
-    if find("postgres") is None or find("initdb") is None:
-        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    need_postgres()
     database, folder = PostgresServer(), tmp_path / "mosquitto"
     folder.mkdir()
     monkeypatch.setenv("PGHOST", database.socket_folder)
@@ -208,7 +207,7 @@ def test_means_of_sensors_that_publish_over_mqtt_are_rows_in_postgresql(
 
 def test_changes_of_a_postgresql_table_are_rows_of_a_delta_table(
     tmp_path: Path,
-    postgres_server: PostgresServer,  # noqa: F811  the fixture
+    postgres_server: PostgresServer,
     monkeypatch: pytest.MonkeyPatch,
     started: Start,
 ) -> None:

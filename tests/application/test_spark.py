@@ -9,10 +9,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.client.coordinator.client import ApplicationClient
-from penstock.core.errors import RequestError
-from penstock.spark.run.java import find_java
 from tests.application.peers import Sender, Taker
 from tests.spark.test_run_command import Run
+from tests.support.java import need_spark
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -49,11 +48,7 @@ binding:
 
 @pytest.fixture(autouse=True, scope="module")
 def _java() -> None:
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
+    need_spark()
 
 
 def orders(first: int, last: int) -> list[str]:

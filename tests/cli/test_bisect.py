@@ -24,9 +24,9 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.core.errors import PipelineError, RequestError
 from penstock.spark.run.bisection import Failing
 from penstock.spark.run.failures import Failure
-from penstock.spark.run.java import find_java
 from penstock.spark.run.trial import EpochEvents
 from tests.spark.sending import outputs, send
+from tests.support.java import need_java
 from tests.support.running_worker import RunningWorker
 
 COUNT = 60
@@ -107,10 +107,7 @@ def plan(worker: RunningWorker, client: CoordinatorClient) -> list[bytes]:
 def test_the_poison_is_found_and_buried_and_everything_leaves_once_although_the_driver_is_killed(
     worker: RunningWorker, client: CoordinatorClient, file: Path
 ) -> None:
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
+    need_java()
     values = plan(worker, client)
     done = penstock(worker, file.parent, "pipeline", "bisect", "orders", "shop.py", "--bury", "--json")
     assert done.returncode == 0, done.stderr

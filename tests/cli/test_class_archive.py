@@ -10,10 +10,9 @@ import pytest
 
 from penstock.cli import class_archive
 from penstock.cli.class_archive import BackgroundCreation, create
-from penstock.core.errors import RequestError
 from penstock.spark.run.class_archive import SWITCH, ClassArchive
-from penstock.spark.run.java import find_java
 from penstock.spark.run.runner import RunningPipeline
+from tests.support.java import need_java
 
 
 @dataclass
@@ -31,10 +30,7 @@ def looked(creation: BackgroundCreation, now: float, *progress: object) -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
+    need_java()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(SWITCH, "auto")
 

@@ -12,9 +12,9 @@ from penstock.cli.connect import worker_status
 from penstock.cli.embedded_worker import embedded_worker
 from penstock.cli.run_setup import Place, RunOptions, worker_of
 from penstock.core.errors import PenstockError, RequestError, Unavailable
-from tests.application.example_runs import need_spark
 from tests.spark.test_run_command import Run
 from tests.support.bucket_worker import BucketWorker
+from tests.support.java import need_spark
 from tests.worker.bucket_owners import worker_id
 
 SMALL = ("--chapter-size=1MiB", "--reserve=2MiB")

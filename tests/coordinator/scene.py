@@ -34,7 +34,7 @@ from penstock.store.settings import StoreSettings
 from penstock.store.store import SegmentStore
 from penstock.testing.faulty_files import FaultyFiles, SimulatedCrash
 from penstock.testing.memory_files import MemoryFiles
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, eventually
 
 STORE = StoreSettings(chapter_bytes=64 * KIB, reserve_bytes=128 * KIB)
 SETTINGS = CoordinatorSettings(
@@ -181,9 +181,7 @@ class Scene:
             await asyncio.sleep(0)
 
     async def until(self, condition: Any, seconds: float = SECONDS_MAX) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await eventually(condition, seconds=seconds)
 
     # Data.
 

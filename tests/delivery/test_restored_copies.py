@@ -19,7 +19,6 @@ from penstock.delivery.sink_slot import SlotState
 from penstock.protocol.api.delivery import SinkStatus
 from penstock.store.files import RealFiles
 from penstock.worker.blockages import Facts, blockages
-from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.coordinator.scene import SETTINGS, Scene
 from tests.delivery.places import FilePlace, Place, PostgresPlace, ProgramPlace, SqlitePlace
 from tests.delivery.stage import PIPELINE, Stage
@@ -38,15 +37,6 @@ def texts(*epochs: int) -> list[str]:
     return [json.loads(row)["value"] for epoch in epochs for row in EPOCHS[epoch]]
 
 
-@pytest.fixture(scope="module")
-def postgres_host() -> Iterator[str]:
-    if find("postgres") is None or find("initdb") is None:
-        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
-    server = PostgresServer()
-    yield server.socket_folder
-    server.stop()
-
-
 @pytest.fixture(
     params=[
         "file",
@@ -57,7 +47,9 @@ def postgres_host() -> Iterator[str]:
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "postgres":
-        yield PostgresPlace(request.getfixturevalue("postgres_host"), f"t{abs(hash(request.node.name))}")
+        yield PostgresPlace(
+            request.getfixturevalue("postgres_server").socket_folder, f"t{abs(hash(request.node.name))}"
+        )
     elif request.param == "program":
         program = ProgramPlace(tmp_path)
         with program.process:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock import __version__
-from tests.application.example_runs import need_spark
 from tests.docs.session import Session
 from tests.packaging.environments import ROOT, Environment
+from tests.support.java import need_spark
 
 pytestmark = [
     pytest.mark.process,

@@ -85,11 +85,12 @@ class Listener:
         if self._task.done():
             self._task.result()
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self.check()
-                await asyncio.sleep(0.002)
+    async def until(self, condition: Callable[[], bool]) -> None:
+        def holds() -> bool:
+            self.check()
+            return condition()
+
+        await eventually(holds)
 
     async def open(self, *stream_ids: int) -> None:
         """Retries while they are refused."""

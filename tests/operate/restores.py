@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.coordinator.machine.state import RERUN_EPOCHS
 from penstock.core.errors import PenstockError, PipelineError
-from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.coordinator.driver import Checkpoint
 from tests.delivery.places import FilePlace, Place, PostgresPlace, ProgramPlace, SqlitePlace
 from tests.operate.driver import SINK, CopyDriver
 from tests.operate.site import OFTEN, RETAINS, Site, running_site
+from tests.support.postgres_server import PostgresServer, is_installed
 from tests.support.waiting import until
 
 KINDS = ("file", "sqlite", "postgres", "program")
@@ -209,7 +209,7 @@ def made_history(folder: Path, *, removed: bool, kinds: tuple[str, ...] = KINDS)
     """With all copies made. Without PostgreSQL where there is no server."""
     folder /= "removed" if removed else "stored"
     with ExitStack() as stack:
-        if "postgres" in kinds and find("postgres") and find("initdb"):
+        if "postgres" in kinds and is_installed():
             server = PostgresServer()
             stack.callback(server.stop)
             stack.enter_context(pytest.MonkeyPatch.context()).setenv("PGHOST", server.socket_folder)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import RequestError
 from penstock.spark.run.class_archive import SWITCH, ClassArchive, archive_for, find_archive
-from penstock.spark.run.java import Java, find_java
+from penstock.spark.run.java import Java
+from tests.support.java import need_spark
 
 TRUNCATED_BYTES = 100_000
 
@@ -80,11 +80,7 @@ def test_the_class_archive_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def java() -> str:
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
-    try:
-        home = find_java().home
-    except RequestError as error:
-        pytest.skip(str(error))
+    home = need_spark().home
     return "java" if home is None else str(home / "bin" / "java")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from penstock.client.segments import SegmentClient
 from tests.protocol.stored.events import stored
 from tests.spark.sending import outputs, send
 from tests.support.shard_process import ShardProcess, ShardProcesses
+from tests.support.waiting import SECONDS_MAX, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(300)]
 PLACES = {"a": 0, "b": 1, "up": 1}
 PLACES |= {f"pipeline:copy/{port}": 0 for port in ("out", "err", "late", "replay.main")} | {"pipeline:up/out": 1}
 COUNT = 400
-SECONDS_MAX = 120
 
 
 def produce(shard: ShardProcess) -> list[bytes]:
@@ -50,13 +48,6 @@ def has_more(home: ShardProcess, count: int) -> bool:
     return len(outputs(home.segment, "copy")) >= min(count + 1, 3 * COUNT)
 
 
-def wait_for(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not is_done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_a_query_continues_while_the_shard_of_a_source_is_killed_and_moves(spark: SparkSession, tmp_path: Path) -> None:
     with ShardProcesses(tmp_path, PLACES) as (home, other):
         expected = produce(other)
@@ -66,7 +57,7 @@ def test_a_query_continues_while_the_shard_of_a_source_is_killed_and_moves(spark
         writer = writer.options(worker=home.http, pipeline="copy")
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
-            wait_for(lambda: len(outputs(home.segment, "copy")) > 0)
+            until(lambda: len(outputs(home.segment, "copy")) > 0)
             sending = []
             for shard, source in ((home, "a"), (other, "b")):
                 values = [b"%s %d" % (source.encode(), number) for number in range(COUNT)]
@@ -74,14 +65,14 @@ def test_a_query_continues_while_the_shard_of_a_source_is_killed_and_moves(spark
                 sending.append(threading.Thread(target=send, args=(shard.connector, source, "s", values)))
                 sending[-1].start()
             for _ in range(2):
-                wait_for(partial(has_more, home, len(outputs(home.segment, "copy"))))
+                until(partial(has_more, home, len(outputs(home.segment, "copy"))))
                 other.kill()
                 other.start()
             for one in sending:  # they return when the pipeline has completed what they sent
                 one.join(SECONDS_MAX)
                 assert not one.is_alive()
             assert query.exception() is None
-            wait_for(lambda: len(outputs(home.segment, "copy")) >= len(expected))
+            until(lambda: len(outputs(home.segment, "copy")) >= len(expected))
         finally:
             query.stop()
         found = [bytes(event.payload) for event in outputs(home.segment, "copy")]

@@ -19,9 +19,8 @@ from typing import Self
 import pytest
 
 from penstock.client.coordinator import CoordinatorClient
-from penstock.core.errors import RequestError
-from penstock.spark.run.java import find_java
 from tests.spark.sending import outputs, send
+from tests.support.java import need_spark
 from tests.support.running_worker import RunningWorker
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -36,11 +35,7 @@ SMALL = ["--master", "local[2]"]
 
 @pytest.fixture(autouse=True, scope="module")
 def _java() -> None:
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
+    need_spark()
 
 
 class Run:

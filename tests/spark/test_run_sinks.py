@@ -13,11 +13,10 @@ import pytest
 
 from penstock.client.coordinator import CoordinatorClient
 from penstock.connectors.file import read_committed_parts
-from penstock.core.errors import RequestError
-from penstock.spark.run.java import find_java
 from tests.core.test_logs import LINE
 from tests.spark.asking import get
 from tests.spark.sending import send
+from tests.support.java import need_spark
 from tests.support.running_worker import RunningWorker
 from tests.support.waiting import until
 from tests.worker.test_flow_metrics import metrics
@@ -57,11 +56,7 @@ def per_hour(doors):
 
 @pytest.fixture(autouse=True, scope="module")
 def _java() -> None:
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
+    need_spark()
 
 
 def run(folder: Path, worker: RunningWorker, *arguments: str, text: str = COPY) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 SECONDS_MAX = 120.0
 """Generous, since no test is about how long something takes: only for what never happens."""
@@ -27,11 +27,21 @@ async def eventually(
     condition: Callable[[], object], describe: Callable[[], object] = nothing_more, seconds: float = SECONDS_MAX
 ) -> None:
     """The same in the event loop."""
+    await eventually_with(asyncio.sleep, condition, describe, seconds)
+
+
+async def eventually_with(
+    pause: Callable[[float], Awaitable[object]],
+    condition: Callable[[], object],
+    describe: Callable[[], object] = nothing_more,
+    seconds: float = SECONDS_MAX,
+) -> None:
+    """The same where something else has to run in each pause, of which it gets the seconds."""
     began = time.monotonic()
     while not condition():
         waited = time.monotonic() - began
         assert waited < seconds, describe()
-        await asyncio.sleep(_pause(waited))
+        await pause(_pause(waited))
 
 
 def _pause(waited: float) -> float:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.client.segments import SegmentClient
 from penstock.spark.run.generation import Generation
 from tests.delivery.merging import Merging
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import eventually_with
 from tests.support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
@@ -106,10 +105,7 @@ class Terminal:
         return "" if option is None else str(option.prompt)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + SECONDS_MAX
-        while not condition():
-            assert time.monotonic() < deadline, self.text
-            await self.pilot.pause(0.02)
+        await eventually_with(self.pilot.pause, condition, lambda: self.text)
 
     async def mark(self, text: str) -> None:
         """Moves the mark down to the first line with this text."""

@@ -23,7 +23,7 @@ from penstock.testing.frame import Frame
 from penstock.testing.peer import Line, Peer
 from tests.client.sink.running_sink import RunningSink
 from tests.connectors.stores.lakes import LakeStore
-from tests.connectors.stores.postgres_server import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.segment_bytes import split_events
 
 

@@ -33,7 +33,7 @@ from tests.connectors.conformance.stored_peers import (
     WrittenParts,
 )
 from tests.connectors.stores.lakes import DeltaStore, IcebergStore, ParquetStore
-from tests.connectors.stores.postgres_server import find
+from tests.support.postgres_server import need_postgres
 
 
 class MakePeer(Protocol):
@@ -128,8 +128,7 @@ class TestPostgres(ConnectorConformance):
 
     @pytest.fixture(autouse=True)
     def server(self) -> Iterator[None]:
-        if find("postgres") is None or find("initdb") is None:
-            pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+        need_postgres()
         self.peers: list[PostgresRows] = []
         yield
         for peer in self.peers:

@@ -6,14 +6,13 @@ from itertools import count
 import pytest
 
 from tests.connectors.databases.database import Database
-from tests.connectors.stores.conftest import postgres_server  # noqa: F401  a fixture
-from tests.connectors.stores.postgres_server import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 _numbers = count(1)
 
 
 @pytest.fixture
-def database(postgres_server: PostgresServer) -> Iterator[Database]:  # noqa: F811  the fixture
+def database(postgres_server: PostgresServer) -> Iterator[Database]:
     found = Database(postgres_server, f"test_{next(_numbers)}")
     try:
         yield found

@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from penstock.testing.frame import Event, Frame
 from tests.connectors.databases.reading_process import read
-from tests.connectors.stores.postgres_server import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import SECONDS_MAX, until
 
 FORK = multiprocessing.get_context("fork")

@@ -19,7 +19,7 @@ from penstock.core.errors import RequestError
 from penstock.testing.frame import Event, Frame, Setup
 from tests.connectors.databases.database import Database, killed_again_and_again, stored_in
 from tests.connectors.databases.reading_process import complete
-from tests.connectors.stores.postgres_server import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import SECONDS_MAX, eventually
 
 pytestmark = pytest.mark.process

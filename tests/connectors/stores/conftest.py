@@ -9,19 +9,10 @@ import pytest
 from penstock.testing.seaweedfs import SeaweedFS
 from tests.connectors.stores.dying_store import DyingStores
 from tests.connectors.stores.kinds import PostgresStore
-from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.connectors.stores.tables import PostgresTable, SqliteTable, Table
+from tests.support.postgres_server import PostgresServer
 
 _numbers = count(1)
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    if find("postgres") is None or find("initdb") is None:
-        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
-    server = PostgresServer()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from penstock.connectors.postgres.statements import staged_name
 from penstock.connectors.sink_api import SinkLost
 from tests.connectors.stores.contract import StoreContract, opened
 from tests.connectors.stores.kinds import PostgresStore
-from tests.connectors.stores.postgres_server import PostgresServer
 from tests.connectors.stores.rounds import Round, chain, example
 from tests.delivery.fake_epoch import Row
+from tests.support.postgres_server import PostgresServer
 
 
 class TestContract(StoreContract):

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import RequestError
-from penstock.spark.run.java import find_java
 from tests.delivery.crasher.campaign import crash_and_check
 from tests.delivery.crasher.killers import Scripted
 from tests.delivery.crasher.system import System
+from tests.support.java import need_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
@@ -17,11 +16,7 @@ SCRIPT = ((0.05, "north"), (0.1, "first"), (0.15, "worker"), (0.2, "driver"))
 
 @pytest.fixture(autouse=True, scope="module")
 def _java() -> None:
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
-    try:
-        find_java()
-    except RequestError as error:
-        pytest.skip(str(error))
+    need_spark()
 
 
 def test_every_message_is_at_the_sinks_once_after_source_sink_worker_and_driver_were_killed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ has three epochs; it happens in the second one. "Lost" is what the connection is
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -25,7 +25,6 @@ from penstock.connectors.tables import no_schema
 from penstock.core.retry import RetryPolicy
 from penstock.delivery import backoff, service
 from tests.connectors.stores.lakes import LAKES, LakeStore
-from tests.connectors.stores.postgres_server import PostgresServer, find
 from tests.delivery.matrix.cells import TABLE, Answer, Attempt, Cell, Killed, Lost
 from tests.delivery.stage import PIPELINE, Stage
 
@@ -129,21 +128,12 @@ class FilesStore:
         return any(json.loads(path.read_bytes())["in_doubt"] is not None for path in records)
 
 
-@pytest.fixture(scope="module")
-def postgres_host() -> Iterator[str]:
-    if find("postgres") is None or find("initdb") is None:
-        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
-    server = PostgresServer()
-    yield server.socket_folder
-    server.stop()
-
-
-@pytest.fixture(params=["file", "sqlite", "parquet", "delta", pytest.param("postgres", marks=pytest.mark.process)])
+@pytest.fixture(params=["file", "sqlite", *LAKES, pytest.param("postgres", marks=pytest.mark.process)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param in LAKES:
         return FilesStore(LAKES[request.param](str(tmp_path / "table")))
     if request.param == "postgres":
-        return PostgresStore(request.getfixturevalue("postgres_host"))
+        return PostgresStore(request.getfixturevalue("postgres_server").socket_folder)
     return FileStore(tmp_path) if request.param == "file" else SqliteStore(tmp_path)
 
 

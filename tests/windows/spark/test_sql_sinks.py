@@ -16,16 +16,13 @@ import pytest
 from penstock import windows
 from penstock.client.coordinator import CoordinatorClient, SinkSpec
 from penstock.spark import pipeline
-from tests.connectors.stores.conftest import postgres_server
-from tests.connectors.stores.postgres_server import PostgresServer
 from tests.spark.test_run_sinks import committed
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import SECONDS_MAX
 from tests.windows.spark.running import Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["postgres_server"]
 
 pytestmark = pytest.mark.spark
 

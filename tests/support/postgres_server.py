@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.support.waiting import SECONDS_MAX
 
@@ -18,6 +19,16 @@ FOLDERS = (*sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=
 
 def find(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(FOLDERS))
+
+
+def is_installed() -> bool:
+    return find("postgres") is not None and find("initdb") is not None
+
+
+def need_postgres() -> None:
+    """Skips where there is no server."""
+    if not is_installed():
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
 
 
 class PostgresServer:
