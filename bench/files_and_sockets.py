@@ -34,7 +34,6 @@ import uvloop
 
 from bench.formats import Case
 from bench.plain_log import PlainLog, read_log, remember
-from bench.processes import free_port
 from bench.socket_peers import (
     BODY,
     LINE,
@@ -53,6 +52,7 @@ from bench.socket_peers import (
 from bench.web import SECONDS_MAX, epochs_of, framed, listening, process, send_epochs, stored
 from penstock.protocol.api.deployment import InterceptorSpec
 from penstock.testing.frame import Frame, Setup
+from tests.support.ports import free_port
 
 LINES = Setup(ack="durable", interceptors_in=[InterceptorSpec(type="split")])
 MESSAGES = Setup(ack="durable")

@@ -19,7 +19,6 @@ from bench.flows import Stage
 from bench.harness import BenchmarkFailed
 from bench.latency_flow import Timing
 from bench.load import ANSWER_SECONDS_MAX, Worker
-from bench.processes import free_port
 from penstock.application.config.loading import load
 from penstock.application.config.types import KnownTypes
 from penstock.application.driver import carry_by_value
@@ -29,6 +28,7 @@ from penstock.client.coordinator.client import ApplicationClient
 from penstock.protocol.api.deployment import Deployment
 from penstock.spark.run.attempt import RunSettings
 from penstock.spark.run.runner import Runner
+from tests.support.ports import free_port
 
 APPLICATION = """\
 connector:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import socket
 import subprocess
 import threading
@@ -22,13 +21,6 @@ START_SECONDS_MAX = 120.0
 
 STOP_SECONDS_MAX = 5.0
 """Then it is killed: nobody needs its data any more."""
-
-SERVER_PORTS = range(15_000, 32_000)
-"""For servers that are given their port: below those that the system gives to connections, of which benchmarks make
-thousands. One of these could have the port by the time that the server starts.
-"""
-
-PORT_TRIES_MAX = 100
 
 LOG_BYTES_SHOWN = 2_000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -136,15 +128,6 @@ def peak_rss_bytes(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
-
-
-def free_port() -> int:
-    """A loopback port that nobody uses now."""
-    for port in random.sample(SERVER_PORTS, PORT_TRIES_MAX):
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            return port
-    raise Unavailable(f"{PORT_TRIES_MAX} ports from {SERVER_PORTS.start} to {SERVER_PORTS.stop} are in use")
 
 
 def listening(port: int) -> Callable[[], Ports | None]:

@@ -44,7 +44,6 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from bench.formats import Case
 from bench.plain_log import PlainLog
-from bench.processes import free_port
 from bench.socket_peers import BODY
 from penstock.connectors.registry import CONNECTORS
 from penstock.connectors.sse_server import SseServer
@@ -53,6 +52,7 @@ from tests.connectors.brokers.epochs import epoch
 from tests.connectors.http_serving import serving
 from tests.connectors.mail_server import MailServer
 from tests.connectors.sse_peers import SseServing
+from tests.support.ports import free_port
 
 CONNECTIONS = 100
 LOGS_PER_REQUEST = 100

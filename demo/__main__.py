@@ -23,11 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.events import KEYS, PROGRAMS, START_MS, STREAMS
-from demo.parts import DriverPart, Part, WorkerPart, free_port
+from demo.parts import DriverPart, Part, WorkerPart
 from demo.results import Results, Verdict, judge
 from penstock.client.coordinator import CoordinatorClient
 from penstock.protocol.api.pipelines import PipelineStatus
 from penstock.protocol.stored.event import END_OF_TIME
+from tests.support.ports import free_port
 
 console = Console(highlight=False)
 

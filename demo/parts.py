@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,13 +16,6 @@ from demo.events import DISORDER_MS
 from demo.process_tree import kill_tree, wait_until_gone
 
 START_SECONDS_MAX = 120
-
-
-def free_port() -> int:
-    """For a program that must come back at the same address after it was killed."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Part:

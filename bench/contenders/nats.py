@@ -14,7 +14,8 @@ from bench import events
 from bench.contender import Contender
 from bench.harness import BenchmarkFailed
 from bench.load import RECEIVE_BYTES_MAX
-from bench.processes import Server, connect, free_port, listening, start_server
+from bench.processes import Server, connect, listening, start_server
+from tests.support.ports import free_port
 
 BATCH_MESSAGES = 1000
 """The most that the server takes in one atomic batch."""

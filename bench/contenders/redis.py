@@ -8,7 +8,8 @@ from pathlib import Path
 from bench import events
 from bench.contender import Contender
 from bench.harness import BenchmarkFailed
-from bench.processes import Server, connect, free_port, listening, start_server
+from bench.processes import Server, connect, listening, start_server
+from tests.support.ports import free_port
 
 PIPELINE_COMMANDS = 100
 LINES_IN_REPLY = 2

@@ -39,6 +39,7 @@ _ports = _mine()
 
 
 def free_port() -> int:
+    """For a server that must come back at the same address, or whose address must be known before it starts."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _bind_to_own(listener, "127.0.0.1")
