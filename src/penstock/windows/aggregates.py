@@ -59,6 +59,11 @@ class Count(Aggregate):
 # partial lists the registers that are not zero, so that few values take few bytes. The estimate is Ertl's ("New
 # cardinality estimation algorithms for HyperLogLog sketches", 2017, section 2.4), which needs no tables and is accurate
 # for few values as well as for many.
+#
+# The package datasketches (5.2) is slower here: it has an object for each group and a call of Python for each value. To
+# add 100,000 hashes it took 3.6 times our CPU time in one group, 12 times in 1,000 groups, 5 times in 10,000; to merge,
+# between as much and 2.6 times as much; and its sketches have to be serialized, which our lists, columns of Arrow, do
+# not.
 
 ERROR_MIN, ERROR_MAX = 0.005, 0.26
 """16 to 65,536 registers: with more, a set would be smaller than its sketch; with fewer, the estimate is useless."""
