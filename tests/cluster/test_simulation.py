@@ -3,12 +3,17 @@
 `script/test --campaign cluster-simulation` runs more.
 """
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.cluster.mutations import MUTATIONS, Mutation
+from tests.cluster import test_lease_state
+from tests.cluster.mutations import MUTATIONS, Mutation, Patch, absent_is_dead, held_before_its_term
 from tests.cluster.simulation.cluster import simulate_cluster
+from tests.ingest import test_stream_claims
 
 SEEDS = 24
+"""Even ones and odd ones: these are harsher."""
 FAILED_ONCE = (500_438, 501_532, 600_108, 50)
 """A process found out late that it had taken a shard over, while another one was about to do so. A program got the
 answers to a connection that it had given up. An owner that had slept renewed its lease while the leader deleted its
@@ -28,6 +33,21 @@ def test_the_invariants_hold_and_everything_settles(seed: int) -> None:
 def test_the_simulation_finds_that(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.patch(monkeypatch)
     assert hunt(mutation.seed) is not None
+
+
+@pytest.mark.parametrize(
+    ("patch", "test"),
+    [
+        (absent_is_dead, test_lease_state.test_a_drained_worker_lets_others_go_first),
+        (held_before_its_term, test_stream_claims.test_after_a_take_over_nothing_of_the_older_term_counts),
+    ],
+)
+def test_what_the_simulation_hardly_ever_meets_is_found_by_a_test_of_its_own(
+    patch: Patch, test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(monkeypatch)
+    with pytest.raises(AssertionError):
+        test()
 
 
 def hunt(first: int, seeds: int = HUNT_MAX) -> int | None:

@@ -53,6 +53,8 @@ RATES = (0.95, 1.05)
 """Of clocks: two machines differ by less than what lies between `late` and `expired`."""
 SLEEPS = 0.002
 """Of all requests."""
+STEPS = 0.3
+"""Of what pipelines are about to do, at each tick: the others complete their epoch, or start, later."""
 
 
 class SimulatedMembership(Membership):
@@ -173,6 +175,13 @@ class Cluster:
         self.random = Random(seed)
         self.scheduler = Scheduler(self.random)
         self.scheduler.sleeps = SLEEPS
+        self.harsher = Random(f"harsher {seed}") if seed % 2 else None
+        """In every second run, epochs take longer than a tick, and a process may sleep before it learns what it has
+        written. In every second one of these, pipelines that were dropped also stay away for a while, and processes
+        hesitate before they take a shard over. Decided by numbers of its own: the other runs do not depend on it.
+        """
+        self.is_harshest = seed % 4 == 3
+        self.scheduler.harsher, self.scheduler.hesitates = self.harsher, self.is_harshest
         self.timing = LEASE_TIMING
         self.faults = self._new_faults()
         self.log = Log(self._changed)
@@ -277,6 +286,14 @@ class Cluster:
 
     def _live(self) -> list[SimulatedHost]:
         return [host for host in self.hosts if not host.is_dead]
+
+    def completes(self) -> bool:
+        """Whether a pipeline completes its epoch now."""
+        return self.harsher is None or self.is_quiet or self.harsher.random() < STEPS
+
+    def starts(self) -> bool:
+        """Whether a pipeline that does not run starts now."""
+        return not self.is_harshest or self.completes()
 
     # Faults, and what operators do.
 

@@ -545,11 +545,13 @@ class Serving:
         if name in self._starting:
             self._starting_on(name, self._starting[name])
         elif pipeline is None:
-            self._begin_start(name)
+            if self.cluster.starts():
+                self._begin_start(name)
         elif not self.cluster.is_quiet and random.random() < 0.03:
             self._commit(Drop(name))
         elif pipeline.planned > pipeline.complete:
-            self._commit(Complete(name, pipeline.generation, pipeline.planned))
+            if self.cluster.completes():
+                self._commit(Complete(name, pipeline.generation, pipeline.planned))
         elif ends := self._new_ends(name):
             self._commit(Plan(name, pipeline.generation, "in/1", ends, None))
 

@@ -13,10 +13,15 @@ from threading import Event, Lock, Thread
 from typing import TypeVar
 
 from penstock.bucket.objects import ListedObject
+from penstock.cluster.records import SHARDS
 from penstock.core.errors import BucketUnavailable
 from penstock.testing.faulty_bucket import BucketFaults, FaultyBucket, Objects
 
 T = TypeVar("T")
+
+TAKE_OVER = f"replace {SHARDS}"
+HESITATION = 15.0
+"""So many times as often as others, requests that take a shard over come late."""
 
 REQUEST_SECONDS_MAX = 2.0
 """After which a client gives a request up."""
@@ -32,6 +37,10 @@ class Scheduler:
         self.now = 0.0
         self.sleeps = 0.0
         """The probability that a unit sleeps in one of its requests: before its effect, or before its answer."""
+        self.harsher: Random | None = None
+        """Decides which units also sleep between the effect of a write and its answer; None: no unit does."""
+        self.hesitates = False
+        """Whether many units also sleep just before they take a shard over."""
         self.back = Lock()
         self.back.acquire()
         self.current: Actor | None = None
@@ -203,20 +212,28 @@ class SlowBucket(FaultyBucket):
     def _act(self, request: str, act: Callable[[], T], is_write: bool) -> T:
         actor, random = self._scheduler.actor, self._scheduler.random
         is_slow = self.faults.lost > 0 and random.random() < 0.05
-        self._sleep(actor)
+        self._sleep(actor, random)
+        if self._scheduler.hesitates and request.startswith(TAKE_OVER) and self._scheduler.harsher is not None:
+            self._sleep(actor, self._scheduler.harsher, HESITATION)
         actor.wait(random.uniform(0.3, 0.9) if is_slow else random.uniform(0.002, 0.05))
         try:
             found = super()._act(request, act, is_write)
         except BucketUnavailable:
             actor.wait(random.uniform(0.0, REQUEST_SECONDS_MAX))
             raise
-        if is_write or self._sleep(actor):  # others act between the effect and what follows from it
+        if self._is_answered_late(actor, is_write):  # others act between the effect and what follows from it
             actor.wait(random.uniform(0.002, 0.05))
         return found
 
-    def _sleep(self, actor: Actor) -> bool:
-        random = self._scheduler.random
-        if random.random() >= self._scheduler.sleeps * actor.unit.sleepiness:
+    def _is_answered_late(self, actor: Actor, is_write: bool) -> bool:
+        if not is_write:
+            return self._sleep(actor, self._scheduler.random)
+        if self._scheduler.harsher is not None:
+            self._sleep(actor, self._scheduler.harsher)
+        return True
+
+    def _sleep(self, actor: Actor, random: Random, factor: float = 1.0) -> bool:
+        if random.random() >= self._scheduler.sleeps * actor.unit.sleepiness * factor:
             return False
         actor.unit.stop_for(random.uniform(2.0, 15.0))
         return True
