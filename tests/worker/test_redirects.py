@@ -2,25 +2,44 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import trustme
 
 from penstock.access.file import AccessControl, AccessFile, StoredGrant
 from penstock.bucket.stores import open_bucket
+from penstock.client.credentials import TLS_VARIABLES
+from penstock.client.segments import SegmentClient
 from penstock.cluster.places import PLACES
 from penstock.cluster.records import WorkerRecord
 from penstock.core.address import Address
 from penstock.core.errors import BucketUnreachable, RequestError
+from penstock.core.tls_handshakes import with_tls
 from penstock.ingest.settings import GatewaySettings
-from penstock.protocol.connector import Error, Hello, Migrate, MigrateAck, Notify, Ok, Restart, encode
+from penstock.protocol.connector import (
+    Ack,
+    Acked,
+    Error,
+    Hello,
+    Message,
+    Migrate,
+    MigrateAck,
+    Notify,
+    Ok,
+    Restart,
+    encode,
+)
+from penstock.protocol.connector.frames import NOTHING_YET
 from penstock.worker.cluster import choose
 from penstock.worker.directory import Directory
 from penstock.worker.redirects import RETURN_SECONDS, OwnerOf, RedirectPort, Redirects, Route, route
 from penstock.worker.settings import Redirect
 from tests.ingest.conftest import Peer
+from tests.support.running_worker import running_worker
+from tests.support.tls import CA, client_context, server_context
 from tests.support.waiting import SECONDS_MAX, eventually
 
 HELLO = Hello("0.0.1", b"", "program", "source")
@@ -42,10 +61,11 @@ def test_either_way_can_be_chosen_for_all() -> None:
         assert [Redirects(mode).choose("host", HELLO, 0.0) for _ in range(3)] == [mode] * 3
 
 
-def test_with_tls_nothing_is_spliced() -> None:
+def test_nothing_is_spliced_where_programs_need_a_certificate() -> None:
+    """The owner would see the standby's."""
     for mode in Redirect:
-        redirects = Redirects(mode, can_splice=False)
-        assert [redirects.choose("host", HELLO, 0.0) for _ in range(3)] == [Redirect.RESTART] * 3
+        port = RedirectPort(GatewaySettings(ssl=server_context(mutual=True)), mode, always(None))
+        assert [port.redirects.choose("host", HELLO, 0.0) for _ in range(3)] == [Redirect.RESTART] * 3
 
 
 def test_only_so_many_programs_are_remembered() -> None:
@@ -259,6 +279,63 @@ async def test_if_the_owner_cannot_be_reached_the_connection_is_closed(standby: 
     standby.port.owner_of = always(Address("127.0.0.1", 1))
     peer.send(HELLO)
     assert await peer.frames_until_closed() == []
+
+
+@pytest.fixture
+async def tls_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RedirectPort:
+    CA.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv(TLS_VARIABLES[0], str(tmp_path / "ca.pem"))
+    return RedirectPort(GatewaySettings(ssl=server_context()), Redirect.SPLICE, always(None))
+
+
+@asynccontextmanager
+async def program_at(port: RedirectPort) -> AsyncIterator[Peer]:
+    """With TLS."""
+    factory = with_tls(port.connection, port.settings.ssl, port.settings.handshake_seconds)
+    async with await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0) as server:
+        address = server.sockets[0].getsockname()
+        peer = Peer(*await asyncio.open_connection(*address, ssl=client_context()))
+        yield peer
+        await peer.close()
+        await eventually(lambda: not port.connections)
+
+
+async def test_with_tls_a_program_is_passed_on_over_tls(tls_port: RedirectPort, tmp_path: Path) -> None:
+    values = [b"%d" % number * 100 for number in range(20)]
+    with running_worker(tmp_path / "data", ssl=server_context()) as worker:
+        tls_port.owner_of = always(Address("127.0.0.1", worker.ports["connector"]))
+        async with program_at(tls_port) as peer:
+            peer.send(HELLO)
+            assert await peer.open(1) == NOTHING_YET
+            peer.send(*(Message(1, number, 0, b"", value) for number, value in enumerate(values)))
+            last = Acked(1, len(values) - 1)
+            while not isinstance(frame := await peer.frame(), Ack) or last not in frame.acked:
+                pass
+        with SegmentClient(worker.address, ssl=client_context()) as segments:
+            _, *stored = (bytes(event.data) for event in segments.events(f"connector/{HELLO.instance}/0"))
+        assert [event[-len(value) :] for event, value in zip(stored, values, strict=True)] == values
+
+
+async def test_with_tls_an_owner_without_a_certificate_of_the_authority_gets_nothing(
+    tls_port: RedirectPort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+    monkeypatch.setenv(TLS_VARIABLES[0], str(tmp_path / "other.pem"))
+    with running_worker(tmp_path / "data", ssl=server_context()) as worker:
+        tls_port.owner_of = always(Address("127.0.0.1", worker.ports["connector"]))
+        async with program_at(tls_port) as peer:
+            peer.send(HELLO, Notify(1, "one"))
+            assert await peer.frames_until_closed() == []
+
+
+async def test_with_files_of_tls_that_cannot_be_used_a_program_is_closed(
+    tls_port: RedirectPort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TLS_VARIABLES[0], str(tmp_path / "missing.pem"))
+    tls_port.owner_of = always(Address("127.0.0.1", 1))
+    async with program_at(tls_port) as peer:
+        peer.send(HELLO)
+        assert await peer.frames_until_closed() == []
 
 
 async def test_a_side_that_does_not_read_stops_the_other_one(standby: Standby) -> None:

@@ -15,6 +15,7 @@ from typing import Final, cast
 from penstock.access.file import AccessControl, Open
 from penstock.access.principals import certificate_names
 from penstock.access.refusals import Refusals
+from penstock.client.credentials import CachedContexts
 from penstock.core.address import Address
 from penstock.core.connection_limits import ConnectionLimits, address_of, find_dead_peers
 from penstock.core.errors import Forbidden, PenstockError, ProtocolError, RequestError
@@ -38,6 +39,7 @@ from penstock.protocol.connector import (
     error_frame,
 )
 from penstock.protocol.stored.names import check_source_name
+from penstock.worker.certificates import requires_certificate
 from penstock.worker.directory import Directory, thing_of
 from penstock.worker.settings import Redirect
 
@@ -123,11 +125,18 @@ class RedirectPort:
         self.refusals = Refusals()
         self.owner_of = owner_of
         self.serve = serve
-        self.redirects = Redirects(redirect, can_splice=settings.ssl is None)
+        # With TLS, the owner sees our certificate instead of the program's.
+        can_splice = settings.ssl is None or not requires_certificate(settings.ssl)
+        self.redirects = Redirects(redirect, can_splice=can_splice)
+        self._contexts = CachedContexts()
         self.limits = ConnectionLimits(settings.sessions_max, settings.address_max)
         self.connections: set[RedirectedConnection] = set()
         self.is_owner_unknown = False
         """Whether the last source could not be told where it belongs."""
+
+    def tls_to(self, owner: Address) -> ssl.SSLContext | None:
+        """For a splice; None without TLS. Raises RequestError for files that cannot be used."""
+        return None if self.settings.ssl is None else self._contexts.get(owner.host)
 
     def note_unknown(self, error: PenstockError) -> None:
         """Logged once: during an outage of the store, every source tries again and again."""
@@ -211,7 +220,7 @@ class RedirectedConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._splice is not None:
             self._splice.source_has_ended()
-            return True
+            return self._port.settings.ssl is None
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -291,10 +300,16 @@ class RedirectedConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _begin_splice(self, owner: Address) -> None:
+        try:
+            tls = self._port.tls_to(owner)
+        except RequestError as error:
+            log.warning("%s cannot be passed on to the owner at %s: %s", self._host, owner, one_line(error))
+            self._end()
+            return
         self._deadline.cancel()
         self.idle_since = None
         self._transport.set_write_buffer_limits(high=_SPLICE_BYTES_MAX)
-        self._splice = Splice(self._transport, owner, bytes(self._early))
+        self._splice = Splice(self._transport, owner, bytes(self._early), tls)
         self._early.clear()
 
     def _write(self, frame: Frame) -> None:
