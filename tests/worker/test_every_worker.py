@@ -50,6 +50,9 @@ def test_clients_reach_every_worker_and_each_event_is_in_the_source_once(tmp_pat
         until(lambda: states() == {SOURCE: "connected", f"{SOURCE}#1": "connected"}, made.said)
         assert {*map(len, map(made.shards_of, made.all))} == {1}, "each of them has a partition"
         reach_both()
+        with pytest.raises(RequestError, match="where it cannot be paused") as refused:
+            application.pause(SOURCE)
+        assert refused.value.hint.startswith("Drain the application")
         first.kill()
         made.settle()
         until(lambda: states() == {SOURCE: "connected", f"{SOURCE}#1": "connected"}, made.said)

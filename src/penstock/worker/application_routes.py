@@ -94,9 +94,11 @@ class _Application:
         """Pause a connector or one of its streams until it is resumed."""
         runtime = self._worker.runtime()
         if runtime.is_elsewhere(body.connector) or await self._worker.other_partitions(body.connector):
+            spec = runtime.application.deployment.connectors.get(body.connector)
+            listens = spec is not None and spec.listen == "every-worker"
             raise RequestError(
                 f"connector {body.connector!r} has events in other shards, where it cannot be paused",
-                "Stop its programs instead.",
+                "Drain the application, or remove the connector from it." if listens else "Stop its programs instead.",
             )
         await runtime.pause(body.connector, _checked("stream", body.stream))
 
