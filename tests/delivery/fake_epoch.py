@@ -46,6 +46,7 @@ class FakeEpoch:
         self.start = start
         self.number = number
         self.attempt = attempt
+        self.refused: dict[int, str] = {}
         self.taken = 0
         """Blocks that were asked for."""
         self._block_rows = block_rows
@@ -53,6 +54,9 @@ class FakeEpoch:
         self._journalled = asyncio.Event()
         if is_journalled:
             self.release()
+
+    def refuse(self, row: int, reason: str) -> None:
+        self.refused[row] = reason
 
     @property
     def name(self) -> str:

@@ -129,7 +129,10 @@ class MemoryNonVotingSink:
     async def deliver(self, epoch: Epoch) -> None:
         self._script("before deliver")
         values = [value async for block in epoch.blocks() for value in block.values.rows()]
-        self._taken.append((epoch.name, values))
+        refused = [row for row, value in enumerate(values) if value.startswith(b"refused")]
+        for row in refused:
+            epoch.refuse(row, f"row {row} is refused")
+        self._taken.append((epoch.name, [value for row, value in enumerate(values) if row not in refused]))
         self._script("after deliver")
 
     async def close(self) -> None:

@@ -6,8 +6,11 @@ from collections import Counter
 import pytest
 
 from penstock.connectors.sink_api import SinkLost
+from penstock.coordinator.deliveries import parked_port
 from penstock.coordinator.machine.state import Pipeline
 from penstock.core.errors import PipelineError
+from penstock.protocol.stored.dead_letters import dead_letters_in
+from penstock.protocol.stored.names import output_segment
 from tests.delivery.memory_sink import Refuse, Script
 from tests.delivery.stage import PIPELINE, Stage, values
 
@@ -164,6 +167,28 @@ async def test_non_voting_sinks_get_an_epoch_after_the_decision_and_are_retried_
     await stage.delivered()
     assert [name for name, _ in stage.taken["c"]] == ["p:1:0", "p:1:0", "p:1:1", "p:1:2"]
     assert [rows for _, rows in stage.taken["c"]][1:] == [values(0), values(1), values(2)]
+
+
+async def test_rows_that_a_non_voting_sink_refuses_are_dead_letters_once_although_it_fails_and_the_worker_is_killed(
+    stage: Stage,
+) -> None:
+    stage.scripts["c"] = failing("after deliver", 2)
+    await stage.bind(following="c")
+    await stage.put_out({"out": [b"a", b"refused 1", b"b", b"refused 2"]})
+    await stage.delivered()
+    await stage.put_out({"out": [b"refused 3"]})
+    await stage.delivered()
+    await stage.crash()
+    await stage.put_out({"out": [b"c"]})
+    await stage.delivered()
+    assert [rows for _, rows in stage.taken["c"]][2:] == [[b"a", b"b"], [], [b"c"]]
+    segment = stage.scene.store.read(output_segment(PIPELINE, parked_port("c")), 0, 1 << 20)
+    assert [(one.event.payload, one.reason) for one in dead_letters_in(segment, 0)] == [
+        (b"refused 1", "row 1 is refused"),
+        (b"refused 2", "row 3 is refused"),
+        (b"refused 3", "row 0 is refused"),
+    ]
+    assert not stage.scene.store.segments("coordinator/parking/")
 
 
 async def test_a_parked_epoch_is_kept_and_the_other_sinks_get_it(stage: Stage) -> None:

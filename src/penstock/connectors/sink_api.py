@@ -135,6 +135,11 @@ class Epoch(Protocol):
     @property
     def transaction(self) -> Transaction: ...
 
+    def refuse(self, row: int, reason: str) -> None:
+        """For a non-voting sink: this row, counted from the epoch's first, can never be sent. It becomes a dead letter
+        of the sink in the step in which the epoch counts as accepted.
+        """
+
     async def journalled(self) -> None:
         """Returns when the attempt is durable: before that, nothing may be asked or stored under its transaction id."""
 

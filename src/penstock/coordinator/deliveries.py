@@ -1,7 +1,7 @@
 """The coordinator as delivery uses it: which epochs wait for which sinks, and durable decisions about them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from penstock.coordinator.ledger import NO_QUOTA
@@ -101,15 +101,29 @@ class Deliveries:
         self.traces.decided(name, epoch)
         await self.settled()
 
-    async def follow(self, name: str, seen: Pipeline, sink: str, epoch: int, sent: int) -> None:
-        """A non-voting sink has accepted an epoch of the pipeline state that the caller has `seen`. Raises
-        PipelineError if the pipeline has changed since: in another incarnation the same number means other bytes, and
-        the sink may have another position or URL.
+    async def follow(
+        self, name: str, seen: Pipeline, sink: str, epoch: int, sent: int, dead_letters: Sequence[bytes] = ()
+    ) -> None:
+        """A non-voting sink has accepted an epoch of the pipeline state that the caller has `seen`, except for these
+        rows, which go to its `parked` port in the same journal record. Raises PipelineError if the pipeline has changed
+        since: in another incarnation the same number means other bytes, and the sink may have another position or URL.
         """
         now = known(self.state, name)
         if now.incarnation != seen.incarnation or now.sinks.get(sink) != seen.sinks[sink]:
             raise PipelineError(f"sink {sink!r} of pipeline {name!r} has changed meanwhile")
-        self._shared.keeper.commit(Follow(name, sink, epoch, sent))
+        command = Follow(name, sink, epoch, sent)
+        if not dead_letters:
+            self._shared.keeper.commit(command)
+        else:
+            copy = f"{_PARKING_PREFIX}{uuid4()}"
+            self._shared.store.create(copy, NO_QUOTA, draining=True)
+            try:
+                for data in dead_letters:
+                    self._shared.store.append(copy, [data], draining=True)
+                self._shared.keeper.commit(command, ((self._output(name, parked_port(sink)), copy),))
+            except BaseException:
+                self._shared.store.delete(copy)
+                raise
         self.traces.decided(name, epoch)
         await self.settled()
 

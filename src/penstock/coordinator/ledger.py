@@ -394,11 +394,13 @@ class Keeper:
         self._waiting: set[asyncio.Future[None]] = set()
         self._stopped = False
 
-    def commit(self, command: Command) -> None:
-        """Raises what `apply` does, or DiskFull or StoreFailed, with nothing changed. Reply only after `settled`."""
+    def commit(self, command: Command, merges: tuple[tuple[str, str], ...] = ()) -> None:
+        """With more merges, of segments that the command does not name. Raises what `apply` does, or DiskFull or
+        StoreFailed, with nothing changed. Reply only after `settled`.
+        """
         state, effects = apply(self.state, command)
         if state is not self.state:
-            pairs = tuple(pair for effect in effects if isinstance(effect, Merges) for pair in effect.pairs)
+            pairs = tuple(pair for effect in effects if isinstance(effect, Merges) for pair in effect.pairs) + merges
             self._position = self._ledger.merge(command, pairs) if pairs else self._ledger.append(command)
             self.state = state
             self._compact()

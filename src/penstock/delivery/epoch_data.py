@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from penstock.connectors.sink_api import PLAIN, Block, Transaction
 from penstock.coordinator.machine.state import Pipeline, Sink
 from penstock.coordinator.records import Records
 from penstock.core.errors import Damaged
+from penstock.delivery.outbox.rows import WANTED, encode_dead_letters, rows_of
 from penstock.protocol.stored.bulk import Wanted, decode
 from penstock.protocol.stored.names import Kind, output_segment
 
@@ -36,6 +38,8 @@ class EpochData:
     """Called whenever the sink asks for the next block: it has taken the one before."""
     rows: int = field(init=False, default=0)
     """Rows of the blocks that were read."""
+    refused: dict[int, str] = field(init=False, default_factory=dict)
+    """The reasons of rows that the sink can never accept, by their numbers."""
     _next_id: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +86,22 @@ class EpochData:
                 self._next_id = block.end_id
                 self.rows += len(block)
                 yield block
+
+    def refuse(self, row: int, reason: str) -> None:
+        self.refused[row] = reason
+
+    async def dead_letters(self) -> list[bytes]:
+        """The rows that were refused, as they are stored, with their reasons."""
+        found: list[bytes] = []
+        if not self.refused:
+            return found
+        first = 0
+        async for block in self.blocks(WANTED):
+            rows = [row for row in rows_of(block.events, first) if row.number in self.refused]
+            for reason, run in groupby(rows, key=lambda row: self.refused[row.number]):
+                found.append(encode_dead_letters([*run], reason))
+            first += len(block)
+        return found
 
     def _longer(self, at: int, length: int) -> int:
         """A larger length, for an event that does not fit into this many bytes."""

@@ -196,9 +196,10 @@ class NonVotingSlot:
             self._failed(done.seen, done.batch, done.began_ns, error)
             return False
         try:
+            dead_letters = await done.epoch.dead_letters()
             end = done.epoch.transaction.end
-            await self._deliveries.follow(self._pipeline, done.seen, self._name, done.batch, end)
-            self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows})
+            await self._deliveries.follow(self._pipeline, done.seen, self._name, done.batch, end, dead_letters)
+            self._deliveries.delivered(self._pipeline, {self._name: done.epoch.rows - len(done.epoch.refused)})
             self._trace(done.seen, done.batch, done.began_ns)
         except PipelineError:  # parked, reset or bound elsewhere meanwhile: look again
             self._unsettled.void()

@@ -14,7 +14,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -69,6 +69,8 @@ class GivenEpoch:
     start: int = 0
     """Payload bytes before it."""
     payload_bytes: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+    """Why the sink can never accept rows, by their numbers."""
 
     @property
     def name(self) -> str:
@@ -81,6 +83,9 @@ class GivenEpoch:
     @property
     def transaction(self) -> Transaction:
         return Transaction(self.transaction_id, self.number, self.start, self.start + self.payload_bytes)
+
+    def refuse(self, row: int, reason: str) -> None:
+        self.refused[row] = reason
 
     async def journalled(self) -> None: ...
 

@@ -224,7 +224,7 @@ class NatsSink:
         async for block in epoch.blocks():
             rows = [*enumerate(rows_of(block), number)]
             number += len(rows)
-            missing = [one for one in rows if not stored.has(one[0])]
+            missing = [one for one in rows if not self._is_refused(epoch, *one) and not stored.has(one[0])]
             # Rows that are missing in the last part belong to it, also after another failure.
             await self._publish(epoch.name, [one for one in missing if one[0] < stored.end], after)
             for part in parts_of(one for one in missing if one[0] >= stored.end):
@@ -326,23 +326,22 @@ class NatsSink:
         headers = {MESSAGE_ID: f"{self._name}:{epoch}/{number}", EXPECTED_STREAM: self._options.stream}
         if self._options.exclusive:
             headers[AFTER] = str(after)
-        self._check_size(row, number)
-        return Message(self._subject_of(row, number), row.value, headers)
+        return Message(self._subject_of(row), row.value, headers)
 
-    def _check_size(self, row: Row, number: int) -> None:
+    def _subject_of(self, row: Row) -> str:
+        return self._options.subject.replace(KEY, row.key.decode(errors="replace"))
+
+    def _is_refused(self, epoch: Epoch, number: int, row: Row) -> bool:
+        """Whether the server would never accept the row."""
         assert self._connection is not None
         limit = self._connection.client.max_payload - _HEADERS_BYTES
         if len(row.value) > limit:
-            raise Lost(f"row {number} has {len(row.value):,} bytes, and the server accepts {limit:,} (max_payload)")
-
-    def _subject_of(self, row: Row, number: int) -> str:
-        subject = self._options.subject
-        if KEY not in subject:
-            return subject
-        subject = subject.replace(KEY, row.key.decode(errors="replace"))
-        if not is_subject(subject):
-            raise Lost(f"row {number} cannot be published: with its key, {subject!r} is not a valid subject")
-        return subject
+            epoch.refuse(number, f"it has {len(row.value):,} bytes, and the server accepts {limit:,} (max_payload)")
+            return True
+        if KEY in self._options.subject and not is_subject(subject := self._subject_of(row)):
+            epoch.refuse(number, f"with its key, {subject!r} is not a valid subject")
+            return True
+        return False
 
 
 _STREAM_NOT_FOUND = 10059
