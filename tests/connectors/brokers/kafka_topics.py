@@ -25,13 +25,14 @@ def write(
     partition: int = 0,
     *,
     key: bytes | None = None,
-    headers: Mapping[str, bytes] | None = None,
+    headers: Mapping[str, bytes] | Sequence[tuple[str, bytes | None]] = (),
     time_ms: int = 0,
 ) -> None:
     """Returns when the broker has them."""
+    pairs: list[tuple[str, str | bytes | None]] = [*headers.items()] if isinstance(headers, Mapping) else [*headers]
     producer = Producer({"bootstrap.servers": brokers, "linger.ms": 1})
     for value in values:
-        producer.produce(topic, value, key, partition, timestamp=time_ms, headers=dict(headers or {}))
+        producer.produce(topic, value, key, partition, timestamp=time_ms, headers=pairs)
     assert producer.flush(SECONDS_MAX) == 0
 
 

@@ -61,6 +61,13 @@ async def test_a_partition_is_a_stream_and_an_offset_an_id(cluster: KafkaCluster
         assert "headers" not in events[2].metadata
 
 
+async def test_headers_of_the_same_name_are_all_kept(cluster: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    write(cluster.brokers, topic, [b"a"], 0, headers=[("x", b"1"), ("y", b"2"), ("x", None), ("x", b"3")])
+    async with Frame(tmp_path, Kafka, config(cluster, topic)) as frame:
+        (event,) = await frame.until_stored(1)
+        assert event.metadata["headers"] == {"x": ["1", None, "3"], "y": "2"}
+
+
 async def test_reading_continues_after_the_last_stored_event_whatever_kafka_has(
     cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:

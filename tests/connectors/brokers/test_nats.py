@@ -359,7 +359,7 @@ async def test_a_subject_that_no_stream_stores_is_reported(nats_server: NatsServ
     async with jetstream(nats_server) as stream:
         await stream.add_stream(name="S", subjects=["out"])
         sink = sink_of(nats_server, subject="nowhere")
-        with pytest.raises(SinkLost, match="no stream stores this subject|did not answer"):
+        with pytest.raises(SinkLost, match=r"no stream stores this subject|did not answer"):
             await sink.deliver(epoch_of(0, [b"x"]))
         await sink.close()
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock.application.config.types import KnownTypes
 from penstock.connectors.interceptors.api import BadBytes, Rejected
 from penstock.connectors.interceptors.chain import IncomingChain
-from penstock.connectors.interceptors.compression import Algorithm, DecompressedStream, DecompressOptions
+from penstock.connectors.interceptors.compression import LEVELS, Algorithm, DecompressedStream, DecompressOptions
 from penstock.connectors.interceptors.encryption import DecryptOptions
 from penstock.connectors.interceptors.gelf_chunking import Chunking, GelfChunkingOptions, Unchunking
 from penstock.connectors.interceptors.pieces import Collecting, CollectOptions
@@ -28,6 +28,7 @@ from penstock.connectors.registry import make_chains
 from penstock.core.errors import RequestError
 from penstock.protocol.api.deployment import InterceptorSpec
 from tests.connectors.interceptors.pairs import KEY
+from tests.connectors.interceptors.test_split import cut
 
 MIB = 1 << 20
 
@@ -125,6 +126,43 @@ def test_several_formats_may_follow_each_other_and_plain_text_passes_if_it_may()
     stream = DecompressedStream(DecompressOptions())
     assert b"".join(stream.feed(mixed) + stream.finish()) == b"abc"
     assert fed("decompress", b"text", mixed, plain=True) == ([b"text", b"abc"], [])
+
+
+@pytest.mark.parametrize("places", [[], [25], [20, 30, 45]], ids=str)
+@pytest.mark.parametrize("algorithm", ["auto", "gzip"])
+def test_zero_bytes_after_a_member_of_gzip_are_left_out(algorithm: str, places: list[int]) -> None:
+    spec = InterceptorSpec(type="decompress", config={"algorithm": algorithm})
+    padded = gzip.compress(b"a", mtime=0) + b"\0" * 20
+    for raw, expected in ((padded, b"a"), (padded + gzip.compress(b"b") + b"\0", b"ab")):
+        stream = make_chains([spec], []).incoming()
+        assert b"".join([one for piece in cut(raw, places) for one in stream.feed(piece)] + stream.finish()) == expected
+        alone = make_chains([spec], [], messages=True).incoming()
+        assert alone.feed(raw) + alone.finish() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "level", "text"),
+    [
+        ("gzip", 10, "0 to 9"),
+        ("bzip2", 0, "1 to 9"),
+        ("zstd", 23, "1 to 22"),
+        ("lz4", 17, "0 to 16"),
+        ("brotli", 12, "0 to 11"),
+        ("xz", -1, "0 to 9"),
+        ("snappy", 1, "no levels"),
+    ],
+)
+def test_a_level_that_a_format_does_not_have_is_refused(algorithm: str, level: int, text: str) -> None:
+    with pytest.raises(RequestError, match=text):
+        make_chains([], [InterceptorSpec(type="compress", config={"algorithm": algorithm, "level": level})])
+
+
+@pytest.mark.parametrize("algorithm", LEVELS)
+def test_every_level_of_a_format_works(algorithm: Algorithm) -> None:
+    for level in LEVELS[algorithm]:
+        out = make_chains([], [InterceptorSpec(type="compress", config={"algorithm": algorithm, "level": level})])
+        back = make_chains([InterceptorSpec(type="decompress", config={"algorithm": algorithm})], [], messages=True)
+        assert back.incoming().feed(out.outgoing().feed([b"abc" * 100])[0]) == [b"abc" * 100]
 
 
 def test_gelf_chunks_arrive_in_any_order_and_twice() -> None:

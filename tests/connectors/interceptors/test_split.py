@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from penstock.connectors.interceptors.api import BadBytes
 from penstock.connectors.interceptors.split import SplitOptions, Splitting
@@ -116,3 +117,9 @@ def test_columns_are_for_pieces_that_cannot_be_bad() -> None:
     assert len(short.feed_columns(data) or ()) == 4 << 10
     short.feed(b"b")
     assert short.feed_columns(data) is None
+
+
+@pytest.mark.parametrize("unterminated", ["dead-letter", "drop"])
+def test_a_record_behind_a_separator_cannot_be_unterminated(unterminated: str) -> None:
+    with pytest.raises(ValidationError, match="no delimiter follows the last record"):
+        splitting(separates=True, unterminated=unterminated)

@@ -10,9 +10,9 @@ import lzma
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
 from penstock.connectors.interceptors.api import (
@@ -45,6 +45,14 @@ MAGIC: dict[bytes, Algorithm] = {
     **dict.fromkeys((b"BZh%d\x17rE8P\x90" % level for level in range(1, 10)), "bzip2"),  # of nothing
 }
 """How compressed data of each format begins. Brotli, and Snappy without frames, have no mark."""
+
+LEVELS: dict[Algorithm, range] = {
+    **dict.fromkeys(("gzip", "zlib", "xz"), range(10)),
+    "bzip2": range(1, 10),
+    "zstd": range(1, 23),
+    "lz4": range(17),
+    "brotli": range(12),
+}
 
 _MAGIC_BYTES_MAX = max(map(len, MAGIC))
 
@@ -94,11 +102,14 @@ class Decompressor(ABC):
         """Whether the end was reached: then `rest` is what follows it."""
 
     rest: bytes = b""
+    is_padded: bool = False
+    """Whether zero bytes may follow, up to a block of the tape or disk that it was written to."""
 
 
 class _Zlib(Decompressor):
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, *, is_padded: bool = False) -> None:
         self._inner = zlib.decompressobj(bits)
+        self.is_padded = is_padded
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         while data and not self._inner.eof:
@@ -250,7 +261,7 @@ def decompressor(algorithm: Algorithm) -> Decompressor:
     """Raises NotInstalled."""
     match algorithm:
         case "gzip":
-            return _Zlib(zlib.MAX_WBITS | 16)
+            return _Zlib(zlib.MAX_WBITS | 16, is_padded=True)
         case "zlib":
             return _Zlib(zlib.MAX_WBITS)
         case "xz":
@@ -279,6 +290,8 @@ class Members:
         self._current: Decompressor | None = None
         self._head = b""
         """The start of a member whose format is not known yet."""
+        self._is_padded = False
+        """Whether zero bytes between members are left out."""
 
     @property
     def is_between(self) -> bool:
@@ -290,6 +303,8 @@ class Members:
         """Raises BadRecord."""
         while data:
             current = self._current
+            if current is None and self._is_padded and not (data := data.lstrip(b"\0")):
+                return
             if current is None:
                 data, self._head = self._head + data, b""
                 current = self._current = self._begun(data)
@@ -299,7 +314,7 @@ class Members:
             yield from current.feed(data)
             if not current.is_done:
                 return
-            data, self._current = current.rest, None
+            data, self._current, self._is_padded = current.rest, None, current.is_padded
 
     def finish(self) -> bytes:
         """There is no more: what is left without compression. Raises BadRecord if a member is incomplete. It can be fed
@@ -307,7 +322,7 @@ class Members:
         """
         is_between, head = self.is_between, self._head
         is_short = self._current is None and self._plain
-        self._current, self._head = None, b""
+        self._current, self._head, self._is_padded = None, b"", False
         if is_between or is_short:
             return head
         raise BadRecord("the compressed data is incomplete" if len(head) < 2 or detected(head) else _NO_MARK)
@@ -336,9 +351,20 @@ class CompressOptions(Options):
     algorithm: Algorithm = "gzip"
     """`snappy` is its framing format, and `snappy-raw` the plain one. zstd, lz4, snappy and brotli need
     `pip install 'penstock-streams[compression]'`."""
-    level: int | None = Field(default=None, ge=0, le=22)
-    """How hard it tries, in the format's own numbers: 1 to 9 for gzip, zlib, xz and bzip2, 1 to 22 for zstd, 0 to 16
-    for lz4, 0 to 11 for brotli. Snappy has none."""
+    level: int | None = None
+    """How hard it tries, in the format's own numbers: 0 to 9 for gzip, zlib and xz, 1 to 9 for bzip2, 1 to 22 for zstd,
+    0 to 16 for lz4, 0 to 11 for brotli. Snappy has none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.level is None:
+            return self
+        levels = LEVELS.get(self.algorithm)
+        if levels is None:
+            raise ValueError(f"{self.algorithm} has no levels")
+        if self.level not in levels:
+            raise ValueError(f"a level of {self.algorithm} is {levels.start} to {levels.stop - 1}")
+        return self
 
 
 class Compress(Interceptor[CompressOptions]):
@@ -356,22 +382,22 @@ def compressor(algorithm: Algorithm, level: int | None = None) -> Callable[[byte
     """Raises NotInstalled."""
     match algorithm:
         case "gzip":
-            return lambda value: gzip.compress(value, min(9, 6 if level is None else level), mtime=0)
+            return lambda value: gzip.compress(value, 6 if level is None else level, mtime=0)
         case "zlib":
-            return lambda value: zlib.compress(value, min(9, -1 if level is None else level))
+            return lambda value: zlib.compress(value, -1 if level is None else level)
         case "xz":
-            return lambda value: lzma.compress(value, preset=None if level is None else min(9, level))
+            return lambda value: lzma.compress(value, preset=level)
         case "bzip2":
-            return lambda value: bz2.compress(value, 9 if level is None else min(9, max(1, level)))
+            return lambda value: bz2.compress(value, 9 if level is None else level)
         case "zstd":
             zstd = needed("zstandard", "zstd", "compression").ZstdCompressor(level=3 if level is None else level)
             return lambda value: bytes(zstd.compress(value))
         case "lz4":
             lz4 = needed("lz4.frame", "lz4", "compression")
-            return lambda value: bytes(lz4.compress(value, compression_level=min(16, level or 0)))
+            return lambda value: bytes(lz4.compress(value, compression_level=level or 0))
         case "brotli":
             brotli = needed("brotli", "brotli", "compression")
-            return lambda value: bytes(brotli.compress(value, quality=min(11, 5 if level is None else level)))
+            return lambda value: bytes(brotli.compress(value, quality=5 if level is None else level))
         case "snappy":
             snappy = needed("cramjam", "snappy", "compression").snappy
             return lambda value: bytes(snappy.compress(value))

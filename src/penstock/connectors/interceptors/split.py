@@ -1,9 +1,9 @@
 """Records that end with a delimiter, such as lines."""
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.connectors.api import Options
 from penstock.connectors.interceptors.api import (
@@ -32,9 +32,15 @@ class SplitOptions(Options):
     nothing."""
     separates: bool = False
     """The delimiter stands between records, and not after each: what follows the last one is a record, even if it is
-    empty."""
+    empty. `unterminated` must then be `event`."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1, le=RECORD_BYTES_LIMIT)
     """A longer record is a dead letter, and ends the stream."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.separates and self.unterminated != "event":
+            raise ValueError("with `separates`, no delimiter follows the last record: leave `unterminated` out")
+        return self
 
 
 class Split(Interceptor[SplitOptions]):

@@ -329,7 +329,18 @@ def _metadata(messages: Sequence[Any]) -> list[Mapping[str, Any]] | None:
     headers = [*map(Message.headers, messages)]
     if not any(headers):
         return None
-    return [{"headers": {name: _text(value) for name, value in each}} if each else {} for each in headers]
+    return [{"headers": _by_name(each)} if each else {} for each in headers]
+
+
+def _by_name(headers: Sequence[tuple[str, bytes | None]]) -> Mapping[str, Any]:
+    """The text of each; all of them, in order, if several have the same name."""
+    found = {name: _text(value) for name, value in headers}
+    if len(found) == len(headers):
+        return found
+    return {
+        name: text if sum(one == name for one, _ in headers) == 1 else [_text(v) for one, v in headers if one == name]
+        for name, text in found.items()
+    }
 
 
 def _text(value: bytes | None) -> str | None:

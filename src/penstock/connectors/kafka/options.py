@@ -97,7 +97,8 @@ class KafkaOptions(Options):
     """As a source: whether a record's timestamp is its event time; otherwise that is the time of arrival. As a sink:
     whether the event time is the record's timestamp."""
     headers: bool = True
-    """Whether headers of records become the events' metadata `headers`."""
+    """Whether headers of records become the events' metadata `headers`: a text for each name, or a list of texts if a
+    record has several headers of that name."""
     transactions: bool = True
     """Write each epoch in a transaction. Without transactions, for brokers that do not support them, readers may see
     parts of an epoch, and the sink is at-least-once: a worker that was replaced may still write."""
